@@ -1,0 +1,509 @@
+"""What plugins implement. Every interface here has a contract test in `rmqkit.testing` that an implementation must pass.
+
+Interfaces that touch the hot path are plain functions over plain values; those that wait are coroutines and run under trio.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import anyio.abc
+import trio
+from attrs import define, frozen
+
+from rmqkit.model.message import PutMessage
+from rmqkit.model.queue import MessageQueue
+from rmqkit.model.subscription import SubscriptionData
+from rmqkit.protocol.command import Command
+
+if TYPE_CHECKING:
+    from rmqkit.broker.context import BrokerContext
+    from rmqkit.config import Config
+
+Buffer = bytes | memoryview
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+class Clock(Protocol):
+    """Wall-clock time, passed in wherever a decision depends on it."""
+
+    def now_ms(self) -> int: ...
+
+
+# --- message store ---------------------------------------------------------------------------------------------------
+
+
+class Level(IntEnum):
+    """What `MessageStore.settled` waits for."""
+
+    WRITTEN = 0
+    """The bytes survive the death of this process."""
+    FLUSHED = 1
+    """The bytes survive the death of the machine."""
+
+
+class ReadStatus(Enum):
+    """Outcome of a queue read and the code a pull answers with (store-format sheet, section 8.1; Java: GetMessageStatus)."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+class Appended(NamedTuple):
+    """Where one message landed."""
+
+    queue_offset: int
+    physical_offset: int
+    size_bytes: int
+    store_timestamp_ms: int
+
+
+class QueueUnit(NamedTuple):
+    """One entry of a consume queue."""
+
+    queue_offset: int
+    physical_offset: int
+    size_bytes: int
+    tags_code: int
+
+
+class ReadLimits(NamedTuple):
+    """Caps of one read. The first message is always accepted whatever its size (store-format sheet, section 8.2)."""
+
+    max_messages: int = 32
+    max_bytes: int = 262_144
+    max_scanned_units: int = 800
+
+
+@define(slots=True)
+class ReadResult:
+    """Answer of `MessageStore.read`. `slices` are whole records, valid until the next call that removes data; together `total_bytes` long."""
+
+    status: ReadStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    slices: list[Buffer]
+    total_bytes: int = 0
+
+
+class KeyMatches(NamedTuple):
+    """Answer of `MessageStore.query_by_key`: physical offsets, newest first, and how far the index has come."""
+
+    physical_offsets: list[int]
+    last_update_timestamp_ms: int
+    last_update_physical_offset: int
+
+
+@frozen
+class StoreStatistics:
+    """What a store says of itself. Sizes in bytes; `file_count` counts the files on disk."""
+
+    min_physical_offset: int
+    max_physical_offset: int
+    flushed_physical_offset: int
+    queue_count: int
+    disk_bytes: int
+    file_count: int
+
+
+class Boundary(Enum):
+    """Which message a time look-up wants: LOWER = the first with time >= t, UPPER = the last with time <= t."""
+
+    LOWER = "LOWER"
+    UPPER = "UPPER"
+
+
+#: Says from a consume-queue unit's tags code alone whether a message may match; None lets all pass.
+UnitFilter = Callable[[int], bool]
+#: Says from a whole record whether it matches; used by filters that need properties.
+RecordFilter = Callable[[Buffer], bool]
+
+
+class MessageStore(ABC):
+    """Keeps the log, its queues and its key index. All calls come from one trio task at a time; only `settled`, `open` and `close` wait.
+
+    The record bytes are the kernel's (`rmqkit.protocol.record`), the arrangement is the store's.
+    """
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Recover and take the directory. Raises StoreInUse, StoreCorrupt, StoreError. Cancelled: nothing is held afterwards."""
+
+    @abstractmethod
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        """Background work (flushing, allocating) until cancelled. Calls `task_status.started()` when appends may begin."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Flush everything and give the directory back. Runs shielded from cancellation; a second call does nothing."""
+
+    @abstractmethod
+    def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
+        """Append in order, all or none; assigns queue and physical offsets and one store time. What it appended can be read at once.
+
+        Raises MessageIllegal (a record breaks a limit; nothing was appended) and StoreNotWritable (disk full, closed; nothing was appended).
+        """
+
+    @abstractmethod
+    def is_settled(self, offset: int, level: Level) -> bool:
+        """Whether everything before `offset` has reached `level` already."""
+
+    @abstractmethod
+    async def settled(self, offset: int, level: Level) -> None:
+        """Wait until everything before physical `offset` has reached `level`; all that wait share one flush. Raises StoreNotWritable when
+        the device failed: then nothing may be acknowledged. Cancelled: the data stays as it is."""
+
+    @abstractmethod
+    def read(
+        self, topic: str, queue_id: int, offset: int, limits: ReadLimits, unit_filter: UnitFilter | None, record_filter: RecordFilter | None
+    ) -> ReadResult:
+        """Records of a queue from queue `offset` on (store-format sheet, section 8.1 for statuses and next offsets)."""
+
+    @abstractmethod
+    def read_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueUnit]:
+        """Up to `count` consume-queue entries from queue `offset` on; empty when there are none. Does not touch the records."""
+
+    @abstractmethod
+    def read_record(self, physical_offset: int) -> Buffer | None:
+        """The whole record that begins at `physical_offset`, None when none begins there."""
+
+    @abstractmethod
+    def query_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, max_results: int) -> KeyMatches:
+        """Records whose key hash matches, stored within [begin, end] (to the second). Hash collisions are the caller's to sort out."""
+
+    @abstractmethod
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """First queue offset that can be read; 0 for an unknown queue."""
+
+    @abstractmethod
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset the next message gets; 0 for an unknown queue."""
+
+    @abstractmethod
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary) -> int:
+        """Queue offset at a store time. Before the first message the minimum; behind the last one the maximum (LOWER) or the last (UPPER)."""
+
+    @abstractmethod
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Store timestamp in ms of the message at a queue offset, -1 when there is none."""
+
+    @abstractmethod
+    def queues(self) -> Mapping[str, Sequence[int]]:
+        """Topic -> queue ids the store knows."""
+
+    @abstractmethod
+    def delete_topic(self, topic: str) -> None:
+        """Forget the queues of a topic; its records go when the log is trimmed. Unknown topics are ignored."""
+
+    @abstractmethod
+    def read_log(self, offset: int, max_bytes: int) -> Buffer:
+        """Raw log bytes from physical `offset` on, ending at a record boundary; empty at the end. For replicas and tools."""
+
+    @abstractmethod
+    def statistics(self) -> StoreStatistics: ...
+
+
+StoreFactory = Callable[["Config", Clock, "FlushPolicy"], MessageStore]
+
+# --- flush policy ----------------------------------------------------------------------------------------------------
+
+
+class Flushable(Protocol):
+    """The part of a store a flush policy drives. Offsets are physical, in bytes."""
+
+    @property
+    def written_offset(self) -> int: ...
+    @property
+    def flushed_offset(self) -> int: ...
+    async def flush(self) -> int:
+        """Bring everything written so far to the device (in a worker thread); returns the new flushed offset. Raises StoreNotWritable."""
+        ...
+
+
+class FlushPolicy(ABC):
+    """When the log goes to the device (Java: FlushCommitLogService and its subclasses)."""
+
+    #: What a message that wants to wait is acknowledged after.
+    acknowledge_at: Level = Level.WRITTEN
+
+    @abstractmethod
+    async def run(self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]) -> None:
+        """Flush until cancelled. `await wanted()` returns when somebody waits for FLUSHED; a policy for group commit flushes then."""
+
+
+FlushPolicyFactory = Callable[["Config"], FlushPolicy]
+
+# --- dispatch --------------------------------------------------------------------------------------------------------
+
+
+class DispatchEntry(NamedTuple):
+    """A message together with where it landed."""
+
+    message: PutMessage
+    at: Appended
+
+
+class Dispatcher(ABC):
+    """Sees every appended message, in log order, right behind the append (Java: CommitLogDispatcher). Must not block; must take the same entry
+    twice after a restart."""
+
+    name: str
+
+    @abstractmethod
+    def dispatch(self, entries: Sequence[DispatchEntry]) -> None: ...
+
+
+# --- allocation ------------------------------------------------------------------------------------------------------
+
+
+class AllocationStrategy(ABC):
+    """Shares the queues of a topic among the clients of a group; every client computes it alone from equal inputs (Java:
+    AllocateMessageQueueStrategy)."""
+
+    name: str
+
+    @abstractmethod
+    def allocate(self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+        """The queues of `client_id`; both sequences come sorted. Empty when it is not among `client_ids`. Raises ValueError for empty inputs."""
+
+
+# --- filter ----------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class CompiledFilter:
+    """A filter in the two stages a store applies."""
+
+    unit: UnitFilter | None = None
+    record: RecordFilter | None = None
+
+
+class FilterServer(ABC):
+    """Turns a subscription of one expression type into a filter (Java: MessageFilter, FilterFactory)."""
+
+    expression_type: str
+
+    @abstractmethod
+    def compile(self, subscription: SubscriptionData) -> CompiledFilter:
+        """Raises ValueError with the reason when the expression does not parse."""
+
+    @abstractmethod
+    def subscription(self, topic: str, expression: str, version: int) -> SubscriptionData:
+        """A pull request's expression text as a subscription. Raises ValueError like `compile`."""
+
+
+# --- transport -------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Address:
+    """`tcp://127.0.0.1:10911`; without a scheme it is tcp. An IPv6 host stands in brackets in text."""
+
+    scheme: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}" if self.scheme == "tcp" else f"{self.scheme}://{host}:{self.port}"
+
+
+class ServerStream(trio.abc.Stream):
+    """One accepted connection. `remote` is the peer as `(ip, port)`."""
+
+    remote: tuple[str, int]
+    local: tuple[str, int]
+
+    @abstractmethod
+    async def send_parts(self, parts: Sequence[Buffer]) -> None:
+        """Send all parts in order, without joining them where the transport can (scatter-gather). Raises like `send_all`."""
+
+
+class Transport(ABC):
+    """Brings byte streams (Java: NettyRemotingServer, NettyRemotingClient)."""
+
+    scheme: str
+
+    @abstractmethod
+    async def listen(self, address: Address) -> Sequence[trio.abc.Listener[ServerStream]]:
+        """Bound listeners; port 0 takes a free one. Raises OSError (address in use, not local)."""
+
+    @abstractmethod
+    async def connect(self, address: Address, timeout_ms: int) -> anyio.abc.ByteStream:
+        """A connected stream; runs under trio and asyncio. Raises OSError, TimeoutError. Cancelled: nothing stays open."""
+
+    @abstractmethod
+    def bound_address(self, listener: trio.abc.Listener[ServerStream]) -> Address:
+        """Where a listener really listens."""
+
+
+# --- requests and connections ----------------------------------------------------------------------------------------
+
+
+class Peer(ABC):
+    """The other end of an accepted connection, as processors and services see it (Java: Channel)."""
+
+    remote_host: bytes
+    """Packed address and port, 8 or 20 bytes."""
+    remote_text: str
+    closed: bool
+
+    @abstractmethod
+    def push(self, command: Command) -> bool:
+        """Queue a one-way command to the peer; False when the connection is gone or its queue is full."""
+
+    @abstractmethod
+    async def call(self, command: Command, timeout_ms: int) -> Command:
+        """Send a request to the peer and wait for its answer. Raises RequestTimeout, ConnectionLost."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connection soon; safe to call twice."""
+
+
+class Reply(NamedTuple):
+    """An answer whose body is sent as slices without joining them."""
+
+    head: Command
+    slices: Sequence[Buffer]
+    total_bytes: int
+
+
+Answer = Command | Reply | None
+#: A processor answers at once, or with an awaitable when it must wait, or None for no answer (one-way).
+Outcome = Answer | Awaitable[Answer]
+
+
+class RequestProcessor(ABC):
+    """Answers requests of some codes. `process` must not block; what waits goes into the awaitable it returns."""
+
+    @abstractmethod
+    def process(self, request: Command, peer: Peer) -> Outcome:
+        """Raise RequestRefused (or any RmqError) to answer with its code and text. Anything else is logged and answered with SYSTEM_ERROR."""
+
+
+class BatchProcessor(RequestProcessor):
+    """A processor that does better on several requests of one connection that arrived together."""
+
+    @abstractmethod
+    def process_many(self, requests: Sequence[Command], peer: Peer) -> list[Outcome]:
+        """One outcome for each request, in order. Never raises for one of them: its outcome is the error answer."""
+
+
+# --- services and servers --------------------------------------------------------------------------------------------
+
+
+class Service(ABC):
+    """Something that runs beside the request path of a broker for as long as it is up."""
+
+    name: str
+
+    @abstractmethod
+    async def run(self, broker: BrokerContext, task_status: trio.TaskStatus[None]) -> None:
+        """Run until cancelled; call `task_status.started()` when the broker may go on. An exception stops the broker."""
+
+    async def stop(self, broker: BrokerContext) -> None:
+        """Last words before the store closes (persist, unregister). At most a few seconds are given."""
+        return
+
+
+@frozen
+class ServerHandle:
+    """A server that is up: where it listens."""
+
+    addresses: Sequence[Address]
+
+
+class Server(ABC):
+    """A process role besides the broker: the name server."""
+
+    name: str
+
+    @abstractmethod
+    async def run(self, config: Config, listeners: Iterable[Address], task_status: trio.TaskStatus[ServerHandle]) -> None:
+        """Serve until cancelled; then stop accepting, finish what is in flight, and return."""
+
+
+# --- per-message hooks -----------------------------------------------------------------------------------------------
+
+
+@define(slots=True, kw_only=True)
+class SendContext:
+    """What a SendMessageHook sees (behaviour sheet, C14). The fields from `code` on are set for `after` only."""
+
+    producer_group: str
+    topic: str
+    queue_id: int
+    body_bytes: int
+    properties: Mapping[str, str]
+    born_host: str
+    born_timestamp_ms: int
+    request_timestamp_ms: int
+    broker_address: str
+    unique_key: str | None
+    code: int = -1
+    remark: str | None = None
+    message_id: str | None = None
+    queue_offset: int = -1
+
+
+class SendMessageHook(ABC):
+    """Around every send a broker handles. `before` may raise RequestRefused; what `after` raises is logged and changes nothing."""
+
+    def before(self, context: SendContext) -> None:
+        return
+
+    def after(self, context: SendContext) -> None:
+        return
+
+
+@define(slots=True, kw_only=True)
+class ConsumeContext:
+    """What a ConsumeMessageHook sees: `before` in a pull once the store was read, `after` in a send-back."""
+
+    group: str
+    topic: str
+    queue_id: int
+    client_address: str
+    code: int
+    message_count: int
+    body_bytes: int
+
+
+class ConsumeMessageHook(ABC):
+    """Around consumption (behaviour sheet, C14). Exceptions are logged and change nothing."""
+
+    def before(self, context: ConsumeContext) -> None:
+        return
+
+    def after(self, context: ConsumeContext) -> None:
+        return
+
+
+class PutMessageHook(ABC):
+    """Last word before the append, also for messages the broker writes by itself: may rewrite the destination, or refuse by RequestRefused."""
+
+    @abstractmethod
+    def before_put(self, message: PutMessage) -> None: ...
+
+
+class RpcHook(ABC):
+    """Around every request a server handles. `before` may raise RequestRefused; what `after` raises is logged and changes nothing."""
+
+    def before(self, request: Command, peer: Peer) -> None:
+        return
+
+    def after(self, request: Command, response: Command, peer: Peer) -> None:
+        return

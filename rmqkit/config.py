@@ -1,0 +1,304 @@
+"""Settings: defaults < file < environment < command line; the later wins and every value knows where it came from.
+
+Keys are broker.conf's own names (`flushDiskType`), attributes their snake_case form (`flush_disk_type`), environment variables the upper form with a
+prefix (`RMQKIT_FLUSH_DISK_TYPE`). A file is TOML or Java properties, told apart by its ending. An unknown key warns and is kept in `unknown` for
+plugins; a security key that nothing here honours stops the start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rmqkit.errors import ConfigError
+from rmqkit.model.names import group_fault, topic_fault
+from rmqkit.model.sysflag import PERM_RW
+
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """All settings of a process. Sizes in bytes, times in ms unless RocketMQ's own name says otherwise."""
+
+    # Who the broker is and where it listens.
+    broker_cluster_name: str = "DefaultCluster"
+    broker_name: str = "broker-a"
+    broker_id: int = 0
+    bind_address: str = "127.0.0.1"
+    listen_port: int = 10911
+    broker_ip1: str = msgspec.field(name="brokerIP1", default="")
+    namesrv_addr: str = ""
+    namesrv_listen: str = "127.0.0.1:9876"
+    broker_permission: int = PERM_RW
+    region_id: str = "DefaultRegion"
+    # Topics and groups.
+    auto_create_topic_enable: bool = True
+    auto_create_subscription_group: bool = True
+    default_topic_queue_nums: int = 8
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    trace_topic_enable: bool = False
+    trace_on: bool = True
+    notify_consumer_ids_changed_enable: bool = True
+    reject_transaction_message: bool = False
+    # Pulling.
+    long_polling_enable: bool = True
+    short_polling_time_mills: int = 1000
+    max_transfer_bytes_on_message_in_memory: int = 262_144
+    max_transfer_count_on_message_in_memory: int = 32
+    max_filter_message_size: int = 16_000
+    # Timers.
+    flush_consumer_offset_interval: int = 5_000
+    flush_delay_offset_interval: int = 10_000
+    register_name_server_period: int = 30_000
+    register_broker_timeout_mills: int = 24_000
+    channel_expired_timeout: int = 120_000
+    message_delay_level: str = DELAY_LEVELS
+    # Store.
+    store: str = "mmap"
+    store_path_root_dir: str = "rmqkit-data"
+    store_path_commit_log: str = ""
+    mapped_file_size_commit_log: int = 1_073_741_824
+    mapped_file_size_consume_queue: int = 6_000_000
+    max_hash_slot_num: int = 5_000_000
+    max_index_num: int = 20_000_000
+    message_index_enable: bool = True
+    max_message_size: int = 4_194_304
+    flush_disk_type: str = "ASYNC_FLUSH"
+    flush_interval_commit_log: int = 500
+    flush_commit_log_least_pages: int = 4
+    flush_commit_log_thorough_interval: int = 10_000
+    sync_flush_timeout: int = 5_000
+    # Name server.
+    scan_not_active_broker_interval: int = 5_000
+    kv_config_path: str = ""
+    order_message_enable: bool = False
+    enable_all_topic_list: bool = True
+    return_order_topic_config_to_broker: bool = True
+    # Plugins.
+    disabled_plugins: tuple[str, ...] = ()
+    disabled_services: tuple[str, ...] = ()
+
+    #: Key -> "default", "file NAME", "environment NAME" or "command line".
+    sources: dict[str, str] = {}
+    #: Keys no setting has; plugins may read them.
+    unknown: dict[str, Any] = {}
+    #: What to tell the user at start.
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def commit_log_path(self) -> Path:
+        return Path(self.store_path_commit_log) if self.store_path_commit_log else self.root_path / "commitlog"
+
+    @property
+    def root_path(self) -> Path:
+        return Path(self.store_path_root_dir)
+
+    @property
+    def config_path(self) -> Path:
+        """Where the JSON tables are."""
+        return self.root_path / "config"
+
+    @property
+    def advertised_host(self) -> str:
+        """The host clients are told: brokerIP1, else the bind address."""
+        return self.broker_ip1 or self.bind_address
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        return tuple(part.strip() for part in self.namesrv_addr.split(";") if part.strip())
+
+    def described(self) -> list[tuple[str, Any, str]]:
+        """(key, value, source) of every setting, sorted by key."""
+        rows = []
+        for attribute, key in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
+            if attribute not in _BOOKKEEPING:
+                rows.append((key, getattr(self, attribute), self.sources.get(key, "default")))
+        rows += [(key, value, self.sources.get(key, "default") + " (unknown key)") for key, value in self.unknown.items()]
+        return sorted(rows)
+
+    def with_values(self, **values: Any) -> Config:
+        """A checked copy with some attributes replaced, as if given on the command line."""
+        keys = dict(zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True))
+        copy = msgspec.structs.replace(self, **values, sources=self.sources | {keys[name]: "command line" for name in values})
+        _check(copy)
+        return copy
+
+
+_BOOKKEEPING = frozenset({"sources", "unknown", "warnings"})
+_KEYS = {
+    key: attribute
+    for attribute, key in zip(Config.__struct_fields__, Config.__struct_encode_fields__, strict=True)
+    if attribute not in _BOOKKEEPING
+}
+_ALIASES = {"mapedFileSizeCommitLog": "mappedFileSizeCommitLog", "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue"}
+#: Asking for one of these and not getting it would leave a server open that its owner believes closed.
+_SECURITY_KEYS = {
+    "aclEnable": {"false"},
+    "authenticationEnabled": {"false"},
+    "authorizationEnabled": {"false"},
+    "tls.server.mode": {"disabled", "permissive"},
+    "tls.server.need.client.auth": {"none", "optional"},
+    "tls.enable": {"false"},
+}
+#: RocketMQ's own settings that mean nothing here; they are taken without a warning because they cannot change what users see.
+_HARMLESS = re.compile(r".*(ThreadPool|Threads|QueueCapacity|RocketmqHome|rocketmqHome|transferMsgByHeap|useEpollNativeSelector).*")
+_ENV_PREFIX = "RMQKIT_"
+
+
+def load(
+    file: str | Path | None = None, *, environ: Mapping[str, str] | None = None, flags: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()
+) -> Config:
+    """Read and check all settings. `flags` are keys given on the command line. Raises ConfigError that names the key, its source and the fault."""
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for given, source in (
+        (read_file(file) if file is not None else {}, f"file {file}"),
+        (_from_environment(os.environ if environ is None else environ), "environment"),
+        (dict(flags), "command line"),
+    ):
+        for name, value in given.items():
+            key = _ALIASES.get(name, name)
+            values[key] = value
+            sources[key] = source
+    return _build(values, sources)
+
+
+def _build(values: dict[str, Any], sources: dict[str, str]) -> Config:
+    _refuse_security(values, sources)
+    known = {key: _typed(key, value, sources[key]) for key, value in values.items() if key in _KEYS}
+    unknown = {key: value for key, value in values.items() if key not in _KEYS}
+    warnings = tuple(
+        f"unknown setting {key!r} ({sources[key]}) is kept but has no effect here{_suggestion(key)}"
+        for key in unknown
+        if not _HARMLESS.fullmatch(key) and not isinstance(unknown[key], dict) and key not in _SECURITY_KEYS
+    )
+    attributes: dict[str, Any] = {_KEYS[key]: value for key, value in known.items()}
+    config = Config(**attributes, sources=sources, unknown=unknown, warnings=warnings)
+    _check(config)
+    return config
+
+
+_FIELD_TYPES = {field.encode_name: field.type for field in msgspec.structs.fields(Config)}
+
+
+def _typed(key: str, value: Any, source: str) -> Any:
+    kind = _FIELD_TYPES[key]
+    if kind == tuple[str, ...] and isinstance(value, str):
+        value = [part.strip() for part in re.split(r"[,;]", value) if part.strip()]
+    elif kind is str and isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = str(value)
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"setting {key} = {value!r} ({source}): {error}") from error
+
+
+def _refuse_security(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
+    for key, harmless in _SECURITY_KEYS.items():
+        if key in values and str(values[key]).strip().lower() not in harmless:
+            raise ConfigError(
+                f"setting {key} = {values[key]!r} ({sources[key]}) asks for protection that this version does not have; "
+                f"remove it only if the listeners are protected in another way"
+            )
+
+
+def _suggestion(key: str) -> str:
+    lowered = {name.lower(): name for name in _KEYS}
+    match = lowered.get(key.replace("_", "").lower())
+    return f"; did you mean {match!r}?" if match else ""
+
+
+def _check(config: Config) -> None:
+    faults = []
+    for port in ("listen_port",):
+        if not 0 <= getattr(config, port) <= 65_535:
+            faults.append(f"{port} must be between 0 and 65535")
+    if config.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+        faults.append(f"flushDiskType is ASYNC_FLUSH or SYNC_FLUSH, not {config.flush_disk_type!r}")
+    if config.broker_id != 0:
+        faults.append("brokerId other than 0 makes a slave, and this version has no replication")
+    if config.mapped_file_size_commit_log < config.max_message_size + 65_536:
+        faults.append("mappedFileSizeCommitLog must hold the largest message: maxMessageSize plus 64 KiB")
+    for name, fault in (("brokerName", topic_fault(config.broker_name)), ("brokerClusterName", group_fault(config.broker_cluster_name))):
+        if fault:
+            faults.append(f"{name}: {fault}")
+    positive = ("mapped_file_size_consume_queue", "max_message_size", "max_hash_slot_num", "flush_consumer_offset_interval")
+    faults += [f"{name} must be positive" for name in positive if getattr(config, name) <= 0]
+    if config.max_index_num < 2:
+        faults.append("maxIndexNum must be at least 2")
+    if faults:
+        raise ConfigError("; ".join(faults))
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    by_name = {_ENV_PREFIX + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).upper(): key for key in _KEYS}
+    given = {key: environ[name] for name, key in by_name.items() if name in environ}
+    if "NAMESRV_ADDR" in environ:
+        given.setdefault("namesrvAddr", environ["NAMESRV_ADDR"])
+    return given
+
+
+def read_file(path: str | Path) -> dict[str, Any]:
+    """Settings of a TOML file (ending .toml) or of Java properties. Raises ConfigError naming the file."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the configuration file {path}: {error}") from error
+    if path.suffix.lower() != ".toml":
+        return dict(parse_properties(text))
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is no TOML: {error}") from error
+
+
+_PROPERTY = re.compile(r"((?:\\.|[^\\=: \t])*)[ \t]*[=: \t]?[ \t]*(.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Java's Properties format: comments, `=`, `:` or blank between key and value, backslash escapes and continued lines."""
+    result: dict[str, str] = {}
+    lines = iter(text.splitlines())
+    for line in lines:
+        logical = line.lstrip()
+        if not logical or logical[0] in "#!":
+            continue
+        while _ends_with_escape(logical):
+            logical = logical[:-1] + next(lines, "").lstrip()
+        match = _PROPERTY.fullmatch(logical)
+        if match:
+            result[_unescape(match.group(1))] = _unescape(match.group(2)).strip()
+    return result
+
+
+def _ends_with_escape(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _unescape(text: str) -> str:
+    def replace(match: re.Match[str]) -> str:
+        what = match.group(1)
+        return chr(int(what[1:], 16)) if len(what) == 5 else _ESCAPED.get(what, what)
+
+    return _ESCAPE.sub(replace, text)
+
+
+def properties_text(config: Config) -> str:
+    """All settings as `key=value` lines, unescaped, as GET_BROKER_CONFIG answers."""
+    return "".join(f"{key}={_property(value)}\n" for key, value, _ in config.described())
+
+
+def _property(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(value) if isinstance(value, tuple) else str(value)

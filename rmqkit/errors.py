@@ -1,0 +1,130 @@
+"""One exception tree for the whole kit.
+
+Every error that may reach a peer carries the RocketMQ response code that says so (`code`) and a remark that names what was wrong.
+Errors raised by the client carry the address they concern and, when a broker answered, its code and remark.
+"""
+
+from __future__ import annotations
+
+from rmqkit.protocol.codes import ResponseCode
+
+
+class RmqError(Exception):
+    """Root of everything rmqkit raises on purpose."""
+
+    code: int = ResponseCode.SYSTEM_ERROR
+
+
+class ConfigError(RmqError):
+    """A setting, a plugin or a file named by a setting is wrong; the text says what to change."""
+
+
+class PluginError(ConfigError):
+    """A plugin cannot be loaded, is named twice, or names a hook that does not exist."""
+
+
+class ProtocolError(RmqError):
+    """The peer broke the framing; there is no way to answer it, so the connection is closed."""
+
+
+class HeaderError(RmqError):
+    """A request header lacks a field or has one of the wrong type; answered with SYSTEM_ERROR, as Java's failing parser does."""
+
+
+class DecodeError(RmqError):
+    """A body, a record or a properties text does not have the shape it claims."""
+
+
+class RequestRefused(RmqError):
+    """A processor or a before-hook refuses a request: `code` and the text go to the peer."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+class StoreError(RmqError):
+    """The message store cannot do what was asked."""
+
+
+class StoreNotWritable(StoreError):
+    """The store takes no messages now (disk full, closing); answered with SERVICE_NOT_AVAILABLE, which producers retry elsewhere."""
+
+    code = ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+class MessageIllegal(StoreError):
+    """A message breaks a limit of the stored format; answered with MESSAGE_ILLEGAL."""
+
+    code = ResponseCode.MESSAGE_ILLEGAL
+
+
+class StoreInUse(StoreError):
+    """Another process holds the store directory."""
+
+
+class StoreCorrupt(StoreError):
+    """The files of a store do not fit together; the text names the file."""
+
+
+class ClientError(RmqError):
+    """Root of what the client raises."""
+
+
+class ConnectFailed(ClientError):
+    """The address cannot be reached (Java client code 10001)."""
+
+    def __init__(self, address: str, why: str) -> None:
+        super().__init__(f"cannot connect to {address}: {why}")
+        self.address = address
+
+
+class ConnectionLost(ClientError):
+    """The connection ended while an answer was awaited."""
+
+    def __init__(self, address: str, why: str = "closed by the peer") -> None:
+        super().__init__(f"connection to {address} lost: {why}")
+        self.address = address
+
+
+class RequestTimeout(ClientError):
+    """No answer within the time-out (Java client code 10002)."""
+
+    def __init__(self, address: str, timeout_ms: int) -> None:
+        super().__init__(f"no answer from {address} within {timeout_ms} ms")
+        self.address = address
+        self.timeout_ms = timeout_ms
+
+
+class NoRoute(ClientError):
+    """No name server knows the topic (Java client code 10005)."""
+
+    def __init__(self, topic: str, hint: str) -> None:
+        super().__init__(f"no route for topic {topic!r}: {hint}")
+        self.topic = topic
+
+
+class NameServersUnreachable(ClientError):
+    """None of the configured name servers answered (Java client code 10004)."""
+
+
+class BrokerError(ClientError):
+    """A server answered with a code that is not success."""
+
+    def __init__(self, code: int, remark: str, address: str) -> None:
+        super().__init__(f"{address} answered {_code_name(code)}: {remark}")
+        self.code = code
+        self.remark = remark
+        self.address = address
+
+
+class SendFailed(ClientError):
+    """Every attempt to send failed; the text lists the brokers tried, `__cause__` is the last error."""
+
+
+def _code_name(code: int) -> str:
+    try:
+        return f"{ResponseCode(code).name} ({code})"
+    except ValueError:
+        return f"code {code}"

@@ -1,0 +1,91 @@
+"""Names: what is legal, what is derived, what is reserved (wire-protocol sheet, section 6; Java: TopicValidator, MixAll)."""
+
+from __future__ import annotations
+
+import re
+
+from rmqkit.limits import MAX_DERIVED_TOPIC_LENGTH, MAX_GROUP_LENGTH, MAX_TOPIC_LENGTH
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+SYSTEM_PREFIX = "rmq_sys_"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+TEMPLATE_TOPIC = "TBW102"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+BENCHMARK_TOPIC = "BenchmarkTest"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
+
+SYSTEM_TOPICS = frozenset(
+    {
+        TEMPLATE_TOPIC,
+        SCHEDULE_TOPIC,
+        BENCHMARK_TOPIC,
+        TRACE_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        CHECKPOINT_TOPIC,
+    }
+)
+#: A client may not send to these.
+NO_SEND_TOPICS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC})
+PRESET_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    return DLQ_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    return cluster + "_REPLY_TOPIC"
+
+
+def is_system_topic(topic: str) -> bool:
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
+
+
+def topic_fault(topic: str) -> str | None:
+    """Why a topic name is illegal, or None. The legal characters leave no way to a path separator, a dot or a control character."""
+    if not topic or topic.isspace():
+        return "the topic is blank"
+    limit = MAX_DERIVED_TOPIC_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
+    if len(topic) > limit:
+        return f"the topic has {len(topic)} characters, at most {limit} are allowed"
+    if not _LEGAL.fullmatch(topic):
+        return f"the topic {topic!r} has characters besides letters, digits, %, |, _ and -"
+    return None
+
+
+def group_fault(group: str) -> str | None:
+    """Why a group name is illegal, or None."""
+    if not group or group.isspace():
+        return "the group is blank"
+    if len(group) > MAX_GROUP_LENGTH:
+        return f"the group has {len(group)} characters, at most {MAX_GROUP_LENGTH} are allowed"
+    if not _LEGAL.fullmatch(group):
+        return f"the group {group!r} has characters besides letters, digits, %, |, _ and -"
+    return None

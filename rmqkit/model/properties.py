@@ -1,0 +1,76 @@
+r"""Message properties: names, and the text `name 0x01 value 0x02 ...` they are stored as (wire-protocol sheet, section 5.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rmqkit.errors import DecodeError
+
+NAME_END = "\x01"
+PROPERTY_END = "\x02"
+
+KEYS = "KEYS"
+TAGS = "TAGS"
+WAIT = "WAIT"
+DELAY = "DELAY"
+UNIQ_KEY = "UNIQ_KEY"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QUEUE_ID = "REAL_QID"
+RETRY_TOPIC = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIME = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+TRANSACTION_PREPARED = "TRAN_MSG"
+PRODUCER_GROUP = "PGROUP"
+TRANSACTION_ID = "__transactionId__"
+MSG_REGION = "MSG_REGION"
+TRACE_ON = "TRACE_ON"
+CLUSTER = "CLUSTER"
+MIN_OFFSET = "MIN_OFFSET"
+MAX_OFFSET = "MAX_OFFSET"
+CORRELATION_ID = "CORRELATION_ID"
+REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+TTL = "TTL"
+MSG_TYPE = "MSG_TYPE"
+PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+SHARDING_KEY = "__SHARDINGKEY"
+INSTANCE_ID = "INSTANCE_ID"
+POP_CK = "POP_CK"
+INNER_NUM = "INNER_NUM"
+INNER_BASE = "INNER_BASE"
+INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
+DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+TIMER_DELAY_MS = "TIMER_DELAY_MS"
+TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
+#: A message that carries one of these wants to be delivered at a time of its own.
+TIMER_INPUTS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_DEL_UNIQKEY)
+
+
+def decode(text: str) -> dict[str, str]:
+    """Text -> mapping, by Java's rules: items shorter than 3 characters, without a name or without a value are dropped; the last of equal names wins."""
+    result: dict[str, str] = {}
+    for item in text.split(PROPERTY_END):
+        name, separator, value = item.partition(NAME_END)
+        if name and value and separator:
+            result[name] = value
+    return result
+
+
+def encode(properties: Mapping[str, str]) -> str:
+    """Mapping -> text; empty values are left out, since no reader keeps them. Raises DecodeError when a separator is inside a name or value."""
+    parts: list[str] = []
+    for name, value in properties.items():
+        if not value:
+            continue
+        if not name or NAME_END in name or PROPERTY_END in name or NAME_END in value or PROPERTY_END in value:
+            raise DecodeError(f"property {name!r} is empty or holds a separator (0x01 or 0x02)")
+        parts.append(f"{name}{NAME_END}{value}{PROPERTY_END}")
+    return "".join(parts)
+
+
+def terminated(text: str) -> str:
+    """The text with its last separator in place, so that more can be appended."""
+    return text if not text or text.endswith(PROPERTY_END) else text + PROPERTY_END

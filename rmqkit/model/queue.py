@@ -1,0 +1,20 @@
+"""A message queue."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class MessageQueue(msgspec.Struct, frozen=True, order=True, rename="camel", gc=False):
+    """One queue of a topic on one broker (Java: MessageQueue). Sorts by topic, broker name, queue id, as rebalancing needs."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.broker_name}:{self.queue_id}"
+
+    def java_text(self) -> str:
+        """What Java's toString gives; consistent hashing uses it as the key."""
+        return f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, queueId={self.queue_id}]"

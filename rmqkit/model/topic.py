@@ -1,0 +1,100 @@
+"""Topic and group configuration as it stands in RocketMQ's JSON files and bodies (wire-protocol sheet, section 4.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rmqkit.model.sysflag import PERM_READ, PERM_RW, PERM_WRITE
+
+
+class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
+    """Mutable: `next` moves it. A table with another version than the stored one is newer (Java: DataVersion)."""
+
+    state_version: int = 0
+    timestamp: int = 0
+    counter: int = 0
+
+    def next(self, now_ms: int) -> None:
+        self.timestamp = now_ms
+        self.counter += 1
+
+    def same(self, other: DataVersion) -> bool:
+        return (self.state_version, self.timestamp, self.counter) == (other.state_version, other.timestamp, other.counter)
+
+
+class TopicConfig(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
+    """A topic's queues and permissions on one broker (Java: TopicConfig)."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = PERM_RW
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = {}
+
+    @property
+    def readable(self) -> bool:
+        return self.perm & PERM_READ != 0
+
+    @property
+    def writable(self) -> bool:
+        return self.perm & PERM_WRITE != 0
+
+
+class TopicConfigTable(msgspec.Struct, kw_only=True, rename="camel"):
+    """topics.json and the body of GET_ALL_TOPIC_CONFIG (Java: TopicConfigSerializeWrapper)."""
+
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    topic_config_table: dict[str, TopicConfig] = {}
+
+
+class TopicConfigAndMappingTable(TopicConfigTable, kw_only=True, rename="camel"):
+    """The same with the static-topic mappings of 5.x, which this project leaves empty (Java: TopicConfigAndMappingSerializeWrapper)."""
+
+    mapping_data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    topic_queue_mapping_detail_map: dict[str, Any] = {}
+    topic_queue_mapping_info_map: dict[str, Any] = {}
+
+
+class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
+    """A consumer group's settings (Java: SubscriptionGroupConfig)."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    attributes: dict[str, str] = {}
+
+
+class SubscriptionGroupTable(msgspec.Struct, kw_only=True, rename="camel"):
+    """subscriptionGroup.json and the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG (Java: SubscriptionGroupWrapper)."""
+
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
+    forbidden_table: dict[str, dict[str, int]] = {}
+
+
+class ConsumerOffsetFile(msgspec.Struct, kw_only=True, rename="camel"):
+    """consumerOffset.json: `topic@group` -> {queue id: offset}."""
+
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    offset_table: dict[str, dict[int, int]] = {}
+
+
+class DelayOffsetFile(msgspec.Struct, kw_only=True, rename="camel"):
+    """delayOffset.json: level -> offset in the queue of that level."""
+
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    offset_table: dict[int, int] = {}

@@ -1,0 +1,1 @@
+"""Sans-IO: bytes in, commands and records out. No trio, no clock, no logging in this package (wire-protocol sheet)."""

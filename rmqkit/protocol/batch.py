@@ -1,0 +1,58 @@
+"""The body of a batch send (wire-protocol sheet, section 5.6).
+
+    total i32 | magic i32 = 0 | crc i32 = 0 | flag i32 | body length i32 | body | properties length i16 | properties
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
+
+from rmqkit.errors import DecodeError
+from rmqkit.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
+
+_HEAD = Struct(">iiiii")
+_I16 = Struct(">h")
+
+
+class BatchItem(NamedTuple):
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+def encode(items: Iterable[BatchItem]) -> bytes:
+    """Raises DecodeError when properties pass their limit."""
+    parts: list[bytes] = []
+    for flag, body, properties in items:
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise DecodeError(f"properties of {len(properties)} bytes, at most {MAX_PROPERTIES_BYTES} are allowed")
+        parts.append(_HEAD.pack(22 + len(body) + len(properties), 0, 0, flag, len(body)))
+        parts += [body, _I16.pack(len(properties)), properties]
+    return b"".join(parts)
+
+
+def decode(body: bytes) -> list[BatchItem]:
+    """All messages of a batch body. Magic and CRC are ignored. Raises DecodeError when lengths do not fit each other."""
+    items: list[BatchItem] = []
+    at, end = 0, len(body)
+    try:
+        while at < end:
+            if len(items) == MAX_BATCH_MESSAGES:
+                raise DecodeError(f"batch of more than {MAX_BATCH_MESSAGES} messages")
+            total, _, _, flag, size = _HEAD.unpack_from(body, at)
+            body_at = at + 20
+            properties_at = body_at + size
+            if size < 0 or properties_at + 2 > end:
+                raise DecodeError(f"batch message at byte {at} claims a body of {size} bytes")
+            (properties_bytes,) = _I16.unpack_from(body, properties_at)
+            stop = properties_at + 2 + properties_bytes
+            if properties_bytes < 0 or stop > end or stop - at != total:
+                raise DecodeError(f"batch message at byte {at} claims {total} bytes")
+            items.append(BatchItem(flag, body[body_at:properties_at], body[properties_at + 2 : stop]))
+            at = stop
+    except StructError as error:
+        raise DecodeError(f"batch message at byte {at} is cut short") from error
+    return items

@@ -1,0 +1,135 @@
+"""One remoting command: the header of a frame with its body (Java: RemotingCommand; wire-protocol sheet, sections 1.1 to 1.5)."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from rmqkit.errors import DecodeError, HeaderError
+from rmqkit.protocol import loose_json
+from rmqkit.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, LANGUAGES, VERSION
+
+H = TypeVar("H", bound=msgspec.Struct)
+
+_NO_EXT = msgspec.Raw(b"")
+_NULL = b"null"
+
+
+class Command(msgspec.Struct, gc=False):
+    """A request or a response.
+
+    code       request or response code
+    opaque     request id, signed 32 bits, echoed by the answer
+    flag       bit 0 response, bit 1 one-way
+    language   name of the sender's language, None when it is unknown
+    ext        header fields as text; None where the frame had none. Read it through `fields()`
+    body       raw bytes, empty where Java says null
+    codec      SerializeType of the frame; an answer copies it
+    """
+
+    code: int = 0
+    flag: int = 0
+    opaque: int = 0
+    language: str | None = "PYTHON"
+    version: int = VERSION
+    remark: str | None = None
+    ext: dict[str, str] | None = None
+    body: bytes = b""
+    codec: int = 0
+    ext_json: msgspec.Raw = _NO_EXT
+
+    @property
+    def is_response(self) -> bool:
+        return self.flag & FLAG_RESPONSE != 0
+
+    @property
+    def is_oneway(self) -> bool:
+        return self.flag & FLAG_ONEWAY != 0
+
+    def fields(self) -> dict[str, str]:
+        """The header fields as text, in the order sent. Raises HeaderError when they are no flat object. The dictionary is the command's own."""
+        if self.ext is None:
+            raw = bytes(self.ext_json)
+            self.ext = _flat(loose_json.loads(raw)) if raw and raw != _NULL else {}
+        return self.ext
+
+    def header(self, kind: type[H]) -> H:
+        """The header fields as a typed header. Raises HeaderError naming the field that is missing or of the wrong type."""
+        raw = self.ext_json
+        if self.ext is None and raw:
+            try:
+                return _decoder(kind).decode(raw)
+            except (msgspec.DecodeError, RecursionError):
+                pass
+        try:
+            return msgspec.convert(self.fields(), kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise HeaderError(f"header of request {self.code}: {error}") from error
+
+    def decode_body(self, kind: type[H]) -> H:
+        """The body as a typed structure. Raises DecodeError."""
+        return loose_json.decode(self.body, kind)
+
+
+_decoders: dict[type, msgspec.json.Decoder[Any]] = {}
+
+
+def _decoder(kind: type[H]) -> msgspec.json.Decoder[H]:
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.json.Decoder(kind, strict=False)
+    return decoder
+
+
+def _flat(value: object) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise HeaderError("extFields is not an object")
+    return {key: _text(key, item) for key, item in value.items() if item is not None}
+
+
+def _text(key: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if value is True or value is False:
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return str(value)
+    raise HeaderError(f"header field {key!r} is not a scalar")
+
+
+def language_name(value: object) -> str | None:
+    """A language given by name or by ordinal; None when unknown, as Java has it."""
+    if isinstance(value, str):
+        return value if value in LANGUAGES else None
+    if isinstance(value, int) and 0 <= value < len(LANGUAGES):
+        return LANGUAGES[value]
+    return None
+
+
+def request(code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, opaque: int = 0, oneway: bool = False, version: int = VERSION) -> Command:
+    """A request with the fields of a typed header."""
+    ext = header_fields(header) if header is not None else None
+    return Command(code=int(code), flag=FLAG_ONEWAY if oneway else 0, opaque=opaque, ext=ext, body=body, version=version)
+
+
+def answer(to: Command, code: int = 0, remark: str | None = None, *, header: msgspec.Struct | None = None, body: bytes = b"") -> Command:
+    """A response to `to`, in its serialisation."""
+    ext = header_fields(header) if header is not None else None
+    return Command(code=int(code), flag=FLAG_RESPONSE, opaque=to.opaque, remark=remark, ext=ext, body=body, codec=to.codec)
+
+
+def header_fields(header: msgspec.Struct) -> dict[str, str]:
+    """Header struct -> text fields under their wire names; None is left out (Java: makeCustomHeaderToNet)."""
+    fields: dict[str, str] = {}
+    for attribute, name in zip(header.__struct_fields__, header.__struct_encode_fields__, strict=True):
+        value = getattr(header, attribute)
+        if value is None:
+            continue
+        fields[name] = value if type(value) is str else ("true" if value is True else "false" if value is False else str(value))
+    return fields
+
+
+__all__ = ["Command", "DecodeError", "answer", "header_fields", "language_name", "request"]

@@ -1,0 +1,252 @@
+"""Frames: bytes to commands and back (Java: NettyDecoder, RemotingCommand, RocketMQSerializable).
+
+    0        4              8                8 + header length        4 + total
+    +--------+----+---------+----------------+------------------------+
+    | total  |type| header  | header         | body                   |
+    | i32    | u8 | len u24 |                |                        |
+    +--------+----+---------+----------------+------------------------+
+
+`total` does not count itself. type 0 is the JSON header, type 1 the binary one:
+
+    code i16 | language u8 | version i16 | opaque i32 | flag i32 | remark length i32 | remark | ext length i32 | entries
+    entry: key length i16 | key | value length i32 | value
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError
+from typing import Any
+
+import msgspec
+
+from rmqkit.errors import DecodeError, ProtocolError
+from rmqkit.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from rmqkit.protocol import loose_json
+from rmqkit.protocol.codes import LANGUAGE_CODES, LANGUAGES, SerializeType
+from rmqkit.protocol.command import Command, language_name
+
+_PREFIX = Struct(">iI")
+_BINARY_HEAD = Struct(">hBhii")
+_I32 = Struct(">i")
+_I16 = Struct(">h")
+_JSON = int(SerializeType.JSON)
+_BINARY = int(SerializeType.ROCKETMQ)
+_I32_MASK = 0xFFFFFFFF
+
+
+class _JsonHead(msgspec.Struct, gc=False):
+    """What a strict JSON header holds; absent members have Java's defaults."""
+
+    code: int = 0
+    flag: int = 0
+    opaque: int = 0
+    language: str | None = "JAVA"
+    version: int = 0
+    remark: str | None = None
+    extFields: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _JsonOut(msgspec.Struct, gc=False, omit_defaults=True):
+    """Members in the order Java writes them (alphabetical), null ones left out."""
+
+    code: int
+    extFields: dict[str, str] | None = None
+    flag: int = msgspec.field(default_factory=int)
+    language: str | None = None
+    opaque: int = msgspec.field(default_factory=int)
+    remark: str | None = None
+    serializeTypeCurrentRPC: str = ""
+    version: int = msgspec.field(default_factory=int)
+
+
+_head_decoder = msgspec.json.Decoder(_JsonHead, strict=False)
+_encoder = msgspec.json.Encoder()
+
+
+class FrameDecoder:
+    """Cuts a byte stream into commands. Feed it what the socket gave; it keeps the unfinished rest.
+
+    A frame over MAX_FRAME_BYTES, a negative length, a header longer than its frame, an unknown serialise type or a header that does not parse
+    raises ProtocolError: the stream cannot be trusted any more and the connection must be closed.
+    """
+
+    __slots__ = ("_need", "_pieces", "_size")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._need = 8
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of the unfinished frame held back."""
+        return self._size
+
+    def feed(self, data: bytes) -> list[Command]:
+        """All commands completed by `data`, in order."""
+        if self._size:
+            self._pieces.append(data)
+            self._size += len(data)
+            if self._size < self._need:
+                return []
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+            self._size = 0
+        commands: list[Command] = []
+        at, end = 0, len(data)
+        prefix = _PREFIX.unpack_from
+        self._need = 8
+        while end - at >= 8:
+            total, word = prefix(data, at)
+            if total < 4 or total > MAX_FRAME_BYTES - 4:
+                raise ProtocolError(f"frame of {total} bytes: between 4 and {MAX_FRAME_BYTES - 4} are allowed")
+            header_bytes = word & 0xFFFFFF
+            if header_bytes > total - 4 or header_bytes > MAX_HEADER_BYTES:
+                raise ProtocolError(f"header of {header_bytes} bytes in a frame of {total}")
+            stop = at + 4 + total
+            if stop > end:
+                self._need = 4 + total
+                break
+            body_at = at + 8 + header_bytes
+            command = decode_header(data[at + 8 : body_at], word >> 24)
+            if body_at != stop:
+                command.body = data[body_at:stop]
+            commands.append(command)
+            at = stop
+        if at != end:
+            self._pieces.append(data[at:] if at else data)
+            self._size = end - at
+        return commands
+
+
+def decode_header(header: bytes, codec: int) -> Command:
+    """One header without its frame. Raises ProtocolError."""
+    if codec == _JSON:
+        try:
+            head = _head_decoder.decode(header)
+        except (msgspec.DecodeError, RecursionError):
+            return _decode_loose(header)
+        language = head.language
+        if language not in LANGUAGE_CODES:
+            language = None
+        return Command(
+            head.code, _signed(head.flag), _signed(head.opaque), language, head.version, head.remark, None, b"", _JSON, head.extFields
+        )
+    if codec == _BINARY:
+        return _decode_binary(header)
+    raise ProtocolError(f"unknown header serialisation {codec}")
+
+
+def _signed(value: int) -> int:
+    """Java keeps opaque and flag in an i32: what is beyond wraps."""
+    if -0x80000000 <= value <= 0x7FFFFFFF:
+        return value
+    return (value + 0x80000000 & _I32_MASK) - 0x80000000
+
+
+def _decode_loose(header: bytes) -> Command:
+    try:
+        tree: Any = loose_json.loads(header)
+    except DecodeError as error:
+        raise ProtocolError(f"header is no JSON: {error}") from error
+    if not isinstance(tree, dict):
+        raise ProtocolError("header is no JSON object")
+    ext = tree.get("extFields")
+    if ext is not None and not isinstance(ext, dict):
+        raise ProtocolError("extFields is no JSON object")
+    try:
+        numbers = {name: int(tree.get(name) or 0) for name in ("code", "flag", "opaque", "version")}
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(f"a header number is none: {error}") from error
+    remark = tree.get("remark")
+    return Command(
+        numbers["code"],
+        _signed(numbers["flag"]),
+        _signed(numbers["opaque"]),
+        language_name(tree.get("language", "JAVA")),
+        numbers["version"],
+        None if remark is None else str(remark),
+        None,
+        b"",
+        _JSON,
+        msgspec.Raw(msgspec.json.encode(ext)) if ext is not None else msgspec.Raw(b""),
+    )
+
+
+def _decode_binary(header: bytes) -> Command:
+    try:
+        code, language, version, opaque, flag = _BINARY_HEAD.unpack_from(header, 0)
+        remark, at = _text32(header, 13)
+        (ext_bytes,) = _I32.unpack_from(header, at)
+        at += 4
+        if ext_bytes < 0 or at + ext_bytes > len(header):
+            raise ProtocolError(f"binary header claims {ext_bytes} bytes of fields, {len(header) - at} are there")
+        ext: dict[str, str] = {}
+        end = at + ext_bytes
+        while at < end:
+            (size,) = _I16.unpack_from(header, at)
+            if size < 0 or at + 2 + size > end:
+                raise ProtocolError(f"binary header field name of {size} bytes")
+            key = header[at + 2 : at + 2 + size].decode()
+            value, at = _text32(header, at + 2 + size)
+            if key and value is not None:
+                ext[key] = value
+    except (StructError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"binary header: {error}") from error
+    name = LANGUAGES[language] if language < len(LANGUAGES) else None
+    return Command(code, flag, opaque, name, version, remark, ext, b"", _BINARY)
+
+
+def _text32(header: bytes, at: int) -> tuple[str | None, int]:
+    (size,) = _I32.unpack_from(header, at)
+    end = at + 4 + size
+    if size < 0 or end > len(header):
+        raise ProtocolError(f"binary header text of {size} bytes")
+    return (header[at + 4 : end].decode() if size else None), end
+
+
+def encode(command: Command) -> bytes:
+    """One frame. Raises ProtocolError when it would pass MAX_FRAME_BYTES."""
+    return frame_head(command, len(command.body)) + command.body
+
+
+def frame_head(command: Command, body_bytes: int) -> bytes:
+    """Prefix and header of a frame whose body of `body_bytes` follows separately (scatter-gather answers)."""
+    header = _encode_json(command) if command.codec == _JSON else _encode_binary(command)
+    total = 4 + len(header) + body_bytes
+    if total > MAX_FRAME_BYTES - 4:
+        raise ProtocolError(f"frame of {total} bytes: at most {MAX_FRAME_BYTES - 4} are allowed")
+    return _PREFIX.pack(total, command.codec << 24 | len(header)) + header
+
+
+def _encode_json(command: Command) -> bytes:
+    ext = command.fields() if command.ext_json else command.ext
+    return _encoder.encode(
+        _JsonOut(
+            command.code,
+            ext or None,
+            command.flag,
+            command.language,
+            command.opaque,
+            command.remark,
+            "JSON",
+            command.version,
+        )
+    )
+
+
+def _encode_binary(command: Command) -> bytes:
+    remark = (command.remark or "").encode()
+    parts: list[bytes] = []
+    for key, value in command.fields().items():
+        if key and value:
+            name, text = key.encode(), value.encode()
+            parts += [_I16.pack(len(name)), name, _I32.pack(len(text)), text]
+    ext = b"".join(parts)
+    # Codes beyond 16 bits are cut, as Java cuts them (pop requests cannot travel in this form).
+    code = (command.code + 0x8000 & 0xFFFF) - 0x8000
+    version = (command.version + 0x8000 & 0xFFFF) - 0x8000
+    language = LANGUAGE_CODES.get(command.language or "OTHER", LANGUAGE_CODES["OTHER"])
+    head = _BINARY_HEAD.pack(code, language, version, command.opaque, command.flag)
+    return b"".join((head, _I32.pack(len(remark)), remark, _I32.pack(len(ext)), ext))

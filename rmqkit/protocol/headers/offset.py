@@ -1,0 +1,50 @@
+"""Offsets of queues and consumer groups (wire-protocol sheet, section 3.4)."""
+
+from __future__ import annotations
+
+from rmqkit.protocol.headers.base import Header
+
+
+class QueryConsumerOffsetRequestHeader(Header, kw_only=True):
+    """QUERY_CONSUMER_OFFSET (14)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    set_zero_if_not_found: bool | None = None
+
+
+class UpdateConsumerOffsetRequestHeader(Header, kw_only=True):
+    """UPDATE_CONSUMER_OFFSET (15)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    commit_offset: int
+
+
+class QueueRequestHeader(Header, kw_only=True):
+    """GET_MAX_OFFSET (30), GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME (32)."""
+
+    topic: str
+    queue_id: int
+    committed: bool | None = True
+
+
+class SearchOffsetRequestHeader(Header, kw_only=True):
+    """SEARCH_OFFSET_BY_TIMESTAMP (29): `timestamp` in ms; the boundary type is LOWER or UPPER, anything but upper counts as LOWER."""
+
+    topic: str
+    queue_id: int
+    timestamp: int
+    boundary_type: str | None = "LOWER"
+
+
+class OffsetResponseHeader(Header, kw_only=True):
+    offset: int
+
+
+class TimestampResponseHeader(Header, kw_only=True):
+    """`timestamp` in ms, -1 when unknown."""
+
+    timestamp: int

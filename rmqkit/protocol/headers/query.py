@@ -1,0 +1,30 @@
+"""Looking messages up (wire-protocol sheet, section 3.5)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rmqkit.protocol.headers.base import Header
+
+
+class QueryMessageRequestHeader(Header, kw_only=True):
+    """QUERY_MESSAGE (12): store times in ms, both inclusive."""
+
+    topic: str
+    key: str
+    max_num: int = 32
+    begin_timestamp: int = 0
+    end_timestamp: int = 0x7FFFFFFFFFFFFFFF
+    unique_key_query: bool | None = msgspec.field(default=None, name="_UNIQUE_KEY_QUERY")
+
+
+class QueryMessageResponseHeader(Header, kw_only=True):
+    index_last_update_timestamp: int
+    index_last_update_phyoffset: int
+
+
+class ViewMessageRequestHeader(Header, kw_only=True):
+    """VIEW_MESSAGE_BY_ID (33): `offset` is the commit-log offset inside the offset message id."""
+
+    offset: int
+    topic: str | None = None

@@ -1,0 +1,123 @@
+"""Sending, sending back, ending transactions (wire-protocol sheet, sections 3.1 and 3.5)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rmqkit.protocol.headers.base import Header
+
+TEMPLATE_TOPIC = "TBW102"
+
+
+class SendMessageRequestHeader(Header, kw_only=True):
+    """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324). Times in ms; a negative queue id lets the broker choose."""
+
+    producer_group: str
+    topic: str
+    default_topic: str = TEMPLATE_TOPIC
+    default_topic_queue_nums: int = 4
+    queue_id: int
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    flag: int = 0
+    properties: str | None = None
+    reconsume_times: int | None = 0
+    unit_mode: bool | None = False
+    batch: bool | None = False
+    max_reconsume_times: int | None = None
+    bname: str | None = None
+
+
+class SendMessageRequestHeaderV2(
+    msgspec.Struct,
+    kw_only=True,
+    gc=False,
+    rename={
+        "producer_group": "a",
+        "topic": "b",
+        "default_topic": "c",
+        "default_topic_queue_nums": "d",
+        "queue_id": "e",
+        "sys_flag": "f",
+        "born_timestamp": "g",
+        "flag": "h",
+        "properties": "i",
+        "reconsume_times": "j",
+        "unit_mode": "k",
+        "max_reconsume_times": "l",
+        "batch": "m",
+        "bname": "n",
+    },
+):
+    """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320) and SEND_REPLY_MESSAGE_V2 (325): the same under one-letter names."""
+
+    producer_group: str
+    topic: str
+    default_topic: str = TEMPLATE_TOPIC
+    default_topic_queue_nums: int = 4
+    queue_id: int
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    flag: int = 0
+    properties: str | None = None
+    reconsume_times: int | None = 0
+    unit_mode: bool | None = False
+    max_reconsume_times: int | None = None
+    batch: bool | None = False
+    bname: str | None = None
+
+
+class SendMessageResponseHeader(Header, kw_only=True):
+    """Answer to every send; a batch has its ids joined by commas and the queue offset of its first message."""
+
+    msg_id: str
+    queue_id: int
+    queue_offset: int
+    transaction_id: str | None = None
+    batch_uniq_id: str | None = None
+    region_id: str | None = msgspec.field(default=None, name="MSG_REGION")
+    trace_on: bool | None = msgspec.field(default=None, name="TRACE_ON")
+
+
+class ConsumerSendMsgBackRequestHeader(Header, kw_only=True):
+    """CONSUMER_SEND_MSG_BACK (36): `offset` is the commit-log offset of the message that failed."""
+
+    offset: int
+    group: str
+    delay_level: int
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool | None = False
+    max_reconsume_times: int | None = None
+
+
+class EndTransactionRequestHeader(Header, kw_only=True):
+    """END_TRANSACTION (37)."""
+
+    producer_group: str
+    tran_state_table_offset: int
+    commit_log_offset: int
+    commit_or_rollback: int
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    from_transaction_check: bool | None = False
+    topic: str | None = None
+
+
+class PushReplyMessageRequestHeader(Header, kw_only=True):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to client."""
+
+    born_host: str
+    store_host: str
+    store_timestamp: int
+    producer_group: str
+    topic: str
+    default_topic: str = TEMPLATE_TOPIC
+    default_topic_queue_nums: int = 4
+    queue_id: int
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    flag: int = 0
+    properties: str | None = None
+    reconsume_times: int | None = 0
+    unit_mode: bool | None = False

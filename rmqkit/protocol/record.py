@@ -1,0 +1,198 @@
+"""The stored message (wire-protocol sheet, section 5.1; store-format sheet, section 2; Java: MessageExtEncoder, MessageDecoder).
+
+    at  size  field                        at  size  field
+     0     4  total size                   48  8/20  born host (address, port i32)
+     4     4  magic, V1 or V2              56     8  store timestamp, ms
+     8     4  body CRC-32 & 0x7FFFFFFF     64  8/20  store host
+    12     4  queue id                     72     4  reconsume times
+    16     4  flag                         76     8  prepared transaction offset
+    20     8  queue offset                 84     4  body length, then the body
+    28     8  physical offset                  1/2  topic length (V1 u8, V2 i16), then the topic
+    36     4  sys flag                           2  properties length, then the properties
+    40     8  born timestamp, ms
+
+Positions behind the born host hold for IPv4. V2 is written when the topic has more than 127 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from struct import error as StructError
+from zlib import crc32
+
+from rmqkit.errors import DecodeError, MessageIllegal
+from rmqkit.limits import MAX_DERIVED_TOPIC_LENGTH, MAX_PROPERTIES_BYTES
+from rmqkit.model import properties as props
+from rmqkit.model.message import PutMessage, StoredMessage
+from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+#: Fills the end of a segment: total size (what is left), this magic, nothing more.
+MAGIC_BLANK = 0xCBD43194
+#: At least so much stays free behind the last record of a full segment.
+BLANK_BYTES = 8
+#: A record without body, topic and properties, IPv4.
+MIN_RECORD_BYTES = 91
+CRC_MASK = 0x7FFFFFFF
+
+_HEAD_V4 = Struct(">iIiiiqqiq8sq8siqi")
+_HEAD_A = Struct(">iIiiiqqiq")
+_TIME = Struct(">q")
+_TAIL = Struct(">iqi")
+_I32 = Struct(">i")
+_I16 = Struct(">h")
+_SIZE_MAGIC = Struct(">iI")
+
+BLANK = Struct(">iI")
+
+
+def record_size(body_bytes: int, topic_bytes: int, properties_bytes: int, sys_flag: int) -> int:
+    """Bytes of a record."""
+    hosts = (12 if sys_flag & BORN_HOST_V6 else 0) + (12 if sys_flag & STORE_HOST_V6 else 0)
+    return MIN_RECORD_BYTES + hosts + (1 if topic_bytes > 127 else 0) + body_bytes + topic_bytes + properties_bytes
+
+
+def message_size(message: PutMessage) -> int:
+    """Bytes `pack` will make of a message. Raises MessageIllegal when topic or properties pass their limits."""
+    topic_bytes = len(message.topic.encode())
+    if topic_bytes > MAX_DERIVED_TOPIC_LENGTH:
+        raise MessageIllegal(f"topic of {topic_bytes} bytes, at most {MAX_DERIVED_TOPIC_LENGTH} are allowed")
+    properties_bytes = len(message.properties_bytes)
+    if properties_bytes > MAX_PROPERTIES_BYTES:
+        raise MessageIllegal(f"properties of {properties_bytes} bytes, at most {MAX_PROPERTIES_BYTES} are allowed")
+    return record_size(len(message.body), topic_bytes, properties_bytes, message.sys_flag)
+
+
+def pack(message: PutMessage, size: int, queue_offset: int, physical_offset: int, store_timestamp_ms: int, store_host: bytes) -> bytes:
+    """One record; `size` is what `message_size` gave. The STORE_HOST_V6 bit of `message.sys_flag` must fit the width of `store_host`."""
+    topic = message.topic.encode()
+    body = message.body
+    properties = message.properties_bytes
+    sys_flag = message.sys_flag
+    if sys_flag & (BORN_HOST_V6 | STORE_HOST_V6):
+        head = b"".join(
+            (
+                _HEAD_A.pack(
+                    size,
+                    MAGIC_V2 if len(topic) > 127 else MAGIC_V1,
+                    crc32(body) & CRC_MASK,
+                    message.queue_id,
+                    message.flag,
+                    queue_offset,
+                    physical_offset,
+                    sys_flag,
+                    message.born_timestamp_ms,
+                ),
+                message.born_host,
+                _TIME.pack(store_timestamp_ms),
+                store_host,
+                _TAIL.pack(message.reconsume_times, message.prepared_offset, len(body)),
+            )
+        )
+    else:
+        head = _HEAD_V4.pack(
+            size,
+            MAGIC_V2 if len(topic) > 127 else MAGIC_V1,
+            crc32(body) & CRC_MASK,
+            message.queue_id,
+            message.flag,
+            queue_offset,
+            physical_offset,
+            sys_flag,
+            message.born_timestamp_ms,
+            message.born_host,
+            store_timestamp_ms,
+            store_host,
+            message.reconsume_times,
+            message.prepared_offset,
+            len(body),
+        )
+    topic_length = _I16.pack(len(topic)) if len(topic) > 127 else bytes((len(topic),))
+    return b"".join((head, body, topic_length, topic, _I16.pack(len(properties)), properties))
+
+
+def unpack(data: bytes | memoryview, at: int = 0, *, check_crc: bool = True) -> StoredMessage:
+    """The record that begins at `at`. Raises DecodeError when a length, the magic or (with `check_crc`) the body CRC is wrong."""
+    try:
+        return _unpack(data, at, check_crc)
+    except (StructError, UnicodeDecodeError, IndexError) as error:
+        raise DecodeError(f"record at byte {at} is cut short or no text: {error}") from error
+
+
+def _unpack(data: bytes | memoryview, at: int, check_crc: bool) -> StoredMessage:
+    total, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp = _HEAD_A.unpack_from(data, at)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise DecodeError(f"record at byte {at} has magic {magic:#x}")
+    if total < MIN_RECORD_BYTES or at + total > len(data):
+        raise DecodeError(f"record at byte {at} claims {total} bytes, {len(data) - at} are there")
+    stop = at + total
+    born_at = at + 48
+    time_at = born_at + (20 if sys_flag & BORN_HOST_V6 else 8)
+    (store_timestamp,) = _TIME.unpack_from(data, time_at)
+    tail_at = time_at + 8 + (20 if sys_flag & STORE_HOST_V6 else 8)
+    reconsume_times, prepared_offset, body_bytes = _TAIL.unpack_from(data, tail_at)
+    body_at = tail_at + 16
+    topic_at = body_at + body_bytes
+    if body_bytes < 0 or topic_at >= stop:
+        raise DecodeError(f"record at byte {at} claims a body of {body_bytes} bytes")
+    body = bytes(data[body_at:topic_at])
+    if magic == MAGIC_V1:
+        topic_bytes = data[topic_at]
+        topic_at += 1
+    else:
+        (topic_bytes,) = _I16.unpack_from(data, topic_at)
+        topic_at += 2
+    properties_at = topic_at + topic_bytes + 2
+    (properties_bytes,) = _I16.unpack_from(data, properties_at - 2)
+    if topic_bytes < 0 or properties_bytes < 0 or properties_at + properties_bytes != stop:
+        raise DecodeError(f"record at byte {at}: its parts do not add up to {total} bytes")
+    if check_crc and body_bytes and crc32(body) & CRC_MASK != crc:
+        raise DecodeError(f"record at byte {at}: body CRC does not match")
+    return StoredMessage(
+        topic=bytes(data[topic_at : properties_at - 2]).decode(),
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        body=body,
+        properties=props.decode(bytes(data[properties_at:stop]).decode()),
+        flag=flag,
+        sys_flag=sys_flag,
+        born_timestamp_ms=born_timestamp,
+        born_host=bytes(data[born_at:time_at]),
+        store_timestamp_ms=store_timestamp,
+        store_host=bytes(data[time_at + 8 : tail_at]),
+        reconsume_times=reconsume_times,
+        prepared_offset=prepared_offset,
+        body_crc=crc,
+        size_bytes=total,
+    )
+
+
+def unpack_all(data: bytes | memoryview, *, check_crc: bool = True) -> Iterator[StoredMessage]:
+    """The records of a pull answer, one behind the other. Raises DecodeError at the first bad one."""
+    at, end = 0, len(data)
+    while at < end:
+        message = unpack(data, at, check_crc=check_crc)
+        yield message
+        at += message.size_bytes
+
+
+def peek_store_timestamp(data: bytes | memoryview, at: int = 0) -> int:
+    """Store timestamp (ms) of the record at `at` without reading the rest. Raises DecodeError."""
+    try:
+        (sys_flag,) = _I32.unpack_from(data, at + 36)
+        (timestamp,) = _TIME.unpack_from(data, at + (68 if sys_flag & BORN_HOST_V6 else 56))
+    except StructError as error:
+        raise DecodeError(f"record at byte {at} is cut short") from error
+    return int(timestamp)
+
+
+def peek_size_and_magic(data: bytes | memoryview, at: int = 0) -> tuple[int, int]:
+    """Total size and magic of what begins at `at`. Raises DecodeError when fewer than 8 bytes are there."""
+    try:
+        size, magic = _SIZE_MAGIC.unpack_from(data, at)
+    except StructError as error:
+        raise DecodeError(f"fewer than 8 bytes at {at}") from error
+    return size, magic
