@@ -22,6 +22,7 @@ from rmqkit.protocol.command import Command
 if TYPE_CHECKING:
     from rmqkit.broker.context import BrokerContext
     from rmqkit.config import Config
+    from rmqkit.plugins import Registry
 
 Buffer = bytes | memoryview
 
@@ -88,13 +89,15 @@ class ReadLimits(NamedTuple):
 
 @define(slots=True)
 class ReadResult:
-    """Answer of `MessageStore.read`. `slices` are whole records, valid until the next call that removes data; together `total_bytes` long."""
+    """Answer of `MessageStore.read`. `slices` hold `message_count` whole records, `total_bytes` together; neighbours in the log share a slice.
+    They stay valid until the next call that removes data."""
 
     status: ReadStatus
     next_offset: int
     min_offset: int
     max_offset: int
     slices: list[Buffer]
+    message_count: int = 0
     total_bytes: int = 0
 
 
@@ -315,6 +318,19 @@ class Address:
     host: str
     port: int
 
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Raises ValueError that says what is wrong and shows the form."""
+        scheme, separator, rest = text.strip().rpartition("://")
+        host, colon, port = rest.rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            raise ValueError(f"address {text!r}: an IPv6 host stands in brackets, as in [::1]:10911")
+        if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+            raise ValueError(f"address {text!r} is not of the form HOST:PORT, as in 127.0.0.1:10911")
+        return cls(scheme if separator else "tcp", host, int(port))
+
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}" if self.scheme == "tcp" else f"{self.scheme}://{host}:{self.port}"
@@ -352,6 +368,20 @@ class Transport(ABC):
 # --- requests and connections ----------------------------------------------------------------------------------------
 
 
+class Reply(NamedTuple):
+    """An answer whose body is sent as slices without joining them."""
+
+    head: Command
+    slices: Sequence[Buffer]
+    total_bytes: int
+
+
+#: What goes back to the peer: a command, a head with slices, or a whole frame already encoded (only where no RpcHook wants to see it).
+Answer = Command | Reply | bytes
+#: A processor answers at once, or with an awaitable when it must wait, or with None: no answer (one-way), or one given later by `Peer.respond`.
+Outcome = Answer | Awaitable[Answer | None] | None
+
+
 class Peer(ABC):
     """The other end of an accepted connection, as processors and services see it (Java: Channel)."""
 
@@ -359,6 +389,14 @@ class Peer(ABC):
     """Packed address and port, 8 or 20 bytes."""
     remote_text: str
     closed: bool
+
+    @abstractmethod
+    def respond(self, request: Command, answer: Answer) -> None:
+        """Queue the answer to an earlier request; dropped when the request was one-way or the connection is gone. Never blocks."""
+
+    @abstractmethod
+    def defer(self, work: Callable[[], Awaitable[None]], requests: int) -> None:
+        """Run `work` in a task of the connection; it answers that many requests by `respond`. They count as in flight until it ends."""
 
     @abstractmethod
     def push(self, command: Command) -> bool:
@@ -371,19 +409,6 @@ class Peer(ABC):
     @abstractmethod
     def close(self) -> None:
         """End the connection soon; safe to call twice."""
-
-
-class Reply(NamedTuple):
-    """An answer whose body is sent as slices without joining them."""
-
-    head: Command
-    slices: Sequence[Buffer]
-    total_bytes: int
-
-
-Answer = Command | Reply | None
-#: A processor answers at once, or with an awaitable when it must wait, or None for no answer (one-way).
-Outcome = Answer | Awaitable[Answer]
 
 
 class RequestProcessor(ABC):
@@ -432,7 +457,9 @@ class Server(ABC):
     name: str
 
     @abstractmethod
-    async def run(self, config: Config, listeners: Iterable[Address], task_status: trio.TaskStatus[ServerHandle]) -> None:
+    async def run(
+        self, config: Config, registry: Registry, listeners: Iterable[Address], task_status: trio.TaskStatus[ServerHandle]
+    ) -> None:
         """Serve until cancelled; then stop accepting, finish what is in flight, and return."""
 
 

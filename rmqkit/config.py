@@ -1,8 +1,8 @@
 """Settings: defaults < file < environment < command line; the later wins and every value knows where it came from.
 
-Keys are broker.conf's own names (`flushDiskType`), attributes their snake_case form (`flush_disk_type`), environment variables the upper form with a
-prefix (`RMQKIT_FLUSH_DISK_TYPE`). A file is TOML or Java properties, told apart by its ending. An unknown key warns and is kept in `unknown` for
-plugins; a security key that nothing here honours stops the start.
+Keys are broker.conf's own names (`flushDiskType`), attributes their snake_case form (`flush_disk_type`), environment variables the upper
+form with a prefix (`RMQKIT_FLUSH_DISK_TYPE`). A file is TOML or Java properties, told apart by its ending. An unknown key warns and is kept
+in `unknown` for plugins; a security key that nothing here honours stops the start.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,7 @@ _KEYS = {
     if attribute not in _BOOKKEEPING
 }
 _ALIASES = {"mapedFileSizeCommitLog": "mappedFileSizeCommitLog", "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue"}
-#: Asking for one of these and not getting it would leave a server open that its owner believes closed.
+#: Asking for one of these and not getting it would leave a server open that its owner believes closed. Found in any spelling, see `_bare`.
 _SECURITY_KEYS = {
     "aclEnable": {"false"},
     "authenticationEnabled": {"false"},
@@ -152,21 +152,28 @@ _HARMLESS = re.compile(r".*(ThreadPool|Threads|QueueCapacity|RocketmqHome|rocket
 _ENV_PREFIX = "RMQKIT_"
 
 
+def _bare(key: str) -> str:
+    """A key without case, dots and underscores, to recognise it in another spelling (TOML dots, environment names)."""
+    return re.sub(r"[._-]", "", key).lower()
+
+
+_BARE_SECURITY_KEYS = {_bare(key): key for key in _SECURITY_KEYS}
+_BARE_KEYS = {_bare(key): key for key in _KEYS}
+
+
 def load(
     file: str | Path | None = None, *, environ: Mapping[str, str] | None = None, flags: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()
 ) -> Config:
-    """Read and check all settings. `flags` are keys given on the command line. Raises ConfigError that names the key, its source and the fault."""
+    """Read and check all settings; `flags` are the command line's. Raises ConfigError that names the key, its source and the fault."""
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    for given, source in (
-        (read_file(file) if file is not None else {}, f"file {file}"),
-        (_from_environment(os.environ if environ is None else environ), "environment"),
-        (dict(flags), "command line"),
-    ):
-        for name, value in given.items():
-            key = _ALIASES.get(name, name)
-            values[key] = value
-            sources[key] = source
+    given = [(name, value, f"file {file}") for name, value in (read_file(file) if file is not None else {}).items()]
+    given += _from_environment(os.environ if environ is None else environ)
+    given += [(name, value, "command line") for name, value in dict(flags).items()]
+    for name, value, source in given:
+        key = _ALIASES.get(name, name)
+        values[key] = value
+        sources[key] = source
     return _build(values, sources)
 
 
@@ -177,7 +184,7 @@ def _build(values: dict[str, Any], sources: dict[str, str]) -> Config:
     warnings = tuple(
         f"unknown setting {key!r} ({sources[key]}) is kept but has no effect here{_suggestion(key)}"
         for key in unknown
-        if not _HARMLESS.fullmatch(key) and not isinstance(unknown[key], dict) and key not in _SECURITY_KEYS
+        if not _HARMLESS.fullmatch(key) and not isinstance(unknown[key], dict) and _security_key(key) is None
     )
     attributes: dict[str, Any] = {_KEYS[key]: value for key, value in known.items()}
     config = Config(**attributes, sources=sources, unknown=unknown, warnings=warnings)
@@ -201,48 +208,66 @@ def _typed(key: str, value: Any, source: str) -> Any:
 
 
 def _refuse_security(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
-    for key, harmless in _SECURITY_KEYS.items():
-        if key in values and str(values[key]).strip().lower() not in harmless:
-            raise ConfigError(
-                f"setting {key} = {values[key]!r} ({sources[key]}) asks for protection that this version does not have; "
-                f"remove it only if the listeners are protected in another way"
-            )
+    for given, whole in values.items():
+        for name, value in _leaves(given, whole):
+            key = _security_key(name)
+            if key is not None and str(value).strip().lower() not in _SECURITY_KEYS[key]:
+                raise ConfigError(
+                    f"setting {name} = {value!r} ({sources[given]}) asks for protection that this version does not have; "
+                    f"remove it only if the listeners are protected in another way"
+                )
+
+
+def _security_key(name: str) -> str | None:
+    return _BARE_SECURITY_KEYS.get(_bare(name.removeprefix(_ENV_PREFIX)))
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What stands under a key, with TOML's tables as dotted keys: unquoted, `tls.server.mode` is three tables deep there."""
+    if isinstance(value, dict):
+        for member, item in value.items():
+            yield from _leaves(f"{name}.{member}", item)
+    else:
+        yield name, value
 
 
 def _suggestion(key: str) -> str:
-    lowered = {name.lower(): name for name in _KEYS}
-    match = lowered.get(key.replace("_", "").lower())
+    match = _BARE_KEYS.get(_bare(key.removeprefix(_ENV_PREFIX)))
     return f"; did you mean {match!r}?" if match else ""
 
 
 def _check(config: Config) -> None:
-    faults = []
-    for port in ("listen_port",):
-        if not 0 <= getattr(config, port) <= 65_535:
-            faults.append(f"{port} must be between 0 and 65535")
+    faults: list[tuple[str, str]] = []
+    if not 0 <= config.listen_port <= 65_535:
+        faults.append(("listenPort", "must be between 0 and 65535"))
     if config.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
-        faults.append(f"flushDiskType is ASYNC_FLUSH or SYNC_FLUSH, not {config.flush_disk_type!r}")
+        faults.append(("flushDiskType", "is ASYNC_FLUSH or SYNC_FLUSH"))
     if config.broker_id != 0:
-        faults.append("brokerId other than 0 makes a slave, and this version has no replication")
+        faults.append(("brokerId", "other than 0 makes a slave, and this version has no replication"))
     if config.mapped_file_size_commit_log < config.max_message_size + 65_536:
-        faults.append("mappedFileSizeCommitLog must hold the largest message: maxMessageSize plus 64 KiB")
-    for name, fault in (("brokerName", topic_fault(config.broker_name)), ("brokerClusterName", group_fault(config.broker_cluster_name))):
+        faults.append(("mappedFileSizeCommitLog", "must hold the largest message: maxMessageSize plus 64 KiB"))
+    for key, fault in (("brokerName", topic_fault(config.broker_name)), ("brokerClusterName", group_fault(config.broker_cluster_name))):
         if fault:
-            faults.append(f"{name}: {fault}")
-    positive = ("mapped_file_size_consume_queue", "max_message_size", "max_hash_slot_num", "flush_consumer_offset_interval")
-    faults += [f"{name} must be positive" for name in positive if getattr(config, name) <= 0]
+            faults.append((key, fault))
+    positive = ("mappedFileSizeConsumeQueue", "maxMessageSize", "maxHashSlotNum", "flushConsumerOffsetInterval")
+    faults += [(key, "must be positive") for key in positive if getattr(config, _KEYS[key]) <= 0]
     if config.max_index_num < 2:
-        faults.append("maxIndexNum must be at least 2")
+        faults.append(("maxIndexNum", "must be at least 2"))
     if faults:
-        raise ConfigError("; ".join(faults))
+        raise ConfigError(
+            "; ".join(
+                f"setting {key} = {getattr(config, _KEYS[key])!r} ({config.sources.get(key, 'default')}): {fault}" for key, fault in faults
+            )
+        )
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """(key, value, source) of NAMESRV_ADDR and of everything with our prefix; a name that is no setting stays as it is, to be warned of."""
     by_name = {_ENV_PREFIX + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).upper(): key for key in _KEYS}
-    given = {key: environ[name] for name, key in by_name.items() if name in environ}
+    names = sorted(name for name in environ if name.startswith(_ENV_PREFIX))
     if "NAMESRV_ADDR" in environ:
-        given.setdefault("namesrvAddr", environ["NAMESRV_ADDR"])
-    return given
+        names.insert(0, "NAMESRV_ADDR")
+    return [(by_name.get(name, "namesrvAddr" if name == "NAMESRV_ADDR" else name), environ[name], f"environment {name}") for name in names]
 
 
 def read_file(path: str | Path) -> dict[str, Any]:
@@ -260,6 +285,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is no TOML: {error}") from error
 
 
+_LINE_END = re.compile(r"\r\n|\r|\n")
 _PROPERTY = re.compile(r"((?:\\.|[^\\=: \t])*)[ \t]*[=: \t]?[ \t]*(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -268,14 +294,16 @@ _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 def parse_properties(text: str) -> dict[str, str]:
     """Java's Properties format: comments, `=`, `:` or blank between key and value, backslash escapes and continued lines."""
     result: dict[str, str] = {}
-    lines = iter(text.splitlines())
+    lines = iter(_LINE_END.split(text))
     for line in lines:
         logical = line.lstrip()
         if not logical or logical[0] in "#!":
             continue
-        while _ends_with_escape(logical):
-            logical = logical[:-1] + next(lines, "").lstrip()
-        match = _PROPERTY.fullmatch(logical)
+        pieces = [logical]
+        while _ends_with_escape(pieces[-1]):
+            pieces[-1] = pieces[-1][:-1]
+            pieces.append(next(lines, "").lstrip())
+        match = _PROPERTY.fullmatch("".join(pieces))
         if match:
             result[_unescape(match.group(1))] = _unescape(match.group(2)).strip()
     return result
@@ -290,7 +318,8 @@ def _unescape(text: str) -> str:
         what = match.group(1)
         return chr(int(what[1:], 16)) if len(what) == 5 else _ESCAPED.get(what, what)
 
-    return _ESCAPE.sub(replace, text)
+    # Two escapes may make one character beyond the basic plane; half of one is nothing that could be written anywhere.
+    return _ESCAPE.sub(replace, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def properties_text(config: Config) -> str:

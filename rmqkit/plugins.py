@@ -5,6 +5,7 @@ There is no global plugin manager: every `load` makes one of its own, so that tw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from importlib.metadata import Distribution, EntryPoint, distributions
 from typing import Any, Generic, TypeVar
@@ -147,7 +148,7 @@ def load(config: Config, *, extra: Iterable[tuple[str, object]] = (), entry_poin
         enabled = name not in config.disabled_plugins
         found.append(Plugin(name, package, version, enabled))
         if enabled:
-            manager.register(get(), name=name)
+            _register(manager, name, get())
     missing = sorted(set(config.disabled_plugins) - names)
     if missing:
         raise PluginError(f"disabledPlugins names {', '.join(missing)}, but there is no such plugin; there are: {', '.join(sorted(names))}")
@@ -158,23 +159,43 @@ def load(config: Config, *, extra: Iterable[tuple[str, object]] = (), entry_poin
     return _compile(manager, config, found)
 
 
+def _register(manager: pluggy.PluginManager, name: str, plugin: object) -> None:
+    try:
+        manager.register(plugin, name=name)
+    except (pluggy.PluginValidationError, ValueError) as error:
+        raise PluginError(f"plugin {name!r}: {error}") from error
+
+
 def _candidates(extra: Iterable[tuple[str, object]], entry_points: bool) -> Iterable[tuple[str, str, str, Any]]:
     if entry_points:
-        for distribution in distributions():
-            for point in distribution.entry_points:
-                if point.group == ENTRY_POINT_GROUP:
-                    yield point.name, distribution.metadata["Name"], distribution.version, _loader(point, distribution)
+        yield from _installed()
     for name, plugin in extra:
         yield name, type(plugin).__module__, "", lambda plugin=plugin: plugin
+
+
+def _installed() -> Iterable[tuple[str, str, str, Any]]:
+    """A distribution that is on the path twice counts once, the first, as for imports."""
+    seen: set[str] = set()
+    for distribution in distributions():
+        points = [point for point in distribution.entry_points if point.group == ENTRY_POINT_GROUP]
+        if not points:
+            continue
+        package = distribution.metadata["Name"]
+        normalized = re.sub(r"[-_.]+", "-", package).lower()
+        if normalized in seen:
+            continue
+        seen.add(normalized)
+        for point in points:
+            yield point.name, package, distribution.version, _loader(point, distribution)
 
 
 def _loader(point: EntryPoint, distribution: Distribution) -> Any:
     def get() -> object:
         try:
             return point.load()
-        except (ImportError, AttributeError) as error:
+        except Exception as error:
             raise PluginError(
-                f"plugin {point.name!r} of {distribution.metadata['Name']} cannot be loaded: {error}; "
+                f"plugin {point.name!r} of {distribution.metadata['Name']} cannot be loaded: {type(error).__name__}: {error}; "
                 f"install what it needs or name it in disabledPlugins"
             ) from error
 
@@ -188,6 +209,8 @@ def _compile(manager: pluggy.PluginManager, config: Config, found: list[Plugin])
         table: _Table[Any] = _Table(title)
         caller = getattr(manager.hook, f"rmqkit_register_{kind}")
         for implementation in caller.get_hookimpls():
+            if implementation.hookwrapper or implementation.wrapper:
+                raise PluginError(f"plugin {implementation.plugin_name!r}: a register hook cannot be a wrapper")
             table.plugin = implementation.plugin_name
             arguments = {"register": table, "config": config}
             implementation.function(*(arguments[name] for name in implementation.argnames))

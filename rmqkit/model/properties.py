@@ -50,7 +50,7 @@ TIMER_INPUTS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_DEL_UNI
 
 
 def decode(text: str) -> dict[str, str]:
-    """Text -> mapping, by Java's rules: items shorter than 3 characters, without a name or without a value are dropped; the last of equal names wins."""
+    """Text -> mapping by Java's rules: items below 3 characters, without a name or a value are dropped; the last of equal names wins."""
     result: dict[str, str] = {}
     for item in text.split(PROPERTY_END):
         name, separator, value = item.partition(NAME_END)
@@ -60,7 +60,7 @@ def decode(text: str) -> dict[str, str]:
 
 
 def encode(properties: Mapping[str, str]) -> str:
-    """Mapping -> text; empty values are left out, since no reader keeps them. Raises DecodeError when a separator is inside a name or value."""
+    """Mapping -> text; empty values are left out, since no reader keeps them. Raises DecodeError when a separator is inside."""
     parts: list[str] = []
     for name, value in properties.items():
         if not value:

@@ -20,7 +20,7 @@ FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
 class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a group wants of a topic. `code_set` holds the Java hashes of `tags_set`; both are empty for `*` and for SQL (Java: SubscriptionData)."""
+    """What a group wants of a topic (Java: SubscriptionData). `code_set` holds the Java hashes of `tags_set`; both empty for `*`, SQL."""
 
     topic: str = ""
     sub_string: str = SUBSCRIBE_ALL
@@ -73,7 +73,7 @@ class CheckClientRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 def tag_subscription(topic: str, expression: str | None, version: int = 0) -> SubscriptionData:
-    """Parse a tag expression `A || B` (Java: FilterAPI). Empty or `*` takes everything. Raises ValueError when there is nothing between the bars."""
+    """Parse a tag expression `A || B` (Java: FilterAPI). Empty or `*` takes everything. Raises ValueError when the bars part no tag."""
     text = (expression or "").strip()
     if not text or text == SUBSCRIBE_ALL:
         return SubscriptionData(topic=topic, sub_string=SUBSCRIBE_ALL, sub_version=version)

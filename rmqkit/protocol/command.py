@@ -48,10 +48,13 @@ class Command(msgspec.Struct, gc=False):
         return self.flag & FLAG_ONEWAY != 0
 
     def fields(self) -> dict[str, str]:
-        """The header fields as text, in the order sent. Raises HeaderError when they are no flat object. The dictionary is the command's own."""
+        """The header fields as text, in the order sent; the dictionary stays the command's. Raises HeaderError for anything not flat."""
         if self.ext is None:
             raw = bytes(self.ext_json)
-            self.ext = _flat(loose_json.loads(raw)) if raw and raw != _NULL else {}
+            try:
+                self.ext = _flat(loose_json.loads(raw)) if raw and raw != _NULL else {}
+            except DecodeError as error:
+                raise HeaderError(f"extFields: {error}") from error
         return self.ext
 
     def header(self, kind: type[H]) -> H:
@@ -60,7 +63,7 @@ class Command(msgspec.Struct, gc=False):
         if self.ext is None and raw:
             try:
                 return _decoder(kind).decode(raw)
-            except (msgspec.DecodeError, RecursionError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 pass
         try:
             return msgspec.convert(self.fields(), kind, strict=False)
@@ -109,7 +112,9 @@ def language_name(value: object) -> str | None:
     return None
 
 
-def request(code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, opaque: int = 0, oneway: bool = False, version: int = VERSION) -> Command:
+def request(
+    code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, opaque: int = 0, oneway: bool = False, version: int = VERSION
+) -> Command:
     """A request with the fields of a typed header."""
     ext = header_fields(header) if header is not None else None
     return Command(code=int(code), flag=FLAG_ONEWAY if oneway else 0, opaque=opaque, ext=ext, body=body, version=version)

@@ -25,6 +25,7 @@ from rmqkit.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import LANGUAGE_CODES, LANGUAGES, SerializeType
 from rmqkit.protocol.command import Command, language_name
+from rmqkit.protocol.integers import I32
 
 _PREFIX = Struct(">iI")
 _BINARY_HEAD = Struct(">hBhii")
@@ -38,11 +39,11 @@ _I32_MASK = 0xFFFFFFFF
 class _JsonHead(msgspec.Struct, gc=False):
     """What a strict JSON header holds; absent members have Java's defaults."""
 
-    code: int = 0
-    flag: int = 0
-    opaque: int = 0
+    code: I32 = 0
+    flag: I32 = 0
+    opaque: I32 = 0
     language: str | None = "JAVA"
-    version: int = 0
+    version: I32 = 0
     remark: str | None = None
     extFields: msgspec.Raw = msgspec.Raw(b"")
 
@@ -67,8 +68,8 @@ _encoder = msgspec.json.Encoder()
 class FrameDecoder:
     """Cuts a byte stream into commands. Feed it what the socket gave; it keeps the unfinished rest.
 
-    A frame over MAX_FRAME_BYTES, a negative length, a header longer than its frame, an unknown serialise type or a header that does not parse
-    raises ProtocolError: the stream cannot be trusted any more and the connection must be closed.
+    A frame over MAX_FRAME_BYTES, a negative length, a header longer than its frame, an unknown serialise type or a header that does not
+    parse raises ProtocolError: the stream cannot be trusted any more and the connection must be closed.
     """
 
     __slots__ = ("_need", "_pieces", "_size")
@@ -125,24 +126,29 @@ def decode_header(header: bytes, codec: int) -> Command:
     if codec == _JSON:
         try:
             head = _head_decoder.decode(header)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return _decode_loose(header)
         language = head.language
         if language not in LANGUAGE_CODES:
             language = None
-        return Command(
-            head.code, _signed(head.flag), _signed(head.opaque), language, head.version, head.remark, None, b"", _JSON, head.extFields
-        )
+        return Command(head.code, head.flag, head.opaque, language, head.version, head.remark, None, b"", _JSON, head.extFields)
     if codec == _BINARY:
         return _decode_binary(header)
     raise ProtocolError(f"unknown header serialisation {codec}")
 
 
-def _signed(value: int) -> int:
-    """Java keeps opaque and flag in an i32: what is beyond wraps."""
-    if -0x80000000 <= value <= 0x7FFFFFFF:
-        return value
-    return (value + 0x80000000 & _I32_MASK) - 0x80000000
+def _number(value: object) -> int:
+    """A header number, also as text; absent and empty are 0. Java keeps an i32: what is beyond wraps."""
+    if value is None or value == "":
+        return 0
+    if not isinstance(value, (int, float, str)):
+        raise TypeError(f"a {type(value).__name__}")
+    return (int(value) + 0x80000000 & _I32_MASK) - 0x80000000
+
+
+def _remark(value: object) -> str | None:
+    """A remark that is no text is taken as its JSON text, as Java has it."""
+    return value if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _decode_loose(header: bytes) -> Command:
@@ -156,22 +162,15 @@ def _decode_loose(header: bytes) -> Command:
     if ext is not None and not isinstance(ext, dict):
         raise ProtocolError("extFields is no JSON object")
     try:
-        numbers = {name: int(tree.get(name) or 0) for name in ("code", "flag", "opaque", "version")}
-    except (TypeError, ValueError) as error:
+        code, flag, opaque, version = (_number(tree.get(name)) for name in ("code", "flag", "opaque", "version"))
+    except (TypeError, ValueError, OverflowError) as error:
         raise ProtocolError(f"a header number is none: {error}") from error
-    remark = tree.get("remark")
-    return Command(
-        numbers["code"],
-        _signed(numbers["flag"]),
-        _signed(numbers["opaque"]),
-        language_name(tree.get("language", "JAVA")),
-        numbers["version"],
-        None if remark is None else str(remark),
-        None,
-        b"",
-        _JSON,
-        msgspec.Raw(msgspec.json.encode(ext)) if ext is not None else msgspec.Raw(b""),
-    )
+    try:
+        remark = _remark(tree.get("remark"))
+        raw = msgspec.Raw(msgspec.json.encode(ext)) if ext is not None else msgspec.Raw(b"")
+    except RecursionError as error:
+        raise ProtocolError("header nested too deep") from error
+    return Command(code, flag, opaque, language_name(tree.get("language", "JAVA")), version, remark, None, b"", _JSON, raw)
 
 
 def _decode_binary(header: bytes) -> Command:
@@ -207,13 +206,16 @@ def _text32(header: bytes, at: int) -> tuple[str | None, int]:
 
 
 def encode(command: Command) -> bytes:
-    """One frame. Raises ProtocolError when it would pass MAX_FRAME_BYTES."""
+    """One frame. Raises ProtocolError when it would pass MAX_FRAME_BYTES or holds what its serialisation cannot carry."""
     return frame_head(command, len(command.body)) + command.body
 
 
 def frame_head(command: Command, body_bytes: int) -> bytes:
     """Prefix and header of a frame whose body of `body_bytes` follows separately (scatter-gather answers)."""
-    header = _encode_json(command) if command.codec == _JSON else _encode_binary(command)
+    try:
+        header = _encode_json(command) if command.codec == _JSON else _encode_binary(command)
+    except (StructError, UnicodeEncodeError) as error:
+        raise ProtocolError(f"header cannot be written: {error}") from error
     total = 4 + len(header) + body_bytes
     if total > MAX_FRAME_BYTES - 4:
         raise ProtocolError(f"frame of {total} bytes: at most {MAX_FRAME_BYTES - 4} are allowed")

@@ -1,11 +1,11 @@
 """JSON as fastjson reads and writes it (wire-protocol sheet, section 1.9).
 
-`loads` takes strict JSON and, when that fails, what fastjson emits besides: bare integer keys, object keys, bare identifiers as keys, single
-quotes, trailing commas and comments. Keys always come back as text: an integer key as its digits, an object key as its compact JSON text.
-That is the same as the strict form which Java accepts in their place, so callers see one shape. Numbers in string places are the business of
-typed decoding, see `convert`.
+`loads` takes strict JSON and, when that fails, what fastjson emits besides: bare integer keys, object keys, bare identifiers as keys,
+single quotes, trailing commas and comments. Keys always come back as text: an integer key as its digits, an object key as its compact JSON
+text. That is the same as the strict form which Java accepts in their place, so callers see one shape. Numbers in string places are the
+business of typed decoding, see `convert`.
 
-`dumps` writes compact strict JSON; `dumps(..., raw_keys=True)` writes integer and object keys bare, which the Go client insists on in one body.
+`dumps` writes compact strict JSON; `dumps(..., raw_keys=True)` writes integer and object keys bare; one body of the Go client needs it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def loads(data: bytes | str) -> Any:
         return None
     try:
         return msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         pass
     try:
         text = data if isinstance(data, str) else data.decode("utf-8")
@@ -47,7 +47,7 @@ def convert(value: object, kind: type[T]) -> T:
     """Shape a parsed value into a struct, taking numbers and booleans where text belongs and the reverse. Raises DecodeError."""
     try:
         return msgspec.convert(value, kind, strict=False)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, RecursionError):
         pass
     try:
         return msgspec.convert(_texts(value, 0), kind, strict=False)
@@ -79,10 +79,13 @@ def dumps(value: object, *, raw_keys: bool = False) -> bytes:
     """Compact JSON bytes. With `raw_keys`, integer keys and keys that are JSON objects (or structs) are written without quotes."""
     if not raw_keys:
         return msgspec.json.encode(value)
-    return "".join(_raw(msgspec.to_builtins(value, builtin_types=(), str_keys=False))).encode()
+    return "".join(_raw(value)).encode()
 
 
 def _raw(value: object) -> list[str]:
+    if isinstance(value, msgspec.Struct):
+        names = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
+        value = {name: getattr(value, attribute) for attribute, name in names}
     if isinstance(value, dict):
         parts = ["{"]
         for number, (key, item) in enumerate(value.items()):
@@ -103,9 +106,17 @@ def _raw(value: object) -> list[str]:
 def _raw_key(key: object) -> str:
     if isinstance(key, int):
         return str(key)
-    if isinstance(key, str) and key.startswith("{") and key.endswith("}"):
+    if isinstance(key, str) and key.startswith("{") and _is_json(key):
         return key
     return msgspec.json.encode(key).decode()
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
 
 
 class _Parser:
@@ -114,6 +125,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
+        self.in_key = False
         self.skip()
 
     def document(self) -> Any:
@@ -178,7 +190,7 @@ class _Parser:
         if char in ('"', "'") and char:
             return self.string(char)
         if char == "{":
-            return msgspec.json.encode(self.value(depth + 1)).decode()
+            return self.object_key(depth)
         for pattern in (_NUMBER, _BARE):
             match = pattern.match(self.text, self.at)
             if match and match.group():
@@ -186,6 +198,15 @@ class _Parser:
                 self.skip()
                 return match.group()
         raise self.error("a key expected")
+
+    def object_key(self, depth: int) -> str:
+        """The JSON text of an object that stands as a key. Inside it no other may: each level of quoting would double the text."""
+        if self.in_key:
+            raise self.error("an object key inside an object key")
+        self.in_key = True
+        value = self.value(depth + 1)
+        self.in_key = False
+        return msgspec.json.encode(value).decode()
 
     def scalar(self) -> Any:
         match = _NUMBER.match(self.text, self.at)

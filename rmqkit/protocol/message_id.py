@@ -7,6 +7,7 @@ import socket
 from datetime import datetime
 from itertools import count
 from struct import Struct
+from struct import error as StructError
 from zlib import crc32
 
 from rmqkit.errors import DecodeError
@@ -20,8 +21,8 @@ def pack_host(address: str, port: int) -> bytes:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         return socket.inet_pton(family, address.partition("%")[0]) + _PORT.pack(port)
-    except OSError as error:
-        raise DecodeError(f"{address!r} is no IP address") from error
+    except (OSError, ValueError, StructError) as error:
+        raise DecodeError(f"{address!r} with port {port} is no IP address") from error
 
 
 def unpack_host(packed: bytes) -> tuple[str, int]:
@@ -46,7 +47,7 @@ def parse_offset_message_id(text: str) -> tuple[str, int, int]:
         raw = bytes.fromhex(text)
     except ValueError as error:
         raise DecodeError(f"message id {text!r} is not hexadecimal") from error
-    if len(raw) not in (16, 28):
+    if len(raw) not in (16, 28) or len(text) != 2 * len(raw):
         raise DecodeError(f"message id {text!r} has {len(text)} characters, 32 or 56 are expected")
     port, offset = _PORT_OFFSET.unpack(raw[-12:])
     address, _ = unpack_host(raw[:-8])

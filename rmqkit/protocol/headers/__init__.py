@@ -1,7 +1,7 @@
 """Typed request and response headers, one class per Java class (wire-protocol sheet, section 3).
 
-Attributes are snake_case, wire names are Java's. `Command.header(Class)` reads them, `command.request(code, header)` writes them. A field without
-a default must be on the wire; where Java tolerates its absence there is Java's default.
+Attributes are snake_case, wire names are Java's. `Command.header(Class)` reads them, `command.request(code, header)` writes them. A field
+without a default must be on the wire; where Java tolerates its absence there is Java's default. Numbers have Java's widths.
 """
 
 from rmqkit.protocol.headers.admin import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rmqkit.protocol.headers.base import Header
 from rmqkit.protocol.headers.send import TEMPLATE_TOPIC
+from rmqkit.protocol.integers import I32, I64
 
 
 class CreateTopicRequestHeader(Header, kw_only=True):
@@ -11,11 +12,11 @@ class CreateTopicRequestHeader(Header, kw_only=True):
 
     topic: str
     default_topic: str = TEMPLATE_TOPIC
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int
+    read_queue_nums: I32
+    write_queue_nums: I32
+    perm: I32
     topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int | None = 0
+    topic_sys_flag: I32 | None = 0
     order: bool = False
     attributes: str | None = None
     force: bool | None = False
@@ -71,7 +72,7 @@ class ResetOffsetRequestHeader(Header, kw_only=True):
 
     topic: str
     group: str
-    timestamp: int
+    timestamp: I64
     is_force: bool = False
-    queue_id: int | None = -1
-    offset: int | None = None
+    queue_id: I32 | None = -1
+    offset: I64 | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rmqkit.protocol.headers.base import Header
+from rmqkit.protocol.integers import I32, I64
 
 
 class GetRouteInfoRequestHeader(Header, kw_only=True):
@@ -21,11 +22,11 @@ class RegisterBrokerRequestHeader(Header, kw_only=True):
     broker_addr: str
     cluster_name: str
     ha_server_addr: str = ""
-    broker_id: int
-    heartbeat_timeout_millis: int | None = None
+    broker_id: I64
+    heartbeat_timeout_millis: I64 | None = None
     enable_acting_master: bool | None = None
     compressed: bool = False
-    body_crc32: int = 0
+    body_crc32: I32 = 0
     zone_name: str | None = msgspec.field(default=None, name="__ZONE_NAME")
 
 
@@ -35,7 +36,7 @@ class UnregisterBrokerRequestHeader(Header, kw_only=True):
     broker_name: str
     broker_addr: str
     cluster_name: str
-    broker_id: int
+    broker_id: I64
 
 
 class BrokerHeartbeatRequestHeader(Header, kw_only=True):
@@ -44,8 +45,8 @@ class BrokerHeartbeatRequestHeader(Header, kw_only=True):
     cluster_name: str
     broker_addr: str
     broker_name: str
-    broker_id: int | None = None
-    heartbeat_timeout_mills: int | None = None
+    broker_id: I64 | None = None
+    heartbeat_timeout_mills: I64 | None = None
 
 
 class QueryDataVersionRequestHeader(Header, kw_only=True):
@@ -54,7 +55,7 @@ class QueryDataVersionRequestHeader(Header, kw_only=True):
     broker_name: str
     broker_addr: str
     cluster_name: str
-    broker_id: int
+    broker_id: I64
 
 
 class RegisterTopicRequestHeader(Header, kw_only=True):

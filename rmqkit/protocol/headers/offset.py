@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rmqkit.protocol.headers.base import Header
+from rmqkit.protocol.integers import I32, I64
 
 
 class QueryConsumerOffsetRequestHeader(Header, kw_only=True):
@@ -10,7 +11,7 @@ class QueryConsumerOffsetRequestHeader(Header, kw_only=True):
 
     consumer_group: str
     topic: str
-    queue_id: int
+    queue_id: I32
     set_zero_if_not_found: bool | None = None
 
 
@@ -19,15 +20,15 @@ class UpdateConsumerOffsetRequestHeader(Header, kw_only=True):
 
     consumer_group: str
     topic: str
-    queue_id: int
-    commit_offset: int
+    queue_id: I32
+    commit_offset: I64
 
 
 class QueueRequestHeader(Header, kw_only=True):
     """GET_MAX_OFFSET (30), GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME (32)."""
 
     topic: str
-    queue_id: int
+    queue_id: I32
     committed: bool | None = True
 
 
@@ -35,16 +36,16 @@ class SearchOffsetRequestHeader(Header, kw_only=True):
     """SEARCH_OFFSET_BY_TIMESTAMP (29): `timestamp` in ms; the boundary type is LOWER or UPPER, anything but upper counts as LOWER."""
 
     topic: str
-    queue_id: int
-    timestamp: int
+    queue_id: I32
+    timestamp: I64
     boundary_type: str | None = "LOWER"
 
 
 class OffsetResponseHeader(Header, kw_only=True):
-    offset: int
+    offset: I64
 
 
 class TimestampResponseHeader(Header, kw_only=True):
     """`timestamp` in ms, -1 when unknown."""
 
-    timestamp: int
+    timestamp: I64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rmqkit.protocol.headers.base import Header
+from rmqkit.protocol.integers import I32, I64
 
 
 class PullMessageRequestHeader(Header, kw_only=True):
@@ -12,17 +13,17 @@ class PullMessageRequestHeader(Header, kw_only=True):
 
     consumer_group: str
     topic: str
-    queue_id: int
-    queue_offset: int
-    max_msg_nums: int = 32
-    sys_flag: int = 0
-    commit_offset: int = 0
-    suspend_timeout_millis: int = 0
+    queue_id: I32
+    queue_offset: I64
+    max_msg_nums: I32 = 32
+    sys_flag: I32 = 0
+    commit_offset: I64 = 0
+    suspend_timeout_millis: I64 = 0
     subscription: str | None = None
-    sub_version: int = 0
+    sub_version: I64 = 0
     expression_type: str | None = "TAG"
-    max_msg_bytes: int | None = None
-    request_source: int | None = None
+    max_msg_bytes: I32 | None = None
+    request_source: I32 | None = None
     # Java's field is spelled that way.
     proxy_forward_client_id: str | None = msgspec.field(default=None, name="proxyFrowardClientId")
 
@@ -30,10 +31,10 @@ class PullMessageRequestHeader(Header, kw_only=True):
 class PullMessageResponseHeader(Header, kw_only=True):
     """The first four are always there: the Java client fails without them."""
 
-    suggest_which_broker_id: int = 0
-    next_begin_offset: int
-    min_offset: int
-    max_offset: int
-    topic_sys_flag: int | None = None
-    group_sys_flag: int | None = None
-    forbidden_type: int | None = None
+    suggest_which_broker_id: I64 = 0
+    next_begin_offset: I64
+    min_offset: I64
+    max_offset: I64
+    topic_sys_flag: I32 | None = None
+    group_sys_flag: I32 | None = None
+    forbidden_type: I32 | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rmqkit.protocol.headers.base import Header
+from rmqkit.protocol.integers import I32, I64
 
 
 class QueryMessageRequestHeader(Header, kw_only=True):
@@ -12,19 +13,19 @@ class QueryMessageRequestHeader(Header, kw_only=True):
 
     topic: str
     key: str
-    max_num: int = 32
-    begin_timestamp: int = 0
-    end_timestamp: int = 0x7FFFFFFFFFFFFFFF
+    max_num: I32 = 32
+    begin_timestamp: I64 = 0
+    end_timestamp: I64 = 0x7FFFFFFFFFFFFFFF
     unique_key_query: bool | None = msgspec.field(default=None, name="_UNIQUE_KEY_QUERY")
 
 
 class QueryMessageResponseHeader(Header, kw_only=True):
-    index_last_update_timestamp: int
-    index_last_update_phyoffset: int
+    index_last_update_timestamp: I64
+    index_last_update_phyoffset: I64
 
 
 class ViewMessageRequestHeader(Header, kw_only=True):
     """VIEW_MESSAGE_BY_ID (33): `offset` is the commit-log offset inside the offset message id."""
 
-    offset: int
+    offset: I64
     topic: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rmqkit.protocol.headers.base import Header
+from rmqkit.protocol.integers import I32, I64
 
 TEMPLATE_TOPIC = "TBW102"
 
@@ -15,16 +16,16 @@ class SendMessageRequestHeader(Header, kw_only=True):
     producer_group: str
     topic: str
     default_topic: str = TEMPLATE_TOPIC
-    default_topic_queue_nums: int = 4
-    queue_id: int
-    sys_flag: int = 0
-    born_timestamp: int = 0
-    flag: int = 0
+    default_topic_queue_nums: I32 = 4
+    queue_id: I32
+    sys_flag: I32 = 0
+    born_timestamp: I64 = 0
+    flag: I32 = 0
     properties: str | None = None
-    reconsume_times: int | None = 0
+    reconsume_times: I32 | None = 0
     unit_mode: bool | None = False
     batch: bool | None = False
-    max_reconsume_times: int | None = None
+    max_reconsume_times: I32 | None = None
     bname: str | None = None
 
 
@@ -54,15 +55,15 @@ class SendMessageRequestHeaderV2(
     producer_group: str
     topic: str
     default_topic: str = TEMPLATE_TOPIC
-    default_topic_queue_nums: int = 4
-    queue_id: int
-    sys_flag: int = 0
-    born_timestamp: int = 0
-    flag: int = 0
+    default_topic_queue_nums: I32 = 4
+    queue_id: I32
+    sys_flag: I32 = 0
+    born_timestamp: I64 = 0
+    flag: I32 = 0
     properties: str | None = None
-    reconsume_times: int | None = 0
+    reconsume_times: I32 | None = 0
     unit_mode: bool | None = False
-    max_reconsume_times: int | None = None
+    max_reconsume_times: I32 | None = None
     batch: bool | None = False
     bname: str | None = None
 
@@ -71,8 +72,8 @@ class SendMessageResponseHeader(Header, kw_only=True):
     """Answer to every send; a batch has its ids joined by commas and the queue offset of its first message."""
 
     msg_id: str
-    queue_id: int
-    queue_offset: int
+    queue_id: I32
+    queue_offset: I64
     transaction_id: str | None = None
     batch_uniq_id: str | None = None
     region_id: str | None = msgspec.field(default=None, name="MSG_REGION")
@@ -82,22 +83,22 @@ class SendMessageResponseHeader(Header, kw_only=True):
 class ConsumerSendMsgBackRequestHeader(Header, kw_only=True):
     """CONSUMER_SEND_MSG_BACK (36): `offset` is the commit-log offset of the message that failed."""
 
-    offset: int
+    offset: I64
     group: str
-    delay_level: int
+    delay_level: I32
     origin_msg_id: str | None = None
     origin_topic: str | None = None
     unit_mode: bool | None = False
-    max_reconsume_times: int | None = None
+    max_reconsume_times: I32 | None = None
 
 
 class EndTransactionRequestHeader(Header, kw_only=True):
     """END_TRANSACTION (37)."""
 
     producer_group: str
-    tran_state_table_offset: int
-    commit_log_offset: int
-    commit_or_rollback: int
+    tran_state_table_offset: I64
+    commit_log_offset: I64
+    commit_or_rollback: I32
     msg_id: str | None = None
     transaction_id: str | None = None
     from_transaction_check: bool | None = False
@@ -109,15 +110,15 @@ class PushReplyMessageRequestHeader(Header, kw_only=True):
 
     born_host: str
     store_host: str
-    store_timestamp: int
+    store_timestamp: I64
     producer_group: str
     topic: str
     default_topic: str = TEMPLATE_TOPIC
-    default_topic_queue_nums: int = 4
-    queue_id: int
-    sys_flag: int = 0
-    born_timestamp: int = 0
-    flag: int = 0
+    default_topic_queue_nums: I32 = 4
+    queue_id: I32
+    sys_flag: I32 = 0
+    born_timestamp: I64 = 0
+    flag: I32 = 0
     properties: str | None = None
-    reconsume_times: int | None = 0
+    reconsume_times: I32 | None = 0
     unit_mode: bool | None = False

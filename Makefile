@@ -1,0 +1,38 @@
+# make demo | test | lint | interop | bench | clean
+# Each target sets itself up: a virtual environment in .venv with this checkout installed editable.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint interop bench clean
+
+demo: $(READY)
+	$(BIN)/rmqkit demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# Apache's Java clients and the Go client against rmqkit, and our client against Apache's broker. Needs Maven and Go.
+interop: $(READY)
+	$(BIN)/python -m pytest tests/interop
+
+# rmqkit and Apache's broker in one run, as ratios. Needs Maven.
+bench: $(READY)
+	$(BIN)/python -m benchmarks.compare
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rmqkit needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
+	touch $(READY)

@@ -1,0 +1,1 @@
+"""Filters a broker applies to what it hands out: by tag."""

@@ -1,0 +1,35 @@
+"""Filter by tag: the hash in the consume queue decides, the record is not read (Java: ExpressionMessageFilter, FilterAPI).
+
+Two tags may share a hash, so a consumer compares the text once more.
+"""
+
+from __future__ import annotations
+
+from rmqkit.abc import CompiledFilter, FilterServer
+from rmqkit.model.subscription import TAG, SubscriptionData, tag_subscription
+from rmqkit.protocol.tags import java_hash
+
+
+class TagFilter(FilterServer):
+    """Expression type "TAG"."""
+
+    expression_type = TAG
+
+    def compile(self, subscription: SubscriptionData) -> CompiledFilter:
+        """Lets a unit pass when the low 32 bits of its tags code, signed, are among the subscription's codes. `*` and class filter mode let
+        all pass. Codes missing from the subscription are computed from its tags, or from its text when it has no tags either."""
+        if not subscription.is_tag:
+            raise ValueError(f"{subscription.expression_type!r} is not the expression type TAG")
+        if subscription.takes_all or subscription.class_filter_mode:
+            return CompiledFilter()
+        given = subscription.code_set or [java_hash(tag) for tag in subscription.tags_set]
+        if not given:
+            parsed = self.subscription(subscription.topic, subscription.sub_string, subscription.sub_version)
+            if parsed.takes_all:
+                return CompiledFilter()
+            given = parsed.code_set
+        codes = frozenset(code & 0xFFFFFFFF for code in given)
+        return CompiledFilter(unit=lambda tags_code: tags_code & 0xFFFFFFFF in codes)
+
+    def subscription(self, topic: str, expression: str, version: int) -> SubscriptionData:
+        return tag_subscription(topic, expression, version)

@@ -1,0 +1,130 @@
+"""Requests of brokers: register, unregister, heartbeat, data version, single topics (behaviour sheet, D3 and D4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from rmqkit.abc import Outcome, Peer
+from rmqkit.errors import RequestRefused
+from rmqkit.model.names import topic_fault
+from rmqkit.model.route import KVTable, TopicRouteData
+from rmqkit.model.topic import DataVersion
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.command import Command, answer
+from rmqkit.protocol.headers import (
+    BrokerHeartbeatRequestHeader,
+    QueryDataVersionRequestHeader,
+    RegisterBrokerRequestHeader,
+    RegisterTopicRequestHeader,
+    UnregisterBrokerRequestHeader,
+)
+from rmqkit.protocol.headers.base import Header
+from rmqkit_namesrv import registration_body
+from rmqkit_namesrv.entries import DEFAULT_TIMEOUT_MS, BrokerKey, Registration
+from rmqkit_namesrv.kv import ORDER_TOPIC_NAMESPACE
+from rmqkit_namesrv.state import Handler, NameServerState, checked_address, checked_name, json_body
+
+_I32_MAX = 0x7FFFFFFF
+_I64_MAX = 0x7FFFFFFFFFFFFFFF
+
+
+class RegisterBrokerResponseHeader(Header, kw_only=True):
+    """Answer to REGISTER_BROKER; both are for slaves only."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+class QueryDataVersionResponseHeader(Header, kw_only=True):
+    changed: bool
+
+
+class BrokerRequests:
+    def __init__(self, state: NameServerState) -> None:
+        self._state = state
+
+    def handlers(self) -> Mapping[int, Handler]:
+        return {
+            RequestCode.REGISTER_BROKER: self.register_broker,
+            RequestCode.UNREGISTER_BROKER: self.unregister_broker,
+            RequestCode.BROKER_HEARTBEAT: self.heartbeat,
+            RequestCode.QUERY_DATA_VERSION: self.query_data_version,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+        }
+
+    def register_broker(self, request: Command, peer: Peer) -> Outcome:
+        """A registration lives as long as the connection it came over. An ignored one is answered by SUCCESS without fields, as in Java."""
+        header = request.header(RegisterBrokerRequestHeader)
+        found_crc32 = registration_body.body_crc32(request.body)
+        if header.body_crc32 not in (0, found_crc32):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"crc32 not match: {header.body_crc32} in the header, {found_crc32} of the body"
+            )
+        body = registration_body.decode(request.body, request.version, header.compressed)
+        for server in body.filter_server_list or ():
+            checked_address("filter server", server)
+        if not 0 <= header.broker_id <= _I64_MAX:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the broker id {header.broker_id} is outside 0 to {_I64_MAX}")
+        wrapper = body.topic_config_serialize_wrapper
+        timeout_ms = header.heartbeat_timeout_millis
+        outcome = self._state.tables.register(
+            Registration(
+                cluster=checked_name("cluster name", header.cluster_name),
+                broker_name=checked_name("broker name", header.broker_name),
+                broker_id=header.broker_id,
+                address=checked_address("broker address", header.broker_addr),
+                ha_address=header.ha_server_addr,
+                timeout_ms=timeout_ms if timeout_ms is not None and timeout_ms > 0 else DEFAULT_TIMEOUT_MS,
+                enable_acting_master=header.enable_acting_master,
+                topics=wrapper.topic_config_table.values(),
+                data_version=wrapper.data_version,
+                filter_servers=body.filter_server_list,
+                connection=peer,
+            ),
+            self._state.now_ms(),
+        )
+        fields = RegisterBrokerResponseHeader(ha_server_addr=outcome.ha_address, master_addr=outcome.master_address)
+        return answer(request, header=fields, body=self._order_topics())
+
+    def _order_topics(self) -> bytes:
+        if not self._state.config.return_order_topic_config_to_broker:
+            return b""
+        table = self._state.kv.namespace(ORDER_TOPIC_NAMESPACE)
+        return json_body(KVTable(table=table)) if table else b""
+
+    def unregister_broker(self, request: Command, peer: Peer) -> Outcome:
+        header = request.header(UnregisterBrokerRequestHeader)
+        self._state.tables.unregister(header.cluster_name, header.broker_addr, header.broker_name)
+        return answer(request)
+
+    def heartbeat(self, request: Command, peer: Peer) -> Outcome:
+        """Comes one-way; whoever asks for an answer gets one."""
+        header = request.header(BrokerHeartbeatRequestHeader)
+        self._state.tables.touch(header.cluster_name, header.broker_addr, self._state.now_ms())
+        return answer(request)
+
+    def query_data_version(self, request: Command, peer: Peer) -> Outcome:
+        """Whether a broker's topics differ from those it registered last; counts as a sign of life."""
+        header = request.header(QueryDataVersionRequestHeader)
+        version = request.decode_body(DataVersion)
+        tables, key = self._state.tables, BrokerKey(header.cluster_name, header.broker_addr)
+        changed = tables.version_changed(key, version)
+        tables.touch(*key, self._state.now_ms())
+        entry = tables.live.get(key)
+        body = msgspec.json.encode(entry.data_version) if entry is not None else b""
+        return answer(request, header=QueryDataVersionResponseHeader(changed=changed), body=body)
+
+    def register_topic(self, request: Command, peer: Peer) -> Outcome:
+        header = request.header(RegisterTopicRequestHeader)
+        fault = topic_fault(header.topic)
+        if fault:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, fault)
+        queues = request.decode_body(TopicRouteData).queue_datas if request.body else []
+        for queue in queues:
+            numbers = (queue.read_queue_nums, queue.write_queue_nums, queue.perm, queue.topic_sys_flag)
+            if not all(0 <= number <= _I32_MAX for number in numbers):
+                raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"broker {queue.broker_name!r}: a number outside 0 to {_I32_MAX}")
+        self._state.tables.register_topic(header.topic, queues)
+        return answer(request)

@@ -1,0 +1,1 @@
+"""Tells name servers which topics this broker has (behaviour sheet, C9)."""

@@ -1,0 +1,103 @@
+"""Registry and settings -> a broker that is ready to run. Decides everything, starts nothing."""
+
+from __future__ import annotations
+
+from rmqkit.abc import Address, Clock, FlushPolicy, MessageStore, RequestProcessor
+from rmqkit.broker.clients import ClientTable
+from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.groups import GroupTable
+from rmqkit.broker.held_pulls import HeldPulls
+from rmqkit.broker.offsets import OffsetTable
+from rmqkit.broker.processors.admin import AdminProcessor
+from rmqkit.broker.processors.client_manage import ClientManageProcessor
+from rmqkit.broker.processors.later import REFUSED, LaterProcessor
+from rmqkit.broker.processors.pull import PullProcessor
+from rmqkit.broker.processors.query import QueryProcessor
+from rmqkit.broker.processors.queue_info import QueueInfoProcessor
+from rmqkit.broker.processors.reply import ReplyProcessor
+from rmqkit.broker.processors.send import SendProcessor
+from rmqkit.broker.processors.send_back import SendBackProcessor
+from rmqkit.broker.put import Putter
+from rmqkit.broker.queue_locks import QueueLocks
+from rmqkit.broker.stats import BrokerStats
+from rmqkit.broker.topics import TopicTable
+from rmqkit.config import Config
+from rmqkit.errors import PluginError
+from rmqkit.plugins import Registry
+from rmqkit.protocol.codes import RequestCode
+from rmqkit.protocol.message_id import pack_host
+from rmqkit.remoting.pool import ConnectionPool
+from rmqkit.remoting.serve import Router
+
+_SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+_REPLIES = (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
+#: Not served on the fast port (Java: PullMessageProcessor is registered on the normal server only).
+_PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+
+
+def make_store(config: Config, registry: Registry, clock: Clock) -> tuple[MessageStore, FlushPolicy]:
+    """The store and flush policy the settings choose. Raises PluginError when no plugin brings them."""
+    policy: FlushPolicy = registry.chosen("flush_policies", config.flush_disk_type)(config)
+    store: MessageStore = registry.chosen("stores", config.store)(config, clock, policy)
+    return store, policy
+
+
+def make_context(
+    config: Config, registry: Registry, clock: Clock, store: MessageStore, policy: FlushPolicy, pool: ConnectionPool, ip: str, port: int
+) -> BrokerContext:
+    """The broker's parts with their tables still to be loaded. `ip` and `port` are what clients are told."""
+    held = HeldPulls()
+    clients = ClientTable()
+    directory = config.config_path
+    return BrokerContext(
+        config=config,
+        registry=registry,
+        clock=clock,
+        store=store,
+        topics=TopicTable(config, clock, directory),
+        groups=GroupTable(config, clock, directory),
+        offsets=OffsetTable(clock, directory),
+        clients=clients,
+        locks=QueueLocks(),
+        held_pulls=held,
+        put=Putter(
+            store,
+            registry.put_message_hooks,
+            registry.dispatchers,
+            held,
+            policy.acknowledge_at,
+            config.sync_flush_timeout,
+            parks_delayed="delay" in registry.services and "delay" not in config.disabled_services,
+        ),
+        stats=BrokerStats(clock.now_ms()),
+        pool=pool,
+        address=str(Address("tcp", ip, port)),
+        store_host=pack_host(ip, port),
+    )
+
+
+def make_routers(broker: BrokerContext) -> tuple[Router, Router]:
+    """The tables of the normal and of the fast port. A plugin's processor replaces a built-in one; two plugins for one code are an error."""
+    table: dict[int, RequestProcessor] = {code: LaterProcessor() for code in REFUSED}
+    clients, queues, admin = ClientManageProcessor(broker), QueueInfoProcessor(broker), AdminProcessor(broker)
+    for several in (clients, queues, admin):
+        table.update(dict.fromkeys(several.codes(), several))
+    table.update(dict.fromkeys(_SENDS, SendProcessor(broker)))
+    table.update(dict.fromkeys(_REPLIES, ReplyProcessor(broker)))
+    table.update(dict.fromkeys(_PULLS, PullProcessor(broker)))
+    query = QueryProcessor(broker)
+    table[RequestCode.QUERY_MESSAGE] = table[RequestCode.VIEW_MESSAGE_BY_ID] = query
+    table[RequestCode.CONSUMER_SEND_MSG_BACK] = SendBackProcessor(broker)
+    slow = set(map(int, _PULLS))
+    brought: dict[int, RequestProcessor] = {}
+
+    def register(code: int, processor: RequestProcessor, *, long_wait: bool = False) -> None:
+        if code in brought:
+            raise PluginError(f"two plugins bring a processor for request code {code}; name one of them in disabledPlugins")
+        brought[code] = processor
+        if long_wait:
+            slow.add(code)
+
+    broker.registry.manager.hook.rmqkit_register_processors(register=register, broker=broker)
+    table.update(brought)
+    return Router(table), Router({code: processor for code, processor in table.items() if code not in slow})

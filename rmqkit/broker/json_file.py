@@ -1,0 +1,73 @@
+"""RocketMQ's JSON tables on disk: atomic replace with a `.bak` beside (store-format sheet, section 1.6; Java: ConfigManager)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from rmqkit.errors import ConfigError, DecodeError
+from rmqkit.protocol import loose_json
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class JsonFile(Generic[T]):
+    """One table file of type `kind`."""
+
+    def __init__(self, path: Path, kind: type[T]) -> None:
+        self.path = path
+        self._backup = path.with_name(path.name + ".bak")
+        self._kind = kind
+
+    def load(self) -> T | None:
+        """The table; None when neither the file nor its `.bak` exists. A broken file falls back to the `.bak`, a broken `.bak` raises ConfigError."""
+        try:
+            found = self._read(self.path)
+        except DecodeError as error:
+            _log.warning("%s cannot be read (%s), its backup is used", self.path, error)
+            found = None
+        if found is not None:
+            return found
+        try:
+            return self._read(self._backup)
+        except DecodeError as error:
+            raise ConfigError(f"{self.path} and its backup cannot be read: {error}; restore one of them or delete both") from error
+
+    def _read(self, path: Path) -> T | None:
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        if not data.strip():
+            return None
+        return loose_json.decode(data, self._kind)
+
+    def save(self, value: T) -> None:
+        """Write through to the device; readers see the old or the new table, never half of one. Raises OSError."""
+        self.write(self.encode(value))
+
+    def encode(self, value: T) -> bytes:
+        """The bytes `write` takes: made where the table is, written where blocking does no harm."""
+        return msgspec.json.format(msgspec.json.encode(value), indent=2)
+
+    def write(self, data: bytes) -> None:
+        """The blocking half of `save`; may run in a worker thread."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self.path.with_name(self.path.name + ".tmp")
+        with open(fresh, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if self.path.exists():
+            os.replace(self.path, self._backup)
+        os.replace(fresh, self.path)
+        directory = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

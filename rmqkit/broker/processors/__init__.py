@@ -1,0 +1,1 @@
+"""The requests every broker answers, a module per Java processor."""

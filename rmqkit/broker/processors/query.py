@@ -1,0 +1,57 @@
+"""QUERY_MESSAGE and VIEW_MESSAGE_BY_ID (Java: QueryMessageProcessor; behaviour sheet, C4)."""
+
+from __future__ import annotations
+
+from rmqkit.abc import Buffer, Outcome, Peer, Reply, RequestProcessor
+from rmqkit.broker.context import BrokerContext
+from rmqkit.errors import RequestRefused
+from rmqkit.limits import MAX_FRAME_BYTES, MAX_QUERY_RESULTS
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.command import Command, answer
+from rmqkit.protocol.headers import QueryMessageRequestHeader, QueryMessageResponseHeader, ViewMessageRequestHeader
+
+_UNIQUE_KEY_RESULTS = 32
+#: Room for the frame's head beside the records of an answer.
+_MAX_BODY_BYTES = MAX_FRAME_BYTES - 65_536
+
+
+class QueryProcessor(RequestProcessor):
+    """Looks records up by key hash or by commit-log offset; clients compare the key text themselves."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+
+    def process(self, request: Command, peer: Peer) -> Outcome:
+        return self._view(request) if request.code == RequestCode.VIEW_MESSAGE_BY_ID else self._query(request)
+
+    def _query(self, request: Command) -> Reply:
+        header = request.header(QueryMessageRequestHeader)
+        wanted = _UNIQUE_KEY_RESULTS if header.unique_key_query else max(0, min(header.max_num, MAX_QUERY_RESULTS))
+        store = self._broker.store
+        matches = store.query_by_key(header.topic, header.key, header.begin_timestamp, header.end_timestamp, wanted)
+        slices: list[Buffer] = []
+        total = 0
+        for offset in sorted(matches.physical_offsets):
+            found = store.read_record(offset)
+            if found is not None and total + len(found) <= _MAX_BODY_BYTES:
+                slices.append(found)
+                total += len(found)
+        if not slices:
+            raise RequestRefused(
+                ResponseCode.QUERY_NOT_FOUND, f"no message of topic {header.topic} with the key {header.key!r} was stored in that time"
+            )
+        head = answer(
+            request,
+            header=QueryMessageResponseHeader(
+                index_last_update_timestamp=matches.last_update_timestamp_ms,
+                index_last_update_phyoffset=matches.last_update_physical_offset,
+            ),
+        )
+        return Reply(head, slices, total)
+
+    def _view(self, request: Command) -> Reply:
+        header = request.header(ViewMessageRequestHeader)
+        found = self._broker.store.read_record(header.offset) if header.offset >= 0 else None
+        if found is None:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no message begins at commit-log offset {header.offset}")
+        return Reply(answer(request), [found], len(found))

@@ -1,0 +1,108 @@
+"""Offsets of groups and queues, queue locks (Java: ConsumerManageProcessor, AdminBrokerProcessor; wire-protocol sheet, section 3.4)."""
+
+from __future__ import annotations
+
+from rmqkit.abc import Boundary, Outcome, Peer, RequestProcessor
+from rmqkit.broker.context import BrokerContext
+from rmqkit.errors import RequestRefused
+from rmqkit.model.topic import TopicConfig
+from rmqkit.protocol import loose_json
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.command import Command, answer
+from rmqkit.protocol.headers import (
+    LockBatchMqBody,
+    LockBatchMqResponseBody,
+    OffsetResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueueRequestHeader,
+    SearchOffsetRequestHeader,
+    TimestampResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+
+
+class QueueInfoProcessor(RequestProcessor):
+    """Small questions about queues."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._handlers = {
+            RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search_offset,
+            RequestCode.GET_MAX_OFFSET: self._max_offset,
+            RequestCode.GET_MIN_OFFSET: self._min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self._earliest_time,
+            RequestCode.LOCK_BATCH_MQ: self._lock,
+            RequestCode.UNLOCK_BATCH_MQ: self._unlock,
+        }
+
+    def codes(self) -> list[int]:
+        return list(self._handlers)
+
+    def process(self, request: Command, peer: Peer) -> Outcome:
+        return self._handlers[RequestCode(request.code)](request)
+
+    def _topic(self, topic: str, queue_id: int) -> TopicConfig:
+        """The topic, after the checks that keep made-up names and numbers out of the tables."""
+        config = self._broker.topics.get(topic)
+        if config is None:
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {topic!r} does not exist at broker {self._broker.config.broker_name}"
+            )
+        if not 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums):
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"queue {queue_id} of topic {topic} does not exist")
+        return config
+
+    def _query_offset(self, request: Command) -> Command:
+        header = request.header(QueryConsumerOffsetRequestHeader)
+        offset = self._broker.offsets.get(header.consumer_group, header.topic, header.queue_id)
+        if offset is not None and offset >= 0:
+            return answer(request, header=OffsetResponseHeader(offset=offset))
+        store = self._broker.store
+        # A new group on a queue that still has its first message starts there, whatever consumeFromWhere says.
+        if store.min_offset(header.topic, header.queue_id) <= 0 and header.set_zero_if_not_found is not False:
+            return answer(request, header=OffsetResponseHeader(offset=0))
+        raise RequestRefused(
+            ResponseCode.QUERY_NOT_FOUND, f"group {header.consumer_group} has no offset in queue {header.queue_id} of {header.topic}"
+        )
+
+    def _update_offset(self, request: Command) -> Command:
+        header = request.header(UpdateConsumerOffsetRequestHeader)
+        if self._broker.groups.get(header.consumer_group) is None:
+            raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {header.consumer_group!r} does not exist")
+        self._topic(header.topic, header.queue_id)
+        self._broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        return answer(request)
+
+    def _search_offset(self, request: Command) -> Command:
+        header = request.header(SearchOffsetRequestHeader)
+        upper = (header.boundary_type or "").upper() == "UPPER"
+        boundary = Boundary.UPPER if upper else Boundary.LOWER
+        offset = self._broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp, boundary)
+        return answer(request, header=OffsetResponseHeader(offset=offset))
+
+    def _max_offset(self, request: Command) -> Command:
+        header = request.header(QueueRequestHeader)
+        return answer(request, header=OffsetResponseHeader(offset=self._broker.store.max_offset(header.topic, header.queue_id)))
+
+    def _min_offset(self, request: Command) -> Command:
+        header = request.header(QueueRequestHeader)
+        return answer(request, header=OffsetResponseHeader(offset=self._broker.store.min_offset(header.topic, header.queue_id)))
+
+    def _earliest_time(self, request: Command) -> Command:
+        header = request.header(QueueRequestHeader)
+        store = self._broker.store
+        first = store.min_offset(header.topic, header.queue_id)
+        return answer(request, header=TimestampResponseHeader(timestamp=store.store_time(header.topic, header.queue_id, first)))
+
+    def _lock(self, request: Command) -> Command:
+        body = request.decode_body(LockBatchMqBody)
+        known = [queue for queue in body.mq_set if self._broker.topics.get(queue.topic) is not None]
+        held = self._broker.locks.lock(body.consumer_group, known, body.client_id, self._broker.clock.now_ms())
+        return answer(request, body=loose_json.dumps(LockBatchMqResponseBody(lock_ok_mq_set=held)))
+
+    def _unlock(self, request: Command) -> Command:
+        body = request.decode_body(LockBatchMqBody)
+        self._broker.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
+        return answer(request)

@@ -1,0 +1,50 @@
+"""Binding addresses through the registry's transports."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import trio
+
+from rmqkit.abc import Address, ServerStream, Transport
+from rmqkit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rmqkit.plugins import Registry
+
+Listener = trio.abc.Listener[ServerStream]
+
+
+async def bind(registry: Registry, addresses: Iterable[Address]) -> tuple[list[Listener], list[Address]]:
+    """Listeners and where they really listen; all or none. Raises ConfigError that names the address, the cause and the next step."""
+    bound: list[Listener] = []
+    where: list[Address] = []
+    try:
+        for address in addresses:
+            transport: Transport = registry.chosen("transports", address.scheme)
+            try:
+                listeners = await transport.listen(address)
+            except OSError as error:
+                raise ConfigError(f"cannot listen on {address}: {error.strerror or error}; {_next_step(error)}") from error
+            for listener in listeners:
+                bound.append(listener)
+                where.append(transport.bound_address(listener))
+    except BaseException:
+        for listener in bound:
+            await trio.aclose_forcefully(listener)
+        raise
+    return bound, where
+
+
+def _next_step(error: OSError) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return "another process has the port: stop it, or choose another port"
+        case errno.EADDRNOTAVAIL:
+            return "the address does not belong to this machine: choose one that does, such as 127.0.0.1"
+        case errno.EACCES:
+            return "ports below 1024 need privileges: choose a higher one"
+        case _:
+            return "check the address"

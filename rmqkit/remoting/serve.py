@@ -1,0 +1,404 @@
+"""The serving side of remoting, on trio: connections in, requests to processors, answers out (Java: NettyRemotingServer, NettyRemotingAbstract).
+
+A connection reads what has arrived, decodes every whole frame in it, runs the processors and answers with one send. Processors are plain functions;
+what must wait becomes a task of the connection's nursery, so that it never blocks the frames behind it. A connection stops reading while
+too many of its requests are unanswered or too many bytes are unsent; that is the only back-pressure there is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+
+import trio
+
+from rmqkit.abc import Answer, BatchProcessor, Buffer, Outcome, Peer, Reply, RequestProcessor, RpcHook, ServerStream
+from rmqkit.errors import ConnectionLost, DecodeError, ProtocolError, RequestRefused, RequestTimeout, RmqError
+from rmqkit.limits import (
+    IDLE_TIMEOUT_MS,
+    MAX_CONNECTIONS,
+    MAX_IN_FLIGHT_PER_CONNECTION,
+    MAX_PENDING_CALLS,
+    MAX_UNSENT_BYTES_PER_CONNECTION,
+    READ_CHUNK_BYTES,
+)
+from rmqkit.protocol import frame
+from rmqkit.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode
+from rmqkit.protocol.command import Command, answer
+from rmqkit.protocol.message_id import pack_host
+
+_log = logging.getLogger(__name__)
+_FIRST_CHUNK_BYTES = 16 * 1024
+_HOUSEKEEPING_MS = 10_000
+
+
+class Router:
+    """Request code -> processor; `default` takes the rest (Java: processorTable)."""
+
+    def __init__(self, processors: Mapping[int, RequestProcessor], default: RequestProcessor | None = None) -> None:
+        self.processors = {int(code): processor for code, processor in processors.items()}
+        self.default = default if default is not None else NotSupported()
+
+
+class NotSupported(RequestProcessor):
+    """Answers every request with REQUEST_CODE_NOT_SUPPORTED."""
+
+    def process(self, request: Command, peer: Peer) -> Outcome:
+        try:
+            name = f" ({RequestCode(request.code).name})"
+        except ValueError:
+            name = ""
+        return answer(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {request.code}{name} is not supported here")
+
+
+class ServedPeer(Peer):
+    """One accepted connection."""
+
+    def __init__(self, server: RequestServer, stream: ServerStream) -> None:
+        self.remote_host = pack_host(*stream.remote)
+        self.remote_text = _host_text(*stream.remote)
+        self.closed = False
+        self.last_active = trio.current_time()
+        self.in_flight = 0
+        self._server = server
+        self._stream = stream
+        self._out: list[Buffer] = []
+        self._unsent_bytes = 0
+        self._writing = False
+        self._room = trio.Event()
+        self._opaque = 0
+        self._calls: dict[int, tuple[trio.Event, list[Command]]] = {}
+        self._nursery: trio.Nursery | None = None
+        self._reading = trio.CancelScope()
+
+    # What processors use.
+
+    def respond(self, request: Command, answer: Answer) -> None:
+        if self.closed or request.flag & FLAG_ONEWAY:
+            return
+        self._server.after_hooks(request, answer, self)
+        self.enqueue(request, answer)
+        self.wake_writer()
+
+    def defer(self, work: Callable[[], Awaitable[None]], requests: int) -> None:
+        if self._nursery is None or self.closed:
+            return
+        self.in_flight += requests
+        self._nursery.start_soon(self._deferred, work, requests)
+
+    def push(self, command: Command) -> bool:
+        if self.closed or self._unsent_bytes > MAX_UNSENT_BYTES_PER_CONNECTION:
+            return False
+        command.opaque = self._next_opaque()
+        command.flag = FLAG_ONEWAY
+        self._queue(frame.encode(command))
+        self.wake_writer()
+        return True
+
+    async def call(self, command: Command, timeout_ms: int) -> Command:
+        if self.closed or len(self._calls) >= MAX_PENDING_CALLS:
+            raise ConnectionLost(self.remote_text)
+        command.opaque = opaque = self._next_opaque()
+        done: tuple[trio.Event, list[Command]] = (trio.Event(), [])
+        self._calls[opaque] = done
+        try:
+            self._queue(frame.encode(command))
+            self.wake_writer()
+            with trio.move_on_after(timeout_ms / 1000):
+                await done[0].wait()
+                if done[1]:
+                    return done[1][0]
+                raise ConnectionLost(self.remote_text)
+            raise RequestTimeout(self.remote_text, timeout_ms)
+        finally:
+            del self._calls[opaque]
+
+    def close(self) -> None:
+        self.closed = True
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+
+    # What the server uses.
+
+    async def run(self) -> None:
+        """Serve until the peer goes away, breaks the protocol, is closed, or the server drains."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                if self.closed:
+                    return
+                with self._reading:
+                    await self._read_loop()
+                await self._finish()
+                self._nursery.cancel_scope.cancel()
+        finally:
+            self.closed = True
+            for event, _ in self._calls.values():
+                event.set()
+            with trio.move_on_after(1, shield=True):
+                await trio.aclose_forcefully(self._stream)
+
+    def stop_reading(self) -> None:
+        self._reading.cancel()
+
+    async def _read_loop(self) -> None:
+        stream, handle = self._stream, self._server.handle
+        decoder = frame.FrameDecoder()
+        chunk_bytes = _FIRST_CHUNK_BYTES
+        while True:
+            data = await stream.receive_some(chunk_bytes)
+            if not data:
+                return
+            if len(data) == chunk_bytes:
+                chunk_bytes = min(chunk_bytes * 4, READ_CHUNK_BYTES)
+            elif len(data) < chunk_bytes // 8:
+                chunk_bytes = max(chunk_bytes // 4, _FIRST_CHUNK_BYTES)
+            self.last_active = trio.current_time()
+            commands = decoder.feed(bytes(data))
+            if commands:
+                handle(self, commands)
+                if self._out:
+                    await self._write()
+                while self.in_flight >= MAX_IN_FLIGHT_PER_CONNECTION or self._unsent_bytes > MAX_UNSENT_BYTES_PER_CONNECTION:
+                    await self._room.wait()
+
+    async def _finish(self) -> None:
+        """The peer stopped sending, or the server drains: answer what is under way, then end."""
+        while self.in_flight:
+            await self._room.wait()
+        await self._write()
+        while self._writing:
+            await self._room.wait()
+
+    async def _deferred(self, work: Callable[[], Awaitable[None]], requests: int) -> None:
+        try:
+            await work()
+        finally:
+            self.in_flight -= requests
+            self._make_room()
+
+    def wake_writer(self) -> None:
+        if not self._writing and self._nursery is not None and not self.closed:
+            self._nursery.start_soon(self._write)
+
+    def enqueue(self, request: Command, answer: Answer) -> None:
+        if isinstance(answer, bytes):
+            self._queue(answer)
+        elif isinstance(answer, Reply):
+            self._queue(frame.frame_head(answer.head, answer.total_bytes))
+            self._out += answer.slices
+            self._unsent_bytes += answer.total_bytes
+        else:
+            try:
+                self._queue(frame.encode(answer))
+            except (ProtocolError, RmqError) as error:
+                self._queue(frame.encode(_failure(request, ResponseCode.SYSTEM_ERROR, str(error))))
+
+    def _queue(self, data: bytes) -> None:
+        self._out.append(data)
+        self._unsent_bytes += len(data)
+
+    async def _write(self) -> None:
+        """Send what is queued. One task at a time writes; the others leave theirs in the queue."""
+        if self._writing:
+            return
+        self._writing = True
+        try:
+            while self._out:
+                parts, self._out = self._out, []
+                size = self._unsent_bytes
+                if len(parts) == 1:
+                    await self._stream.send_all(parts[0])
+                else:
+                    await self._stream.send_parts(parts)
+                self._unsent_bytes -= size
+                self.last_active = trio.current_time()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self.close()
+        finally:
+            self._writing = False
+            self._make_room()
+
+    def _make_room(self) -> None:
+        event, self._room = self._room, trio.Event()
+        event.set()
+
+    def _next_opaque(self) -> int:
+        self._opaque = self._opaque + 1 & 0x7FFFFFFF
+        return self._opaque
+
+    def on_response(self, command: Command) -> None:
+        waiting = self._calls.get(command.opaque)
+        if waiting is None:
+            _log.debug("%s answered a request %s that nobody waits for", self.remote_text, command.opaque)
+            return
+        waiting[1].append(command)
+        waiting[0].set()
+
+
+class RequestServer:
+    """Serves a router on listeners.
+
+    router      request code -> processor
+    rpc_hooks   around every request, in order
+    on_closed   called when a connection has ended
+    name        stands in log lines
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        *,
+        rpc_hooks: Sequence[RpcHook] = (),
+        on_closed: Callable[[Peer], None] | None = None,
+        name: str = "server",
+    ) -> None:
+        self.router = router
+        self.peers: set[ServedPeer] = set()
+        self._rpc_hooks = tuple(rpc_hooks)
+        self._on_closed = on_closed
+        self._name = name
+        self._accepting = trio.CancelScope()
+        self._empty = trio.Event()
+
+    async def serve(
+        self, listeners: Sequence[trio.abc.Listener[ServerStream]], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Accept and serve until cancelled or drained. Cancelled: connections are cut."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._housekeeping)
+            with self._accepting:
+                await nursery.start(partial(trio.serve_listeners, self._connection, list(listeners), handler_nursery=nursery))
+                task_status.started()
+                await trio.sleep_forever()
+            for listener in listeners:
+                await listener.aclose()
+            while self.peers:
+                await self._empty.wait()
+            nursery.cancel_scope.cancel()
+
+    async def drain(self, timeout_ms: int) -> None:
+        """Stop accepting and reading, answer what is in flight, close. After the time-out the rest is cut."""
+        self._accepting.cancel()
+        for peer in list(self.peers):
+            peer.stop_reading()
+        with trio.move_on_after(timeout_ms / 1000):
+            while self.peers:
+                await self._empty.wait()
+        for peer in list(self.peers):
+            peer.close()
+
+    async def _connection(self, stream: ServerStream) -> None:
+        if len(self.peers) >= MAX_CONNECTIONS:
+            _log.warning("%s: more than %s connections, one from %s refused", self._name, MAX_CONNECTIONS, stream.remote[0])
+            await trio.aclose_forcefully(stream)
+            return
+        peer = ServedPeer(self, stream)
+        self.peers.add(peer)
+        try:
+            await peer.run()
+        except* ProtocolError as group:
+            _log.warning("%s: %s broke the protocol, connection closed: %s", self._name, peer.remote_text, group.exceptions[0])
+        except* (trio.BrokenResourceError, trio.ClosedResourceError) as group:
+            _log.debug("%s: connection from %s lost: %s", self._name, peer.remote_text, group.exceptions[0])
+        finally:
+            self.peers.discard(peer)
+            if not self.peers:
+                event, self._empty = self._empty, trio.Event()
+                event.set()
+            if self._on_closed is not None:
+                self._on_closed(peer)
+
+    async def _housekeeping(self) -> None:
+        """Close connections over which nothing has moved for IDLE_TIMEOUT_MS (Java: IdleStateHandler)."""
+        while True:
+            await trio.sleep(_HOUSEKEEPING_MS / 1000)
+            limit = trio.current_time() - IDLE_TIMEOUT_MS / 1000
+            for peer in list(self.peers):
+                if peer.last_active < limit:
+                    _log.info("%s: connection from %s idle for %s s, closed", self._name, peer.remote_text, IDLE_TIMEOUT_MS // 1000)
+                    peer.close()
+
+    # The request path.
+
+    def handle(self, peer: ServedPeer, commands: Sequence[Command]) -> None:
+        """Run the processors for commands that arrived together; answers are queued, or a deferred task will queue them."""
+        find, default = self.router.processors.get, self.router.default
+        at, end = 0, len(commands)
+        while at < end:
+            command = commands[at]
+            at += 1
+            if command.flag & FLAG_RESPONSE:
+                peer.on_response(command)
+                continue
+            processor = find(command.code, default)
+            if isinstance(processor, BatchProcessor) and not self._rpc_hooks:
+                start = at - 1
+                while at < end and find(commands[at].code, default) is processor and not commands[at].flag & FLAG_RESPONSE:
+                    at += 1
+                run = commands[start:at] if at - start < end else commands
+                for request, outcome in zip(run, processor.process_many(run, peer), strict=True):
+                    self._finish(request, outcome, peer)
+            else:
+                self._finish(command, self._process(processor, command, peer), peer)
+
+    def _process(self, processor: RequestProcessor, request: Command, peer: ServedPeer) -> Outcome:
+        try:
+            for hook in self._rpc_hooks:
+                hook.before(request, peer)
+            return processor.process(request, peer)
+        except Exception as error:  # noqa: BLE001 - whatever a processor or hook raises must become an answer, never end the server
+            return error_answer(request, error)
+
+    def _finish(self, request: Command, outcome: Outcome, peer: ServedPeer) -> None:
+        if outcome is None:
+            return
+        if isinstance(outcome, (Command, Reply, bytes)):
+            if not request.flag & FLAG_ONEWAY:
+                if self._rpc_hooks:
+                    self.after_hooks(request, outcome, peer)
+                peer.enqueue(request, outcome)
+            return
+        peer.defer(partial(self._await, request, outcome, peer), 1)
+
+    async def _await(self, request: Command, outcome: Awaitable[Answer | None], peer: ServedPeer) -> None:
+        try:
+            result = await outcome
+        except Exception as error:  # noqa: BLE001 - as in _process
+            result = error_answer(request, error)
+        if result is not None:
+            peer.respond(request, result)
+
+    def after_hooks(self, request: Command, answer: Answer, peer: Peer) -> None:
+        """Show an answer to the hooks; what they raise is logged and changes nothing."""
+        response = answer.head if isinstance(answer, Reply) else answer
+        if isinstance(response, bytes):
+            return
+        for hook in self._rpc_hooks:
+            try:
+                hook.after(request, response, peer)
+            except Exception:  # noqa: BLE001 - the contract of after-hooks
+                _log.exception("rpc hook %s failed after request %s", type(hook).__name__, request.code)
+
+
+def error_answer(request: Command, error: Exception) -> Command:
+    """The answer an exception becomes: its own code and text for the kit's errors, SYSTEM_ERROR and a log line for anything else."""
+    if isinstance(error, RequestRefused):
+        return _failure(request, error.code, error.remark)
+    if isinstance(error, DecodeError):
+        return _failure(request, ResponseCode.SYSTEM_ERROR, f"the body cannot be read: {error}")
+    if isinstance(error, RmqError):
+        return _failure(request, error.code, str(error))
+    _log.error("request %s failed", request.code, exc_info=error)
+    return _failure(request, ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}: {error}")
+
+
+_REMARK_LIMIT = 4096
+
+
+def _failure(request: Command, code: int, remark: str) -> Command:
+    return answer(request, code, remark.encode("utf-8", "backslashreplace").decode()[:_REMARK_LIMIT])
+
+
+def _host_text(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
