@@ -71,7 +71,7 @@ def _verbs(words: Sequence[str]) -> dict[str, Verb]:
     if words and words[0] in _BUILT_IN:
         return {words[0]: _load(_BUILT_IN[words[0]])}
     verbs = {name: _load(where) for name, where in _BUILT_IN.items()}
-    from rmqkit import config, plugins  # noqa: PLC0415 - only when a plugin's verb may be meant
+    from rmqkit import config, plugins
 
     return verbs | dict(plugins.load(config.load()).commands)
 

@@ -33,7 +33,9 @@ def key_value(text: str) -> tuple[str, str]:
 def add_settings(parser: ArgumentParser) -> None:
     """`--config`, `--set`, `--log-level`."""
     parser.add_argument("--config", metavar="FILE", help="settings: TOML, or Java properties such as broker.conf")
-    parser.add_argument("--set", metavar="KEY=VALUE", type=key_value, action="append", default=[], help="one setting, as in broker.conf; repeatable")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", type=key_value, action="append", default=[], help="one setting, as in broker.conf; repeatable"
+    )
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="what goes to standard error")
 
 

@@ -31,7 +31,11 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     numeric = [all(_is_number(row[at]) for row in cells) and bool(cells) for at in range(len(headings))]
     widths = [max([len(heading), *(len(row[at]) for row in cells)]) for at, heading in enumerate(headings)]
     for row in [list(headings), *cells]:
-        line("  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(row, widths, numeric, strict=True)).rstrip())
+        line(
+            "  ".join(
+                cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(row, widths, numeric, strict=True)
+            ).rstrip()
+        )
 
 
 def _is_number(text: str) -> bool:

@@ -24,12 +24,16 @@ _GC_THRESHOLDS = (50_000, 20, 50)
 
 
 def _add_data(parser: ArgumentParser) -> None:
-    parser.add_argument("--data", metavar="DIR", help="where messages and tables are kept, RocketMQ's storePathRootDir (default ./rmqkit-data)")
+    parser.add_argument(
+        "--data", metavar="DIR", help="where messages and tables are kept, RocketMQ's storePathRootDir (default ./rmqkit-data)"
+    )
 
 
 def _serve_arguments(parser: ArgumentParser) -> None:
     _add_data(parser)
-    parser.add_argument("--namesrv", metavar="HOST:PORT", type=options.address, help="where the name server listens (default 127.0.0.1:9876)")
+    parser.add_argument(
+        "--namesrv", metavar="HOST:PORT", type=options.address, help="where the name server listens (default 127.0.0.1:9876)"
+    )
     parser.add_argument("--broker", metavar="HOST:PORT", type=options.address, help="where the broker listens (default 127.0.0.1:10911)")
     options.add_settings(parser)
 
@@ -120,7 +124,9 @@ async def _broker_until(stop: trio.Event, config: Config, registry: Registry, no
         running: RunningBroker = await nursery.start(partial(run_broker, config, registry))
         gc.collect()
         gc.freeze()
-        output.line(f"rmqkit ready {note}broker={running.address} name={config.broker_name} store={config.store} data={config.store_path_root_dir}")
+        output.line(
+            f"rmqkit ready {note}broker={running.address} name={config.broker_name} store={config.store} data={config.store_path_root_dir}"
+        )
         await stop.wait()
         running.stop.set()
 

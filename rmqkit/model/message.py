@@ -70,7 +70,7 @@ def _keys(value: Iterable[str] | str) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-@frozen(kw_only=True)
+@frozen
 class Message:
     """A message as an application writes it. Never changed by sending.
 
@@ -87,13 +87,13 @@ class Message:
 
     topic: str
     body: bytes
-    tag: str | None = None
-    keys: Sequence[str] = field(default=(), converter=_keys)
-    properties: Mapping[str, str] = _NO_PROPERTIES
-    ordering_key: str | None = None
-    delay_level: int | None = None
-    flag: int = 0
-    wait_store: bool = True
+    tag: str | None = field(default=None, kw_only=True)
+    keys: Sequence[str] = field(default=(), converter=_keys, kw_only=True)
+    properties: Mapping[str, str] = field(default=_NO_PROPERTIES, kw_only=True)
+    ordering_key: str | None = field(default=None, kw_only=True)
+    delay_level: int | None = field(default=None, kw_only=True)
+    flag: int = field(default=0, kw_only=True)
+    wait_store: bool = field(default=True, kw_only=True)
 
     def all_properties(self) -> dict[str, str]:
         """Everything that travels as properties, own ones first."""

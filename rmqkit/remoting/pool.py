@@ -66,6 +66,8 @@ class _Dial:
 class ConnectionPool:
     """`async with ConnectionPool() as pool: await pool.call("127.0.0.1:10911", command, 3000)`. Runs under trio and asyncio.
 
+    Leaving it gives unsent one-way requests a second to go out, then closes everything; an error of the body passes through unwrapped.
+
     connect            how to open a stream; default TCP
     on_request         answers requests of the servers: `(command, address) -> answer or None`, plain or coroutine function
     serialize_type     header form of what goes out
@@ -99,13 +101,14 @@ class ConnectionPool:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
         group, self._group = self._group, None
         assert group is not None
-        with anyio.move_on_after(FLUSH_TIMEOUT_S):
+        if isinstance(error, anyio.get_cancelled_exc_class()):
+            group.cancel_scope.cancel()
+            return await group.__aexit__(kind, error, trace)
+        with anyio.move_on_after(FLUSH_TIMEOUT_S, shield=True):
             for connection in list(self._connections.values()):
                 await connection.flush()
         group.cancel_scope.cancel()
-        if isinstance(error, anyio.get_cancelled_exc_class()):
-            return await group.__aexit__(kind, error, trace)
-        # The task group is not shown other errors of the body: it would wrap them into an exception group.
+        # The task group is not shown an error of the body: it would wrap it into an exception group.
         await group.__aexit__(None, None, None)
         return None
 

@@ -1,0 +1,321 @@
+"""The servers that are compared: starts, watches and stops Apache's name server and broker, or `rmqkit serve`, on loopback.
+
+    python -m benchmarks.peers apache          # runs until Ctrl-C and prints the addresses
+    python -m benchmarks.peers rmqkit
+
+Apache's jars come through Maven (`benchmarks/apache/pom.xml`); the class path is kept in `~/.cache/rmqkit-bench/` and looked up again when
+the pom changes or a jar is gone. A server is stopped by the id of the process that was started here, and only by that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks import load
+
+POM = Path(__file__).parent / "apache" / "pom.xml"
+CACHE = Path.home() / ".cache" / "rmqkit-bench"
+MAVEN_TIMEOUT_S = 900
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 30.0
+POLL_S = 0.02
+BROKER_HEAP = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC")
+NAMESRV_HEAP = ("-Xms256m", "-Xmx256m", "-XX:+UseG1GC")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class PeerError(Exception):
+    """A server could not be prepared, did not become ready in time, or died."""
+
+
+# --- processes --------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Process:
+    """A child whose output goes to a file."""
+
+    child: subprocess.Popen[bytes]
+    log: Path
+
+    @classmethod
+    def start(cls, command: list[str], log: Path, extra_env: dict[str, str] | None = None) -> Process:
+        """Start `command` in a session of its own, so that Ctrl-C at the terminal reaches only us."""
+        with log.open("wb") as sink:
+            env = {**os.environ, **(extra_env or {})}
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, env=env, start_new_session=True
+            )
+        return cls(child, log)
+
+    def tail(self, lines: int = 15) -> str:
+        """The end of what the child printed."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def check(self) -> None:
+        """Raise PeerError if the child is gone."""
+        if self.child.poll() is not None:
+            raise PeerError(f"process {self.child.args!r:.120} ended with status {self.child.returncode}:\n{self.tail()}")
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL when that is not obeyed."""
+        if self.child.poll() is not None:
+            return
+        self.child.send_signal(signal.SIGTERM)
+        try:
+            self.child.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.wait()
+
+    def rss_mb(self) -> float:
+        """Resident memory in MB (10**6 bytes), VmRSS of /proc/PID/status."""
+        for line in Path(f"/proc/{self.child.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024 / 1e6
+        return 0.0
+
+    def cpu_s(self) -> float:
+        """Processor seconds, user and system, of all threads so far."""
+        fields = Path(f"/proc/{self.child.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def wait_until(condition: Callable[[], bool], process: Process, what: str, deadline: float) -> None:
+    """Poll until `condition` holds; PeerError when the process dies first or time.perf_counter() passes `deadline`."""
+    while not condition():
+        process.check()
+        if time.perf_counter() > deadline:
+            raise PeerError(f"{what} not ready after {START_TIMEOUT_S} s:\n{process.tail()}")
+        time.sleep(POLL_S)
+
+
+def listening(address: str) -> bool:
+    """Whether something accepts connections there."""
+    try:
+        load.connect(address, 1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def routable(namesrv: str) -> bool:
+    """Whether the name server knows a broker that creates topics, and that broker accepts connections."""
+    try:
+        known = load.route(namesrv, load.TEMPLATE_TOPIC, 2.0)
+    except (OSError, load.LoadError):
+        return False
+    return known is not None and listening(known[0])
+
+
+def free_ports() -> tuple[int, int]:
+    """A port for the name server and one for the broker, whose neighbours (-2: VIP port, +1: HA port) are free as well."""
+    while True:
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError, OverflowError):
+            namesrv = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            broker = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            for port in (broker - 2, broker + 1):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+            return namesrv, broker
+
+
+# --- servers ----------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Server:
+    """A running name server and broker. `processes` holds the broker last; `ready_s` is from the first fork until a topic can be made."""
+
+    name: str
+    namesrv: str
+    broker: str
+    processes: list[Process] = field(default_factory=list)
+    ready_s: float = 0.0
+
+    def rss_mb(self) -> float:
+        """Resident memory of all its processes together, in MB."""
+        return sum(process.rss_mb() for process in self.processes)
+
+    def broker_rss_mb(self) -> float:
+        """Resident memory of the process that holds the broker, in MB."""
+        return self.processes[-1].rss_mb()
+
+    def cpu_s(self) -> float:
+        """Processor seconds used so far by all its processes."""
+        return sum(process.cpu_s() for process in self.processes)
+
+    def check(self) -> None:
+        """Raise PeerError if one of its processes is gone."""
+        for process in self.processes:
+            process.check()
+
+    def stop(self) -> None:
+        """Stop the broker, then the name server."""
+        for process in reversed(self.processes):
+            process.stop()
+
+
+def class_path() -> str:
+    """Apache's class path, from the cache or from Maven; PeerError if Maven cannot resolve it."""
+    pom = POM.read_bytes()
+    cached = CACHE / f"apache-{hashlib.sha256(pom).hexdigest()[:16]}.classpath"
+    if cached.exists():
+        known = cached.read_text()
+        if all(Path(jar).exists() for jar in known.split(os.pathsep)):
+            return known
+    maven = shutil.which("mvn")
+    if maven is None or shutil.which("java") is None:
+        raise PeerError("Apache's broker needs `java` and `mvn` on the PATH")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    fresh = cached.with_suffix(f".{os.getpid()}")
+    command = [maven, "-q", "-B", "-f", str(POM), "dependency:build-classpath", f"-Dmdep.outputFile={fresh}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_TIMEOUT_S, check=False)
+    if done.returncode or not fresh.exists():
+        raise PeerError(f"Maven could not resolve Apache's broker:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    fresh.rename(cached)
+    return cached.read_text()
+
+
+def apache_version() -> str:
+    """The version of Apache RocketMQ that the pom asks for."""
+    return POM.read_text().partition("<rocketmq.version>")[2].partition("<")[0]
+
+
+def _apache_config(server: Server, data: Path, settings: dict[str, str]) -> tuple[Path, Path]:
+    namesrv_conf, broker_conf = data / "namesrv.conf", data / "broker.conf"
+    loopback = {"bindAddress": "127.0.0.1"}
+    namesrv = loopback | {"listenPort": server.namesrv.rpartition(":")[2]}
+    broker = loopback | {
+        "brokerClusterName": "bench",
+        "brokerName": "bench",
+        "brokerId": "0",
+        "brokerIP1": "127.0.0.1",
+        "listenPort": server.broker.rpartition(":")[2],
+        "namesrvAddr": server.namesrv,
+        "storePathRootDir": str(data / "store"),
+        "storePathCommitLog": str(data / "store" / "commitlog"),
+        **settings,
+    }
+    for path, values in ((namesrv_conf, namesrv), (broker_conf, broker)):
+        path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    return namesrv_conf, broker_conf
+
+
+def start_apache(data: Path, settings: dict[str, str]) -> Server:
+    """Apache's name server, then its broker, with default settings but for `settings`; everything they write is under `data`."""
+    jars = class_path()
+    namesrv_port, broker_port = free_ports()
+    server = Server("apache", f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}")
+    namesrv_conf, broker_conf = _apache_config(server, data, settings)
+    env = {"ROCKETMQ_HOME": str(data)}
+    java = ["java", f"-Duser.home={data}", f"-Djava.io.tmpdir={data}"]
+    package = "org.apache.rocketmq"
+    start = time.perf_counter()
+    deadline = start + START_TIMEOUT_S
+    try:
+        command = [*java, *NAMESRV_HEAP, "-cp", jars, f"{package}.namesrv.NamesrvStartup", "-c", str(namesrv_conf)]
+        server.processes.append(Process.start(command, data / "namesrv.out", env))
+        wait_until(lambda: listening(server.namesrv), server.processes[0], "Apache's name server", deadline)
+        command = [*java, *BROKER_HEAP, "-cp", jars, f"{package}.broker.BrokerStartup", "-c", str(broker_conf)]
+        server.processes.append(Process.start(command, data / "broker.out", env))
+        wait_until(lambda: routable(server.namesrv), server.processes[1], "Apache's broker", deadline)
+    except BaseException:
+        server.stop()
+        raise
+    server.ready_s = time.perf_counter() - start
+    return server
+
+
+def rmqkit_program() -> Path:
+    """The console script beside the running interpreter; PeerError if rmqkit is not installed there."""
+    program = Path(sys.executable).parent / "rmqkit"
+    if not program.exists():
+        raise PeerError(f"{program} does not exist: install rmqkit into this environment first")
+    return program
+
+
+def start_rmqkit(data: Path, settings: dict[str, str]) -> Server:
+    """`rmqkit serve`: name server and broker in one process, with default settings but for `settings`."""
+    namesrv_port, broker_port = free_ports()
+    server = Server("rmqkit", f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}")
+    command = [str(rmqkit_program()), "serve", "--data", str(data / "store"), "--namesrv", server.namesrv, "--broker", server.broker]
+    for key, value in settings.items():
+        command += ["--set", f"{key}={value}"]
+    start = time.perf_counter()
+    deadline = start + START_TIMEOUT_S
+    try:
+        process = Process.start(command, data / "rmqkit.out", {"PYTHONUNBUFFERED": "1"})
+        server.processes.append(process)
+        wait_until(lambda: b"\nrmqkit ready" in b"\n" + process.log.read_bytes(), process, "rmqkit", deadline)
+        wait_until(lambda: routable(server.namesrv), process, "rmqkit", deadline)
+    except BaseException:
+        server.stop()
+        raise
+    server.ready_s = time.perf_counter() - start
+    return server
+
+
+STARTERS: dict[str, Callable[[Path, dict[str, str]], Server]] = {"apache": start_apache, "rmqkit": start_rmqkit}
+
+
+@contextlib.contextmanager
+def running(name: str, settings: dict[str, str], parent: Path | None = None) -> Iterator[Server]:
+    """A fresh server with an empty store, stopped and removed at the end. `parent` is where its data directory is made."""
+    with tempfile.TemporaryDirectory(prefix=f"bench-{name}-", dir=parent, ignore_cleanup_errors=True) as directory:
+        server = STARTERS[name](Path(directory), settings)
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def unwind_on_sigterm() -> None:
+    """Let SIGTERM leave the program through its context managers, so that no server is left behind."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def parse_settings(items: list[str]) -> dict[str, str]:
+    """`key=value` strings as a dict; ValueError for anything else."""
+    settings = {}
+    for item in items:
+        key, sign, value = item.partition("=")
+        if not sign or not key:
+            raise ValueError(f"not key=value: {item}")
+        settings[key] = value
+    return settings
+
+
+def main() -> int:
+    """Run one server in the foreground."""
+    parser = argparse.ArgumentParser(description="Run one of the compared servers on loopback until Ctrl-C.")
+    parser.add_argument("server", choices=sorted(STARTERS))
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a broker setting, e.g. flushDiskType=SYNC_FLUSH")
+    args = parser.parse_args()
+    unwind_on_sigterm()
+    try:
+        with running(args.server, parse_settings(args.set)) as server, contextlib.suppress(KeyboardInterrupt):
+            print(f"{server.name} ready after {server.ready_s:.2f} s: --namesrv {server.namesrv} --broker {server.broker}", flush=True)
+            while True:
+                time.sleep(1)
+                server.check()
+    except (PeerError, ValueError) as error:
+        print(f"peers: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""The client: producers, consumers and administration for any RocketMQ cluster, under trio and asyncio alike.
+
+    async with Client("127.0.0.1:9876") as client:
+        async with client.producer("orders") as producer:
+            result = await producer.send("Orders", b"hello", tag="new", keys=["order-1"])
+        async with client.pull_consumer("readers") as consumer:
+            async for message in consumer.messages("Orders"):
+                ...
+        topics = await client.admin.topics()
+
+`BlockingClient` is the same for scripts without an event loop. Every error is a `ClientError` or another `RmqError`; its text names the address,
+the answer's code and remark, and what to do next.
+"""
+
+from rmqkit.client.admin import Admin, QueueStats
+from rmqkit.client.blocking import BlockingClient, BlockingProducer, BlockingPullConsumer
+from rmqkit.client.client import Client
+from rmqkit.client.message_stream import MessageStream, StreamOptions
+from rmqkit.client.producer import Producer, ProducerOptions
+from rmqkit.client.pull_consumer import PullConsumer
+from rmqkit.client.pulling import PullResult, PullStatus
+from rmqkit.client.received import ReceivedMessage
+from rmqkit.client.send_result import SendResult, SendStatus
+from rmqkit.client.settings import ClientSettings
+from rmqkit.errors import (
+    BrokerError,
+    ClientError,
+    ConnectFailed,
+    ConnectionLost,
+    MessageIllegal,
+    NameServersUnreachable,
+    NoRoute,
+    RequestTimeout,
+    RmqError,
+    SendFailed,
+)
+from rmqkit.model.message import Message
+from rmqkit.model.queue import MessageQueue
+
+__all__ = [
+    "Admin",
+    "BlockingClient",
+    "BlockingProducer",
+    "BlockingPullConsumer",
+    "BrokerError",
+    "Client",
+    "ClientError",
+    "ClientSettings",
+    "ConnectFailed",
+    "ConnectionLost",
+    "Message",
+    "MessageIllegal",
+    "MessageQueue",
+    "MessageStream",
+    "NameServersUnreachable",
+    "NoRoute",
+    "Producer",
+    "ProducerOptions",
+    "PullConsumer",
+    "PullResult",
+    "PullStatus",
+    "QueueStats",
+    "ReceivedMessage",
+    "RequestTimeout",
+    "RmqError",
+    "SendFailed",
+    "SendResult",
+    "SendStatus",
+    "StreamOptions",
+]

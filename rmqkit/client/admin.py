@@ -1,0 +1,229 @@
+"""Administration over name servers and brokers (Java: DefaultMQAdminExt, MQAdminImpl; behaviour sheet, A15 and G1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import anyio
+import msgspec
+from attrs import frozen
+
+from rmqkit.client.answers import refusal
+from rmqkit.client.instance import Instance
+from rmqkit.client.received import ReceivedMessage, received
+from rmqkit.client.routes import Route
+from rmqkit.errors import ClientError, DecodeError, RmqError
+from rmqkit.model import properties as props
+from rmqkit.model.names import topic_fault
+from rmqkit.model.queue import MessageQueue
+from rmqkit.model.route import ClusterInfo, TopicRouteData
+from rmqkit.model.sysflag import PERM_RW
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.command import Command, request
+from rmqkit.protocol.headers import (
+    CreateTopicRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    DeleteTopicRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    QueryMessageRequestHeader,
+    ViewMessageRequestHeader,
+)
+from rmqkit.protocol.message_id import parse_offset_message_id
+
+ADMIN_TIMEOUT_MS = 5000
+QUERY_TIMEOUT_MS = 18_000
+FOREVER_MS = 0x7FFFFFFFFFFFFFFF
+
+
+@frozen
+class QueueStats:
+    """Offsets of a queue and when its last message was stored (ms, 0 when there is none)."""
+
+    min_offset: int
+    max_offset: int
+    last_update_timestamp_ms: int
+
+
+class _QueueStatsBody(msgspec.Struct, rename="camel", kw_only=True):
+    min_offset: int = 0
+    max_offset: int = 0
+    last_update_timestamp: int = 0
+
+
+class _TopicStatsBody(msgspec.Struct, rename="camel", kw_only=True):
+    offset_table: dict[str, _QueueStatsBody] = {}
+
+
+class Admin:
+    """`client.admin`. Everything raises NameServersUnreachable, BrokerError, ConnectFailed, ConnectionLost and RequestTimeout."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Clusters, their brokers and the addresses of those."""
+        return await self._instance.name_servers.cluster_info()
+
+    async def topics(self) -> list[str]:
+        """All topics, sorted; system, retry and dead-letter topics included."""
+        return await self._instance.name_servers.topics()
+
+    async def route(self, topic: str) -> TopicRouteData | None:
+        """The route as a name server gives it now, None when no broker has the topic."""
+        return await self._instance.name_servers.route(topic)
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        write_queues: int | None = None,
+        perm: int = PERM_RW,
+        broker: str | None = None,
+        cluster: str | None = None,
+        order: bool = False,
+        attributes: str | None = None,
+    ) -> list[str]:
+        """Create the topic, or change it, on the masters named: one broker, those of a cluster, or all. Returns the broker names.
+
+        queues      for reading, and for writing unless `write_queues` says otherwise
+        perm        6 both, 4 reading, 2 writing
+        attributes  `+key=value,-key`, for example `+message.type=FIFO`
+        Stops at the first broker that refuses: those before it (sorted by name) have the topic. Raises ClientError for an illegal name or
+        when no such broker is known.
+        """
+        fault = topic_fault(topic)
+        if fault is not None:
+            raise ClientError(fault)
+        header = CreateTopicRequestHeader(
+            topic=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues if write_queues is None else write_queues,
+            perm=perm,
+            order=order,
+            attributes=attributes,
+        )
+        masters = await self.masters(broker=broker, cluster=cluster)
+        for name, address in masters.items():
+            command = request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+            await self._call(address, command, f"creating topic {topic!r} on {name}")
+        self._instance.routes.forget(topic)
+        return list(masters)
+
+    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> list[str]:
+        """Delete the topic on all masters of the cluster (or of all), then at every name server. Returns the broker names.
+
+        Its messages are gone for readers at once. A name server that cannot be reached is an error: it would keep sending clients there.
+        """
+        masters = await self.masters(cluster=cluster)
+        for name, address in masters.items():
+            command = request(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic=topic))
+            await self._call(address, command, f"deleting topic {topic!r} on {name}")
+        for address in self._instance.name_servers.addresses:
+            header = DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster)
+            await self._call(address, request(RequestCode.DELETE_TOPIC_IN_NAMESRV, header), f"deleting the route of {topic!r}")
+        self._instance.routes.forget(topic)
+        return list(masters)
+
+    async def masters(self, *, broker: str | None = None, cluster: str | None = None) -> dict[str, str]:
+        """Broker name -> address of its master, sorted by name. Raises ClientError when the selection is empty, naming what there is."""
+        info = await self.cluster_info()
+        if cluster is not None and cluster not in info.cluster_addr_table:
+            raise ClientError(f"there is no cluster {cluster!r}; known are: {', '.join(sorted(info.cluster_addr_table)) or 'none'}")
+        names = set(info.broker_addr_table) if cluster is None else set(info.cluster_addr_table[cluster])
+        if broker is not None:
+            names &= {broker}
+        found = {name: data.master for name, data in sorted(info.broker_addr_table.items()) if name in names and data.master is not None}
+        if not found:
+            known = ", ".join(sorted(info.broker_addr_table)) or "none: no broker has registered"
+            raise ClientError(f"no master of broker {broker!r}, cluster {cluster!r}; known brokers: {known}")
+        return found
+
+    async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
+        """Offsets of all queues, sorted. Raises NoRoute, DecodeError."""
+        stats: dict[MessageQueue, QueueStats] = {}
+        for address in _masters(await self._fresh_route(topic)).values():
+            command = request(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic=topic))
+            response = await self._call(address, command, f"asking for the offsets of {topic!r}")
+            for text, entry in response.decode_body(_TopicStatsBody).offset_table.items():
+                stats[_queue_key(text)] = QueueStats(entry.min_offset, entry.max_offset, entry.last_update_timestamp)
+        return dict(sorted(stats.items()))
+
+    async def query_by_key(
+        self, topic: str, key: str, *, max_messages: int = 64, begin_ms: int = 0, end_ms: int = FOREVER_MS
+    ) -> list[ReceivedMessage]:
+        """Messages of the topic that carry the index key, stored within [begin, end], oldest first. All masters are asked at the same time.
+
+        When some answer and some fail, what was found is returned if it is anything; otherwise the failure is raised. Raises NoRoute.
+        """
+        header = QueryMessageRequestHeader(topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms)
+        return await self._query(topic, header, lambda message: key in message.keys)
+
+    async def query_by_message_id(self, topic: str, message_id: str) -> list[ReceivedMessage]:
+        """Messages with the producer's id (UNIQ_KEY): one, or several after a retried send. Raises as `query_by_key`."""
+        header = QueryMessageRequestHeader(topic=topic, key=message_id, max_num=32, unique_key_query=True)
+        return await self._query(topic, header, lambda message: message.properties.get(props.UNIQ_KEY) == message_id)
+
+    async def view_message(self, offset_message_id: str) -> ReceivedMessage:
+        """The message a broker's id names; the broker is asked at the address inside the id. Raises DecodeError for a malformed id."""
+        host, port, offset = parse_offset_message_id(offset_message_id)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        command = request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset))
+        response = await self._call(address, command, f"looking for message {offset_message_id}")
+        messages = await received(response.body, await self._broker_name(address))
+        if not messages:
+            raise ClientError(f"{address} has no message {offset_message_id}")
+        return messages[0]
+
+    # --- within --------------------------------------------------------------------------------------------------------
+
+    async def _query(
+        self, topic: str, header: QueryMessageRequestHeader, matches: Callable[[ReceivedMessage], bool]
+    ) -> list[ReceivedMessage]:
+        masters = _masters(await self._fresh_route(topic))
+        found: list[ReceivedMessage] = []
+        failures: list[RmqError] = []
+
+        async def ask(name: str, address: str) -> None:
+            try:
+                response = await self._instance.pool.call(address, request(RequestCode.QUERY_MESSAGE, header), QUERY_TIMEOUT_MS)
+                if response.code == ResponseCode.SUCCESS:
+                    # The index knows hashes only; other topics and keys may share one.
+                    found.extend(each for each in await received(response.body, name) if each.topic == topic and matches(each))
+                elif response.code != ResponseCode.QUERY_NOT_FOUND:
+                    failures.append(refusal(response, address, f"looking for {header.key!r}"))
+            except RmqError as error:
+                failures.append(error)
+
+        async with anyio.create_task_group() as group:
+            for name, address in masters.items():
+                group.start_soon(ask, name, address)
+        if failures and not found:
+            raise failures[0]
+        return sorted(found, key=lambda message: (message.store_timestamp_ms, message.queue, message.queue_offset))
+
+    async def _fresh_route(self, topic: str) -> Route:
+        self._instance.routes.forget(topic)
+        return await self._instance.routes.for_reading(topic)
+
+    async def _broker_name(self, address: str) -> str:
+        """Name of the broker at an address; the address itself when the name servers do not know it (behind a translated network)."""
+        for name, data in (await self.cluster_info()).broker_addr_table.items():
+            if address in data.broker_addrs.values():
+                return name
+        return address
+
+    async def _call(self, address: str, command: Command, doing: str) -> Command:
+        return await self._instance.call(address, command, doing, ADMIN_TIMEOUT_MS)
+
+
+def _masters(route: Route) -> Mapping[str, str]:
+    return {broker.broker_name: broker.master for broker in route.data.broker_datas if broker.master is not None}
+
+
+def _queue_key(text: str) -> MessageQueue:
+    """An object key of a body: the queue as JSON text."""
+    try:
+        return msgspec.json.decode(text, type=MessageQueue)
+    except msgspec.DecodeError as error:
+        raise DecodeError(f"{text!r} is no queue: {error}") from error

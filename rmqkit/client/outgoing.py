@@ -1,0 +1,170 @@
+"""From what an application hands over to what goes on the wire: checks, ids, compression, batches (behaviour sheet, A8 to A10).
+
+Java: Validators, DefaultMQProducerImpl.sendKernelImpl, MessageBatch. Plain functions; the only wait is for a worker thread.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+
+import anyio.to_thread
+from attrs import frozen
+
+from rmqkit.errors import ClientError, DecodeError, MessageIllegal
+from rmqkit.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
+from rmqkit.model import properties as props
+from rmqkit.model.message import Message
+from rmqkit.model.names import DLQ_PREFIX, NO_SEND_TOPICS, RETRY_PREFIX, topic_fault
+from rmqkit.model.queue import MessageQueue
+from rmqkit.model.sysflag import COMPRESSED, COMPRESSION_ZLIB
+from rmqkit.protocol import batch
+from rmqkit.protocol.codes import RequestCode
+from rmqkit.protocol.command import Command, request
+from rmqkit.protocol.headers import SendMessageRequestHeaderV2
+
+#: Compressing more than this goes to a worker thread; less is done sooner than a thread is found.
+THREAD_OVER_BYTES = 65_536
+MAX_DELAY_LEVEL = 18
+
+
+@frozen(kw_only=True)
+class Outgoing:
+    """A message, or a batch of them, ready to be sent to any queue of its topic. `unique_keys` has one id per message."""
+
+    topic: str
+    body: bytes
+    properties: str
+    unique_keys: tuple[str, ...]
+    sys_flag: int = 0
+    flag: int = 0
+    is_batch: bool = False
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
+
+    def command(self, group: str, queue: MessageQueue, default_queues: int, now_ms: int) -> Command:
+        """The send request for one queue."""
+        header = SendMessageRequestHeaderV2(
+            producer_group=group,
+            topic=self.topic,
+            default_topic_queue_nums=default_queues,
+            queue_id=queue.queue_id,
+            sys_flag=self.sys_flag,
+            born_timestamp=now_ms,
+            flag=self.flag,
+            properties=self.properties,
+            reconsume_times=self.reconsume_times,
+            max_reconsume_times=self.max_reconsume_times,
+            batch=self.is_batch,
+            bname=queue.broker_name,
+        )
+        return request(RequestCode.SEND_BATCH_MESSAGE if self.is_batch else RequestCode.SEND_MESSAGE_V2, header, self.body)
+
+
+def check_message(message: Message, max_message_bytes: int) -> None:
+    """Raises ClientError (topic, delay level) and MessageIllegal (body, keys, tag)."""
+    fault = topic_fault(message.topic)
+    if fault is not None:
+        raise ClientError(f"{fault}; a message needs a legal topic")
+    if message.topic in NO_SEND_TOPICS:
+        raise ClientError(f"topic {message.topic!r} belongs to the broker; nobody sends to it")
+    if not isinstance(message.body, (bytes, bytearray, memoryview)):
+        raise MessageIllegal(f"the body of a message is bytes, not {type(message.body).__name__}; encode it first")
+    if not message.body:
+        raise MessageIllegal("the body is empty; RocketMQ cannot carry that, send at least one byte")
+    if len(message.body) > max_message_bytes:
+        raise MessageIllegal(f"the body has {len(message.body)} bytes, at most {max_message_bytes} are allowed (max_message_bytes)")
+    if message.tag is not None and (not message.tag.strip() or "||" in message.tag):
+        raise MessageIllegal(f"tag {message.tag!r} is blank or holds ||; no consumer could ask for it")
+    for key in message.keys:
+        if not key or any(character.isspace() for character in key):
+            raise MessageIllegal(f"key {key!r} is empty or holds a blank; keys travel separated by blanks")
+    if message.delay_level is not None and not 0 <= message.delay_level <= MAX_DELAY_LEVEL:
+        raise ClientError(f"delay level {message.delay_level} is not among 1..{MAX_DELAY_LEVEL}")
+
+
+def properties_text(properties: dict[str, str]) -> str:
+    """Raises MessageIllegal when the properties are too long or hold a separator."""
+    try:
+        text = props.encode(properties)
+    except DecodeError as error:
+        raise MessageIllegal(str(error)) from error
+    if len(text) > MAX_PROPERTIES_BYTES or len(text.encode()) > MAX_PROPERTIES_BYTES:
+        raise MessageIllegal(f"the properties have {len(text.encode())} bytes, at most {MAX_PROPERTIES_BYTES} are allowed")
+    return text
+
+
+async def compressed(body: bytes, level: int) -> bytes:
+    """zlib (RFC 1950), in a worker thread when it takes long. Cancelled: the thread finishes for nobody."""
+    if len(body) > THREAD_OVER_BYTES:
+        return await anyio.to_thread.run_sync(zlib.compress, body, level, abandon_on_cancel=True)
+    return zlib.compress(body, level)
+
+
+async def prepare(
+    message: Message, new_key: Callable[[], str], *, max_message_bytes: int, compress_over_bytes: int, compress_level: int
+) -> Outgoing:
+    """One message. A body that compression makes no smaller stays as it is. Raises like `check_message`."""
+    check_message(message, max_message_bytes)
+    properties = message.all_properties()
+    key = properties.setdefault(props.UNIQ_KEY, new_key())
+    reconsume_times, max_reconsume_times = 0, None
+    if message.topic.startswith(RETRY_PREFIX):
+        reconsume_times = int(properties.pop(props.RECONSUME_TIME, "0"))
+        limit = properties.pop(props.MAX_RECONSUME_TIMES, None)
+        max_reconsume_times = None if limit is None else int(limit)
+    text = properties_text(properties)
+    body, sys_flag = bytes(message.body), 0
+    if len(body) >= compress_over_bytes:
+        smaller = await compressed(body, compress_level)
+        if len(smaller) < len(body):
+            body, sys_flag = smaller, COMPRESSED | COMPRESSION_ZLIB
+    return Outgoing(
+        topic=message.topic,
+        body=body,
+        properties=text,
+        unique_keys=(key,),
+        sys_flag=sys_flag,
+        flag=message.flag,
+        reconsume_times=reconsume_times,
+        max_reconsume_times=max_reconsume_times,
+    )
+
+
+def prepare_batch(messages: Sequence[Message], new_key: Callable[[], str], *, max_message_bytes: int) -> Outgoing:
+    """Several messages that the broker stores one by one, all or none. Batches are not compressed.
+
+    Raises ClientError when they differ in topic, in wait_store or in ordering key, when one is delayed, or when they go to a retry topic;
+    MessageIllegal when the whole is too large; and like `check_message`.
+    """
+    if not messages:
+        raise ClientError("a batch holds at least one message")
+    if len(messages) > MAX_BATCH_MESSAGES:
+        raise MessageIllegal(f"a batch of {len(messages)} messages, at most {MAX_BATCH_MESSAGES} are allowed")
+    first = messages[0]
+    if first.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        raise ClientError("retry and dead-letter topics take no batches; send the messages one by one")
+    items, keys = [], []
+    for message in messages:
+        check_message(message, max_message_bytes)
+        if message.topic != first.topic:
+            raise ClientError(f"a batch goes to one topic, here are {first.topic!r} and {message.topic!r}; make a batch of each")
+        if message.wait_store != first.wait_store:
+            raise ClientError("the messages of a batch agree in wait_store; make a batch of each kind")
+        if message.ordering_key != first.ordering_key:
+            raise ClientError("the messages of a batch go to one queue, so they have one ordering key; make a batch of each key")
+        properties = message.all_properties()
+        if message.delay_level or any(name in properties for name in (props.DELAY, *props.TIMER_INPUTS)):
+            raise ClientError("delayed messages cannot travel in a batch; send them one by one")
+        keys.append(properties.setdefault(props.UNIQ_KEY, new_key()))
+        items.append(batch.BatchItem(message.flag, bytes(message.body), properties_text(properties).encode()))
+    body = batch.encode(items)
+    if len(body) > max_message_bytes:
+        raise MessageIllegal(f"the batch has {len(body)} bytes, at most {max_message_bytes} are allowed; make several smaller ones")
+    return Outgoing(
+        topic=first.topic,
+        body=body,
+        properties=properties_text({props.WAIT: "true" if first.wait_store else "false"}),
+        unique_keys=tuple(keys),
+        is_batch=True,
+    )

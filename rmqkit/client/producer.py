@@ -1,0 +1,274 @@
+"""The producer (Java: DefaultMQProducer, DefaultMQProducerImpl; behaviour sheet, A4 to A12)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+
+import anyio
+from attrs import frozen
+
+from rmqkit.client.answers import refusal
+from rmqkit.client.instance import Instance
+from rmqkit.client.outgoing import Outgoing, prepare, prepare_batch
+from rmqkit.client.queue_choice import RoundRobin, by_key
+from rmqkit.client.send_result import STATUS_OF_CODE, SendResult, SendStatus, send_result
+from rmqkit.errors import BrokerError, ClientError, ConnectFailed, ConnectionLost, RequestTimeout, RmqError, SendFailed
+from rmqkit.model.message import Message
+from rmqkit.model.names import group_fault
+from rmqkit.model.queue import MessageQueue
+from rmqkit.protocol.codes import ResponseCode
+
+log = logging.getLogger(__name__)
+
+#: Answers after which another broker is tried.
+RETRY_CODES = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.GO_AWAY,
+    }
+)
+DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
+
+
+@frozen(kw_only=True)
+class ProducerOptions:
+    """Settings of one producer (Java: DefaultMQProducer).
+
+    timeout_ms                       time for one send, all attempts together
+    retries                          further attempts after the first
+    retry_when_not_stored_everywhere try another broker also after FLUSH_DISK_TIMEOUT and its kin; may store twice
+    max_message_bytes                a body before compression, and a whole batch
+    compress_over_bytes              bodies from this size on are compressed (zlib)
+    default_topic_queues             queues a topic gets that the first send creates
+    """
+
+    timeout_ms: int = 3000
+    retries: int = 2
+    retry_when_not_stored_everywhere: bool = False
+    max_message_bytes: int = 4 * 1024 * 1024
+    compress_over_bytes: int = 4096
+    compress_level: int = 5
+    default_topic_queues: int = 4
+
+
+class Producer:
+    """Sends messages; made by `Client.producer`. Any number of tasks may send at the same time.
+
+    A send that fails after an attempt whose outcome is unknown (time-out, lost connection) may have stored the message, and a retry may store
+    it twice: consumers must bear that, as with every RocketMQ producer.
+    """
+
+    def __init__(self, instance: Instance, group: str, options: ProducerOptions) -> None:
+        fault = group_fault(group)
+        if fault is not None:
+            raise ClientError(f"{fault}; a producer needs a legal group")
+        if group == DEFAULT_PRODUCER_GROUP:
+            raise ClientError(f"{DEFAULT_PRODUCER_GROUP} is reserved; name the group after your application")
+        self.group = group
+        self.options = options
+        self._instance = instance
+        self._round_robin = RoundRobin()
+        self._open = False
+
+    async def __aenter__(self) -> Producer:
+        self._instance.join_producer(self.group)
+        self._open = True
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._open = False
+        await self._instance.leave(producer=self.group)
+
+    async def send(
+        self,
+        message: Message | str,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] | str = (),
+        properties: Mapping[str, str] | None = None,
+        ordering_key: str | None = None,
+        delay_level: int | None = None,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send one message and wait until the broker has it: a `Message`, or a topic and a body with what belongs to them.
+
+        With `ordering_key` or `queue` exactly one attempt is made, so that order is kept; otherwise a failed broker is avoided by the next
+        attempt. Raises MessageIllegal and ClientError (the message is wrong; nothing was sent), NoRoute, NameServersUnreachable, BrokerError (an
+        answer no retry can help) and SendFailed (all attempts failed; the text lists them, `code` is the last broker's). Cancelled: the message
+        may have been stored.
+        """
+        given = as_message(message, body, tag, keys, properties, ordering_key, delay_level)
+        outgoing = await self._prepare(given)
+        return await self._send(outgoing, queue, given.ordering_key, timeout_ms)
+
+    async def send_batch(
+        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+    ) -> SendResult:
+        """Send messages of one topic with one request; the broker stores all or none, in order, in one queue.
+
+        Raises like `send`, and ClientError when the messages cannot share a batch (`outgoing.prepare_batch` says what must agree).
+        """
+        self._check_open()
+        outgoing = prepare_batch(messages, self._new_key, max_message_bytes=self.options.max_message_bytes)
+        return await self._send(outgoing, queue, messages[0].ordering_key, timeout_ms)
+
+    async def send_oneway(
+        self,
+        message: Message | str,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] | str = (),
+        properties: Mapping[str, str] | None = None,
+        ordering_key: str | None = None,
+        delay_level: int | None = None,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> str:
+        """Hand a message to the connection and do not wait for an answer; returns its message id. Never retried, may be lost.
+
+        Raises what `send` raises for a wrong message or an unknown route, ConnectFailed, ConnectionLost, RequestTimeout.
+        """
+        given = as_message(message, body, tag, keys, properties, ordering_key, delay_level)
+        outgoing = await self._prepare(given)
+        target, address = await self._target(outgoing, queue, given.ordering_key, None)
+        command = outgoing.command(self.group, target, self.options.default_topic_queues, self._instance.now_ms())
+        await self._instance.pool.oneway(address, command, self.options.timeout_ms if timeout_ms is None else timeout_ms)
+        return outgoing.unique_keys[0]
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues a send to the topic may go to (Java: fetchPublishMessageQueues). Raises NoRoute, NameServersUnreachable."""
+        self._check_open()
+        return list((await self._instance.routes.for_writing(topic, self.options.default_topic_queues)).write_queues)
+
+    # --- the attempts --------------------------------------------------------------------------------------------------
+
+    async def _send(self, outgoing: Outgoing, queue: MessageQueue | None, ordering_key: str | None, timeout_ms: int | None) -> SendResult:
+        budget_ms = self.options.timeout_ms if timeout_ms is None else timeout_ms
+        began_s = anyio.current_time()
+        attempts = 1 if queue is not None or ordering_key else 1 + self.options.retries
+        failures: list[str] = []
+        last: RmqError | None = None
+        kept: SendResult | None = None
+        avoid: str | None = None
+        for _ in range(attempts):
+            target, address = await self._target(outgoing, queue, ordering_key, avoid)
+            left_ms = budget_ms - int((anyio.current_time() - began_s) * 1000)
+            if left_ms <= 0:
+                failures.append(f"the {budget_ms} ms for the send are used up")
+                break
+            try:
+                result = await self._attempt(outgoing, target, address, left_ms)
+            except BrokerError as error:
+                if error.code not in RETRY_CODES:
+                    if kept is not None:
+                        return kept
+                    raise
+                last = error
+            except (ConnectFailed, ConnectionLost, RequestTimeout) as error:
+                last = error
+                self._instance.refresh_soon()
+            else:
+                if result.status is SendStatus.SEND_OK or not self.options.retry_when_not_stored_everywhere:
+                    return result
+                kept, avoid = result, target.broker_name
+                continue
+            failures.append(f"{target.broker_name}: {last}")
+            avoid = target.broker_name
+        if kept is not None:
+            return kept
+        raise _all_failed(outgoing, failures, last)
+
+    async def _attempt(self, outgoing: Outgoing, queue: MessageQueue, address: str, timeout_ms: int) -> SendResult:
+        command = outgoing.command(self.group, queue, self.options.default_topic_queues, self._instance.now_ms())
+        response = await self._instance.pool.call(address, command, timeout_ms)
+        status = STATUS_OF_CODE.get(response.code)
+        if status is None:
+            raise refusal(response, address, f"sending to {queue}")
+        return send_result(response, status, queue, ",".join(outgoing.unique_keys), address)
+
+    async def _target(
+        self, outgoing: Outgoing, queue: MessageQueue | None, ordering_key: str | None, avoid: str | None
+    ) -> tuple[MessageQueue, str]:
+        """The queue of the next attempt and the address of its master."""
+        if queue is not None and queue.topic != outgoing.topic:
+            raise ClientError(f"the message goes to topic {outgoing.topic!r}, the queue belongs to {queue.topic!r}")
+        routes = self._instance.routes
+        route = await routes.for_writing(outgoing.topic, self.options.default_topic_queues)
+        if queue is not None:
+            target = queue
+        elif ordering_key:
+            target = by_key(route.write_queues, ordering_key)
+        else:
+            target = self._round_robin.choose(outgoing.topic, route.write_queues, avoid)
+        address = routes.master(target.broker_name)
+        if address is None:
+            routes.forget(outgoing.topic)
+            raise ClientError(f"broker {target.broker_name!r} has no master in the route of {outgoing.topic!r}; see `rmqkit topic route`")
+        return target, address
+
+    async def _prepare(self, message: Message) -> Outgoing:
+        self._check_open()
+        options = self.options
+        return await prepare(
+            message,
+            self._new_key,
+            max_message_bytes=options.max_message_bytes,
+            compress_over_bytes=options.compress_over_bytes,
+            compress_level=options.compress_level,
+        )
+
+    def _new_key(self) -> str:
+        return self._instance.unique_keys.make(self._instance.now_ms())
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise ClientError(f"producer {self.group!r} is not open; send inside `async with client.producer(...)`")
+        self._instance.check_process()
+
+
+def as_message(
+    message: Message | str,
+    body: bytes | None,
+    tag: str | None,
+    keys: Iterable[str] | str,
+    properties: Mapping[str, str] | None,
+    ordering_key: str | None,
+    delay_level: int | None,
+) -> Message:
+    """A message as given, or one made of its parts. Raises ClientError when both ways are mixed."""
+    if isinstance(message, Message):
+        if body is not None or tag or keys or properties or ordering_key or delay_level:
+            raise ClientError("a Message carries its own body, tag, keys, properties, ordering key and delay level; give them there")
+        return message
+    if body is None:
+        raise ClientError("give a Message, or a topic and a body")
+    return Message(
+        topic=message,
+        body=body,
+        tag=tag,
+        keys=keys,
+        properties=properties or {},
+        ordering_key=ordering_key,
+        delay_level=delay_level,
+    )
+
+
+def _all_failed(outgoing: Outgoing, failures: list[str], last: RmqError | None) -> SendFailed:
+    what = f"a batch of {len(outgoing.unique_keys)}" if outgoing.is_batch else outgoing.unique_keys[0]
+    listed = "; ".join(f"attempt {number}: {failure}" for number, failure in enumerate(failures, 1))
+    error = SendFailed(f"sending {what} to {outgoing.topic!r} failed. {listed}")
+    if last is not None:
+        error.code = last.code
+    error.__cause__ = last
+    return error

@@ -1,0 +1,61 @@
+"""What a send came to (Java: SendResult, SendStatus)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from attrs import frozen
+
+from rmqkit.errors import ClientError, HeaderError
+from rmqkit.model.queue import MessageQueue
+from rmqkit.protocol.codes import ResponseCode
+from rmqkit.protocol.command import Command
+from rmqkit.protocol.headers import SendMessageResponseHeader
+
+
+class SendStatus(Enum):
+    """All four mean that the broker has the message. The last three name a stage of its settings that was not reached in time."""
+
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+STATUS_OF_CODE: dict[int, SendStatus] = {
+    ResponseCode.SUCCESS: SendStatus.SEND_OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+}
+
+
+@frozen
+class SendResult:
+    """Where a message landed.
+
+    message_id        the id this client gave it (property UNIQ_KEY); of a batch, the ids joined by commas
+    offset_message_id the broker's id, from which the place in its log can be read; of a batch, joined by commas
+    queue_offset      of the first message of a batch
+    """
+
+    status: SendStatus
+    message_id: str
+    offset_message_id: str
+    queue: MessageQueue
+    queue_offset: int
+    transaction_id: str | None = None
+
+    @property
+    def is_ok(self) -> bool:
+        return self.status is SendStatus.SEND_OK
+
+
+def send_result(response: Command, status: SendStatus, queue: MessageQueue, message_id: str, address: str) -> SendResult:
+    """Raises ClientError when the answer lacks its fields."""
+    try:
+        header = response.header(SendMessageResponseHeader)
+    except HeaderError as error:
+        raise ClientError(f"{address} stored the message but its answer cannot be read: {error}") from error
+    where = MessageQueue(queue.topic, queue.broker_name, header.queue_id)
+    return SendResult(status, message_id, header.msg_id, where, header.queue_offset, header.transaction_id)

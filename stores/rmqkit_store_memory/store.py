@@ -1,0 +1,249 @@
+"""MemoryStore: the store contract in its plainest form. Nothing survives the process; FLUSHED means no more than WRITTEN."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from struct import error as StructError
+
+import msgspec
+import trio
+from attrs import Factory, define
+
+from rmqkit.abc import (
+    Appended,
+    Boundary,
+    Buffer,
+    Clock,
+    FlushPolicy,
+    KeyMatches,
+    Level,
+    MessageStore,
+    QueueUnit,
+    ReadLimits,
+    ReadResult,
+    ReadStatus,
+    RecordFilter,
+    StoreStatistics,
+    UnitFilter,
+)
+from rmqkit.config import Config
+from rmqkit.errors import ConfigError, DecodeError, MessageIllegal, StoreError, StoreNotWritable
+from rmqkit.model import properties as props
+from rmqkit.model.message import PutMessage
+from rmqkit.model.names import topic_fault
+from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from rmqkit.protocol.message_id import pack_host
+from rmqkit.protocol.record import message_size, pack, peek_store_timestamp
+from rmqkit.protocol.tags import index_hash
+
+_MAX_I32 = 0x7FFFFFFF
+#: Kinds of record that get no place in a queue.
+_UNQUEUED = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+
+
+@define
+class _Log:
+    """Records by physical offset, in order; `end` is where the next one begins."""
+
+    records: dict[int, bytes] = Factory(dict)
+    end: int = 0
+
+    def add(self, record: bytes) -> None:
+        self.records[self.end] = record
+        self.end += len(record)
+
+
+class MemoryStore(MessageStore):
+    """Whole records in a dict, queues as lists of units, keys as lists of physical offsets by hash."""
+
+    def __init__(self, config: Config, clock: Clock, policy: FlushPolicy) -> None:
+        self._clock = clock
+        self._max_body_bytes = config.max_message_size
+        self._index_enabled = config.message_index_enable
+        self._store_host = _store_host(config)
+        self._log = _Log()
+        self._queues: dict[tuple[str, int], list[QueueUnit]] = {}
+        self._keys: dict[int, list[tuple[int, int]]] = {}
+        self._last_indexed = (0, 0)
+        self._open = False
+
+    async def open(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._open:
+            raise StoreError("the store is open already")
+        self._open = True
+
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        await trio.sleep_forever()
+
+    async def close(self) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.lowlevel.checkpoint()
+        self._open = False
+
+    def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
+        if not self._open:
+            raise StoreNotWritable("the store is closed")
+        checked = [self._checked(message) for message in messages]
+        now = self._clock.now_ms()
+        results: list[Appended] = []
+        records: list[bytes] = []
+        next_offsets: dict[tuple[str, int], int] = {}
+        physical_offset = self._log.end
+        for message in checked:
+            key = (message.topic, message.queue_id)
+            queued = message.sys_flag & TRANSACTION_MASK not in _UNQUEUED
+            offset = next_offsets.get(key, len(self._queues.get(key, ()))) if queued else 0
+            try:
+                record = pack(message, message_size(message), offset, physical_offset, now, self._store_host)
+            except StructError as error:
+                raise MessageIllegal(f"a number is out of its range: {error}") from error
+            if not -(2**63) <= message.tags_code < 2**63:
+                raise MessageIllegal(f"a tags code of {message.tags_code} is out of its range")
+            if queued:
+                next_offsets[key] = offset + 1
+            records.append(record)
+            results.append(Appended(offset, physical_offset, len(record), now))
+            physical_offset += len(record)
+        for message, record, at in zip(checked, records, results, strict=True):
+            self._keep(message, record, at)
+        return results
+
+    def _checked(self, message: PutMessage) -> PutMessage:
+        """The message with the store-host bit of this store. Raises MessageIllegal."""
+        sys_flag = message.sys_flag & ~STORE_HOST_V6 | (STORE_HOST_V6 if len(self._store_host) > 8 else 0)
+        born_bytes = 20 if sys_flag & BORN_HOST_V6 else 8
+        fault = topic_fault(message.topic)
+        if fault is None and not 0 <= message.queue_id <= _MAX_I32:
+            fault = f"the queue id {message.queue_id} is out of range"
+        if fault is None and len(message.body) > self._max_body_bytes:
+            fault = f"a body of {len(message.body)} bytes, at most {self._max_body_bytes} are allowed"
+        if fault is None and len(message.born_host) != born_bytes:
+            fault = f"a born host of {len(message.born_host)} bytes where the system flag says {born_bytes}"
+        if fault is not None:
+            raise MessageIllegal(fault)
+        message_size(message)
+        return msgspec.structs.replace(message, sys_flag=sys_flag)
+
+    def _keep(self, message: PutMessage, record: bytes, at: Appended) -> None:
+        self._log.add(record)
+        queue = self._queues.setdefault((message.topic, message.queue_id), [])
+        kind = message.sys_flag & TRANSACTION_MASK
+        if kind not in _UNQUEUED:
+            queue.append(QueueUnit(at.queue_offset, at.physical_offset, at.size_bytes, message.tags_code))
+        if self._index_enabled and kind != TRANSACTION_ROLLBACK:
+            keys = [message.properties.get(props.UNIQ_KEY, ""), *message.properties.get(props.KEYS, "").split(" ")]
+            for key in filter(None, keys):
+                self._keys.setdefault(index_hash(message.topic, key), []).append((at.store_timestamp_ms, at.physical_offset))
+                self._last_indexed = (at.store_timestamp_ms, at.physical_offset)
+
+    def is_settled(self, offset: int, level: Level) -> bool:
+        return offset <= self._log.end
+
+    async def settled(self, offset: int, level: Level) -> None:
+        if not self.is_settled(offset, level):
+            raise StoreError(f"offset {offset} is behind the end of the log, {self._log.end}")
+        await trio.lowlevel.checkpoint()
+
+    def read(
+        self, topic: str, queue_id: int, offset: int, limits: ReadLimits, unit_filter: UnitFilter | None, record_filter: RecordFilter | None
+    ) -> ReadResult:
+        units = self._queues.get((topic, queue_id))
+        if units is None:
+            return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
+        end = len(units)
+        if end == 0:
+            return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, end, [])
+        if offset < 0:
+            return ReadResult(ReadStatus.OFFSET_TOO_SMALL, 0, 0, end, [])
+        if offset == end:
+            return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, 0, end, [])
+        if offset > end:
+            return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, end, 0, end, [])
+        found: list[Buffer] = []
+        total = 0
+        at = offset
+        for unit in units[offset : offset + max(limits.max_scanned_units, limits.max_messages)]:
+            if found and (len(found) >= limits.max_messages or total + unit.size_bytes > limits.max_bytes):
+                break
+            at += 1
+            record = self._log.records[unit.physical_offset]
+            if (unit_filter is None or unit_filter(unit.tags_code)) and (record_filter is None or record_filter(record)):
+                found.append(record)
+                total += len(record)
+        return ReadResult(ReadStatus.FOUND if found else ReadStatus.NO_MATCHED_MESSAGE, at, 0, end, found, total)
+
+    def read_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueUnit]:
+        return self._queues.get((topic, queue_id), [])[offset : offset + count] if offset >= 0 and count > 0 else []
+
+    def read_record(self, physical_offset: int) -> Buffer | None:
+        return self._log.records.get(physical_offset)
+
+    def query_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, max_results: int) -> KeyMatches:
+        entries = self._keys.get(index_hash(topic, key), ())
+        offsets = sorted({offset for time_ms, offset in entries if begin_ms <= time_ms <= end_ms}, reverse=True)
+        return KeyMatches(offsets[: max(0, max_results)], *self._last_indexed)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        return 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        return len(self._queues.get((topic, queue_id), ()))
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary) -> int:
+        times = [self._time(unit) for unit in self._queues.get((topic, queue_id), ())]
+        if boundary is Boundary.LOWER:
+            return sum(time_ms < timestamp_ms for time_ms in times)
+        return max(0, sum(time_ms <= timestamp_ms for time_ms in times) - 1)
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        units = self._queues.get((topic, queue_id), ())
+        return self._time(units[offset]) if 0 <= offset < len(units) else -1
+
+    def _time(self, unit: QueueUnit) -> int:
+        return peek_store_timestamp(self._log.records[unit.physical_offset])
+
+    def queues(self) -> Mapping[str, Sequence[int]]:
+        found: dict[str, list[int]] = {}
+        for topic, queue_id in sorted(self._queues):
+            found.setdefault(topic, []).append(queue_id)
+        return found
+
+    def delete_topic(self, topic: str) -> None:
+        self._queues = {key: units for key, units in self._queues.items() if key[0] != topic}
+
+    def read_log(self, offset: int, max_bytes: int) -> Buffer:
+        found: list[bytes] = []
+        total = 0
+        while offset + total in self._log.records:
+            record = self._log.records[offset + total]
+            if found and total + len(record) > max_bytes:
+                break
+            found.append(record)
+            total += len(record)
+        return b"".join(found)
+
+    def statistics(self) -> StoreStatistics:
+        return StoreStatistics(
+            min_physical_offset=0,
+            max_physical_offset=self._log.end,
+            flushed_physical_offset=self._log.end,
+            queue_count=len(self._queues),
+            disk_bytes=0,
+            file_count=0,
+        )
+
+
+def _store_host(config: Config) -> bytes:
+    host = config.advertised_host
+    try:
+        return pack_host(host, config.listen_port)
+    except DecodeError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
+    except OSError as error:
+        raise ConfigError(f"the host {host!r} that clients are told cannot be resolved: {error}") from error
+    return pack_host(str(found[0][4][0]), config.listen_port)

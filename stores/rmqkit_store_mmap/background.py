@@ -1,0 +1,82 @@
+"""What runs beside the appends: the flush policy, flushing of queues and full index files, the checkpoint, indexing, the next segment."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from rmqkit.abc import FlushPolicy
+from rmqkit.errors import StoreNotWritable
+from rmqkit_store_mmap.commit_log import CommitLog
+from rmqkit_store_mmap.key_index import KeyIndex
+from rmqkit_store_mmap.queue_table import QueueTable
+
+_logger = logging.getLogger(__name__)
+
+_QUEUE_FLUSH_INTERVAL_S = 1.0
+#: Every so many rounds the queues are flushed whole (Java: flushConsumeQueueThoroughInterval, 60 s).
+_THOROUGH_ROUNDS = 60
+#: Indexing stays behind the appends so that it works in batches, and gives way after every batch.
+_INDEX_DELAY_S = 0.005
+_INDEX_BATCH = 128
+_INDEX_RETRY_S = 1.0
+
+WriteCheckpoint = Callable[[int | None], None]
+
+
+async def run(
+    log: CommitLog, queues: QueueTable, index: KeyIndex, policy: FlushPolicy, write_checkpoint: WriteCheckpoint, task_status: trio.TaskStatus[None]
+) -> None:
+    """Run until cancelled. A device that fails to flush stops the policy, not the store: reading goes on."""
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_run_policy, log, policy)
+        nursery.start_soon(_flush_queues, log, queues, index, write_checkpoint)
+        nursery.start_soon(_build_index, index)
+        nursery.start_soon(_prepare_segments, log)
+        task_status.started()
+
+
+async def _run_policy(log: CommitLog, policy: FlushPolicy, task_status: trio.TaskStatus[None]) -> None:
+    try:
+        await policy.run(log, log.flush_wanted, task_status)
+    except StoreNotWritable as error:
+        _logger.error("no message is taken any more: %s", error)
+
+
+async def _flush_queues(log: CommitLog, queues: QueueTable, index: KeyIndex, write_checkpoint: WriteCheckpoint) -> None:
+    """Every second flush queues with two pages to flush, every minute all of them, and write the checkpoint."""
+    rounds = 0
+    while True:
+        await trio.sleep(_QUEUE_FLUSH_INTERVAL_S)
+        rounds += 1
+        thorough = rounds % _THOROUGH_ROUNDS == 0
+        time_ms = log.last_time_ms if thorough else None
+        try:
+            await queues.flush(everything=thorough)
+            await index.flush_full()
+            await trio.to_thread.run_sync(write_checkpoint, time_ms)
+        except OSError as error:
+            _logger.error("queues or checkpoint were not flushed; a crash now means a longer recovery: %s", error)
+
+
+async def _build_index(index: KeyIndex) -> None:
+    while True:
+        await index.wanted.wait()
+        index.wanted = trio.Event()
+        await trio.sleep(_INDEX_DELAY_S)
+        while index.backlog:
+            try:
+                index.drain(_INDEX_BATCH)
+            except StoreNotWritable as error:
+                _logger.warning("%s; trying again", error)
+                await trio.sleep(_INDEX_RETRY_S)
+            await trio.lowlevel.checkpoint()
+
+
+async def _prepare_segments(log: CommitLog) -> None:
+    while True:
+        await log.next_wanted.wait()
+        log.next_wanted = trio.Event()
+        await log.prepare_next()

@@ -1,0 +1,254 @@
+"""The log: a row of segment files, one write position, one flushed position (Java: CommitLog, MappedFileQueue; store-format sheet, section 2)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import trio
+
+from rmqkit.abc import Buffer
+from rmqkit.errors import StoreCorrupt, StoreError, StoreNotWritable
+from rmqkit.protocol.record import BLANK_BYTES
+from rmqkit_store_mmap.disk import Disk, not_writable, zero_range
+from rmqkit_store_mmap.segment import Segment
+
+#: Disk is taken this far ahead of the write position: rarely enough to cost nothing, little enough not to be missed.
+ALLOCATION_STEP_BYTES = 32 * 1024 * 1024
+
+#: What one append puts into one segment: the segment, the log offset where it begins, the bytes.
+Chunk = tuple[Segment, int, Sequence[Buffer]]
+
+
+class CommitLog:
+    """All offsets are physical: bytes since the log began. `position` is the end of what is written, `flushed` of what is on the device.
+
+    `fault` is set for good once the device failed to flush: what it holds is then unknown, so nothing more is taken.
+    """
+
+    def __init__(self, directory: Path, segment_bytes: int, disk: Disk) -> None:
+        self.directory = directory
+        self.segment_bytes = segment_bytes
+        self.segments: dict[int, Segment] = {}
+        self.position = 0
+        self.flushed = 0
+        self.last_time_ms = 0
+        self.flushed_time_ms = 0
+        self.fault: str | None = None
+        self.next_wanted = trio.Event()
+        self._disk = disk
+        self._first = 0
+        self._new_files = False
+        self._flushing = trio.Lock()
+        self._wanted = trio.Event()
+        self._progress = trio.Event()
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Find and check the files. Raises StoreCorrupt naming a file of the wrong name or size, or one that is missing between two others."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.segments = {}
+        for base in checked_files(self.directory, self.segment_bytes):
+            self.segments[base] = Segment(self.directory, base, self.segment_bytes)
+        self._first = next(iter(self.segments), 0)
+        self.position = self.flushed = self._first
+
+    @property
+    def min_offset(self) -> int:
+        return self._first
+
+    def segment_at(self, offset: int) -> Segment | None:
+        return self.segments.get(offset - (offset - self._first) % self.segment_bytes)
+
+    def start_at(self, position: int) -> None:
+        """Take `position` as the end of the log: what lies behind becomes zeros or goes away. Raises OSError."""
+        for base in [base for base in self.segments if base > position]:
+            self.segments.pop(base).remove()
+        segment = self.segment_at(position)
+        if segment is not None:
+            zero_range(segment.open(), position - segment.base, self.segment_bytes)
+        self.position = self.flushed = position
+
+    def sync_range(self, start: int, end: int) -> None:
+        """Bring the files of [start, end] to the device: after a crash nobody knows what had got there. Raises OSError."""
+        for segment in self.segments.values():
+            if segment.stop > start and segment.base <= end:
+                self._disk.sync(segment.open())
+        self._disk.sync_path(self.directory)
+
+    def remove_unused(self) -> None:
+        """Delete files made ahead of need, as Java does before it stops. Raises OSError."""
+        for base in [base for base in self.segments if base >= self.position and base != self._first]:
+            self.segments.pop(base).remove()
+
+    def close(self) -> None:
+        for segment in self.segments.values():
+            segment.close()
+        self.segments = {}
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def segment_for_append(self) -> Segment:
+        """The segment at the write position, made when there is none. Raises StoreNotWritable."""
+        return self.segment_at(self.position) or self._make(self.position)
+
+    def room_end(self, segment: Segment) -> int:
+        """Up to where records may reach now; a blank record always fits behind."""
+        return segment.base + segment.allocated_bytes - BLANK_BYTES
+
+    def allocate(self, segment: Segment, position: int, size_bytes: int) -> int:
+        """Take disk for `size_bytes` and more at `position`; returns the new `room_end`. Raises StoreNotWritable."""
+        start = max(segment.allocated_bytes, position - segment.base)
+        needed = position - segment.base + size_bytes + BLANK_BYTES - start
+        try:
+            segment.allocate(self._disk, start, max(ALLOCATION_STEP_BYTES, needed))
+        except OSError as error:
+            raise not_writable(f"no disk for {segment.path}", error) from error
+        if segment.stop not in self.segments and (segment.size_bytes - segment.allocated_bytes) * 4 <= segment.size_bytes:
+            self.next_wanted.set()
+        return self.room_end(segment)
+
+    def next_segment(self, segment: Segment, size_bytes: int) -> Segment:
+        """The segment behind a full one, with disk for `size_bytes`. Raises StoreNotWritable."""
+        following = self.segments.get(segment.stop) or self._make(segment.stop)
+        if following.allocated_bytes < size_bytes + BLANK_BYTES:
+            self.allocate(following, following.base, size_bytes)
+        return following
+
+    async def prepare_next(self) -> None:
+        """Make the segment behind the current one in a worker thread, so that no append waits for it. Trouble is left to the append that needs it."""
+        current = self.segment_at(self.position)
+        if current is None or current.stop in self.segments:
+            return
+        segment = Segment(self.directory, current.stop, self.segment_bytes)
+        try:
+            await trio.to_thread.run_sync(segment.allocate, self._disk, 0, ALLOCATION_STEP_BYTES)
+        except OSError:
+            segment.close()
+            return
+        if segment.base in self.segments:
+            segment.close()
+        else:
+            self.segments[segment.base] = segment
+            self._new_files = True
+
+    def write(self, chunks: Iterable[Chunk], position: int, time_ms: int) -> None:
+        """Write what one append packed and move the write position. Raises StoreNotWritable, and then none of it can be found again."""
+        begun: list[Chunk] = []
+        try:
+            for chunk in chunks:
+                begun.append(chunk)
+                segment, start, parts = chunk
+                self._disk.write(segment.open(), parts, start - segment.base)
+        except OSError as error:
+            for segment, start, parts in begun:
+                with contextlib.suppress(OSError):
+                    os.pwrite(segment.open(), bytes(sum(map(len, parts))), start - segment.base)
+            raise not_writable(f"cannot write {begun[-1][0].path}", error) from error
+        self.position = position
+        self.last_time_ms = time_ms
+
+    def _make(self, base: int) -> Segment:
+        segment = Segment(self.directory, base, self.segment_bytes)
+        try:
+            segment.open()
+        except OSError as error:
+            raise not_writable(f"cannot make {segment.path}", error) from error
+        self.segments[base] = segment
+        self._new_files = True
+        return segment
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def record(self, offset: int, size_bytes: int) -> memoryview | None:
+        """A stretch of one segment, None when it is not (or no longer) there."""
+        if offset < self._first or size_bytes <= 0 or offset + size_bytes > self.position:
+            return None
+        segment = self.segment_at(offset)
+        if segment is None or offset + size_bytes > segment.stop:
+            return None
+        at = offset - segment.base
+        return segment.view()[at : at + size_bytes]
+
+    # --- flushing ----------------------------------------------------------------------------------------------------
+
+    @property
+    def written_offset(self) -> int:
+        return self.position
+
+    @property
+    def flushed_offset(self) -> int:
+        return self.flushed
+
+    async def flush(self) -> int:
+        """Bring everything written so far to the device (Flushable.flush). After a failure the log takes nothing more."""
+        async with self._flushing:
+            if self.fault is not None:
+                raise StoreNotWritable(self.fault)
+            target, time_ms = self.position, self.last_time_ms
+            if target > self.flushed:
+                dirty = [segment for segment in self.segments.values() if segment.stop > self.flushed and segment.base < target]
+                new_files, self._new_files = self._new_files, False
+                try:
+                    await trio.to_thread.run_sync(self._sync, [segment.open() for segment in dirty], new_files)
+                except OSError as error:
+                    refusal = not_writable(f"the device failed to flush {self.directory}", error)
+                    self.fault = str(refusal)
+                    self._wake()
+                    raise refusal from error
+                self.flushed, self.flushed_time_ms = target, time_ms
+                for segment in dirty:
+                    if segment.stop <= target:
+                        segment.release()
+            self._wake()
+            return self.flushed
+
+    def _sync(self, descriptors: Sequence[int], new_files: bool) -> None:
+        for fd in descriptors:
+            self._disk.sync(fd)
+        if new_files:
+            self._disk.sync_path(self.directory)
+
+    def _wake(self) -> None:
+        self._progress.set()
+        self._progress = trio.Event()
+
+    async def wait_flushed(self, offset: int) -> None:
+        """Wait until everything before `offset` is on the device. Raises StoreNotWritable when the device failed."""
+        while self.flushed < offset:
+            if self.fault is not None:
+                raise StoreNotWritable(self.fault)
+            if offset > self.position:
+                raise StoreError(f"offset {offset} is behind the end of the log, {self.position}")
+            self._wanted.set()
+            await self._progress.wait()
+
+    async def flush_wanted(self) -> None:
+        """Wait until somebody waits for a flush."""
+        await self._wanted.wait()
+        self._wanted = trio.Event()
+
+
+def checked_files(directory: Path, size_bytes: int) -> list[int]:
+    """Start offsets of a directory's files in order; a last file of no length is deleted, for a crash may leave one. Raises StoreCorrupt."""
+    found: list[int] = []
+    for path in sorted(directory.iterdir()):
+        if path.is_dir():
+            continue
+        if not (path.name.isascii() and path.name.isdigit()):
+            raise StoreCorrupt(f"{path} does not belong into a directory of files named by their start offset")
+        found.append(int(path.name))
+    for base, following in zip(list(found), [*found[1:], None], strict=False):
+        path = directory / f"{base:020d}"
+        length = path.stat().st_size
+        if length == 0 and following is None:
+            path.unlink()
+            found.pop()
+        elif length != size_bytes:
+            raise StoreCorrupt(f"{path} has {length} bytes, the settings say {size_bytes}")
+        elif following is not None and following != base + size_bytes:
+            raise StoreCorrupt(f"{path} is followed by offset {following}; the file of offset {base + size_bytes} is missing")
+    return found

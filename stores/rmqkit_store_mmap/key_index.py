@@ -1,0 +1,195 @@
+"""The row of index files (store-format sheet, section 4; Java: IndexService).
+
+Appends only note what to index; the entries are made in batches by a background task, before a query, and at close. After a crash what was
+noted is found again in the log.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+
+import trio
+
+from rmqkit.protocol.tags import absolute_hash, extend_hash
+from rmqkit_store_mmap.disk import Disk, not_writable
+from rmqkit_store_mmap.index_file import IndexFile
+
+#: Appended but not yet indexed messages; an append that finds more indexes them itself.
+MAX_BACKLOG = 16_384
+#: What to index of one message: hash of `topic#`, UNIQ_KEY, KEYS, physical offset, store time in ms.
+Note = tuple[int, str | None, str | None, int, int]
+
+_UNIQUE_KEY_LENGTH = 32
+_HEAD_LENGTH = 28
+_MAX_HEADS = 4096
+_PAIRS = {f"{number:02X}": extend_hash(0, f"{number:02X}") for number in range(256)}
+_POWER_32 = pow(31, _UNIQUE_KEY_LENGTH, 1 << 32)
+_POWER_4 = 31**4
+_POWER_2 = 31**2
+
+
+class KeyHasher:
+    """`absolute_hash(hash of topic#key)`, fast for the unique keys of clients.
+
+    Such a key has 32 hexadecimal digits, and those of one client and millisecond differ in the last four alone, so the hashes of beginnings are kept.
+    """
+
+    def __init__(self) -> None:
+        self._heads: dict[str, int] = {}
+        self._clients: dict[str, int] = {}
+
+    def unique(self, key_code: int, key: str) -> int:
+        head = self._heads.get(key[:_HEAD_LENGTH])
+        if head is None:
+            head = self._head(key[:_HEAD_LENGTH])
+        third, fourth = _PAIRS.get(key[28:30]), _PAIRS.get(key[30:])
+        if third is None or fourth is None or len(key) != _UNIQUE_KEY_LENGTH:
+            return absolute_hash(extend_hash(key_code, key))
+        return absolute_hash(key_code * _POWER_32 + head * _POWER_4 + third * _POWER_2 + fourth & 0xFFFFFFFF)
+
+    def _head(self, text: str) -> int:
+        client = text[:20]
+        code = self._clients.get(client)
+        if code is None:
+            if len(self._clients) >= _MAX_HEADS:
+                self._clients.clear()
+            code = self._clients[client] = extend_hash(0, client)
+        if len(self._heads) >= _MAX_HEADS:
+            self._heads.clear()
+        code = self._heads[text] = extend_hash(code, text[20:])
+        return code
+
+
+class KeyIndex:
+    """`backlog` is filled by appends. `next_offset` says from which log offset on a recovery has to index again."""
+
+    def __init__(self, directory: Path, slots: int, entries: int, disk: Disk) -> None:
+        self.backlog: deque[Note] = deque()
+        self.wanted = trio.Event()
+        self.next_offset = 0
+        self.full_time_ms = 0
+        self.directory = directory
+        self._slots = slots
+        self._entries = entries
+        self._disk = disk
+        self._files: list[IndexFile] = []
+        self._unflushed: list[IndexFile] = []
+        self._hasher = KeyHasher()
+
+    def load(self, crashed: bool, checkpoint_time_ms: int) -> None:
+        """Open the files; after a crash those that were not full and flushed are dropped (section 4.4). Raises StoreCorrupt, OSError."""
+        self._files = []
+        self.full_time_ms = checkpoint_time_ms
+        if not self.directory.is_dir():
+            return
+        for path in sorted(self.directory.iterdir()):
+            if not (path.is_file() and path.name.isascii() and path.name.isdigit()):
+                continue
+            if path.stat().st_size == 0:
+                path.unlink()
+                continue
+            file = IndexFile(path, self._slots, self._entries, self._disk)
+            if crashed and not (file.full and file.end_time_ms <= checkpoint_time_ms):
+                file.close()
+                path.unlink()
+                continue
+            self._files.append(file)
+        self.next_offset = self._files[-1].end_offset if self._files else 0
+
+    def forget_all(self) -> None:
+        """Delete all files: there is no log. Raises OSError."""
+        for file in self._files:
+            file.close()
+            file.path.unlink(missing_ok=True)
+        self._files = []
+        self.next_offset = 0
+
+    def note(self, key_code: int, unique_key: str | None, keys: str | None, physical_offset: int, time_ms: int) -> None:
+        """Remember a message; used by recovery. (MmapStore.append has these lines inline.) Raises StoreNotWritable."""
+        if unique_key or keys:
+            self.backlog.append((key_code, unique_key, keys, physical_offset, time_ms))
+            if len(self.backlog) >= MAX_BACKLOG:
+                self.drain(len(self.backlog))
+
+    def drain(self, count: int) -> None:
+        """Index up to `count` noted messages. Raises StoreNotWritable when the disk is full; what could not be indexed stays noted."""
+        backlog = self.backlog
+        unique = self._hasher.unique
+        touched = None
+        try:
+            for key_code, unique_key, keys, physical_offset, time_ms in tuple(islice(backlog, count)):
+                if unique_key:
+                    touched = self._file(time_ms)
+                    touched.put(unique(key_code, unique_key), physical_offset, time_ms)
+                if keys:
+                    for key in keys.split(" "):
+                        if key:
+                            touched = self._file(time_ms)
+                            touched.put(absolute_hash(extend_hash(key_code, key)), physical_offset, time_ms)
+                backlog.popleft()
+            if touched is not None:
+                touched.write_header()
+        except OSError as error:
+            raise not_writable(f"no disk for the index in {self.directory}", error) from error
+
+    def _file(self, now_ms: int) -> IndexFile:
+        if self._files and not self._files[-1].full:
+            return self._files[-1]
+        self.directory.mkdir(parents=True, exist_ok=True)
+        name = datetime.fromtimestamp(now_ms / 1000).strftime("%Y%m%d%H%M%S") + f"{now_ms % 1000:03d}"
+        last = self._files[-1] if self._files else None
+        if last is not None and name <= last.path.name:
+            name = f"{int(last.path.name) + 1:017d}"
+        file = IndexFile(self.directory / name, self._slots, self._entries, self._disk)
+        if last is not None:
+            last.write_header()
+            self._unflushed.append(last)
+            file.begin_time_ms = file.end_time_ms = last.end_time_ms
+            file.begin_offset = file.end_offset = last.end_offset
+        self._files.append(file)
+        return file
+
+    def find(self, key_code: int, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Physical offsets of records whose key hash matches, newest first, an offset perhaps twice; times to the second, generously."""
+        key_hash = absolute_hash(extend_hash(key_code, key))
+        for file in reversed(self._files):
+            if file.begin_time_ms <= end_ms and file.end_time_ms >= begin_ms:
+                yield from file.find(key_hash, begin_ms, end_ms)
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """Store time in ms and physical offset of the last record that was indexed."""
+        return (self._files[-1].end_time_ms, self._files[-1].end_offset) if self._files else (0, 0)
+
+    async def flush_full(self) -> bool:
+        """Bring files that became full to the device; returns whether `full_time_ms` moved. Raises OSError."""
+        moved = False
+        while self._unflushed:
+            file = self._unflushed[0]
+            await trio.to_thread.run_sync(file.sync)
+            await trio.to_thread.run_sync(self._disk.sync_path, self.directory)
+            self._unflushed.pop(0)
+            self.full_time_ms = max(self.full_time_ms, file.end_time_ms)
+            moved = True
+        return moved
+
+    def flush_all(self) -> None:
+        """Bring all files to the device. Raises OSError."""
+        for file in {*self._unflushed, *self._files[-1:]}:
+            file.write_header()
+            file.sync()
+        self._disk.sync_path(self.directory)
+        for file in self._unflushed:
+            self.full_time_ms = max(self.full_time_ms, file.end_time_ms)
+        self._unflushed = []
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+        self._files = []
+        self._unflushed = []
+        self.backlog.clear()

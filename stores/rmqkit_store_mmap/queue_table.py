@@ -1,0 +1,111 @@
+"""All consume queues of a store directory (Java: ConsumeQueueStore)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import trio
+
+from rmqkit.errors import MessageIllegal
+from rmqkit.model.names import topic_fault
+from rmqkit_store_mmap.consume_queue import UNIT_BYTES, ConsumeQueue, MappedFiles
+from rmqkit_store_mmap.disk import Disk
+
+#: A queue is flushed in passing once it has this many bytes to flush (Java: flushConsumeQueueLeastPages, 2 pages).
+_LEAST_BYTES = 2 * 4096
+MAX_QUEUE_ID = 0x7FFFFFFF
+
+
+class QueueTable:
+    """`by_key` maps (topic, queue id) to the queue. Files are `consumequeue/TOPIC/QUEUEID/`."""
+
+    def __init__(self, directory: Path, file_bytes: int, disk: Disk) -> None:
+        self.directory = directory
+        self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
+        self._file_bytes = -(-file_bytes // UNIT_BYTES) * UNIT_BYTES
+        self._disk = disk
+        self._mapped = MappedFiles()
+
+    def load(self, crashed: bool) -> None:
+        """Find all queues and their ends. Names that are no queue number are passed over, as Java does. Raises StoreCorrupt, OSError."""
+        self.by_key = {}
+        if not self.directory.is_dir():
+            return
+        for topic in sorted(self.directory.iterdir()):
+            for path in sorted(topic.iterdir()) if topic.is_dir() else []:
+                if path.is_dir() and path.name.isascii() and path.name.isdigit():
+                    self._new(topic.name, int(path.name)).load(crashed)
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self.by_key.get((topic, queue_id))
+
+    def make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made when there is none. Raises MessageIllegal for a name or number that cannot be one; nothing is written yet."""
+        queue = self.by_key.get((topic, queue_id))
+        if queue is not None:
+            return queue
+        fault = topic_fault(topic)
+        if fault is None and not 0 <= queue_id <= MAX_QUEUE_ID:
+            fault = f"the queue id {queue_id} is out of range"
+        if fault is not None:
+            raise MessageIllegal(fault)
+        return self._new(topic, queue_id)
+
+    def _new(self, topic: str, queue_id: int) -> ConsumeQueue:
+        directory = self.directory / topic / str(queue_id)
+        queue = ConsumeQueue(topic, queue_id, directory, self._file_bytes, self._disk, self._mapped)
+        self.by_key[topic, queue_id] = queue
+        return queue
+
+    def forget_queue(self, queue: ConsumeQueue) -> None:
+        """Delete a queue that a failed append made. Raises OSError."""
+        del self.by_key[queue.topic, queue.queue_id]
+        queue.destroy()
+
+    def forget_topic(self, topic: str) -> None:
+        """Delete all queues of a topic. Raises OSError."""
+        for key in [key for key in self.by_key if key[0] == topic]:
+            self.by_key.pop(key).destroy()
+        if topic_fault(topic) is None and (self.directory / topic).is_dir():
+            shutil.rmtree(self.directory / topic)
+
+    def forget_all(self) -> None:
+        """Delete all queues: there is no log (section 5.6). Raises OSError."""
+        for queue in self.by_key.values():
+            queue.destroy()
+        self.by_key = {}
+
+    def topics(self) -> Mapping[str, Sequence[int]]:
+        found: dict[str, list[int]] = {}
+        for topic, queue_id in sorted(self.by_key):
+            found.setdefault(topic, []).append(queue_id)
+        return found
+
+    @property
+    def max_physical(self) -> int:
+        """Log offset behind the last record any queue knows, -1 when none does (Java: dispatchFromPhyOffset)."""
+        return max((queue.max_physical for queue in self.by_key.values()), default=0) or -1
+
+    async def flush(self, everything: bool) -> None:
+        """Bring units to the device in a worker thread: all, or of the queues with two pages of them. Raises OSError, then what was flushed is not known."""
+        due: list[tuple[ConsumeQueue, int]] = []
+        paths: dict[Path, None] = {}
+        for queue in self.by_key.values():
+            waiting = queue.next_offset - queue.flushed_offset
+            if waiting > 0 and (everything or waiting * UNIT_BYTES >= _LEAST_BYTES):
+                due.append((queue, queue.next_offset))
+                paths.update(dict.fromkeys(queue.unflushed_files()))
+        if due:
+            await trio.to_thread.run_sync(self._sync, list(paths))
+            for queue, offset in due:
+                queue.flushed_offset = max(queue.flushed_offset, min(offset, queue.next_offset))
+
+    def _sync(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            self._disk.sync_path(path)
+
+    def unmap(self) -> None:
+        for queue in self.by_key.values():
+            queue.unmap()
