@@ -23,20 +23,26 @@ class JsonFile(Generic[T]):
         self.path = path
         self._backup = path.with_name(path.name + ".bak")
         self._kind = kind
+        self._broken = False
 
     def load(self) -> T | None:
-        """The table; None when neither the file nor its `.bak` exists. A broken file falls back to the `.bak`, a broken `.bak` raises ConfigError."""
+        """The table; None when neither the file nor its `.bak` holds anything. A broken file falls back to the `.bak`; without a whole one
+        ConfigError is raised."""
+        self._broken = False
         try:
             found = self._read(self.path)
         except DecodeError as error:
             _log.warning("%s cannot be read (%s), its backup is used", self.path, error)
-            found = None
+            self._broken, found = True, None
         if found is not None:
             return found
         try:
-            return self._read(self._backup)
+            found = self._read(self._backup)
         except DecodeError as error:
             raise ConfigError(f"{self.path} and its backup cannot be read: {error}; restore one of them or delete both") from error
+        if found is None and self._broken:
+            raise ConfigError(f"{self.path} cannot be read and has no backup; restore it, or delete it to start with an empty table")
+        return found
 
     def _read(self, path: Path) -> T | None:
         try:
@@ -63,9 +69,10 @@ class JsonFile(Generic[T]):
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if self.path.exists():
+        if self.path.exists() and not self._broken:
             os.replace(self.path, self._backup)
         os.replace(fresh, self.path)
+        self._broken = False
         directory = os.open(self.path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)

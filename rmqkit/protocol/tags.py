@@ -52,7 +52,8 @@ def extend_hash(code: int, text: str) -> int:
         code = code * _POWERS[_CHUNK] + sum(map(mul, units, _FACTORS[_CHUNK])) & _MASK
         units = units[_CHUNK:]
     length = len(units)
-    return code * _POWERS[length] + sum(map(mul, units, _FACTORS[length])) & _MASK
+    last: int = code * _POWERS[length] + sum(map(mul, units, _FACTORS[length])) & _MASK
+    return last
 
 
 def absolute_hash(code: int) -> int:

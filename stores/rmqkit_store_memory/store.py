@@ -173,7 +173,7 @@ class MemoryStore(MessageStore):
             if (unit_filter is None or unit_filter(unit.tags_code)) and (record_filter is None or record_filter(record)):
                 found.append(record)
                 total += len(record)
-        return ReadResult(ReadStatus.FOUND if found else ReadStatus.NO_MATCHED_MESSAGE, at, 0, end, found, total)
+        return ReadResult(ReadStatus.FOUND if found else ReadStatus.NO_MATCHED_MESSAGE, at, 0, end, found, len(found), total)
 
     def read_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueUnit]:
         return self._queues.get((topic, queue_id), [])[offset : offset + count] if offset >= 0 and count > 0 else []

@@ -69,7 +69,7 @@ class MmapStore(MessageStore):
 
     def __init__(self, config: Config, clock: Clock, policy: FlushPolicy, *, disk: Disk | None = None) -> None:
         self._root = config.root_path
-        self._disk = disk or Disk()
+        self.disk = disk or Disk()
         self._clock = clock
         self._policy = policy
         self._max_body_bytes = config.max_message_size
@@ -80,9 +80,9 @@ class MmapStore(MessageStore):
         self._long_way = BORN_HOST_V6 | STORE_HOST_V6 | TRANSACTION_PREPARED
         self._lock = DirectoryLock(self._root)
         self._abort = AbortMark(self._root)
-        self._log = CommitLog(config.commit_log_path, config.mapped_file_size_commit_log, self._disk)
-        self._queues = QueueTable(self._root / "consumequeue", config.mapped_file_size_consume_queue, self._disk)
-        self._index = KeyIndex(self._root / "index", config.max_hash_slot_num, config.max_index_num, self._disk)
+        self._log = CommitLog(config.commit_log_path, config.mapped_file_size_commit_log, self.disk)
+        self._queues = QueueTable(self._root / "consumequeue", config.mapped_file_size_consume_queue, self.disk)
+        self._index = KeyIndex(self._root / "index", config.max_hash_slot_num, config.max_index_num, self.disk)
         self._index_enabled = config.message_index_enable
         self._note = self._index.backlog.append if self._index_enabled else None
         self._checkpoint = Checkpoint(self._root / "checkpoint")
@@ -159,7 +159,7 @@ class MmapStore(MessageStore):
         checkpoint.log_time_ms = self._log.flushed_time_ms or checkpoint.log_time_ms
         checkpoint.queue_time_ms = queue_time_ms or checkpoint.queue_time_ms
         checkpoint.index_time_ms = self._index.full_time_ms
-        checkpoint.write(self._disk)
+        checkpoint.write(self.disk)
 
     # --- appending ---------------------------------------------------------------------------------------------------
 

@@ -54,7 +54,8 @@ class SendProcessor(BatchProcessor):
         self._broker = broker
         self._clock = broker.clock
         self._hooks: tuple[SendMessageHook, ...] = broker.registry.send_message_hooks
-        self._store_host = broker.store_host
+        # An offset message id with the store host in place; see protocol.message_id.
+        self._id_form = offset_message_id(broker.store_host, 0)[:-16] + "%016X"
         self._v6_bit = STORE_HOST_V6 if len(broker.store_host) > 8 else 0
         self._keys = UniqueKeys(broker.store_host[:4] if len(broker.store_host) == 8 else b"\x7f\x00\x00\x01")
         config = broker.config
@@ -270,7 +271,7 @@ class SendProcessor(BatchProcessor):
     def _success(self, prepared: _Prepared, landed: list[Appended], code: int) -> Answer:
         message, request = prepared.messages[0], prepared.request
         first = landed[0]
-        ids = ",".join([offset_message_id(self._store_host, at.physical_offset) for at in landed])
+        ids = self._id_form % first.physical_offset if len(landed) == 1 else ",".join([self._id_form % at.physical_offset for at in landed])
         if prepared.context is not None:
             self._after_hooks(prepared.context, code, None, ids, first.queue_offset)
         key = prepared.unique_key

@@ -1,0 +1,204 @@
+"""The client table: who is connected, and when a group is told to rebalance."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqkit.broker.clients import ClientTable, ConsumerGroup
+from rmqkit.model.subscription import BROADCASTING, CLUSTERING, ConsumerData, SubscriptionData, tag_subscription
+from rmqkit.testing.peer import FakePeer
+from tests.broker.kit import client
+
+
+def data(*topics: str, group: str = "g", **fields: str) -> ConsumerData:
+    return ConsumerData(group_name=group, subscription_data_set=[SubscriptionData(topic=topic) for topic in topics], **fields)
+
+
+class Table(ClientTable):
+    """A client table that notes whom it told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[str, list[str]]] = []
+        self.on_group_change.append(self._note)
+
+    def _note(self, group: ConsumerGroup) -> None:
+        self.told.append((group.name, group.client_ids()))
+
+
+@pytest.mark.row("S123", "S124")
+def test_first_registration_creates_the_group_and_is_a_change() -> None:
+    """A first heartbeat brings the group with its settings, member and subscriptions, and tells the listeners."""
+    table, member = Table(), client("c1")
+    assert table.register_consumer(data("T", message_model=CLUSTERING, consume_type="CONSUME_PASSIVELY"), member, notify=True)
+    group = table.consumers["g"]
+    assert (group.consume_type, group.message_model, group.broadcasting) == ("CONSUME_PASSIVELY", CLUSTERING, False)
+    assert group.members == {member.peer: member}
+    assert set(group.subscriptions) == {"T"}
+    assert table.told == [("g", ["c1"])]
+
+
+@pytest.mark.row("S124")
+def test_an_equal_heartbeat_is_no_change() -> None:
+    """The same client with the same topics renews its time and tells nobody."""
+    table, peer = Table(), FakePeer()
+    table.register_consumer(data("T"), client("c1", peer, seen_ms=1), notify=True)
+    table.told.clear()
+    assert not table.register_consumer(data("T"), client("c1", peer, seen_ms=2), notify=True)
+    assert table.told == []
+    assert table.consumers["g"].members[peer].last_seen_ms == 2
+
+
+@pytest.mark.row("S124")
+def test_a_second_connection_is_a_change() -> None:
+    """A new connection tells the group, itself included, once."""
+    table = Table()
+    table.register_consumer(data("T"), client("c1"), notify=True)
+    assert table.register_consumer(data("T"), client("c2"), notify=True)
+    assert table.told == [("g", ["c1"]), ("g", ["c1", "c2"])]
+
+
+@pytest.mark.row("S124")
+def test_topics_added_or_removed_are_a_change() -> None:
+    """The last heartbeat's set of topics becomes the group's, and a difference is a change."""
+    table, member = Table(), client()
+    table.register_consumer(data("A"), member, notify=True)
+    assert table.register_consumer(data("A", "B"), member, notify=True)
+    assert set(table.consumers["g"].subscriptions) == {"A", "B"}
+    assert table.register_consumer(data("B"), member, notify=True)
+    assert set(table.consumers["g"].subscriptions) == {"B"}
+    assert len(table.told) == 3
+
+
+@pytest.mark.row("S124")
+def test_a_changed_expression_alone_is_no_change() -> None:
+    """A newer version of a known topic's expression is taken over silently."""
+    table, member = Table(), client()
+    old, new = tag_subscription("T", "A", 1), tag_subscription("T", "B", 2)
+    table.register_consumer(ConsumerData(group_name="g", subscription_data_set=[old]), member, notify=True)
+    assert not table.register_consumer(ConsumerData(group_name="g", subscription_data_set=[new]), member, notify=True)
+    assert table.subscription("g", "T") == new
+    assert len(table.told) == 1
+
+
+def test_an_older_subscription_version_is_ignored() -> None:
+    """A heartbeat with an older version of an expression, from a client that lags behind, does not undo the newer one."""
+    table = Table()
+    new, old = tag_subscription("T", "B", 2), tag_subscription("T", "A", 1)
+    table.register_consumer(ConsumerData(group_name="g", subscription_data_set=[new]), client("c1"), notify=True)
+    table.register_consumer(ConsumerData(group_name="g", subscription_data_set=[old]), client("c2"), notify=True)
+    assert table.subscription("g", "T") == new
+
+
+def test_without_notify_nobody_is_told_but_the_change_is_reported() -> None:
+    """A group with notifications switched off changes quietly."""
+    table = Table()
+    assert table.register_consumer(data("T"), client(), notify=False)
+    assert table.told == []
+
+
+def test_null_subscriptions_are_no_subscriptions() -> None:
+    """The Go client sends null in place of an empty set."""
+    table = Table()
+    table.register_consumer(ConsumerData(group_name="g", subscription_data_set=None), client(), notify=True)
+    assert table.consumers["g"].subscriptions == {}
+
+
+def test_settings_missing_from_a_heartbeat_stay_as_they_were() -> None:
+    """A heartbeat without a message model does not turn a broadcasting group into something else."""
+    table, member = Table(), client()
+    table.register_consumer(data("T", message_model=BROADCASTING), member, notify=True)
+    nothing = ConsumerData(group_name="g", message_model=None, consume_type=None, consume_from_where=None, subscription_data_set=[])
+    table.register_consumer(nothing, member, notify=True)
+    assert table.consumers["g"].broadcasting
+
+
+@pytest.mark.row("S125")
+def test_unregistering_a_consumer_tells_those_that_stay() -> None:
+    """One of two members leaves: the other is told; the last leaves: the group is gone and nobody is told."""
+    table = Table()
+    table.register_consumer(data("T"), client("c1"), notify=True)
+    table.register_consumer(data("T"), client("c2"), notify=True)
+    table.told.clear()
+    table.unregister("c1", None, "g", notify=True)
+    assert table.told == [("g", ["c2"])]
+    table.unregister("c2", None, "g", notify=True)
+    assert table.consumers == {}
+    assert len(table.told) == 1
+
+
+def test_unregistering_what_is_not_there_changes_nothing() -> None:
+    """An unknown client, group or producer group is ignored."""
+    table = Table()
+    table.register_consumer(data("T"), client("c1"), notify=False)
+    table.register_producer("p", client("c1"))
+    table.unregister("nobody", "p", "g", notify=True)
+    table.unregister("c1", "other", "other", notify=True)
+    assert (list(table.producers), list(table.consumers), table.told) == (["p"], ["g"], [])
+
+
+@pytest.mark.row("S127")
+def test_producers_come_and_go_by_group() -> None:
+    """A producer group holds its clients by connection and vanishes with the last."""
+    table = Table()
+    first, second = client("c1"), client("c2")
+    table.register_producer("p", first)
+    table.register_producer("p", second)
+    assert list(table.producers["p"].values()) == [first, second]
+    table.unregister("c1", "p", None, notify=True)
+    assert list(table.producers["p"].values()) == [second]
+    table.unregister("c2", "p", None, notify=True)
+    assert table.producers == {}
+
+
+@pytest.mark.row("S091")
+def test_a_dropped_connection_takes_all_its_clients_with_it() -> None:
+    """A closed connection leaves every producer and consumer group at once; groups with members left are told."""
+    table, gone = Table(), FakePeer()
+    for group in ("g", "h"):
+        table.register_consumer(data("T", group=group), client("c1", gone), notify=False)
+        table.register_producer(group, client("c1", gone))
+    stays = client("c2")
+    table.register_consumer(data("T"), stays, notify=False)
+    table.register_producer("g", stays)
+    table.drop_peer(gone)
+    assert table.producers == {"g": {stays.peer: stays}}
+    assert list(table.consumers) == ["g"]
+    assert table.told == [("g", ["c2"])]
+    table.drop_peer(gone)
+    assert len(table.told) == 1
+
+
+@pytest.mark.row("S295")
+def test_silent_peers_are_those_past_the_time_out() -> None:
+    """A client is silent once more than the time-out has passed since its last heartbeat, whether it produces or consumes."""
+    table = Table()
+    producer, consumer, alive = client("p", seen_ms=1_000), client("c", seen_ms=1_000), client("a", seen_ms=1_001)
+    table.register_producer("p", producer)
+    table.register_producer("p", alive)
+    table.register_consumer(data("T"), consumer, notify=False)
+    assert table.silent_peers(121_000, 120_000) == set()
+    assert table.silent_peers(121_001, 120_000) == {producer.peer, consumer.peer}
+
+
+@pytest.mark.row("S122")
+def test_clients_are_found_by_id() -> None:
+    """A client id finds its connection among producers and consumers alike."""
+    table = Table()
+    producer, consumer = client("p"), client("c")
+    table.register_producer("p", producer)
+    table.register_consumer(data("T"), consumer, notify=False)
+    assert table.find("p") is producer
+    assert table.find("c") is consumer
+    assert table.find("x") is None
+
+
+def test_groups_that_consume_a_topic() -> None:
+    """The groups whose subscriptions hold the topic, and their subscription."""
+    table = Table()
+    table.register_consumer(data("T"), client("1"), notify=False)
+    table.register_consumer(data("T", "U", group="h"), client("2"), notify=False)
+    assert table.groups_consuming("T") == ["g", "h"]
+    assert table.groups_consuming("U") == ["h"]
+    assert table.subscription("g", "U") is None
+    assert table.subscription("nobody", "T") is None

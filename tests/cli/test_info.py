@@ -1,0 +1,79 @@
+"""`rmqkit plugins`, `rmqkit config`, `rmqkit topic`, help and version."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rmqkit import __version__
+from tests.cli.conftest import Ready, Run
+
+
+def test_plugins_lists_what_each_brings(rmqkit: Run) -> None:
+    """Name, package, version, what it registers, enabled or not."""
+    result = rmqkit("plugins", "--json", "--set", "disabledPlugins=delay")
+    assert result.returncode == 0, result.stderr
+    plugins = {plugin["name"]: plugin for plugin in json.loads(result.stdout)}
+    assert plugins["mmap"]["registers"] == ["store: mmap"]
+    assert plugins["mmap"]["package"] == "rmqkit"
+    assert plugins["mmap"]["version"] == __version__
+    assert plugins["delay"] == {"name": "delay", "package": "rmqkit", "version": __version__, "enabled": False, "registers": []}
+    table = rmqkit("plugins")
+    assert table.stdout.splitlines()[0].split() == ["NAME", "PACKAGE", "VERSION", "ENABLED", "REGISTERS"]
+
+
+def test_config_names_the_source_of_every_value(rmqkit: Run, tmp_path: Path) -> None:
+    """Defaults < file < environment < command line."""
+    (tmp_path / "broker.conf").write_text("brokerName=from-file\nregionId=from-file\ndefaultTopicQueueNums=3\n")
+    result = rmqkit(
+        "config", "--json", "--config", "broker.conf", "--set", "brokerName=from-flag", env={"RMQKIT_REGION_ID": "from-env", "RMQKIT_BROKER_NAME": "no"}
+    )
+    assert result.returncode == 0, result.stderr
+    values = json.loads(result.stdout)
+    assert values["brokerName"] == {"value": "from-flag", "source": "command line"}
+    assert values["regionId"] == {"value": "from-env", "source": "environment"}
+    assert values["defaultTopicQueueNums"] == {"value": 3, "source": "file broker.conf"}
+    assert values["listenPort"] == {"value": 10911, "source": "default"}
+
+
+def test_topics_are_created_shown_and_deleted(rmqkit: Run, server: Ready) -> None:
+    """The life of a topic through the command line, with --json on every read."""
+    namesrv = ("--namesrv", server.where["namesrv"])
+    created = rmqkit("topic", "create", "Mine", "--queues", "3", *namesrv)
+    assert (created.returncode, created.stdout) == (0, "topic Mine created on broker-a\n"), created.stderr
+    # The broker tells the name server of the new topic by itself; a send waits for it no longer than the client's retries.
+    assert rmqkit("send", "Mine", "x", *namesrv).returncode == 0
+    route = json.loads(rmqkit("topic", "route", "Mine", *namesrv, "--json").stdout)
+    assert [(queue["brokerName"], queue["readQueueNums"]) for queue in route["queueDatas"]] == [("broker-a", 3)]
+    assert "Mine" in json.loads(rmqkit("topic", "list", *namesrv, "--json").stdout)
+    stats = json.loads(rmqkit("topic", "stats", "Mine", *namesrv, "--json").stdout)
+    assert [queue["queueId"] for queue in stats] == [0, 1, 2]
+    assert sum(queue["maxOffset"] for queue in stats) == 1
+    assert rmqkit("topic", "delete", "Mine", *namesrv).returncode == 0
+    gone = rmqkit("topic", "stats", "Mine", *namesrv)
+    assert gone.returncode == 1
+    assert "Mine" in gone.stderr
+    assert rmqkit("topic", "delete", "Mine", *namesrv).returncode == 1
+
+
+def test_topic_list_hides_system_topics_unless_asked(rmqkit: Run, server: Ready) -> None:
+    """TBW102 and its kin are there with --all."""
+    namesrv = ("--namesrv", server.where["namesrv"])
+    assert "TBW102" not in rmqkit("topic", "list", *namesrv).stdout
+    assert "TBW102" in rmqkit("topic", "list", "--all", *namesrv).stdout
+
+
+def test_a_bad_topic_name_is_refused(rmqkit: Run, server: Ready) -> None:
+    """Path parts never get anywhere."""
+    result = rmqkit("topic", "create", "../evil", "--namesrv", server.where["namesrv"])
+    assert result.returncode == 1
+    assert "characters besides letters" in result.stderr
+
+
+def test_help_and_version(rmqkit: Run) -> None:
+    """Every verb is listed."""
+    assert rmqkit("--version").stdout == f"rmqkit {__version__}\n"
+    shown = rmqkit("--help").stdout
+    for verb in ("serve", "namesrv", "broker", "send", "consume", "topic", "plugins", "config", "demo"):
+        assert f" {verb} " in shown
+    assert rmqkit("nonsense").returncode == 2

@@ -1,0 +1,107 @@
+"""`rmqkit serve`, `namesrv` and `broker`."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Ready, Run, Start
+
+
+def test_sigterm_stops_a_server_with_exit_code_zero(server: Ready) -> None:
+    """Graceful stop."""
+    assert server.stop() == 0
+
+
+def test_the_data_folder_is_rocketmqs_layout_and_survives_a_restart(start: Start, rmqkit: Run, tmp_path: Path) -> None:
+    """--data is storePathRootDir: commitlog/ and the rest right in it, no abort file after a clean stop, messages there after the next start."""
+    words = ("serve", "--data", "data", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--set", "mappedFileSizeCommitLog=16777216")
+    first = start(*words)
+    assert rmqkit("send", "Kept", "hello", "--namesrv", first.where["namesrv"]).returncode == 0
+    assert (tmp_path / "data" / "abort").exists()
+    assert first.stop() == 0
+    data = tmp_path / "data"
+    assert [path.name for path in (data / "commitlog").iterdir()] == ["00000000000000000000"]
+    assert (data / "consumequeue" / "Kept").is_dir()
+    assert (data / "config" / "topics.json").is_file()
+    assert not (data / "abort").exists()
+    second = start(*words)
+    consumed = rmqkit("consume", "Kept", "--namesrv", second.where["namesrv"])
+    assert "hello" in consumed.stdout
+    assert second.stop() == 0
+
+
+def test_name_server_and_broker_run_apart(start: Start, rmqkit: Run) -> None:
+    """`rmqkit namesrv` and `rmqkit broker` do together what `serve` does; a broker that stops leaves the routes at once."""
+    namesrv = start("namesrv", "--listen", "127.0.0.1:0")
+    address = namesrv.where["namesrv"]
+    broker = start("broker", "--data", "data", "--namesrv", address, "--broker", "127.0.0.1:0", "--set", "store=memory")
+    assert rmqkit("send", "Apart", "x", "--namesrv", address).returncode == 0
+    assert broker.stop() == 0
+    after = rmqkit("topic", "route", "Apart", "--namesrv", address)
+    assert after.returncode == 1
+    assert "no route" in after.stderr
+    assert namesrv.stop() == 0
+
+
+def test_a_taken_port_is_named_with_the_next_step(server: Ready, rmqkit: Run) -> None:
+    """Exit 2, one line."""
+    result = rmqkit("serve", "--data", "other", "--namesrv", "127.0.0.1:0", "--broker", server.where["broker"], "--set", "store=memory")
+    assert result.returncode == 2
+    assert f"cannot listen on {server.where['broker']}" in result.stderr
+    assert "choose another port" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_second_broker_on_one_folder_is_refused(start: Start, rmqkit: Run, tmp_path: Path) -> None:
+    """The lock is taken before anything else is touched."""
+    words = ("serve", "--data", "data", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--set", "mappedFileSizeCommitLog=16777216")
+    first = start(*words)
+    second = rmqkit(*words)
+    assert second.returncode == 1
+    assert "data" in second.stderr
+    assert "Traceback" not in second.stderr
+    assert first.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("serve", "--broker", "nowhere"), "HOST:PORT"),
+        (("serve", "--set", "flushDiskType"), "KEY=VALUE"),
+        (("serve", "--set", "flushDiskType=SOMETIMES"), "ASYNC_FLUSH or SYNC_FLUSH"),
+        (("serve", "--set", "aclEnable=true"), "aclEnable"),
+        (("serve", "--set", "store=tape"), "no plugin brings 'tape'"),
+        (("serve", "--config", "missing.toml"), "missing.toml"),
+        (("serve", "--set", "disabledPlugins=nobody"), "nobody"),
+    ],
+)
+def test_wrong_words_and_settings_exit_with_2_and_name_the_fault(rmqkit: Run, words: tuple[str, ...], shown: str) -> None:
+    """Nothing starts."""
+    result = rmqkit(*words)
+    assert result.returncode == 2
+    assert shown in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_unknown_setting_warns_and_the_server_starts(start: Start, rmqkit: Run) -> None:
+    """The warning offers the spelling that was meant."""
+    result = rmqkit("config", "--set", "flushdisktype=SYNC_FLUSH", "--set", "whatever=1")
+    assert result.returncode == 0
+    assert "did you mean 'flushDiskType'" in result.stderr
+    assert "whatever" in result.stderr
+
+
+@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x10\x00\xff\xff\xff" + b"x" * 16, struct.pack(">i", -1) * 4, b"\x16\x03\x01" * 9])
+def test_garbage_closes_one_connection_and_harms_nothing(server: Ready, rmqkit: Run, garbage: bytes) -> None:
+    """Both the name server and the broker go on serving others."""
+    for key in ("namesrv", "broker"):
+        host, port = server.where[key].rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=30) as connection:
+            connection.sendall(garbage)
+            connection.settimeout(30)
+            assert connection.recv(100) == b""
+    assert rmqkit("send", "Fine", "x", "--namesrv", server.where["namesrv"]).returncode == 0

@@ -1,0 +1,159 @@
+"""A network in memory and servers that do what a test says. Runs under trio and asyncio; nothing waits for real time under trio."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from typing import Any, TypeVar
+
+import anyio
+import pytest
+import trio.testing
+from anyio.abc import ByteStream, TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from rmqkit.protocol.command import Command
+from rmqkit.protocol.frame import FrameDecoder, encode
+
+T = TypeVar("T")
+
+on_both_backends = pytest.mark.parametrize("backend", ["trio", "asyncio"])
+
+
+def run(backend: str, function: Callable[[], Awaitable[T]]) -> T:
+    """Run a test body under a backend; under trio the clock jumps as soon as everybody waits."""
+    options: dict[str, Any] = {"clock": trio.testing.MockClock(autojump_threshold=0)} if backend == "trio" else {}
+    return anyio.run(function, backend=backend, backend_options=options)
+
+
+class PipeStream(ByteStream):
+    """One end of a pipe. `limit` chunks fit before a sender waits."""
+
+    def __init__(self, sending: MemoryObjectSendStream[bytes], receiving: MemoryObjectReceiveStream[bytes]) -> None:
+        self._sending = sending
+        self._receiving = receiving
+        self._rest = b""
+        self.sent_chunks = 0
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        data = self._rest or await self._receiving.receive()
+        self._rest = data[max_bytes:]
+        return data[:max_bytes]
+
+    async def send(self, item: bytes) -> None:
+        self.sent_chunks += 1
+        await self._sending.send(bytes(item))
+
+    async def send_eof(self) -> None:
+        self._sending.close()
+
+    async def aclose(self) -> None:
+        self._sending.close()
+        self._receiving.close()
+        await anyio.lowlevel.checkpoint()
+
+
+def pipe(limit: float = math.inf) -> tuple[PipeStream, PipeStream]:
+    there = anyio.create_memory_object_stream[bytes](limit)
+    back = anyio.create_memory_object_stream[bytes](limit)
+    return PipeStream(there[0], back[1]), PipeStream(back[0], there[1])
+
+
+#: What a server does with a request: a command or raw bytes to send, or None.
+Reaction = Command | bytes | None
+Script = Callable[[Command], "Reaction | Awaitable[Reaction]"]
+
+
+class FakeServer:
+    """Answers each request by its script, each in a task of its own; remembers what it got and its open streams."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.requests: list[Command] = []
+        self.streams: list[ByteStream] = []
+        self._came = anyio.Event()
+
+    async def await_requests(self, count: int) -> None:
+        """Until so many requests have come altogether."""
+        while len(self.requests) < count:
+            self._came = anyio.Event()
+            await self._came.wait()
+
+    def seen(self, code: int) -> list[Command]:
+        """The requests of one code, in order."""
+        return [request for request in self.requests if request.code == code]
+
+    async def serve(self, stream: ByteStream) -> None:
+        self.streams.append(stream)
+        decoder = FrameDecoder()
+        writing = anyio.Lock()
+        async with stream, anyio.create_task_group() as group:
+            try:
+                while True:
+                    for command in decoder.feed(await stream.receive()):
+                        self.requests.append(command)
+                        self._came.set()
+                        group.start_soon(self._react, stream, command, writing)
+            except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                group.cancel_scope.cancel()
+
+    async def _react(self, stream: ByteStream, command: Command, writing: anyio.Lock) -> None:
+        reaction = self.script(command)
+        if isawaitable(reaction):
+            reaction = await reaction
+        if isinstance(reaction, Command):
+            reaction = encode(reaction)
+        if reaction is not None:
+            try:
+                async with writing:
+                    await stream.send(reaction)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                return
+
+    async def hang_up(self) -> None:
+        """Close all open connections."""
+        for stream in self.streams:
+            await stream.aclose()
+        self.streams.clear()
+
+
+class Network:
+    """Addresses and the servers behind them; give its `connect` to a pool or a client. `async with Network() as network:`"""
+
+    def __init__(self) -> None:
+        self.servers: dict[str, FakeServer] = {}
+        self.connects: list[str] = []
+        self.gate: anyio.Event | None = None
+        self._group: TaskGroup = anyio.create_task_group()
+
+    async def __aenter__(self) -> Network:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        self._group.cancel_scope.cancel()
+        return await self._group.__aexit__(*error)
+
+    def add(self, address: str, script: Script) -> FakeServer:
+        self.servers[address] = server = FakeServer(script)
+        return server
+
+    async def connect(self, host: str, port: int, timeout_ms: int) -> ByteStream:
+        address = f"{host}:{port}"
+        self.connects.append(address)
+        if self.gate is not None:
+            with anyio.fail_after(timeout_ms / 1000):
+                await self.gate.wait()
+        server = self.servers.get(address)
+        if server is None:
+            raise ConnectionRefusedError("connection refused")
+        near, far = pipe()
+        self._group.start_soon(server.serve, far)
+        return near
+
+
+async def settled() -> None:
+    """Let every other task run until it waits; under asyncio a number of rounds that is enough for the pipes here."""
+    for _ in range(50):
+        await anyio.lowlevel.checkpoint()

@@ -1,0 +1,197 @@
+"""The client itself: name servers, heartbeats, membership, lifetime."""
+
+from __future__ import annotations
+
+import os
+
+import anyio
+import msgspec
+import pytest
+
+from rmqkit.client import Client, ClientError, NameServersUnreachable
+from rmqkit.client.settings import ClientSettings, parse_name_servers
+from rmqkit.errors import BrokerError, ConfigError
+from rmqkit.model.subscription import HeartbeatData
+from rmqkit.protocol.codes import RequestCode, SerializeType
+from rmqkit.protocol.command import answer, request
+from rmqkit.protocol.frame import encode
+from rmqkit.protocol.headers import UnregisterClientRequestHeader
+from tests.client.cluster import NAMESRV, FakeCluster, cluster
+from tests.client.fakes import Network, on_both_backends, run, settled
+
+
+def test_name_server_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`;` (and `,`) lists, several texts, the environment; naming none is an error that says how."""
+    assert parse_name_servers("a:1; b:2;a:1") == ("a:1", "b:2")
+    assert parse_name_servers(["a:1", "b:2,c:3"]) == ("a:1", "b:2", "c:3")
+    monkeypatch.setenv("NAMESRV_ADDR", "x:9876;y:9876")
+    assert parse_name_servers(None) == ("x:9876", "y:9876")
+    monkeypatch.delenv("NAMESRV_ADDR")
+    with pytest.raises(ConfigError, match="NAMESRV_ADDR"):
+        Client()
+
+
+def test_client_id_and_serialize_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ip@pid#nanos`; the environment's serialize type; a wrong one is refused."""
+    monkeypatch.setenv("ROCKETMQ_SERIALIZE_TYPE", "rocketmq")
+    settings = ClientSettings(name_servers=("a:1",), ip="10.0.0.7")
+    assert settings.effective_client_id.startswith(f"10.0.0.7@{os.getpid()}#")
+    assert settings.effective_client_id == settings.effective_client_id
+    assert settings.serialize_type is SerializeType.ROCKETMQ
+    assert Client("a:1", client_id="me").client_id == "me"
+    monkeypatch.setenv("ROCKETMQ_SERIALIZE_TYPE", "XML")
+    with pytest.raises(ConfigError, match="XML"):
+        Client("a:1")
+
+
+@on_both_backends
+def test_another_name_server_is_tried(backend: str) -> None:
+    """It sticks to one that answers; when none does, the error lists what was tried and why it failed."""
+
+    async def body() -> None:
+        async with Network() as network:
+            FakeCluster(network, "a").topics = {"T": {"broker-a": 1}}
+            async with Client(f"dead:1;{NAMESRV};dead:2", connect=network.connect) as client:
+                for _ in range(5):
+                    assert await client.admin.route("T") is not None
+                assert len(network.connects) <= 3
+                del network.servers[NAMESRV]
+            async with Client(f"dead:1;{NAMESRV}", connect=network.connect) as client:
+                with pytest.raises(NameServersUnreachable, match="port 9876 is usual") as caught:
+                    await client.admin.topics()
+                assert "dead:1: connection refused" in str(caught.value)
+                assert f"{NAMESRV}: connection refused" in str(caught.value)
+
+    run(backend, body)
+
+
+@on_both_backends
+def test_a_broker_named_as_name_server_is_recognised(backend: str) -> None:
+    """REQUEST_CODE_NOT_SUPPORTED comes with the question behind it."""
+
+    async def body() -> None:
+        async with cluster() as (fake, client):
+            fake.overrides[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda command: answer(command, 3, "request type 105 not supported")
+            with pytest.raises(BrokerError, match="a broker where a name server was meant"):
+                await client.admin.route("T")
+
+    run(backend, body)
+
+
+@on_both_backends
+def test_heartbeats_name_all_groups(backend: str) -> None:
+    """Every known broker hears of producers, consumers and their subscriptions; new groups and brokers are told at once."""
+
+    async def body() -> None:
+        async with cluster("ab", client_id="me") as (fake, client):
+            async with client.producer("pg") as producer, client.pull_consumer("cg") as consumer:
+                await producer.queues("T")
+                (queue, *_) = await consumer.queues("T")
+                await consumer.pull(queue, 0, expression="A || B")
+                await settled()
+                for broker in fake.brokers.values():
+                    beat = msgspec.json.decode(broker.server.seen(RequestCode.HEART_BEAT)[-1].body, type=HeartbeatData)
+                    assert beat.client_id == "me"
+                    assert [data.group_name for data in beat.producer_data_set or []] == ["pg"]
+                    (data,) = beat.consumer_data_set or []
+                    assert (data.group_name, data.consume_type) == ("cg", "CONSUME_ACTIVELY")
+                    (subscription,) = data.subscription_data_set or []
+                    assert (subscription.topic, subscription.tags_set, len(subscription.code_set)) == ("T", ["A", "B"], 2)
+            farewells = fake.brokers["broker-a"].server.seen(RequestCode.UNREGISTER_CLIENT)
+            headers = [command.header(UnregisterClientRequestHeader) for command in farewells]
+            assert [(header.client_id, header.producer_group, header.consumer_group) for header in headers] == [
+                ("me", None, "cg"),
+                ("me", "pg", None),
+            ]
+
+    run(backend, body)
+
+
+def test_heartbeats_and_routes_repeat() -> None:
+    """Every 30 s each, and a failing broker or name server does not end the loops."""
+
+    async def body() -> None:
+        async with cluster() as (fake, client), client.producer("pg") as producer:
+            await producer.send("T", b"x")
+            broker = fake.brokers["broker-a"].server
+            await settled()
+            beats, looks = len(broker.seen(RequestCode.HEART_BEAT)), len(fake.namesrv.requests)
+            assert beats == 1
+            await anyio.sleep(95)
+            assert len(broker.seen(RequestCode.HEART_BEAT)) == beats + 3
+            assert len(fake.namesrv.requests) == looks + 3
+            servers = dict(fake.network.servers)
+            fake.network.servers.clear()
+            await broker.hang_up()
+            await fake.namesrv.hang_up()
+            await anyio.sleep(100)
+            fake.network.servers.update(servers)
+            await anyio.sleep(60)
+            assert len(broker.seen(RequestCode.HEART_BEAT)) > beats + 3
+            await producer.send("T", b"y")
+
+    run("trio", body)
+
+
+@on_both_backends
+def test_brokers_ask_and_are_answered(backend: str) -> None:
+    """NOTIFY_CONSUMER_IDS_CHANGED is taken silently, what is not served is said to be so."""
+
+    async def body() -> None:
+        async with cluster() as (fake, client), client.producer("pg") as producer:
+            await producer.send("T", b"x")
+            broker = fake.brokers["broker-a"].server
+            fake.brokers["broker-a"].overrides[3] = lambda command: None
+            await broker.streams[0].send(encode(request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, oneway=True)))
+            await broker.streams[0].send(encode(request(RequestCode.GET_CONSUMER_RUNNING_INFO, opaque=77)))
+            await settled()
+            (response,) = [command for command in broker.requests if command.is_response]
+            assert (response.code, response.opaque) == (3, 77)
+
+    run(backend, body)
+
+
+@on_both_backends
+def test_lifetime(backend: str) -> None:
+    """Errors of the body pass through as they are; cancellation too; use outside of the block is explained; it can be opened again."""
+
+    async def body() -> None:
+        async with Network() as network:
+            FakeCluster(network, "a").topics = {"T": {"broker-a": 1}}
+            client = Client(NAMESRV, connect=network.connect)
+            with pytest.raises(ClientError, match="not open"):
+                client.producer("pg")
+
+            async def stumble() -> None:
+                async with client, client.producer("pg") as producer:
+                    await producer.send("T", b"x")
+                    raise LookupError("mine")
+
+            with pytest.raises(LookupError, match="mine"):
+                await stumble()
+            async with client:
+                with pytest.raises(ClientError, match="open already"):
+                    await client.__aenter__()
+            with anyio.CancelScope() as scope:
+                async with client, client.producer("pg") as producer:
+                    await producer.send("T", b"x")
+                    scope.cancel()
+                    await anyio.sleep_forever()
+            assert scope.cancelled_caught
+
+    run(backend, body)
+
+
+def test_a_forked_child_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks and sockets stay with the parent; an error is better than a hang."""
+
+    async def body() -> None:
+        async with cluster() as (_fake, client), client.producer("pg") as producer:
+            monkeypatch.setattr(os, "getpid", lambda: -1)
+            with pytest.raises(ClientError, match="before a fork"):
+                await producer.send("T", b"x")
+            with pytest.raises(ClientError, match="before a fork"):
+                client.producer("other")
+            monkeypatch.undo()
+
+    run("trio", body)

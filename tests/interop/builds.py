@@ -1,0 +1,121 @@
+"""Builds other people's programs once and keeps them outside the repository.
+
+Three things are built: the class path of Apache's servers (Maven), the Java scenarios against one client generation (Maven), the Go
+scenarios (Go). Each lands in a folder of the cache whose name carries a hash of everything it was built from, so a changed source or
+version is a new folder and an unchanged one costs nothing. A build goes to a folder of its own first and is renamed when complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SERVER_VERSION = "5.3.3"
+JAVA_CLIENT_VERSIONS = ("5.3.3", "4.9.8")
+BUILD_SECONDS = 400
+
+
+class BuildError(RuntimeError):
+    """A tool is missing or said no; the text names the tool and what it said."""
+
+
+@dataclass(frozen=True)
+class JavaClient:
+    """The scenarios compiled against one version of Apache's Java client."""
+
+    version: str
+    classpath: str
+
+
+def cache_dir() -> Path:
+    """Where builds are kept; `RMQKIT_INTEROP_CACHE` moves it."""
+    root = os.environ.get("RMQKIT_INTEROP_CACHE")
+    path = Path(root) if root else Path.home() / ".cache" / "rmqkit-interop"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def tool(name: str) -> str:
+    """The path of a program that must be installed."""
+    found = shutil.which(name)
+    if found is None:
+        raise BuildError(f"the interop suite needs {name}, and there is no {name} in PATH")
+    return found
+
+
+def apache_server_classpath(version: str = SERVER_VERSION) -> str:
+    """Class path with which NamesrvStartup and BrokerStartup of this version start."""
+    tool("java")
+    folder = HERE / "apache"
+
+    def build(out: Path) -> None:
+        properties = [f"-Drocketmq.version={version}", f"-Dmdep.outputFile={out / 'classpath'}"]
+        _run([tool("mvn"), *_MAVEN, "dependency:build-classpath", *properties], folder)
+
+    return (_built(f"server-{version}", [folder / "pom.xml"], build) / "classpath").read_text().strip()
+
+
+def java_client(version: str) -> JavaClient:
+    """The Java scenarios, compiled against this version of the client."""
+    tool("java")
+    folder = HERE / "java"
+
+    def build(out: Path) -> None:
+        properties = [f"-Drocketmq.version={version}", f"-Dinterop.out={out}", f"-Dmdep.outputFile={out / 'classpath'}"]
+        _run([tool("mvn"), *_MAVEN, "package", "dependency:build-classpath", *properties], folder)
+
+    sources = [folder / "pom.xml", *sorted((folder / "src").rglob("*.*"))]
+    out = _built(f"java-{version}", sources, build)
+    return JavaClient(version, f"{out / 'interop.jar'}{os.pathsep}{(out / 'classpath').read_text().strip()}")
+
+
+def go_client() -> Path:
+    """The Go scenarios as one binary."""
+    folder = HERE / "go"
+
+    def build(out: Path) -> None:
+        _run([tool("go"), "build", "-trimpath", "-buildvcs=false", "-o", str(out / "interop"), "."], folder)
+
+    sources = [folder / "go.mod", folder / "go.sum", *sorted(folder.glob("*.go"))]
+    return _built("go", sources, build) / "interop"
+
+
+_MAVEN = ("--batch-mode", "--quiet")
+
+
+def _built(name: str, sources: list[Path], build: Callable[[Path], None]) -> Path:
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    target = cache_dir() / f"{name}-{digest.hexdigest()[:16]}"
+    if target.exists():
+        return target
+    fresh = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=cache_dir()))
+    try:
+        build(fresh)
+        try:
+            fresh.rename(target)
+        except OSError:
+            # Another run finished the same build first; its result is as good.
+            if not target.exists():
+                raise
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return target
+
+
+def _run(command: list[str], folder: Path) -> None:
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+    except subprocess.TimeoutExpired as late:
+        raise BuildError(f"{Path(command[0]).name} did not end within {BUILD_SECONDS} s in {folder.name}") from late
+    if done.returncode != 0:
+        said = (done.stdout + done.stderr)[-4000:]
+        raise BuildError(f"{Path(command[0]).name} failed in {folder.name} with exit code {done.returncode}:\n{said}")

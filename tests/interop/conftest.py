@@ -1,0 +1,49 @@
+"""Servers and builds of the interop suite.
+
+`RMQKIT_INTEROP_SERVER=apache` runs the same client tests against Apache's own server instead of ours, which proves the tests. A tool that
+is missing (java, mvn, go) fails the tests that need it and names the tool. Servers live as long as one test module; scenarios use topics and
+groups of their own, so the order of the tests does not matter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.interop import peers
+from tests.interop.builds import BuildError
+
+KINDS = ("rmqkit", "apache")
+
+
+@pytest.fixture(scope="module")
+def rmqkit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[peers.Server]:
+    """Our name server and broker in one process; leaving proves that SIGTERM ends it with exit code 0."""
+    try:
+        with peers.rmqkit_serve(tmp_path_factory.mktemp("rmqkit")) as server:
+            yield server
+    except peers.PeerError as problem:
+        pytest.fail(str(problem), pytrace=False)
+
+
+@pytest.fixture(scope="module")
+def apache_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[peers.Server]:
+    """Apache's name server and broker."""
+    try:
+        with peers.apache_cluster(tmp_path_factory.mktemp("apache")) as server:
+            yield server
+    except (BuildError, peers.PeerError) as problem:
+        pytest.fail(str(problem), pytrace=False)
+
+
+@pytest.fixture(scope="module")
+def server(request: pytest.FixtureRequest) -> peers.Server:
+    """The server under the clients: ours, or Apache's to prove the tests."""
+    kind = os.environ.get("RMQKIT_INTEROP_SERVER", "rmqkit")
+    if kind not in KINDS:
+        pytest.fail(f"RMQKIT_INTEROP_SERVER={kind!r}: must be one of {', '.join(KINDS)}", pytrace=False)
+    chosen = request.getfixturevalue("rmqkit_server" if kind == "rmqkit" else "apache_cluster")
+    assert isinstance(chosen, peers.Server)
+    return chosen

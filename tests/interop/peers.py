@@ -1,0 +1,418 @@
+"""Starts the programs the interop suite talks to or through: Apache's servers, our server, the scenario programs in Java and Go.
+
+Everything binds to loopback, keeps its files in a folder the caller gives, and is stopped by process id. Waiting is always for a
+condition (a line, a route, the end of a process) with a deadline.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.interop.builds import JavaClient, apache_server_classpath, tool
+
+LOOPBACK = "127.0.0.1"
+START_SECONDS = 60
+STOP_SECONDS = 60  # Apache's broker takes up to half a minute to shut down in order
+GET_ROUTEINFO_BY_TOPIC = 105
+TEMPLATE_TOPIC = "TBW102"
+
+
+class PeerError(RuntimeError):
+    """A program did not start, did not stop or did not answer; the text carries the end of its log."""
+
+
+# -- ports and frames ------------------------------------------------------------------------------------------------------------------
+
+
+def free_ports(*offsets: int) -> int:
+    """A port p below the ephemeral range such that p and every p + offset can be bound now."""
+    for _ in range(500):
+        port = random.randrange(15_000, 30_000)
+        with ExitStack() as held:
+            try:
+                for offset in (0, *offsets):
+                    listener = held.enter_context(socket.socket())
+                    listener.bind((LOOPBACK, port + offset))
+            except OSError:
+                continue
+        return port
+    raise PeerError("no free ports")
+
+
+def free_broker_port() -> int:
+    """A broker port whose fast port (-2) and replication port (+1) are free as well."""
+    return free_ports(-2, 1)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response frame: code, remark, header fields and body."""
+
+    code: int
+    remark: str | None
+    fields: Mapping[str, str]
+    body: bytes
+
+
+def call(address: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", timeout_s: float = 5.0) -> Answer:
+    """Sends one request with a JSON header on a fresh connection and returns the answer to it.
+
+    Frame: total length i32, header length i32 (serialisation type 0 in the high byte), header, body. OSError when nobody answers.
+    """
+    header = json.dumps(
+        {"code": code, "flag": 0, "language": "PYTHON", "opaque": 1, "version": 475, "extFields": dict(fields or {})}, separators=(",", ":")
+    ).encode()
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=timeout_s) as peer:
+        peer.sendall(struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body)
+        stream = peer.makefile("rb")
+        while True:
+            total, word = struct.unpack(">iI", _exactly(stream.read(8), 8))
+            size = word & 0xFFFFFF
+            content = _exactly(stream.read(total - 4), total - 4)
+            answer = json.loads(content[:size])
+            if answer.get("flag", 0) & 1 and answer.get("opaque") == 1:
+                return Answer(answer.get("code", 0), answer.get("remark"), answer.get("extFields") or {}, content[size:])
+
+
+def _exactly(data: bytes, size: int) -> bytes:
+    if len(data) != size:
+        raise ConnectionError("the peer closed the connection in the middle of an answer")
+    return data
+
+
+def has_route(namesrv: str, broker: str, topic: str = TEMPLATE_TOPIC) -> bool:
+    """Whether the name server answers a route of the topic that names this broker address."""
+    try:
+        answer = call(namesrv, GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+    except OSError:
+        return False
+    return answer.code == 0 and broker.encode() in answer.body
+
+
+# -- processes -------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Program:
+    """A child process whose output goes to a file."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def tail(self, characters: int = 3000) -> str:
+        """The end of what it printed, without what the logging library of Apache's servers says about itself."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join(line for line in text.splitlines() if "|-INFO in" not in line)[-characters:]
+
+    def await_or_die(self, condition_name: str, met: Iterable[bool], seconds: float = START_SECONDS) -> None:
+        """Tries the condition until it is met; the process ending or the deadline is a PeerError."""
+        deadline = time.monotonic() + seconds
+        for done in met:
+            if done:
+                return
+            if time.monotonic() > deadline:
+                raise PeerError(f"{self.name}: {condition_name} not within {seconds} s\n{self.tail()}")
+            # The pause between two tries is a wait for the process itself, so that its death is noticed at once.
+            try:
+                code = self.process.wait(timeout=0.1)
+            except subprocess.TimeoutExpired:
+                continue
+            raise PeerError(f"{self.name} ended with code {code} before {condition_name}\n{self.tail()}")
+
+    def stop(self) -> int:
+        """SIGTERM, then the exit code; after the grace period SIGKILL and a PeerError."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise PeerError(f"{self.name} did not end within {STOP_SECONDS} s of SIGTERM\n{self.tail()}") from None
+
+
+def start(name: str, command: Sequence[str], home: Path, env: Mapping[str, str] | None = None) -> Program:
+    """Starts a program with its output in `home/name.log`."""
+    log = home / f"{name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=home, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}
+        )
+    return Program(name, process, log)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running cluster of one name server and one broker."""
+
+    kind: str
+    namesrv: str
+    broker: str
+    programs: Sequence[Program] = field(default=())
+
+    def tail(self) -> str:
+        """The ends of the logs, for failure messages."""
+        return "\n".join(f"--- {program.name}\n{program.tail()}" for program in self.programs)
+
+
+# -- Apache's servers ------------------------------------------------------------------------------------------------------------------
+
+# What Apache's start scripts open for Java 9 and later: unmapping files needs the first two.
+_JAVA_SERVER = (
+    "-Xms512m",
+    "-Xmx1g",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+
+
+def _java_server(name: str, main: str, home: Path, properties: Mapping[str, object]) -> Program:
+    conf = home / f"{name}.conf"
+    conf.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    where = (f"-Duser.home={home}", f"-Drocketmq.home.dir={home}", f"-Djava.io.tmpdir={home}")
+    command = [tool("java"), *_JAVA_SERVER, *where, "-cp", apache_server_classpath(), main, "-c", str(conf)]
+    return start(name, command, home, {"ROCKETMQ_HOME": str(home)})
+
+
+@contextmanager
+def apache_namesrv(home: Path, port: int | None = None) -> Iterator[Server]:
+    """Apache's name server, answering when entered."""
+    port = port or free_ports()
+    address = f"{LOOPBACK}:{port}"
+    properties = {"listenPort": port, "bindAddress": LOOPBACK, "kvConfigPath": home / "kvConfig.json"}
+    program = _java_server("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", home, properties)
+    try:
+        program.await_or_die("an answer", _tries(lambda: _answers(address)))
+        yield Server("apache", address, "", [program])
+    finally:
+        program.stop()
+
+
+@contextmanager
+def apache_broker(
+    home: Path,
+    namesrv: str,
+    *,
+    port: int | None = None,
+    store: Path | None = None,
+    commit_log_file_bytes: int = 64 * 1024 * 1024,
+    settings: Mapping[str, object] | None = None,
+) -> Iterator[Server]:
+    """Apache's broker on a store directory (`home/store` if none is given), registered with the name server when entered.
+
+    `settings` are further lines of broker.conf and win over the ones here.
+    """
+    port = port or free_broker_port()
+    root = store or home / "store"
+    properties: dict[str, object] = {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": "apache-broker",
+        "brokerId": 0,
+        "brokerIP1": LOOPBACK,
+        "brokerIP2": LOOPBACK,
+        "bindAddress": LOOPBACK,
+        "listenPort": port,
+        "haListenPort": port + 1,
+        "namesrvAddr": namesrv,
+        "autoCreateTopicEnable": "true",
+        "autoCreateSubscriptionGroup": "true",
+        "storePathRootDir": root,
+        "storePathCommitLog": root / "commitlog",
+        "mappedFileSizeCommitLog": commit_log_file_bytes,
+        "mappedFileSizeConsumeQueue": 20 * 30_000,
+        "mappedFileSizeTimerLog": 1024 * 1024,
+        "maxHashSlotNum": 50_000,
+        "maxIndexNum": 200_000,
+        "flushDiskType": "ASYNC_FLUSH",
+        "brokerRole": "ASYNC_MASTER",
+        "diskMaxUsedSpaceRatio": 95,
+        # A cold JVM on a busy machine keeps the first sends waiting longer than the 200 ms after which they would be thrown out.
+        "brokerFastFailureEnable": "false",
+        **(settings or {}),
+    }
+    program = _java_server("broker", "org.apache.rocketmq.broker.BrokerStartup", home, properties)
+    try:
+        address = f"{LOOPBACK}:{port}"
+        program.await_or_die("a route", _tries(lambda: has_route(namesrv, address)))
+        yield Server("apache", namesrv, address, [program])
+    finally:
+        program.stop()
+
+
+@contextmanager
+def apache_cluster(home: Path, *, settings: Mapping[str, object] | None = None) -> Iterator[Server]:
+    """Apache's name server and one broker."""
+    with apache_namesrv(home) as namesrv, apache_broker(home, namesrv.namesrv, settings=settings) as broker:
+        yield Server("apache", namesrv.namesrv, broker.broker, [*namesrv.programs, *broker.programs])
+
+
+def _answers(address: str) -> bool:
+    try:
+        call(address, GET_ROUTEINFO_BY_TOPIC, {"topic": "nobody-made-this"})
+    except OSError:
+        return False
+    return True
+
+
+def _tries(condition: Callable[[], bool]) -> Iterator[bool]:
+    while True:
+        yield condition()
+
+
+# -- our server ------------------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def rmqkit_serve(home: Path, *, arguments: Sequence[str] = ()) -> Iterator[Server]:
+    """`rmqkit serve` of this interpreter's environment: name server and broker in one process, stopped with SIGTERM and exit code 0."""
+    script = Path(sys.executable).parent / "rmqkit"
+    if not script.exists():
+        raise PeerError(f"there is no {script.name} beside {Path(sys.executable).name}: install the project into this environment")
+    namesrv, broker = f"{LOOPBACK}:{free_ports()}", f"{LOOPBACK}:{free_broker_port()}"
+    command = [str(script), "serve", "--data", str(home / "data"), "--namesrv", namesrv, "--broker", broker, *arguments]
+    log = home / "rmqkit.log"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            command, cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+        )
+    program = Program("rmqkit", process, log)
+    lines = _lines_of(process)
+    try:
+        program.await_or_die("the line `rmqkit ready`", (line.startswith("rmqkit ready") for line in lines))
+        yield Server("rmqkit", namesrv, broker, [program])
+    finally:
+        code = program.stop()
+        if process.stdout is not None:
+            process.stdout.close()
+    if code != 0:
+        raise PeerError(f"rmqkit ended with code {code} after SIGTERM\n{program.tail()}")
+
+
+def _lines_of(process: subprocess.Popen[bytes]) -> Iterator[str]:
+    """The lines of its stdout, and "" whenever none came for a tenth of a second; a thread keeps the pipe empty to the end."""
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    stdout = process.stdout
+    assert stdout is not None
+
+    def drain() -> None:
+        for line in stdout:
+            lines.put(line.decode(errors="replace"))
+
+    threading.Thread(target=drain, daemon=True).start()
+    while True:
+        try:
+            yield lines.get(timeout=0.1)
+        except queue.Empty:
+            yield ""
+
+
+# -- scenario programs -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one scenario reported: whether all its checks held, what it counted, and the reason if not."""
+
+    scenario: str
+    ok: bool
+    seconds: float
+    facts: Mapping[str, Any]
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """All outcomes of one run of a scenario program."""
+
+    outcomes: Mapping[str, Outcome]
+    exit_code: int | None
+    stderr: str
+    home: Path
+
+    def outcome(self, scenario: str) -> Outcome:
+        """The outcome of a scenario; a line that is missing is an outcome that failed."""
+        found = self.outcomes.get(scenario)
+        if found is not None:
+            return found
+        return Outcome(scenario, False, 0.0, {}, f"no line about it; exit code {self.exit_code}; stderr ends: {self.stderr[-2000:]}")
+
+    def explain(self, scenario: str) -> str:
+        """Why a scenario failed: its error, what it had counted, and what the client's log says about its topic and groups."""
+        outcome = self.outcome(scenario)
+        stem = f"_{scenario.replace('-', '_')}_"
+        said = [
+            line
+            for log in sorted(self.home.rglob("*.log"))
+            for line in log.read_text(errors="replace").splitlines()
+            if stem in line and ("WARN" in line or "ERROR" in line)
+        ]
+        return "\n".join([f"{outcome.error}", f"facts {dict(outcome.facts)}", "client log:", *(line[:400] for line in said[-15:])])
+
+
+_JAVA_CLIENT = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+
+def java_command(client: JavaClient, home: Path, *, serialize: str = "JSON") -> list[str]:
+    """The JVM with the scenarios: quiet, its files under `home`, and a rebalance period so long that only notifications can be quick."""
+    properties = {
+        "user.home": home,
+        "java.io.tmpdir": home,
+        "rocketmq.client.logRoot": home / "logs",
+        "rocketmq.client.logLevel": "WARN",
+        "rocketmq.client.localOffsetStoreDir": home / "offsets",
+        "rocketmq.client.rebalance.waitInterval": 60_000,
+        "rocketmq.serialize.type": serialize,
+    }
+    flags = [f"-D{key}={value}" for key, value in properties.items()]
+    return [tool("java"), *_JAVA_CLIENT, *flags, "-cp", client.classpath, "rmqkit.interop.Interop"]
+
+
+def play(
+    command: Sequence[str],
+    scenarios: Sequence[str],
+    namesrv: str,
+    home: Path,
+    *,
+    options: Sequence[str] = (),
+    threads: int = 4,
+    seconds: float = 180,
+) -> Report:
+    """Plays scenarios in one process and reads the JSON line each prints; a process that hangs is killed and reported as far as it came."""
+    words = [*command, ",".join(scenarios), namesrv, "--threads", str(threads), "--id", f"{random.getrandbits(40):010x}", *options]
+    process = subprocess.Popen(
+        words, cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "HOME": str(home)}
+    )
+    code: int | None = None
+    try:
+        out, err = process.communicate(timeout=seconds)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+    outcomes = {}
+    for line in out.decode(errors="replace").splitlines():
+        if line.startswith('{"scenario"'):
+            outcome = Outcome(**json.loads(line))
+            outcomes[outcome.scenario] = outcome
+    return Report(outcomes, code, err.decode(errors="replace"), home)

@@ -1,0 +1,353 @@
+"""Our client against Apache's broker and name server, alone and in exchange with Apache's Java client; and Apache's broker as a member of a
+cluster under our name server."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from rmqkit.client import Client, Message, MessageQueue, NoRoute, PullConsumer, PullStatus, ReceivedMessage, SendStatus
+from rmqkit.protocol.codes import SerializeType
+from tests.interop import peers
+from tests.interop.builds import JAVA_CLIENT_VERSIONS, BuildError, JavaClient, java_client
+
+PATIENCE_S = 30
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic nobody used before."""
+    return f"py_{next(_numbers)}"
+
+
+@pytest.fixture(params=list(SerializeType), ids=lambda kind: kind.name)
+def client(request: pytest.FixtureRequest, apache_cluster: peers.Server) -> Client:
+    """A client of Apache's servers, not opened, once with JSON and once with binary headers."""
+    return Client(apache_cluster.namesrv, serialize_type=request.param)
+
+
+@pytest.fixture
+def json_client(apache_cluster: peers.Server) -> Client:
+    """The same with JSON headers only, for what does not depend on the header's form."""
+    return Client(apache_cluster.namesrv)
+
+
+@pytest.fixture(scope="module")
+def java() -> JavaClient:
+    """The Java scenarios against the newest client."""
+    try:
+        return java_client(JAVA_CLIENT_VERSIONS[0])
+    except BuildError as problem:
+        pytest.fail(str(problem), pytrace=False)
+
+
+async def made(client: Client, topic: str, queues: int = 4) -> str:
+    """Creates the topic and waits until the name server has it. A topic made by the first send would be slower to appear."""
+    await client.admin.create_topic(topic, queues=queues)
+
+    async def known() -> bool:
+        return await client.admin.route(topic) is not None
+
+    await until(known)
+    return topic
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Asks a foreign process again and again until the answer is yes."""
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            if await condition():
+                return
+            await trio.sleep(0.05)
+
+
+async def everything(consumer: PullConsumer, topic: str, expression: str = "*") -> list[ReceivedMessage]:
+    """All messages of a topic, queue by queue."""
+    found: list[ReceivedMessage] = []
+    for queue in await consumer.queues(topic):
+        offset, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
+        while offset < end:
+            result = await consumer.pull(queue, offset, expression=expression)
+            found += result.messages
+            assert result.next_offset > offset
+            offset = result.next_offset
+    return found
+
+
+@pytest.mark.row("S320", "S321", "S322")
+async def test_what_was_sent_is_read_with_all_fields(client: Client, topic: str) -> None:
+    """Body, tag, keys, properties, flag, ids and offsets come back as sent and acknowledged, in both header forms."""
+    async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
+        await made(client, topic)
+        sent = {}
+        for i in range(20):
+            message = Message(
+                topic=topic, body=f"ä中 {i}".encode(), tag=f"T{i % 3}", keys=(f"key{i}",), properties={"colour": f"blå {i}"}, flag=i * 7
+            )
+            result = await producer.send(message)
+            assert result.status is SendStatus.SEND_OK
+            sent[message.body] = (message, result)
+        assert {result.queue.queue_id for _, result in sent.values()} == {0, 1, 2, 3}
+        got = await everything(consumer, topic)
+        assert sorted(message.body for message in got) == sorted(sent)
+        for received in got:
+            message, result = sent[received.body]
+            assert (received.tag, received.keys, received.flag) == (message.tag, tuple(message.keys), message.flag)
+            assert received.properties["colour"] == message.properties["colour"]
+            assert (received.queue, received.queue_offset) == (result.queue, result.queue_offset)
+            assert (received.message_id, received.offset_message_id) == (result.message_id, result.offset_message_id)
+
+
+async def test_batch_oneway_and_compressed_sends(client: Client, topic: str) -> None:
+    """A batch keeps its order in one queue, a one-way send arrives, a compressible body of 64 KiB is stored small and read whole."""
+    text = b"a line that compresses well\n" * 2341
+    async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
+        await made(client, topic, queues=1)
+        batch = await producer.send_batch([Message(topic=topic, body=f"batch {i}".encode()) for i in range(10)])
+        assert len(batch.offset_message_id.split(",")) == 10
+        await producer.send_oneway(topic, b"oneway")
+        await producer.send(topic, text)
+
+        async def all_there() -> bool:
+            return len(await everything(consumer, topic)) == 12
+
+        await until(all_there)
+        got = await everything(consumer, topic)
+        assert [message.body for message in got[:10]] == [f"batch {i}".encode() for i in range(10)]
+        assert {message.body for message in got[10:]} == {b"oneway", text}
+        assert len(text) > 65_000
+
+
+async def test_tags_are_filtered_by_the_broker(json_client: Client, topic: str) -> None:
+    """`A || B` gives these two and nothing else."""
+    client = json_client
+    async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
+        await made(client, topic)
+        for i in range(24):
+            await producer.send(topic, str(i).encode(), tag="ABC"[i % 3])
+        got = await everything(consumer, topic, "A || B")
+        assert sorted(int(message.body) for message in got) == [i for i in range(24) if i % 3 != 2]
+
+
+@pytest.mark.row("S139")
+async def test_equal_ordering_keys_keep_their_order(json_client: Client, topic: str) -> None:
+    """Messages of one key are in one queue in the order of sending."""
+    client = json_client
+    async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
+        await made(client, topic)
+        for i in range(10):
+            for key in ("red", "green", "blue"):
+                await producer.send(topic, f"{key} {i}".encode(), ordering_key=key)
+        got = await everything(consumer, topic)
+        for key in ("red", "green", "blue"):
+            mine = [message for message in got if message.ordering_key == key]
+            assert [message.body for message in mine] == [f"{key} {i}".encode() for i in range(10)]
+            assert len({message.queue for message in mine}) == 1
+
+
+@pytest.mark.row("S046", "S049")
+async def test_a_held_pull_is_answered_when_a_message_comes(client: Client, topic: str) -> None:
+    """A blocking pull at the end of a queue returns with the message, long before the hold ends."""
+    async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
+        await made(client, topic, queues=1)
+        await producer.send(topic, b"first")
+        (queue,) = await consumer.queues(topic)
+        results = []
+        answered = trio.Event()
+
+        async def hold() -> None:
+            results.append(await consumer.pull(queue, 1, block=True, suspend_ms=15_000))
+            answered.set()
+
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(hold)
+                with trio.move_on_after(0.5):
+                    await answered.wait()
+                assert not results
+                began = trio.current_time()
+                await producer.send(topic, b"second")
+        assert trio.current_time() - began < 2
+        assert [message.body for message in results[0].messages] == [b"second"]
+        assert (results[0].status, results[0].next_offset, results[0].max_offset) == (PullStatus.FOUND, 2, 2)
+
+
+async def test_pull_statuses_at_and_beyond_the_end(json_client: Client, topic: str) -> None:
+    """At the end: nothing new. Beyond the end: illegal, with the offset to go on from."""
+    client = json_client
+    async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
+        await made(client, topic, queues=1)
+        await producer.send(topic, b"only")
+        (queue,) = await consumer.queues(topic)
+        assert (await consumer.pull(queue, 1)).status is PullStatus.NO_NEW_MESSAGE
+        beyond = await consumer.pull(queue, 100)
+        assert (beyond.status, beyond.next_offset) == (PullStatus.OFFSET_ILLEGAL, 1)
+
+
+@pytest.mark.row("S007")
+async def test_a_stream_goes_on_where_the_group_stopped(json_client: Client, topic: str) -> None:
+    """What the stream delivered and finished is committed at the broker; the group's next stream starts behind it."""
+    client = json_client
+
+    async def read(count: int) -> set[bytes]:
+        got: set[bytes] = set()
+        async with client.pull_consumer(f"{topic}_c") as consumer:
+            stream = consumer.messages(topic)
+            with trio.fail_after(PATIENCE_S):
+                async for message in stream:
+                    got.add(message.body)
+                    if len(got) == count:
+                        await stream.commit()
+                        break
+        return got
+
+    async with client, client.producer(f"{topic}_p") as producer:
+        await made(client, topic)
+        for i in range(20):
+            await producer.send(topic, f"one {i}".encode())
+        assert await read(20) == {f"one {i}".encode() for i in range(20)}
+        for i in range(8):
+            await producer.send(topic, f"two {i}".encode())
+        assert await read(8) == {f"two {i}".encode() for i in range(8)}
+
+
+async def test_delay_level_one_takes_a_second(json_client: Client, topic: str) -> None:
+    """A message of delay level 1 is readable after a second, not before."""
+    client = json_client
+    async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
+        await made(client, topic, queues=1)
+        (queue,) = await consumer.queues(topic)
+        began = trio.current_time()
+        await producer.send(topic, b"later", delay_level=1)
+        with trio.fail_after(PATIENCE_S):
+            result = await consumer.pull(queue, 0, block=True, suspend_ms=10_000)
+        assert [message.body for message in result.messages] == [b"later"]
+        assert 0.99 <= trio.current_time() - began < 4
+
+
+@pytest.mark.row("S010", "S051")
+async def test_messages_are_found_by_key_and_by_both_ids(json_client: Client, topic: str) -> None:
+    """By each key, by the producer's id and by the broker's id; an unknown key finds nothing."""
+    client = json_client
+    async with client, client.producer(f"{topic}_p") as producer:
+        await made(client, topic)
+        wanted = await producer.send(topic, b"found", keys=("order", "user"))
+        await producer.send(topic, b"other", keys=("else",))
+
+        async def indexed() -> bool:
+            return bool(await client.admin.query_by_key(topic, "order"))
+
+        await until(indexed)
+        for key in ("order", "user"):
+            assert [message.body for message in await client.admin.query_by_key(topic, key)] == [b"found"]
+        assert [message.body for message in await client.admin.query_by_message_id(topic, wanted.message_id)] == [b"found"]
+        viewed = await client.admin.view_message(wanted.offset_message_id)
+        assert (viewed.body, viewed.message_id, viewed.queue) == (b"found", wanted.message_id, wanted.queue)
+        assert await client.admin.query_by_key(topic, "nobody") == []
+
+
+@pytest.mark.row("S008")
+async def test_a_topic_is_made_measured_and_deleted(json_client: Client, topic: str) -> None:
+    """The route has the queues asked for, the statistics count the messages, and after deletion there is no route."""
+    client = json_client
+    async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
+        await made(client, topic, queues=3)
+        assert topic in await client.admin.topics()
+        for i in range(12):
+            await producer.send(topic, str(i).encode())
+        stats = await client.admin.topic_stats(topic)
+        assert set(stats) == {MessageQueue(topic, "apache-broker", i) for i in range(3)}
+        assert sum(queue.max_offset - queue.min_offset for queue in stats.values()) == 12
+        await client.admin.delete_topic(topic)
+        assert await client.admin.route(topic) is None
+        with pytest.raises(NoRoute):
+            await consumer.queues(f"{topic}_never_made")
+
+
+async def exchange(java: JavaClient, scenario: str, topic: str, count: int, apache_cluster: peers.Server, home: Path) -> Mapping[str, Any]:
+    """Lets the Java client play one half of an exchange and returns what it reports."""
+
+    def play() -> peers.Outcome:
+        options = ["--topic", topic, "--count", str(count)]
+        return peers.play(peers.java_command(java, home), [scenario], apache_cluster.namesrv, home, options=options).outcome(scenario)
+
+    outcome = await trio.to_thread.run_sync(play)
+    assert outcome.ok, outcome.error
+    return outcome.facts
+
+
+async def test_java_reads_what_we_sent(
+    json_client: Client, topic: str, java: JavaClient, apache_cluster: peers.Server, tmp_path: Path
+) -> None:
+    """Single, batched and compressed messages of ours reach Apache's push consumer with all fields."""
+    client = json_client
+    messages = [
+        Message(topic=topic, body=f"{i:02} ä中".encode(), tag=f"T{i % 2}", keys=(f"key{i}",), properties={"colour": f"blå {i}"}, flag=i)
+        for i in range(12)
+    ]
+    long = Message(topic=topic, body=b"99 long" + b" padding" * 2000, tag="L", keys=("long",), properties={"colour": "red"}, flag=99)
+    async with client, client.producer(f"{topic}_p") as producer:
+        await made(client, topic)
+        for message in messages[:6]:
+            await producer.send(message)
+        await producer.send_batch(messages[6:])
+        await producer.send(long)
+        facts = await exchange(java, "read", topic, 13, apache_cluster, tmp_path)
+    assert facts["deliveries"] == 13
+    for message in [*messages, long]:
+        got = dict(facts["messages"][message.body.decode()])
+        assert got.pop("id")
+        assert got == {"tags": message.tag, "keys": message.keys[0], "colour": message.properties["colour"], "flag": message.flag}
+
+
+async def test_we_read_what_java_sent(
+    json_client: Client, topic: str, java: JavaClient, apache_cluster: peers.Server, tmp_path: Path
+) -> None:
+    """Single, batched and compressed messages of Apache's producer are read by us with all fields."""
+    client = json_client
+    async with client, client.pull_consumer(f"{topic}_c") as consumer:
+        await made(client, topic)
+        facts = await exchange(java, "write", topic, 8, apache_cluster, tmp_path)
+        got = {message.body.decode(): message for message in await everything(consumer, topic)}
+    assert len(got) == facts["sent"] == 16
+    for i in range(8):
+        padding = " padding" * 2000 if i == 7 else ""
+        for message in (got[f"single-{i:04}{padding}"], got[f"batch-{i:04}"]):
+            assert (message.tag, message.keys, message.flag) == (f"T{i % 2}", (f"key{i}",), i)
+            assert message.properties["colour"] == f"blå {i}"
+
+
+@pytest.mark.row("S298", "S299", "S300")
+async def test_apache_broker_registers_with_our_name_server(topic: str, tmp_path: Path) -> None:
+    """Apache's broker finds our name server, appears in the cluster beside ours with its topics, can be used through the route, and leaves."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.mkdir()
+    theirs.mkdir()
+    with ExitStack() as servers:
+        rmqkit = servers.enter_context(peers.rmqkit_serve(ours))
+        apache = await trio.to_thread.run_sync(servers.enter_context, peers.apache_broker(theirs, rmqkit.namesrv))
+        client = Client(rmqkit.namesrv)
+        async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
+            brokers = (await client.admin.cluster_info()).broker_addr_table
+            assert brokers["apache-broker"].master == apache.broker
+            assert len(brokers) == 2
+            await client.admin.create_topic(topic, queues=3, broker="apache-broker")
+            await until(lambda: has_queues(client, topic, 3))
+            for i in range(6):
+                assert (await producer.send(topic, str(i).encode())).queue.broker_name == "apache-broker"
+            assert sorted(message.body for message in await everything(consumer, topic)) == [str(i).encode() for i in range(6)]
+            await trio.to_thread.run_sync(apache.programs[0].stop)
+            assert set((await client.admin.cluster_info()).broker_addr_table) == set(brokers) - {"apache-broker"}
+
+
+async def has_queues(client: Client, topic: str, count: int) -> bool:
+    """Whether the route of the topic has so many queues for reading."""
+    route = await client.admin.route(topic)
+    return route is not None and sum(data.read_queue_nums for data in route.queue_datas) == count

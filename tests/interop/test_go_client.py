@@ -1,0 +1,59 @@
+"""Apache's Go client v2 against the server: one process plays all scenarios, each test asserts on one report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tests.interop import peers
+from tests.interop.builds import BuildError, go_client
+
+# scenario -> (rows of the requirements it proves, counts it must report)
+SCENARIOS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
+    "sync": (("S005", "S006"), {"sent": 20, "received": 20, "queues": 4}),
+    "async": ((), {"acknowledged": 100, "received": 101}),
+    "oneway": ((), {"received": 21}),
+    "batch": ((), {"offset_ids": 25, "received": 25}),
+    "ordered": (("S139", "S213"), {"received": 90}),
+    "tags": ((), {"received": 20}),
+    "compressed": ((), {"body_bytes": 65539}),
+    "broadcast": ((), {"first": 28, "second": 28}),
+    "rebalance": (("S125", "S126"), {"lost": 0, "queues": 4}),
+    "offsets": (("S007",), {"first": 24, "second": 12}),
+    "long-polling": (("S046", "S049"), {}),
+    "retry": (("S105", "S109"), {"deliveries": 3, "reconsume_times": [0, 1, 2]}),
+    "delay-level-1": ((), {}),
+    "pull": ((), {"queues": 4, "received": 40}),
+    "poll": ((), {"received": 30}),
+}
+
+
+def _cases() -> Iterator[Any]:
+    for name, (rows, _) in SCENARIOS.items():
+        yield pytest.param(name, id=name, marks=[pytest.mark.row(*rows)] if rows else [])
+
+
+@pytest.fixture(scope="module")
+def report(server: peers.Server, tmp_path_factory: pytest.TempPathFactory) -> peers.Report:
+    """All scenarios, played once."""
+    try:
+        binary = go_client()
+    except BuildError as problem:
+        pytest.fail(str(problem), pytrace=False)
+    return peers.play([str(binary)], list(SCENARIOS), server.namesrv, tmp_path_factory.mktemp("go"))
+
+
+@pytest.mark.parametrize("scenario", list(_cases()))
+def test_scenario(scenario: str, report: peers.Report, server: peers.Server) -> None:
+    """The scenario's own checks hold, and its counts are the expected ones."""
+    outcome = report.outcome(scenario)
+    assert outcome.ok, f"{report.explain(scenario)}\n{server.tail()}"
+    expected = SCENARIOS[scenario][1]
+    assert {name: outcome.facts.get(name) for name in expected} == dict(expected)
+    if scenario == "rebalance":
+        # The client's own rebalance period is 20 s: only the broker's notification is this quick.
+        assert outcome.facts["share_ms"] < 10_000
+        assert outcome.facts["takeover_ms"] < 10_000
+        assert min(outcome.facts["first"], outcome.facts["second"]) > 0

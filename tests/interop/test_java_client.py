@@ -1,0 +1,94 @@
+"""Apache's Java clients, 5.3 and 4.9, with JSON and with binary headers, against the server.
+
+One JVM per client version and header form plays its scenarios; each scenario checks itself and reports what it counted, and each test
+here asserts on one report.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tests.interop import peers
+from tests.interop.builds import JAVA_CLIENT_VERSIONS, BuildError, java_client
+
+Reports = Callable[[str, str], peers.Report]
+
+# scenario -> (rows of the requirements it proves, counts it must report)
+SCENARIOS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
+    "sync": (("S005", "S006", "S114", "S146", "S320"), {"sent": 20, "received": 20, "queues": 4}),
+    "async": ((), {"acknowledged": 100, "received": 101}),
+    "oneway": (("S310",), {"received": 21}),
+    "batch": ((), {"ids": 25, "offset_ids": 25, "received": 25}),
+    "ordered": (("S139", "S213"), {"received": 90, "suspended": 6}),
+    "tags": ((), {"received": 20, "unfiltered": 40}),
+    "compressed": ((), {"body_bytes": 65540}),
+    "large": ((), {"received": 3}),
+    "keys": (("S010", "S022", "S051", "S052"), {"found": 4}),
+    "broadcast": ((), {"first": 28, "second": 28}),
+    "two-groups": ((), {"received": 16}),
+    "rebalance": (("S124", "S125", "S126"), {"lost": 0, "queues": 4}),
+    "offsets": (("S007",), {"first": 24, "second": 24, "again": 0}),
+    "long-polling": (("S046", "S049", "S119"), {}),
+    "retry": (("S105", "S109"), {"deliveries": 3, "reconsume_times": [0, 1, 2]}),
+    "dlq": (("S108",), {"deliveries": 2, "dead_letters": 1, "dead_letter_queues": 1}),
+    "delay-level-1": ((), {}),
+    "delay-level-2": ((), {}),
+    "pull": (("S113",), {"queues": 4, "received": 40}),
+    "lite-pull": ((), {"received": 30, "later": 10}),
+    "lite-assign": ((), {"received": 20, "again": 20}),
+    "admin": (("S008", "S011"), {"queues": 3, "stored": 12, "consumed": 12}),
+}
+# What our broker does not do yet it must refuse; Apache's does it, so there these are not played.
+REFUSALS = () if os.environ.get("RMQKIT_INTEROP_SERVER") == "apache" else ("refuse-transaction", "refuse-timer")
+BINARY_HEADER = ("sync", "oneway", "batch", "ordered", "tags", "keys", "broadcast", "rebalance", "long-polling", "retry", "pull")
+RUNS: Mapping[str, tuple[str, ...]] = {"JSON": (*SCENARIOS, *REFUSALS), "ROCKETMQ": BINARY_HEADER}
+
+
+def _cases() -> Iterator[Any]:
+    for version in JAVA_CLIENT_VERSIONS:
+        for serialize, names in RUNS.items():
+            for name in names:
+                rows = SCENARIOS[name][0] if name in SCENARIOS else ()
+                rows += ("S321",) if serialize == "ROCKETMQ" and name == "sync" else ()
+                marks = [pytest.mark.row(*rows)] if rows else []
+                yield pytest.param(version, serialize, name, id=f"{version}-{serialize}-{name}", marks=marks)
+
+
+@pytest.fixture(scope="module")
+def reports(server: peers.Server, tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """Plays all scenarios of one client version and header form at the first request for one of them."""
+    done: dict[tuple[str, str], peers.Report] = {}
+
+    def report(version: str, serialize: str) -> peers.Report:
+        if (version, serialize) not in done:
+            try:
+                client = java_client(version)
+            except BuildError as problem:
+                pytest.fail(str(problem), pytrace=False)
+            home = tmp_path_factory.mktemp(f"java-{version}-{serialize}")
+            command = peers.java_command(client, home, serialize=serialize)
+            done[version, serialize] = peers.play(command, RUNS[serialize], server.namesrv, home)
+        return done[version, serialize]
+
+    return report
+
+
+@pytest.mark.parametrize(("version", "serialize", "scenario"), list(_cases()))
+def test_scenario(version: str, serialize: str, scenario: str, reports: Reports, server: peers.Server) -> None:
+    """The scenario's own checks hold, and its counts are the expected ones."""
+    report = reports(version, serialize)
+    outcome = report.outcome(scenario)
+    assert outcome.ok, f"{report.explain(scenario)}\n{server.tail()}"
+    expected = SCENARIOS[scenario][1] if scenario in SCENARIOS else {"broker_answer": True}
+    assert {name: outcome.facts.get(name) for name in expected} == dict(expected)
+    if scenario == "rebalance":
+        # The JVM's own rebalance period is a minute: only the broker's notification can be this quick.
+        assert outcome.facts["share_ms"] < 20_000
+        assert outcome.facts["takeover_ms"] < 20_000
+        assert min(outcome.facts["first"], outcome.facts["second"]) > 0
+    if scenario in REFUSALS:
+        assert outcome.facts["code"] != 0

@@ -1,0 +1,172 @@
+"""Messages, their properties and subscriptions."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rmqkit.errors import DecodeError
+from rmqkit.model import properties as props
+from rmqkit.model.message import Message, PutMessage
+from rmqkit.model.subscription import SubscriptionData, tag_subscription
+from rmqkit.protocol.tags import java_hash
+
+PROPERTY = settings(max_examples=200, deadline=None, database=None)
+clean = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=12)
+
+
+@PROPERTY
+@given(st.dictionaries(clean, clean, max_size=5))
+def test_properties_round_trip(properties: dict[str, str]) -> None:
+    """Names and values without separators come back in order; the last separator may be missing."""
+    text = props.encode(properties)
+    assert list(props.decode(text).items()) == list(properties.items())
+    assert props.decode(text.removesuffix("\x02")) == properties
+    assert props.decode(props.terminated(text.removesuffix("\x02")) + "K\x01V\x02") == properties | {"K": "V"}
+
+
+@PROPERTY
+@given(st.text(st.sampled_from("ab\x01\x02"), max_size=20))
+def test_decode_follows_java(text: str) -> None:
+    """By Java's rules: items below three characters, without a name or without a value are dropped, the last of equal names wins."""
+    expected: dict[str, str] = {}
+    for item in text.split("\x02"):
+        at = item.find("\x01")
+        if len(item) >= 3 and at > 0 and at < len(item) - 1:
+            expected[item[:at]] = item[at + 1 :]
+    assert props.decode(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("", {}),
+        ("a\x01b", {"a": "b"}),
+        ("a\x01\x02b\x01c\x02", {"b": "c"}),
+        ("\x01v\x02b\x01c\x02", {"b": "c"}),
+        ("ab\x02\x02b\x01c\x02", {"b": "c"}),
+        ("a\x01x\x01y\x02", {"a": "x\x01y"}),
+        ("a\x01first\x02a\x01last\x02", {"a": "last"}),
+    ],
+)
+def test_dropped_items(text: str, read: dict[str, str]) -> None:
+    """Broken items vanish and the good ones beside them stay; a later 0x01 belongs to the value."""
+    assert props.decode(text) == read
+
+
+def test_empty_values_are_left_out() -> None:
+    """No reader keeps an empty value, so none is written."""
+    assert props.encode({"a": "", "b": "c"}) == "b\x01c\x02"
+
+
+@pytest.mark.parametrize("item", [("a\x01", "b"), ("a\x02", "b"), ("a", "b\x01"), ("a", "b\x02c"), ("", "b")])
+def test_separators_inside(item: tuple[str, str]) -> None:
+    """A separator inside a name or value would make other properties of it: refused when written."""
+    with pytest.raises(DecodeError, match="separator"):
+        props.encode(dict([item]))
+
+
+def test_terminated() -> None:
+    """Text that more is appended to ends with a separator, and no text needs none."""
+    assert props.terminated("") == ""
+    assert props.terminated("a\x01b") == "a\x01b\x02"
+    assert props.terminated("a\x01b\x02") == "a\x01b\x02"
+
+
+def test_set_properties() -> None:
+    """The text on disk and the tag code follow the properties."""
+    message = PutMessage(topic="T", queue_id=0, body=b"", properties={}, properties_bytes=b"")
+    given_properties = {"TAGS": "中文", "k": "v"}
+    message.set_properties(given_properties)
+    assert props.decode(message.properties_bytes.decode()) == message.properties == given_properties
+    assert message.tags_code == java_hash("中文") == 646394
+    given_properties["later"] = "x"
+    assert "later" not in message.properties
+    message.set_properties({})
+    assert (message.properties_bytes, message.tags_code) == (b"", 0)
+
+
+def test_all_properties() -> None:
+    """Tag, keys, ordering key, delay level and waiting travel as RocketMQ's properties; the message's own come first and none is lost."""
+    message = Message(
+        topic="T",
+        body=b"b",
+        tag="TagA",
+        keys=["k1", "k2"],
+        properties={"own": "1", "TAGS": "overridden"},
+        ordering_key="order-7",
+        delay_level=3,
+        wait_store=False,
+    )
+    assert message.all_properties() == {
+        "own": "1",
+        "TAGS": "TagA",
+        "KEYS": "k1 k2",
+        "__SHARDINGKEY": "order-7",
+        "DELAY": "3",
+        "WAIT": "false",
+    }
+    assert message.properties == {"own": "1", "TAGS": "overridden"}
+
+
+def test_plain_message() -> None:
+    """A bare message carries WAIT only, as Java's default; one key may be given as text; an own WAIT stays."""
+    assert Message(topic="T", body=b"b").all_properties() == {"WAIT": "true"}
+    assert Message(topic="T", body=b"b", keys="order 1").keys == ("order 1",)
+    assert Message(topic="T", body=b"b", properties={"WAIT": "false"}).all_properties() == {"WAIT": "false"}
+
+
+def test_message_is_frozen() -> None:
+    """Sending never changes a message, and nobody else does."""
+    message = Message(topic="T", body=b"b")
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        message.topic = "U"  # type: ignore[misc]
+    message.all_properties()["x"] = "y"
+    assert "x" not in message.all_properties()
+
+
+@pytest.mark.parametrize("expression", [None, "", "*", " * ", "  ", "\t"])
+def test_everything(expression: str | None) -> None:
+    """Empty and * take all."""
+    subscription = tag_subscription("T", expression, 5)
+    assert subscription == SubscriptionData(topic="T", sub_string="*", sub_version=5)
+    assert subscription.takes_all
+
+
+@pytest.mark.parametrize(
+    ("expression", "tags"),
+    [
+        ("TagA", ["TagA"]),
+        ("TagA || TagB", ["TagA", "TagB"]),
+        ("TagA||TagB", ["TagA", "TagB"]),
+        ("  TagA  ||  ||TagB|| ", ["TagA", "TagB"]),
+        ("B || A || B", ["B", "A"]),
+        ("a|b", ["a|b"]),
+        ("中文||😀", ["中文", "😀"]),
+        ("a b || c", ["a b", "c"]),
+    ],
+)
+def test_tag_expressions(expression: str, tags: list[str]) -> None:
+    """Tags are parted by two bars, trimmed, empty ones dropped, each counted once, with its Java hash beside it."""
+    subscription = tag_subscription("T", expression)
+    assert subscription.tags_set == tags
+    assert subscription.code_set == [java_hash(tag) for tag in tags]
+    assert subscription.sub_string == expression.strip()
+    assert subscription.is_tag
+    assert not subscription.takes_all
+
+
+@pytest.mark.parametrize("expression", ["||", " || || ", "||||"])
+def test_no_tag_between_the_bars(expression: str) -> None:
+    """Bars around nothing are an error that says what to write instead."""
+    with pytest.raises(ValueError, match="names no tag; write \\* for all"):
+        tag_subscription("T", expression)
+
+
+@pytest.mark.parametrize(("kind", "is_tag", "takes_all"), [(None, True, True), ("TAG", True, True), ("SQL92", False, False), ("tag", False, False)])
+def test_expression_types(kind: str | None, is_tag: bool, takes_all: bool) -> None:
+    """No expression type means TAG; * of another type is an expression of that type."""
+    subscription = SubscriptionData(topic="T", expression_type=kind)
+    assert (subscription.is_tag, subscription.takes_all) == (is_tag, takes_all)

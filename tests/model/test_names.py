@@ -1,0 +1,101 @@
+"""Names: legal, derived, reserved. A legal name can be used as a directory name as it stands."""
+
+from __future__ import annotations
+
+import string
+from pathlib import PurePosixPath
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rmqkit.model import names
+
+LEGAL = string.ascii_letters + string.digits + "_-%|"
+PROPERTY = settings(max_examples=200, deadline=None, database=None)
+PATHS = ["../x", "..", ".", "a/b", "/etc/passwd", "a\\b", "C:x", "a\0b", "\0", "a.b", "~", "a/../b", "%2e%2e/x", "a\n", "\na", "a b", " a", "$HOME", "*"]
+NO_NAMES = ["tópico", "主题", "а", "a+b", "a@b", "a#b", "{}", "a,b", "a;b", "a:b", "'a'", "a\x7f", "a\u200b", "ａ"]
+
+
+@pytest.mark.parametrize("name", ["TopicTest", "a", "A-b_9", "%RETRY%group", "a|b", "%", "TBW102", "%DLQ%x", "-", "a" * 127])
+def test_legal_topics(name: str) -> None:
+    """Letters, digits, %, |, _ and - up to 127 of them."""
+    assert names.topic_fault(name) is None
+
+
+@pytest.mark.parametrize("name", PATHS + NO_NAMES)
+def test_illegal_characters(name: str) -> None:
+    """No way to a path part, a control character, a blank or a letter beyond ASCII; the fault names what is wrong."""
+    for fault in (names.topic_fault(name), names.group_fault(name)):
+        assert fault is not None
+        assert "characters besides" in fault
+
+
+@pytest.mark.parametrize("name", ["", " ", "\t\n", "\u3000"])
+def test_blank(name: str) -> None:
+    """A blank name is called so."""
+    assert names.topic_fault(name) == "the topic is blank"
+    assert names.group_fault(name) == "the group is blank"
+
+
+@PROPERTY
+@given(st.text(max_size=20) | st.text(LEGAL + "./\\\0\n ", max_size=20))
+def test_legal_is_exactly_the_alphabet(name: str) -> None:
+    """A name is legal exactly when all its characters are, and then it is one plain part of a path."""
+    legal = bool(name) and all(char in LEGAL for char in name)
+    assert (names.topic_fault(name) is None) is legal
+    assert (names.group_fault(name) is None) is legal
+    if legal:
+        assert PurePosixPath("root", name).parent == PurePosixPath("root")
+        assert PurePosixPath(name).parts == (name,)
+        assert name not in (".", "..")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "limit"), [("", 127), (names.RETRY_PREFIX, 255), (names.DLQ_PREFIX, 255), ("%retry%", 127), ("x%RETRY%", 127), ("rmq_sys_", 127)]
+)
+def test_topic_length(prefix: str, limit: int) -> None:
+    """127 characters, 255 for retry and dead-letter topics; one more is named with both numbers."""
+    assert names.topic_fault(prefix.ljust(limit, "t")) is None
+    fault = names.topic_fault(prefix.ljust(limit + 1, "t"))
+    assert fault is not None
+    assert f"{limit + 1} characters, at most {limit}" in fault
+
+
+def test_group_length() -> None:
+    """120 characters, so that the derived topics of every legal group are legal as well."""
+    longest = "g" * 120
+    assert names.group_fault(longest) is None
+    assert "121 characters, at most 120" in (names.group_fault("g" * 121) or "")
+    for topic in (names.retry_topic(longest), names.dlq_topic(longest)):
+        assert names.topic_fault(topic) is None
+
+
+def test_derived_names() -> None:
+    """Retry, dead-letter and reply topics as all RocketMQ peers derive them."""
+    assert names.retry_topic("CG") == "%RETRY%CG"
+    assert names.dlq_topic("CG") == "%DLQ%CG"
+    assert names.reply_topic("DefaultCluster") == "DefaultCluster_REPLY_TOPIC"
+
+
+def test_reserved_topics() -> None:
+    """System topics, and those of them a client may not send to, are the sheet's lists (6.3)."""
+    closed = {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+    open_ones = {"TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"}
+    assert closed == names.NO_SEND_TOPICS
+    assert closed | open_ones == names.SYSTEM_TOPICS
+    assert all(names.is_system_topic(topic) and names.topic_fault(topic) is None for topic in closed | open_ones)
+    assert names.is_system_topic("rmq_sys_wheel_timer")
+    assert not any(map(names.is_system_topic, ("TopicTest", "%RETRY%g", "xrmq_sys_", "tbw102", "")))
+
+
+def test_preset_groups_are_legal() -> None:
+    """The groups every broker has could also be made by hand."""
+    assert all(names.group_fault(group) is None for group in names.PRESET_GROUPS)

@@ -1,0 +1,312 @@
+"""Registering a broker with its name servers, under a clock that jumps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+from attrs import define, field
+
+from rmqkit import plugins
+from rmqkit.broker.context import BrokerContext
+from rmqkit.config import Config
+from rmqkit.errors import ConnectFailed, RequestTimeout
+from rmqkit.model.topic import TopicConfig, TopicConfigTable
+from rmqkit.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
+from rmqkit.protocol.command import Command
+from rmqkit_namesrv.registration_body import body_crc32, decode
+from rmqkit_registration import plugin
+from rmqkit_registration.requests import register_body
+from rmqkit_registration.service import RegistrationService
+
+ONE, TWO = "10.0.0.8:9876", "10.0.0.9:9876"
+
+
+@define
+class Call:
+    at_s: float
+    address: str
+    command: Command
+    timeout_ms: int
+
+    @property
+    def code(self) -> int:
+        return self.command.code
+
+
+@define
+class FakePool:
+    """Answers SUCCESS unless told otherwise by address: an exception, "silent" (no answer before the time-out), or an answer."""
+
+    faults: dict[str, Any] = field(factory=dict)
+    calls: list[Call] = field(factory=list)
+
+    async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
+        self.calls.append(Call(trio.current_time(), address, command, timeout_ms))
+        fault = self.faults.get(address)
+        if fault == "silent":
+            await trio.sleep(timeout_ms / 1000)
+            raise RequestTimeout(address, timeout_ms)
+        if isinstance(fault, Exception):
+            raise fault
+        await trio.lowlevel.checkpoint()
+        return fault if fault is not None else Command(flag=FLAG_RESPONSE)
+
+    def times(self, address: str) -> list[float]:
+        return [call.at_s for call in self.calls if call.address == address]
+
+
+@define
+class FakeTopics:
+    configs: dict[str, TopicConfig] = field(factory=dict)
+    on_change: list[Callable[[], None]] = field(factory=list)
+    counter: int = 0
+
+    def table(self) -> TopicConfigTable:
+        table = TopicConfigTable(topic_config_table=dict(self.configs))
+        table.data_version.counter = self.counter
+        return table
+
+    def add(self, name: str, perm: int = 6) -> None:
+        self.configs[name] = TopicConfig(topic_name=name, perm=perm)
+        self.counter += 1
+        for listener in self.on_change:
+            listener()
+
+
+@define
+class Rig:
+    """A service with what it needs of a broker. `serving` runs it as a broker does: run, then stop."""
+
+    config: Config = field(factory=lambda: Config(namesrv_addr=f"{ONE};{TWO}"))
+    pool: FakePool = field(factory=FakePool)
+    topics: FakeTopics = field(factory=FakeTopics)
+    service: RegistrationService = field(factory=RegistrationService)
+
+    @property
+    def broker(self) -> BrokerContext:
+        parts = SimpleNamespace(config=self.config, pool=self.pool, topics=self.topics, address="10.0.0.1:10911")
+        return cast(BrokerContext, parts)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.service.run, self.broker)
+            yield
+            nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def rig() -> Rig:
+    rig = Rig()
+    rig.topics.add("T")
+    return rig
+
+
+@pytest.mark.row("S040", "S093", "S223", "S328")
+async def test_every_name_server_is_told_before_the_broker_goes_on(rig: Rig, autojump_clock: trio.testing.MockClock) -> None:
+    """All of them at the same time, each with who the broker is and what topics it has."""
+    async with rig.serving():
+        assert {call.address for call in rig.pool.calls} == {ONE, TWO}
+        assert {call.at_s for call in rig.pool.calls} == {0}
+    for call in rig.pool.calls:
+        assert call.code == RequestCode.REGISTER_BROKER
+        assert call.timeout_ms == 24_000
+        fields = call.command.fields()
+        assert fields == {
+            "brokerName": "broker-a",
+            "brokerAddr": "10.0.0.1:10911",
+            "clusterName": "DefaultCluster",
+            "brokerId": "0",
+            "haServerAddr": "",
+            "enableActingMaster": "false",
+            "compressed": "false",
+            "bodyCrc32": str(body_crc32(call.command.body)),
+        }
+        body = decode(call.command.body, call.command.version)
+        assert body.topic_config_serialize_wrapper.topic_config_table == rig.topics.configs
+        assert body.topic_config_serialize_wrapper.data_version.counter == 1
+        assert body.filter_server_list == []
+
+
+@pytest.mark.row("S002", "S225", "S349")
+@pytest.mark.parametrize(("setting_ms", "period_s"), [(30_000, 30), (1, 10), (10_000, 10), (3_600_000, 60)])
+async def test_it_registers_again_every_period(autojump_clock: trio.testing.MockClock, setting_ms: int, period_s: int) -> None:
+    """Every registerNameServerPeriod, which is held between 10 and 60 s."""
+    rig = Rig(Config(namesrv_addr=f"{ONE};{TWO}", register_name_server_period=setting_ms))
+    async with rig.serving():
+        await trio.sleep(3 * period_s + 1)
+    for address in (ONE, TWO):
+        assert rig.pool.times(address) == pytest.approx([0, period_s, 2 * period_s, 3 * period_s])
+
+
+@pytest.mark.row("S003", "S004")
+async def test_a_dead_name_server_is_logged_each_time_and_tried_again(
+    rig: Rig, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other one notices nothing, and when the dead one is back the next round reaches it."""
+    caplog.set_level(logging.INFO)
+    rig.pool.faults[ONE] = ConnectFailed(ONE, "refused")
+    async with rig.serving():
+        await trio.sleep(61)
+        warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert len(warnings) == 3
+        assert all(ONE in text and "refused" in text for text in warnings)
+        assert rig.pool.times(ONE) == rig.pool.times(TWO) == pytest.approx([0, 30, 60])
+        del rig.pool.faults[ONE]
+        caplog.clear()
+        await trio.sleep(30)
+        assert len(rig.pool.times(ONE)) == 4
+        assert caplog.records == []
+
+
+@pytest.mark.row("S003")
+async def test_a_silent_name_server_holds_up_nobody(rig: Rig, autojump_clock: trio.testing.MockClock) -> None:
+    """Others get their periodic registration and changed topics on time. The start waits for the time-out of the first attempt."""
+    rig.pool.faults[ONE] = "silent"
+    async with rig.serving():
+        assert trio.current_time() == 24
+        await trio.sleep(31)
+        rig.topics.add("New")
+        await trio.testing.wait_all_tasks_blocked()
+        assert rig.pool.times(TWO) == pytest.approx([0, 30, 55])
+        assert rig.pool.times(ONE) == pytest.approx([0, 54])
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (Command(code=ResponseCode.SYSTEM_ERROR, flag=FLAG_RESPONSE, remark="register broker failed"), "register broker failed"),
+        (Command(flag=FLAG_RESPONSE, body=b"{]"), "cannot be read"),
+        (Command(flag=FLAG_RESPONSE, body=b'{"table":7}'), "cannot be read"),
+    ],
+)
+async def test_a_refusal_or_an_unreadable_answer_is_logged(
+    rig: Rig, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, answer: Command, text: str
+) -> None:
+    rig.pool.faults[ONE] = answer
+    async with rig.serving():
+        await trio.sleep(31)
+    assert [text in record.getMessage() for record in caplog.records] == [True, True]
+
+
+async def test_order_topics_in_the_answer_are_taken(
+    rig: Rig, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.pool.faults[ONE] = Command(flag=FLAG_RESPONSE, ext={"masterAddr": "x:1"}, body=b'{"table":{"T":"broker-a:4"}}')
+    async with rig.serving():
+        await trio.sleep(1)
+    assert caplog.records == []
+
+
+async def test_changed_topics_go_out_at_once(rig: Rig, autojump_clock: trio.testing.MockClock) -> None:
+    """A lone change without delay; a burst of them in few registrations, the last of which has everything."""
+    async with rig.serving():
+        await trio.sleep(5)
+        rig.topics.add("Lone")
+        await trio.testing.wait_all_tasks_blocked()
+        assert rig.pool.times(ONE) == [0, 5]
+        for number in range(50):
+            rig.topics.add(f"Burst{number}")
+            await trio.sleep(0.01)
+        await trio.sleep(1)
+        assert len(rig.pool.times(ONE)) <= 2 + 6
+        last = decode(rig.pool.calls[-1].command.body, 479)
+        assert last.topic_config_serialize_wrapper.topic_config_table == rig.topics.configs
+        await trio.sleep(20)
+        assert len(rig.pool.times(ONE)) <= 2 + 6, "no registration without a reason"
+    assert rig.topics.on_change == []
+
+
+async def test_a_change_during_a_registration_is_not_lost(rig: Rig, autojump_clock: trio.testing.MockClock) -> None:
+    """What was encoded before the change is followed by another registration."""
+    async with rig.serving():
+        await trio.sleep(1)
+        rig.pool.faults[ONE] = "silent"
+        rig.topics.add("A")
+        await trio.sleep(10)
+        rig.topics.add("B")
+        del rig.pool.faults[ONE]
+        await trio.sleep(15)
+        bodies = [call.command.body for call in rig.pool.calls if call.address == ONE]
+        assert b'"B"' in bodies[-1]
+
+
+async def test_permissions_are_cut_to_those_of_the_broker(autojump_clock: trio.testing.MockClock) -> None:
+    """A read-only broker registers no topic as writable; its own table stays as it is."""
+    rig = Rig(Config(namesrv_addr=ONE, broker_permission=4))
+    rig.topics.add("T", perm=7)
+    async with rig.serving():
+        pass
+    body = decode(rig.pool.calls[0].command.body, 479)
+    assert body.topic_config_serialize_wrapper.topic_config_table["T"].perm == 4
+    assert rig.topics.configs["T"].perm == 7
+
+
+async def test_stop_unregisters_everywhere(rig: Rig, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    """At the same time, at most 3 s each; what cannot be reached is logged. No registration comes after it."""
+    async with rig.serving():
+        await trio.sleep(1)
+        rig.pool.calls.clear()
+        rig.pool.faults[ONE] = "silent"
+        began_s = trio.current_time()
+        await rig.service.stop(rig.broker)
+        assert trio.current_time() - began_s == 3
+        assert {(call.address, call.code, call.timeout_ms) for call in rig.pool.calls} == {
+            (address, RequestCode.UNREGISTER_BROKER, 3_000) for address in (ONE, TWO)
+        }
+        assert rig.pool.calls[0].command.fields() == {
+            "brokerName": "broker-a",
+            "brokerAddr": "10.0.0.1:10911",
+            "clusterName": "DefaultCluster",
+            "brokerId": "0",
+        }
+        assert len(caplog.records) == 1
+        rig.pool.calls.clear()
+        rig.topics.add("Late")
+        await trio.sleep(120)
+        assert rig.pool.calls == []
+
+
+async def test_without_name_servers_there_is_nothing_to_do(autojump_clock: trio.testing.MockClock) -> None:
+    rig = Rig(Config())
+    async with rig.serving():
+        rig.topics.add("T")
+        await trio.sleep(100)
+        await rig.service.stop(rig.broker)
+    assert rig.pool.calls == []
+
+
+async def test_an_address_given_twice_is_one_name_server(autojump_clock: trio.testing.MockClock) -> None:
+    rig = Rig(Config(namesrv_addr=f"{ONE};{ONE}"))
+    async with rig.serving():
+        pass
+    assert len(rig.pool.calls) == 1
+
+
+def test_the_plugin_registers_the_service() -> None:
+    registry = plugins.load(Config(), extra=[("registration", plugin)], entry_points=False)
+    assert isinstance(registry.services["registration"], RegistrationService)
+    assert registry.services["registration"].name == "registration"
+
+
+def test_the_body_is_strict_json(rig: Rig) -> None:
+    """Java and strict parsers read it alike; no member is null."""
+    body = register_body(rig.topics.table(), 6)
+    assert b"null" not in body
+    tree = msgspec.json.decode(body)
+    assert set(tree) == {"topicConfigSerializeWrapper", "filterServerList"}
+    assert set(tree["topicConfigSerializeWrapper"]) == {
+        "dataVersion",
+        "mappingDataVersion",
+        "topicConfigTable",
+        "topicQueueMappingDetailMap",
+        "topicQueueMappingInfoMap",
+    }

@@ -1,0 +1,315 @@
+"""Frames: what goes out comes back, however the stream is cut; what breaks the framing ends the connection."""
+
+from __future__ import annotations
+
+from random import Random
+from struct import pack
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rmqkit.errors import HeaderError, ProtocolError
+from rmqkit.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from rmqkit.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, LANGUAGES, SerializeType
+from rmqkit.protocol.command import Command, answer, language_name, request
+from rmqkit.protocol.frame import FrameDecoder, decode_header, encode, frame_head
+from rmqkit.protocol.headers import GetRouteInfoRequestHeader
+
+PROPERTY = settings(max_examples=150, deadline=None, database=None)
+i32 = st.integers(-(2**31), 2**31 - 1)
+i16 = st.integers(-(2**15), 2**15 - 1)
+some_text = st.text(min_size=1, max_size=30)
+
+
+def content(command: Command) -> tuple[object, ...]:
+    """All a command says."""
+    return (
+        command.code,
+        command.flag,
+        command.opaque,
+        command.language,
+        command.version,
+        command.remark,
+        command.fields(),
+        command.body,
+        command.codec,
+    )
+
+
+def json_commands() -> st.SearchStrategy[Command]:
+    return st.builds(
+        Command,
+        code=i32,
+        flag=i32,
+        opaque=i32,
+        language=st.sampled_from(LANGUAGES),
+        version=i32,
+        remark=st.none() | st.text(max_size=30),
+        ext=st.dictionaries(st.text(max_size=30), st.text(max_size=30), max_size=5),
+        body=st.binary(max_size=50),
+        codec=st.just(0),
+    )
+
+
+def binary_commands() -> st.SearchStrategy[Command]:
+    return st.builds(
+        Command,
+        code=i16,
+        flag=i32,
+        opaque=i32,
+        language=st.sampled_from(LANGUAGES),
+        version=i16,
+        remark=st.none() | some_text,
+        ext=st.dictionaries(some_text, some_text, max_size=5),
+        body=st.binary(max_size=50),
+        codec=st.just(1),
+    )
+
+
+@pytest.mark.row("S316", "S317", "S320", "S321")
+@PROPERTY
+@given(json_commands())
+def test_json_round_trip(command: Command) -> None:
+    """A command in JSON comes back whole: any text, empty texts, negative numbers."""
+    (read,) = FrameDecoder().feed(encode(command))
+    assert content(read) == content(command)
+
+
+@pytest.mark.row("S316", "S320", "S321")
+@PROPERTY
+@given(binary_commands())
+def test_binary_round_trip(command: Command) -> None:
+    """A command in the binary form comes back whole."""
+    (read,) = FrameDecoder().feed(encode(command))
+    assert content(read) == content(command)
+
+
+def test_binary_empty_texts_are_null() -> None:
+    """The binary form cannot tell an empty text from none: remark and values vanish, and so do entries without a name."""
+    command = Command(code=1, remark="", ext={"empty": "", "": "nameless", "kept": "v"}, codec=1)
+    (read,) = FrameDecoder().feed(encode(command))
+    assert read.remark is None
+    assert read.fields() == {"kept": "v"}
+
+
+def test_binary_last_of_equal_keys_wins() -> None:
+    """A fast-encoded Java header is followed by the map, so a key may come twice: the last wins."""
+    entries = b"".join(pack(">h", 1) + b"k" + pack(">i", len(value)) + value for value in (b"first", b"last"))
+    header = pack(">hBhii", 10, 0, 479, 1, 0) + pack(">i", 0) + pack(">i", len(entries)) + entries
+    assert decode_header(header, SerializeType.ROCKETMQ).fields() == {"k": "last"}
+
+
+def test_binary_codes_are_cut_to_16_bits() -> None:
+    """POP_MESSAGE becomes 3442 in the binary form, as in Java."""
+    (read,) = FrameDecoder().feed(encode(Command(code=200050, codec=1)))
+    assert read.code == 3442
+
+
+def test_unknown_language() -> None:
+    """A language nobody knows is None; the binary form then says OTHER, and a JSON header without one means JAVA."""
+    assert decode_header(b'{"code":1,"language":"COBOL"}', 0).language is None
+    assert decode_header(pack(">hBhiiii", 1, 99, 0, 0, 0, 0, 0), 1).language is None
+    assert decode_header(b'{"code":1,"language":null}', 0).language is None
+    assert decode_header(b'{"code":1}', 0).language == "JAVA"
+    (read,) = FrameDecoder().feed(encode(Command(language=None, codec=1)))
+    assert read.language == "OTHER"
+
+
+@pytest.mark.parametrize(("ordinal", "name"), list(enumerate(LANGUAGES)))
+def test_language_by_ordinal(ordinal: int, name: str) -> None:
+    """Java reads the ordinal of a language as well as its name."""
+    assert decode_header(b'{"code":1,"language":%d}' % ordinal, 0).language == name
+    assert language_name(ordinal) == name
+
+
+@pytest.mark.parametrize("value", [-1, len(LANGUAGES), 10**9, "java", 1.5, None, [1]])
+def test_language_out_of_range(value: object) -> None:
+    """What is neither a name nor an ordinal of the table is no language."""
+    assert language_name(value) is None
+
+
+def test_lenient_json_header() -> None:
+    """Numbers as text, null members, unknown members and a remark that is no text are read as Java reads them."""
+    command = decode_header(b'{"code":"105","opaque":"-7","flag":null,"version":"","remark":12,"color":"red","extFields":{"a":"b"}}', 0)
+    assert (command.code, command.opaque, command.flag, command.version, command.remark) == (105, -7, 0, 0, "12")
+    assert command.fields() == {"a": "b"}
+
+
+def test_absent_members_have_defaults() -> None:
+    """An empty object is a header: code, flag, opaque and version are 0."""
+    command = decode_header(b"{}", 0)
+    assert (command.code, command.flag, command.opaque, command.version, command.remark) == (0, 0, 0, 0, None)
+    assert command.fields() == {}
+
+
+@pytest.mark.parametrize("member", ["code", "flag", "opaque", "version"])
+@pytest.mark.parametrize(("given_number", "kept"), [(2**31, -(2**31)), (2**32 + 5, 5), (-(2**31) - 1, 2**31 - 1), (10**30, (10**30) % 2**32)])
+def test_numbers_wrap_to_32_bits(member: str, given_number: int, kept: int) -> None:
+    """Java keeps an int: what is beyond wraps, so that no number of a header can fail to be packed later."""
+    kept = kept - 2**32 if kept >= 2**31 else kept
+    for text in (str(given_number), f'"{given_number}"'):
+        assert getattr(decode_header(f'{{"{member}":{text}}}'.encode(), 0), member) == kept
+
+
+def frames() -> tuple[bytes, list[Command]]:
+    commands = [
+        Command(code=10, opaque=1, ext={"a": "ü", "b": ""}, body=b"first body"),
+        Command(code=11, opaque=-2, ext={"topic": "T"}, codec=1),
+        Command(code=12, opaque=3, body=b"\x00\x00\x00\x08", codec=1),
+        Command(code=0, flag=FLAG_RESPONSE, opaque=4, remark="done"),
+    ]
+    return b"".join(encode(command) for command in commands), commands
+
+
+@pytest.mark.row("S316")
+def test_stream_cut_at_every_size() -> None:
+    """A stream cut into pieces of any one size gives the same commands as in one piece, and nothing is left over."""
+    stream, commands = frames()
+    expected = [content(command) for command in commands]
+    for size in range(1, len(stream) + 1):
+        decoder = FrameDecoder()
+        read = [content(command) for at in range(0, len(stream), size) for command in decoder.feed(stream[at : at + size])]
+        assert read == expected, size
+        assert decoder.pending_bytes == 0
+
+
+@pytest.mark.row("S316")
+def test_stream_cut_at_random_points() -> None:
+    """The same for pieces of changing size, empty ones included, over many frames."""
+    random = Random(316)
+    stream, commands = frames()
+    stream, expected = stream * 5, [content(command) for command in commands] * 5
+    for _ in range(200):
+        cuts = sorted(random.choices(range(len(stream) + 1), k=random.randint(1, 25)))
+        decoder = FrameDecoder()
+        read: list[object] = []
+        for begin, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+            read += [content(command) for command in decoder.feed(stream[begin:end])]
+        assert read == expected
+
+
+def test_truncated_frame_waits() -> None:
+    """A frame that lacks its last byte gives nothing and counts what is held back; the last byte completes it."""
+    stream, _ = frames()
+    first = stream[: 4 + int.from_bytes(stream[:4], "big")]
+    decoder = FrameDecoder()
+    assert decoder.feed(first[:-1]) == []
+    assert decoder.pending_bytes == len(first) - 1
+    assert len(decoder.feed(first[-1:])) == 1
+    assert decoder.pending_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("prefix", "why"),
+    [
+        (pack(">iI", -1, 0), "frame of -1"),
+        (pack(">iI", -(2**31), 0), "frame of"),
+        (pack(">iI", 3, 0), "frame of 3"),
+        (pack(">iI", MAX_FRAME_BYTES - 3, 0), "frame of"),
+        (pack(">iI", 2**31 - 1, 0), "frame of"),
+        (pack(">iI", 20, 17), "header of 17 bytes in a frame of 20"),
+        (pack(">iI", 4, 1), "header of 1 "),
+        (pack(">iI", MAX_FRAME_BYTES - 4, MAX_HEADER_BYTES + 1), "header of"),
+        (pack(">iI", 6, 2 << 24 | 2) + b"{}", "unknown header serialisation 2"),
+        (pack(">iI", 6, 0xFF << 24 | 2) + b"{}", "unknown header serialisation 255"),
+        (pack(">iI", 4, 0), "no JSON object"),
+        (b"GET / HTTP/1.1\r\n", "frame of"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01", "frame of"),
+    ],
+)
+@pytest.mark.row("S316")
+def test_broken_framing(prefix: bytes, why: str) -> None:
+    """A length, header length or serialisation that cannot be is refused at once, without waiting for the rest."""
+    with pytest.raises(ProtocolError, match=why):
+        FrameDecoder().feed(prefix)
+
+
+def test_largest_frame() -> None:
+    """A frame of exactly 16 MiB with its prefix passes both ways; one byte more is refused by writer and reader."""
+    head = len(encode(Command(code=10)))
+    body = bytes(MAX_FRAME_BYTES - head)
+    framed = encode(Command(code=10, body=body))
+    assert len(framed) == MAX_FRAME_BYTES
+    (read,) = FrameDecoder().feed(framed)
+    assert len(read.body) == len(body)
+    with pytest.raises(ProtocolError, match="at most"):
+        frame_head(Command(code=10), len(body) + 1)
+
+
+def test_split_frame_head() -> None:
+    """Head and body sent apart are the same bytes as the whole frame."""
+    command = Command(code=11, body=b"0123456789", ext={"a": "b"})
+    assert frame_head(command, 10) + command.body == encode(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Command(ext={"k" * 40_000: "v"}, codec=1),
+        Command(opaque=2**31, codec=1),
+        Command(remark="\ud800", codec=1),
+        Command(remark="\ud800", codec=0),
+    ],
+)
+def test_what_cannot_be_written(command: Command) -> None:
+    """A command that its serialisation cannot carry raises ProtocolError, nothing else."""
+    with pytest.raises(ProtocolError):
+        encode(command)
+
+
+@pytest.mark.row("S323")
+@pytest.mark.parametrize(
+    ("flag", "response", "oneway"), [(0, False, False), (FLAG_RESPONSE, True, False), (FLAG_ONEWAY, False, True), (3, True, True), (-4, False, False)]
+)
+def test_flag_bits(flag: int, response: bool, oneway: bool) -> None:
+    """Bit 0 says response, bit 1 one-way; other bits mean nothing."""
+    command = Command(flag=flag)
+    assert (command.is_response, command.is_oneway) == (response, oneway)
+
+
+@pytest.mark.row("S323")
+@pytest.mark.parametrize("codec", [0, 1])
+def test_answer(codec: int) -> None:
+    """An answer copies the opaque and the serialisation, sets bit 0 only, and leaves the request's fields behind."""
+    asked = request(105, GetRouteInfoRequestHeader(topic="T"), opaque=-5, oneway=True)
+    asked.codec = codec
+    reply = answer(asked, 17, "gone")
+    assert (reply.flag, reply.opaque, reply.codec, reply.code, reply.fields()) == (FLAG_RESPONSE, -5, codec, 17, {})
+
+
+def test_read_command_can_be_sent_on() -> None:
+    """A command that was read can be written again, changed fields included (a broker relays client calls)."""
+    (read,) = FrameDecoder().feed(encode(Command(code=307, ext={"clientId": "c"})))
+    (plain,) = FrameDecoder().feed(encode(read))
+    assert plain.fields() == {"clientId": "c"}
+    read.fields()["brokerName"] = "b"
+    (relayed,) = FrameDecoder().feed(encode(read))
+    assert relayed.fields() == {"clientId": "c", "brokerName": "b"}
+
+
+@pytest.mark.parametrize(
+    ("ext", "fields"),
+    [
+        (b"null", {}),
+        (b"{}", {}),
+        (b'{"a":1,"b":true,"c":false,"d":null,"e":1.5,"f":"x"}', {"a": "1", "b": "true", "c": "false", "e": "1.5", "f": "x"}),
+        (b'{"a":"1","a":"2"}', {"a": "2"}),
+        (b'{a:1,\'b\':"2",3:"c",}', {"a": "1", "b": "2", "3": "c"}),
+    ],
+)
+@pytest.mark.row("S322")
+def test_fields_become_text(ext: bytes, fields: dict[str, str]) -> None:
+    """Header fields are text whatever JSON scalar was sent; null is a missing one, the last of equal keys wins."""
+    assert decode_header(b'{"code":1,"extFields":%s}' % ext, 0).fields() == fields
+
+
+@pytest.mark.parametrize("ext", [b"[]", b'["a"]', b"5", b"true", b'"text"', b'{"a":[]}', b'{"a":{"b":1}}'])
+def test_fields_that_are_none(ext: bytes) -> None:
+    """extFields that are no flat object are refused when they are read, so that the request still gets an answer."""
+    command = decode_header(b'{"code":105,"opaque":9,"extFields":%s}' % ext, 0)
+    assert command.opaque == 9
+    with pytest.raises(HeaderError):
+        command.fields()
+    with pytest.raises(HeaderError):
+        command.header(GetRouteInfoRequestHeader)

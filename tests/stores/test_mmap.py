@@ -1,0 +1,45 @@
+"""The store contract over the mmap store."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+from rmqkit.abc import MessageStore
+from rmqkit.plugins import load
+from rmqkit.testing.clock import FakeClock
+from rmqkit.testing.store import FlushWhenWanted, StoreContract, store_config
+from rmqkit_store_mmap import plugin
+from rmqkit_store_mmap.disk import Disk
+from rmqkit_store_mmap.store import MmapStore
+
+
+class FullDisk(Disk):
+    """A disk that is full when told."""
+
+    full = False
+
+    def allocate(self, fd: int, offset: int, length: int) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().allocate(fd, offset, length)
+
+
+class TestMmapStore(StoreContract):
+    persistent = True
+    can_fill_disk = True
+
+    def make_store(self, directory: Path, clock: FakeClock, **settings: Any) -> MessageStore:
+        return MmapStore(store_config(directory, **settings), clock, FlushWhenWanted(), disk=FullDisk())
+
+    def fill_disk(self, store: MessageStore, full: bool) -> None:
+        assert isinstance(store, MmapStore)
+        store.disk.full = full  # type: ignore[attr-defined]
+
+
+def test_the_plugin_registers_the_store(tmp_path: Path) -> None:
+    """`store = "mmap"` finds it."""
+    registry = load(store_config(tmp_path), extra=[("mmap", plugin)], entry_points=False)
+    assert registry.chosen("stores", "mmap") is MmapStore

@@ -1,0 +1,317 @@
+"""Settings: who wins, where each came from, and that nothing asked for is ignored in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rmqkit import config
+from rmqkit.config import Config, load, parse_properties, properties_text
+from rmqkit.errors import ConfigError
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def from_toml(tmp_path: Path, text: str) -> Config:
+    return load(written(tmp_path / "rmqkit.toml", text), environ={})
+
+
+def test_defaults() -> None:
+    """Without file, environment and flags everything is as documented, safe to start, and says so."""
+    loaded = load(environ={})
+    assert loaded == Config()
+    assert (loaded.listen_port, loaded.broker_name, loaded.bind_address, loaded.flush_disk_type) == (10911, "broker-a", "127.0.0.1", "ASYNC_FLUSH")
+    assert (loaded.sources, loaded.unknown, loaded.warnings) == ({}, {}, ())
+    assert {source for _, _, source in loaded.described()} == {"default"}
+
+
+def test_precedence(tmp_path: Path) -> None:
+    """Defaults < file < environment < command line, and each value knows its source."""
+    file = written(tmp_path / "rmqkit.toml", 'listenPort = 1001\nbrokerName = "from-file"\nmaxMessageSize = 1000\n')
+    environ = {"RMQKIT_LISTEN_PORT": "1002", "RMQKIT_BROKER_NAME": "from-environment", "PATH": "/bin"}
+    loaded = load(file, environ=environ, flags={"listenPort": 1003})
+    assert (loaded.listen_port, loaded.broker_name, loaded.max_message_size) == (1003, "from-environment", 1000)
+    sources = {key: source for key, _, source in loaded.described()}
+    assert sources["listenPort"] == "command line"
+    assert sources["brokerName"] == "environment RMQKIT_BROKER_NAME"
+    assert sources["maxMessageSize"] == f"file {file}"
+    assert sources["brokerId"] == "default"
+    assert loaded.warnings == ()
+    assert load(file, environ=environ).listen_port == 1002
+    assert load(file, environ={}).listen_port == 1001
+
+
+def test_both_file_formats_say_the_same(tmp_path: Path) -> None:
+    """A broker.conf and a TOML file with the same settings give the same configuration."""
+    conf = "brokerClusterName = C1\nbrokerName=b-1\nautoCreateTopicEnable=false\nlistenPort: 10920\ndisabledPlugins=a, b;c\n"
+    toml = 'brokerClusterName = "C1"\nbrokerName = "b-1"\nautoCreateTopicEnable = false\nlistenPort = 10920\ndisabledPlugins = ["a", "b", "c"]\n'
+    one = load(written(tmp_path / "broker.conf", conf), environ={})
+    other = load(written(tmp_path / "broker.TOML", toml), environ={})
+    assert msgspec.structs.replace(one, sources={}) == msgspec.structs.replace(other, sources={})
+    assert one.disabled_plugins == ("a", "b", "c")
+    assert one.auto_create_topic_enable is False
+
+
+def test_every_setting_from_the_environment() -> None:
+    """Each setting has one environment name, the upper form of its key."""
+    assert load(environ={"RMQKIT_BROKER_IP1": "10.0.0.9"}).advertised_host == "10.0.0.9"
+    for field in msgspec.structs.fields(Config):
+        if field.type is bool:
+            name = "RMQKIT_" + field.name.upper()
+            loaded = load(environ={name: "false" if field.default else "true"})
+            assert getattr(loaded, field.name) is not field.default
+            assert loaded.sources == {field.encode_name: f"environment {name}"}
+
+
+def test_name_server_variable() -> None:
+    """NAMESRV_ADDR, which RocketMQ's own tools read, counts unless our own variable is there."""
+    loaded = load(environ={"NAMESRV_ADDR": "a:9876; b:9876;"})
+    assert loaded.name_servers == ("a:9876", "b:9876")
+    assert loaded.sources["namesrvAddr"] == "environment NAMESRV_ADDR"
+    assert load(environ={"NAMESRV_ADDR": "a:1", "RMQKIT_NAMESRV_ADDR": "b:2"}).name_servers == ("b:2",)
+    assert load(environ={}).name_servers == ()
+
+
+def test_aliases(tmp_path: Path) -> None:
+    """RocketMQ's old misspelling is taken for the setting it means."""
+    loaded = load(written(tmp_path / "broker.conf", "mapedFileSizeCommitLog=2000000000\nmapedFileSizeConsumeQueue=600\n"), environ={})
+    assert (loaded.mapped_file_size_commit_log, loaded.mapped_file_size_consume_queue) == (2_000_000_000, 600)
+    assert loaded.warnings == ()
+    assert "mappedFileSizeCommitLog" in loaded.sources
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("flush_disk_type", "flushDiskType"),
+        ("flushdisktype", "flushDiskType"),
+        ("FLUSH_DISK_TYPE", "flushDiskType"),
+        ("broker.name", "brokerName"),
+        ("brokerNmae", None),
+        ("deleteWhen", None),
+    ],
+)
+def test_unknown_keys_warn(key: str, meant: str | None) -> None:
+    """A key no setting has is kept for plugins and warned of with its source, and with the key that was probably meant."""
+    loaded = load(environ={}, flags={key: "x"})
+    assert loaded.unknown == {key: "x"}
+    (warning,) = loaded.warnings
+    assert repr(key) in warning
+    assert "command line" in warning
+    assert ("did you mean" in warning) is (meant is not None)
+    assert meant is None or repr(meant) in warning
+    assert (key, "x", "command line (unknown key)") in loaded.described()
+
+
+def test_unknown_environment_names_warn() -> None:
+    """A misspelt variable with our prefix is warned of; other people's variables are none of ours."""
+    loaded = load(environ={"RMQKIT_FLUSHDISKTYPE": "SYNC_FLUSH", "HOME": "/", "rmqkit_x": "1"})
+    (warning,) = loaded.warnings
+    assert "RMQKIT_FLUSHDISKTYPE" in warning
+    assert "'flushDiskType'" in warning
+    assert loaded.flush_disk_type == "ASYNC_FLUSH"
+
+
+def test_quiet_unknown_keys(tmp_path: Path) -> None:
+    """Tables belong to plugins, and thread pools of the Java broker cannot change what users see: no warning for either."""
+    loaded = from_toml(tmp_path, "sendMessageThreadPoolNums = 4\n[audit]\npath = 'x'\n")
+    assert loaded.warnings == ()
+    assert loaded.unknown == {"sendMessageThreadPoolNums": 4, "audit": {"path": "x"}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "aclEnable = true",
+        'aclEnable = "TRUE"',
+        "acl_enable = true",
+        "AclEnable = 1",
+        "authenticationEnabled = true",
+        "authorizationEnabled = true",
+        '"tls.server.mode" = "enforcing"',
+        'tls.server.mode = "enforcing"',
+        '[tls.server]\nmode = "enforcing"',
+        '["tls.server"]\nmode = "enforcing"',
+        'tls = { server = { need = { client = { auth = "require" } } } }',
+        "tls.enable = true",
+    ],
+)
+def test_security_keys_stop_the_start(tmp_path: Path, text: str) -> None:
+    """A setting that asks for protection nobody gives stops the start, in whatever spelling or table it stands, naming the file."""
+    with pytest.raises(ConfigError, match=r"rmqkit\.toml.*asks for protection"):
+        from_toml(tmp_path, text)
+
+
+@pytest.mark.parametrize("name", ["RMQKIT_ACL_ENABLE", "RMQKIT_TLS_SERVER_MODE", "RMQKIT_AUTHENTICATION_ENABLED"])
+def test_security_keys_of_the_environment(name: str) -> None:
+    """The same for the environment."""
+    with pytest.raises(ConfigError, match=f"environment {name}"):
+        load(environ={name: "true"})
+
+
+def test_security_keys_on_the_command_line() -> None:
+    """The same for the command line, and for a broker.conf's dotted key."""
+    with pytest.raises(ConfigError, match=r"aclEnable.*command line"):
+        load(environ={}, flags={"aclEnable": True})
+    with pytest.raises(ConfigError, match=r"tls\.server\.mode"):
+        load(environ={}, flags=[("tls.server.mode", "enforcing")])
+
+
+def test_harmless_security_values(tmp_path: Path) -> None:
+    """Asking for no protection is granted without a word."""
+    loaded = from_toml(tmp_path, 'aclEnable = false\n"tls.server.mode" = "permissive"\ntls.enable = "False"\n')
+    assert loaded.warnings == ()
+    assert load(environ={"RMQKIT_ACL_ENABLE": "false"}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("listenPort", "many"),
+        ("listenPort", 1.5),
+        ("listenPort", [1]),
+        ("listenPort", ""),
+        ("autoCreateTopicEnable", "perhaps"),
+        ("autoCreateTopicEnable", 5),
+        ("brokerName", True),
+        ("brokerName", ["b"]),
+        ("disabledPlugins", 5),
+        ("disabledPlugins", [1]),
+    ],
+)
+def test_wrong_types(key: str, value: object) -> None:
+    """A value of a wrong type is refused with key, value and source."""
+    with pytest.raises(ConfigError, match=f"setting {key} = .*command line"):
+        load(environ={}, flags={key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("listenPort", "-1"),
+        ("listenPort", "65536"),
+        ("flushDiskType", "SOMETIMES"),
+        ("brokerId", "1"),
+        ("brokerName", "../x"),
+        ("brokerName", ""),
+        ("brokerClusterName", "a/b"),
+        ("mappedFileSizeCommitLog", "1024"),
+        ("mappedFileSizeConsumeQueue", "0"),
+        ("maxMessageSize", "0"),
+        ("maxHashSlotNum", "-5"),
+        ("maxIndexNum", "1"),
+        ("flushConsumerOffsetInterval", "0"),
+    ],
+)
+def test_values_that_cannot_work(tmp_path: Path, key: str, value: str) -> None:
+    """A value out of its range is refused with key, value and source."""
+    file = written(tmp_path / "broker.conf", f"{key}={value}\n")
+    with pytest.raises(ConfigError, match=rf"setting {key} = '?{value}'? \(file .*broker\.conf\)"):
+        load(file, environ={})
+
+
+def test_all_faults_at_once() -> None:
+    """Several faults are told together, so that nobody mends them one start at a time."""
+    with pytest.raises(ConfigError, match=r"listenPort.*flushDiskType.*maxIndexNum"):
+        load(environ={}, flags={"listenPort": -1, "flushDiskType": "x", "maxIndexNum": 0})
+
+
+def test_numbers_where_text_belongs() -> None:
+    """A name that looks like a number in TOML is still a name."""
+    assert load(environ={}, flags={"brokerName": 5}).broker_name == "5"
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    """A missing, a broken and an undecodable file are named."""
+    with pytest.raises(ConfigError, match=r"none\.toml"):
+        load(tmp_path / "none.toml", environ={})
+    with pytest.raises(ConfigError, match=r"bad\.toml is no TOML"):
+        load(written(tmp_path / "bad.toml", "a = = 1"), environ={})
+    (tmp_path / "latin.conf").write_bytes(b"brokerName=\xff\n")
+    with pytest.raises(ConfigError, match=r"latin\.conf"):
+        load(tmp_path / "latin.conf", environ={})
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a=b\nc = d\ne:f\ng h\ni\n", {"a": "b", "c": "d", "e": "f", "g": "h", "i": ""}),
+        ("# comment\n! comment\n\n   \n  a = b  \n", {"a": "b"}),
+        ("a=b=c\nd:e=f\n", {"a": "b=c", "d": "e=f"}),
+        ("a\\=b=c\na\\:d=e\na\\ f=g\n", {"a=b": "c", "a:d": "e", "a f": "g"}),
+        ("path=C:\\\\data\\\\x\n", {"path": "C:\\data\\x"}),
+        ("a=1\\\n   2\\\n\t3\nb=4\n", {"a": "123", "b": "4"}),
+        ("a=even\\\\\nb=2\n", {"a": "even\\", "b": "2"}),
+        ("a=x\\ty\\nz\\u00e9\\q\n", {"a": "x\ty\nzéq"}),
+        ("a=\\uD83D\\uDE00\n", {"a": "😀"}),
+        ("a=\\uD83D.\n", {"a": "\ufffd."}),
+        ("a=1\ra=2\r\nb=3", {"a": "2", "b": "3"}),
+        ("a=x\u2028y\x85z\n", {"a": "x\u2028y\x85z"}),
+        ("a=ends\\", {"a": "ends"}),
+        ("#a\\\nb=1\n", {"b": "1"}),
+        ("a=\\\n#b\n", {"a": "#b"}),
+        ("=v\n", {"": "v"}),
+        ("", {}),
+    ],
+)
+def test_java_properties(text: str, values: dict[str, str]) -> None:
+    """Java's rules: three separators, comments, escapes (also a pair for one character), lines continued by an odd number of backslashes."""
+    assert parse_properties(text) == values
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(st.text(max_size=60) | st.text(st.sampled_from("a=: \t\\\n\r#!u0"), max_size=60))
+def test_any_text_is_properties(text: str) -> None:
+    """Any text reads, since a broker gets such text from the network, and what comes out can be written as UTF-8."""
+    for key, value in parse_properties(text).items():
+        (key + value).encode()
+
+
+def test_long_continued_line() -> None:
+    """A value over a hundred thousand lines is put together once, not line by line."""
+    assert parse_properties("a=" + "xy\\\n" * 100_000 + "z") == {"a": "xy" * 100_000 + "z"}
+
+
+def test_properties_text_reads_back() -> None:
+    """What GET_BROKER_CONFIG answers reads back to the same settings."""
+    loaded = load(environ={}, flags={"brokerName": "b-7", "disabledPlugins": "x,y", "traceOn": False, "custom": "1"})
+    text = properties_text(loaded)
+    assert "brokerName=b-7\n" in text
+    assert "traceOn=false\n" in text
+    assert "disabledPlugins=x,y\n" in text
+    assert "custom=1\n" in text
+    again = load(environ={}, flags=parse_properties(text))
+    assert msgspec.structs.replace(again, sources={}, warnings=()) == msgspec.structs.replace(loaded, sources={}, warnings=())
+
+
+def test_with_values() -> None:
+    """A changed copy is checked, knows its source, and leaves the first as it was."""
+    first = load(environ={"RMQKIT_LISTEN_PORT": "1"})
+    second = first.with_values(listen_port=0, broker_ip1="10.0.0.1")
+    assert (first.listen_port, second.listen_port) == (1, 0)
+    assert second.sources == {"listenPort": "command line", "brokerIP1": "command line"}
+    with pytest.raises(ConfigError, match="listenPort"):
+        first.with_values(listen_port=70_000)
+    with pytest.raises(AttributeError):
+        first.listen_port = 5  # type: ignore[misc]
+
+
+def test_paths() -> None:
+    """The log lies in the root unless it has a place of its own; tables are in config."""
+    assert Config(store_path_root_dir="/d").commit_log_path == Path("/d/commitlog")
+    assert Config(store_path_root_dir="/d", store_path_commit_log="/log").commit_log_path == Path("/log")
+    assert Config(store_path_root_dir="/d").config_path == Path("/d/config")
+    assert Config(bind_address="10.0.0.2").advertised_host == "10.0.0.2"
+
+
+def test_keys_are_distinct_in_every_spelling() -> None:
+    """No two settings differ only in case, so that a suggestion and an environment name mean one."""
+    keys = [key for key, _, _ in Config().described()]
+    assert len({config._bare(key) for key in keys}) == len(keys) > 50

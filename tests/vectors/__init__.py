@@ -1,0 +1,39 @@
+"""Recorded bytes and bodies of other people's software; `wire.json` holds the examples the wire-protocol sheet marks as verified."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+_DIRECTORY = Path(__file__).parent
+_WIRE: dict[str, dict[str, Any]] = json.loads((_DIRECTORY / "wire.json").read_text(encoding="utf-8"))
+
+
+def vector(name: str) -> dict[str, Any]:
+    """A whole entry of wire.json."""
+    return _WIRE[name]
+
+
+def names() -> list[str]:
+    return list(_WIRE)
+
+
+def text(name: str) -> bytes:
+    """The body or header of an entry, as it travels."""
+    return str(_WIRE[name]["text"]).encode()
+
+
+def raw(name: str) -> bytes:
+    """The bytes of an entry that is given in hexadecimal."""
+    return bytes.fromhex(_WIRE[name]["hex"])
+
+
+def frame(name: str) -> bytes:
+    """Prefix and text of an entry that has both."""
+    return bytes.fromhex(_WIRE[name]["prefix"]) + text(name)
+
+
+def values(name: str) -> dict[str, int]:
+    """A table of inputs and results."""
+    return dict(_WIRE[name]["values"])
