@@ -27,7 +27,12 @@ def test_defaults() -> None:
     """Without file, environment and flags everything is as documented, safe to start, and says so."""
     loaded = load(environ={})
     assert loaded == Config()
-    assert (loaded.listen_port, loaded.broker_name, loaded.bind_address, loaded.flush_disk_type) == (10911, "broker-a", "127.0.0.1", "ASYNC_FLUSH")
+    assert (loaded.listen_port, loaded.broker_name, loaded.bind_address, loaded.flush_disk_type) == (
+        10911,
+        "broker-a",
+        "127.0.0.1",
+        "ASYNC_FLUSH",
+    )
     assert (loaded.sources, loaded.unknown, loaded.warnings) == ({}, {}, ())
     assert {source for _, _, source in loaded.described()} == {"default"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import msgspec
@@ -28,6 +29,7 @@ from rmqkit_namesrv.state import Handler, NameServerState, checked_address, chec
 
 _I32_MAX = 0x7FFFFFFF
 _I64_MAX = 0x7FFFFFFFFFFFFFFF
+_log = logging.getLogger(__name__)
 
 
 class RegisterBrokerResponseHeader(Header, kw_only=True):
@@ -69,22 +71,25 @@ class BrokerRequests:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the broker id {header.broker_id} is outside 0 to {_I64_MAX}")
         wrapper = body.topic_config_serialize_wrapper
         timeout_ms = header.heartbeat_timeout_millis
-        outcome = self._state.tables.register(
-            Registration(
-                cluster=checked_name("cluster name", header.cluster_name),
-                broker_name=checked_name("broker name", header.broker_name),
-                broker_id=header.broker_id,
-                address=checked_address("broker address", header.broker_addr),
-                ha_address=header.ha_server_addr,
-                timeout_ms=timeout_ms if timeout_ms is not None and timeout_ms > 0 else DEFAULT_TIMEOUT_MS,
-                enable_acting_master=header.enable_acting_master,
-                topics=wrapper.topic_config_table.values(),
-                data_version=wrapper.data_version,
-                filter_servers=body.filter_server_list,
-                connection=peer,
-            ),
-            self._state.now_ms(),
+        new = Registration(
+            cluster=checked_name("cluster name", header.cluster_name),
+            broker_name=checked_name("broker name", header.broker_name),
+            broker_id=header.broker_id,
+            address=checked_address("broker address", header.broker_addr),
+            ha_address=header.ha_server_addr,
+            timeout_ms=timeout_ms if timeout_ms is not None and timeout_ms > 0 else DEFAULT_TIMEOUT_MS,
+            enable_acting_master=header.enable_acting_master,
+            topics=wrapper.topic_config_table.values(),
+            data_version=wrapper.data_version,
+            filter_servers=body.filter_server_list,
+            connection=peer,
         )
+        known = new.key in self._state.tables.live
+        outcome = self._state.tables.register(new, self._state.now_ms())
+        if not outcome.accepted:
+            _log.warning("%s ignored: the address it would replace is alive with a newer state version", _described(new))
+        elif not known:
+            _log.info("%s registered from %s", _described(new), peer.remote_text)
         fields = RegisterBrokerResponseHeader(ha_server_addr=outcome.ha_address, master_addr=outcome.master_address)
         return answer(request, header=fields, body=self._order_topics())
 
@@ -128,3 +133,7 @@ class BrokerRequests:
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"broker {queue.broker_name!r}: a number outside 0 to {_I32_MAX}")
         self._state.tables.register_topic(header.topic, queues)
         return answer(request)
+
+
+def _described(new: Registration) -> str:
+    return f"broker {new.broker_name} (id {new.broker_id}) of cluster {new.cluster} at {new.address}"

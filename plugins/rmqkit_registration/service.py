@@ -75,6 +75,7 @@ class _Loop:
         self._broker = broker
         self._address = address
         self._changed = trio.Event()
+        self._registered = False
 
     def wake(self) -> None:
         """Listener for changed topics."""
@@ -99,9 +100,11 @@ class _Loop:
             answer = await broker.pool.call(address, command, broker.config.register_broker_timeout_mills)
             read_register_answer(answer, address)
         except RmqError as error:
+            self._registered = False
             _log.warning("cannot register with the name server %s, next try in the next round: %s", address, error)
             return
-        _log.debug("registered with the name server %s", address)
+        _log.log(logging.DEBUG if self._registered else logging.INFO, "registered with the name server %s", address)
+        self._registered = True
 
 
 async def _unregister(broker: BrokerContext, address: str) -> None:

@@ -23,6 +23,7 @@ from rmqkit.broker.stats import BrokerStats
 from rmqkit.broker.topics import TopicTable
 from rmqkit.config import Config
 from rmqkit.errors import PluginError
+from rmqkit.model.delay import parse_levels
 from rmqkit.plugins import Registry
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.message_id import pack_host
@@ -67,6 +68,8 @@ def make_context(
             held,
             policy.acknowledge_at,
             config.sync_flush_timeout,
+            clock,
+            parse_levels(config.message_delay_level),
             parks_delayed="delay" in registry.services and "delay" not in config.disabled_services,
         ),
         stats=BrokerStats(clock.now_ms()),

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 import trio
 
-from rmqkit.abc import Appended, DispatchEntry, Dispatcher, Level, MessageStore, PutMessageHook
+from rmqkit.abc import Appended, Clock, DispatchEntry, Dispatcher, Level, MessageStore, PutMessageHook
 from rmqkit.broker.held_pulls import HeldPulls
 from rmqkit.errors import MessageIllegal, RequestRefused, StoreError
+from rmqkit.model.delay import deliver_time_ms
 from rmqkit.model.message import PutMessage
+from rmqkit.model.names import SCHEDULE_TOPIC
 from rmqkit.protocol.codes import ResponseCode
 
 _log = logging.getLogger(__name__)
@@ -20,7 +22,11 @@ Put = Appended | RequestRefused
 
 
 class Putter:
-    """Used by every processor and service that writes messages. `parks_delayed` says whether a service delivers messages with a delay level."""
+    """Used by every processor and service that writes messages.
+
+    delay_levels   ms by level less one: what is written into the schedule topic gets its time of delivery for a tags code
+    parks_delayed  whether a service delivers messages with a delay level
+    """
 
     def __init__(
         self,
@@ -30,6 +36,8 @@ class Putter:
         held_pulls: HeldPulls,
         acknowledge_at: Level,
         flush_timeout_ms: int,
+        clock: Clock,
+        delay_levels: Sequence[int],
         parks_delayed: bool,
     ) -> None:
         self.parks_delayed = parks_delayed
@@ -39,6 +47,8 @@ class Putter:
         self._held = held_pulls
         self._acknowledge_at = acknowledge_at
         self._flush_timeout_ms = flush_timeout_ms
+        self._clock = clock
+        self._delay_levels = tuple(delay_levels)
 
     def put(self, messages: Sequence[PutMessage]) -> list[Put]:
         """Store messages that have nothing to do with each other: each is stored or refused by itself. Order is kept. Never raises."""
@@ -47,12 +57,9 @@ class Putter:
             for at, message in enumerate(messages):
                 if at not in refused:
                     try:
-                        hook.before_put(message)
+                        _ask(hook, message)
                     except RequestRefused as refusal:
                         refused[at] = refusal
-                    except Exception as error:  # noqa: BLE001 - a hook of a plugin must not end the broker; the sender is told
-                        _log.exception("put hook %s failed", type(hook).__name__)
-                        refused[at] = RequestRefused(ResponseCode.SYSTEM_ERROR, f"put hook failed: {type(error).__name__}: {error}")
         if not refused:
             return self._store_each(messages)
         results = iter(self._store_each([message for at, message in enumerate(messages) if at not in refused]))
@@ -62,7 +69,7 @@ class Putter:
         """Store all or none (a batch request). Raises RequestRefused."""
         for hook in self._hooks:
             for message in messages:
-                hook.before_put(message)
+                _ask(hook, message)
         return self._append(messages)
 
     def put_one(self, message: PutMessage) -> Appended:
@@ -83,12 +90,19 @@ class Putter:
         return results
 
     def _append(self, messages: Sequence[PutMessage]) -> list[Appended]:
+        for message in messages:
+            if message.topic == SCHEDULE_TOPIC:
+                due_ms = deliver_time_ms(message.properties, self._clock.now_ms(), self._delay_levels)
+                message.tags_code = message.tags_code if due_ms is None else due_ms
         try:
             landed = self._store.append(messages)
         except MessageIllegal as error:
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         except StoreError as error:
             raise RequestRefused(error.code, str(error)) from error
+        except Exception as error:
+            _log.exception("the store failed at an append")
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the store failed: {type(error).__name__}: {error}") from error
         if self._dispatchers:
             self._dispatch(messages, landed)
         held = self._held
@@ -123,3 +137,14 @@ class Putter:
             _log.error("a message at %s cannot be promised: %s", at.physical_offset, error)
             return ResponseCode.SERVICE_NOT_AVAILABLE
         return ResponseCode.FLUSH_DISK_TIMEOUT
+
+
+def _ask(hook: PutMessageHook, message: PutMessage) -> None:
+    """Raises RequestRefused, whatever the hook raises: a plugin must not end the broker, and the sender is told."""
+    try:
+        hook.before_put(message)
+    except RequestRefused:
+        raise
+    except Exception as error:
+        _log.exception("put hook %s failed", type(hook).__name__)
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"put hook failed: {type(error).__name__}: {error}") from error

@@ -1,6 +1,6 @@
 """The body of a batch send (wire-protocol sheet, section 5.6).
 
-    total i32 | magic i32 = 0 | crc i32 = 0 | flag i32 | body length i32 | body | properties length i16 | properties
+total i32 | magic i32 = 0 | crc i32 = 0 | flag i32 | body length i32 | body | properties length i16 | properties
 """
 
 from __future__ import annotations

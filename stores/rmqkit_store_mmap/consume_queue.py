@@ -49,13 +49,14 @@ class MappedFiles:
         self._queues: deque[ConsumeQueue] = deque()
 
     def mapped(self, queue: ConsumeQueue) -> None:
+        queue.touched = True
         self._queues.append(queue)
         while len(self._queues) > self._limit:
             oldest = self._queues.popleft()
             if oldest.touched:
                 oldest.touched = False
                 self._queues.append(oldest)
-            elif oldest is not queue:
+            else:
                 oldest.unmap()
 
     def forget(self, queue: ConsumeQueue) -> None:

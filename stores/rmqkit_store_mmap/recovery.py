@@ -79,17 +79,29 @@ def _body_at(at: int, sys_flag: int) -> int:
     return at + _BODY_LENGTH_AT + 4 + (12 if sys_flag & BORN_HOST_V6 else 0) + (12 if sys_flag & STORE_HOST_V6 else 0)
 
 
-def parse_record(data: memoryview, at: int) -> Found:
-    """A record that `check_record` found good. Text that is no UTF-8 is taken with replacement characters."""
-    size, magic, _, queue_id, _, queue_offset, physical_offset, sys_flag = _HEAD.unpack_from(data, at)
+def _texts(data: memoryview, at: int) -> tuple[memoryview, memoryview]:
+    """Topic and properties of a record that `check_record` found good."""
+    size, magic, _, _, _, _, _, sys_flag = _HEAD.unpack_from(data, at)
     body_at = _body_at(at, sys_flag)
     topic_at = body_at + _I32.unpack_from(data, body_at - 4)[0]
     if magic == MAGIC_V1:
         name_at, length = topic_at + 1, data[topic_at]
     else:
         name_at, length = topic_at + 2, _I16.unpack_from(data, topic_at)[0]
-    topic = bytes(data[name_at : name_at + length]).decode(errors="replace")
-    properties = bytes(data[name_at + length + 2 : at + size]).decode(errors="replace")
+    return data[name_at : name_at + length], data[name_at + length + 2 : at + size]
+
+
+def may_be_torn(data: memoryview, at: int) -> bool:
+    """Whether a record that `check_record` found good may yet lack its end: no checksum covers topic and properties, but a torn write leaves zeros."""
+    topic, properties = _texts(data, at)
+    last = properties or topic
+    return len(last) > 0 and last[-1] == 0
+
+
+def parse_record(data: memoryview, at: int) -> Found:
+    """A record that `check_record` found good. Text that is no UTF-8 is taken with replacement characters."""
+    size, _, _, queue_id, _, queue_offset, physical_offset, sys_flag = _HEAD.unpack_from(data, at)
+    topic, properties = (bytes(text).decode(errors="replace") for text in _texts(data, at))
     time_ms = peek_store_timestamp(data, at)
     return Found(topic, queue_id, queue_offset, physical_offset, size, sys_flag, time_ms, props.decode(properties))
 
@@ -177,6 +189,8 @@ class Recovery:
             view = segment.view()
             size = check_record(view, at - segment.base, at)
             if size > 0:
+                if may_be_torn(view, at - segment.base) and check_record(view, at + size - segment.base, at + size) < 0:
+                    break
                 if at >= min(queues_from, index_from):
                     self._dispatch(parse_record(view, at - segment.base), at >= queues_from, at >= index_from)
                 at += size

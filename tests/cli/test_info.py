@@ -31,7 +31,7 @@ def test_config_names_the_source_of_every_value(rmqkit: Run, tmp_path: Path) -> 
     assert result.returncode == 0, result.stderr
     values = json.loads(result.stdout)
     assert values["brokerName"] == {"value": "from-flag", "source": "command line"}
-    assert values["regionId"] == {"value": "from-env", "source": "environment"}
+    assert values["regionId"] == {"value": "from-env", "source": "environment RMQKIT_REGION_ID"}
     assert values["defaultTopicQueueNums"] == {"value": 3, "source": "file broker.conf"}
     assert values["listenPort"] == {"value": 10911, "source": "default"}
 

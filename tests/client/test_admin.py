@@ -38,7 +38,7 @@ def test_create_and_delete_a_topic(backend: str) -> None:
             assert await client.admin.delete_topic("New") == ["broker-a", "broker-b"]
             assert len(b.server.seen(RequestCode.DELETE_TOPIC_IN_BROKER)) == 1
             assert len(fake.namesrv.seen(RequestCode.DELETE_TOPIC_IN_NAMESRV)) == 1
-            with pytest.raises(ClientError, match="no cluster 'x'; known are: c$"):
+            with pytest.raises(ClientError, match="no cluster 'x'; known are: c"):
                 await client.admin.create_topic("New", cluster="x")
             with pytest.raises(ClientError, match="known brokers: broker-a, broker-b"):
                 await client.admin.create_topic("New", broker="x")

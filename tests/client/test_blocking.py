@@ -19,7 +19,7 @@ from tests.client.fakes import Network
 async def listening() -> AsyncIterator[tuple[FakeCluster, str]]:
     fake = FakeCluster(Network(), "a")
     fake.topics = {"T": {"broker-a": 2}}
-    async with anyio.create_task_group() as group, AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack, anyio.create_task_group() as group:
         ports = []
         for server in (fake.namesrv, fake.brokers["broker-a"].server):
             listener = await stack.enter_async_context(await anyio.create_tcp_listener(local_host="127.0.0.1"))

@@ -220,8 +220,8 @@ def test_an_unknown_topic_borrows_the_route_of_the_template(backend: str) -> Non
     """TBW102: at most 4 queues; the real route replaces it when it appears (behaviour sheet, A5)."""
 
     async def body() -> None:
-        options = {"topics": {"TBW102": {"broker-a": 8}}, "poll_name_server_interval_ms": 20}
-        async with cluster("a", **options) as (fake, client), client.producer("pg") as producer:
+        template = {"TBW102": {"broker-a": 8}}
+        async with cluster("a", template, poll_name_server_interval_ms=20) as (fake, client), client.producer("pg") as producer:
             await producer.send("New", b"x")
             assert len(await producer.queues("New")) == 4
             fake.topics["New"] = {"broker-a": 2}

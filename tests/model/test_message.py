@@ -165,7 +165,9 @@ def test_no_tag_between_the_bars(expression: str) -> None:
         tag_subscription("T", expression)
 
 
-@pytest.mark.parametrize(("kind", "is_tag", "takes_all"), [(None, True, True), ("TAG", True, True), ("SQL92", False, False), ("tag", False, False)])
+@pytest.mark.parametrize(
+    ("kind", "is_tag", "takes_all"), [(None, True, True), ("TAG", True, True), ("SQL92", False, False), ("tag", False, False)]
+)
 def test_expression_types(kind: str | None, is_tag: bool, takes_all: bool) -> None:
     """No expression type means TAG; * of another type is an expression of that type."""
     subscription = SubscriptionData(topic="T", expression_type=kind)

@@ -13,7 +13,27 @@ from rmqkit.model import names
 
 LEGAL = string.ascii_letters + string.digits + "_-%|"
 PROPERTY = settings(max_examples=200, deadline=None, database=None)
-PATHS = ["../x", "..", ".", "a/b", "/etc/passwd", "a\\b", "C:x", "a\0b", "\0", "a.b", "~", "a/../b", "%2e%2e/x", "a\n", "\na", "a b", " a", "$HOME", "*"]
+PATHS = [
+    "../x",
+    "..",
+    ".",
+    "a/b",
+    "/etc/passwd",
+    "a\\b",
+    "C:x",
+    "a\0b",
+    "\0",
+    "a.b",
+    "~",
+    "a/../b",
+    "%2e%2e/x",
+    "a\n",
+    "\na",
+    "a b",
+    " a",
+    "$HOME",
+    "*",
+]
 NO_NAMES = ["tópico", "主题", "а", "a+b", "a@b", "a#b", "{}", "a,b", "a;b", "a:b", "'a'", "a\x7f", "a\u200b", "ａ"]
 
 
@@ -52,7 +72,8 @@ def test_legal_is_exactly_the_alphabet(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "limit"), [("", 127), (names.RETRY_PREFIX, 255), (names.DLQ_PREFIX, 255), ("%retry%", 127), ("x%RETRY%", 127), ("rmq_sys_", 127)]
+    ("prefix", "limit"),
+    [("", 127), (names.RETRY_PREFIX, 255), (names.DLQ_PREFIX, 255), ("%retry%", 127), ("x%RETRY%", 127), ("rmq_sys_", 127)],
 )
 def test_topic_length(prefix: str, limit: int) -> None:
     """127 characters, 255 for retry and dead-letter topics; one more is named with both numbers."""

@@ -108,7 +108,14 @@ def test_integer_keyed_files() -> None:
 
 def test_tables_do_not_share_their_defaults() -> None:
     """Two fresh values never hold the same list or dictionary."""
-    for kind in (TopicConfigTable, TopicConfigAndMappingTable, SubscriptionGroupTable, ConsumerOffsetFile, RegisterBrokerBody, TopicRouteData):
+    for kind in (
+        TopicConfigTable,
+        TopicConfigAndMappingTable,
+        SubscriptionGroupTable,
+        ConsumerOffsetFile,
+        RegisterBrokerBody,
+        TopicRouteData,
+    ):
         one, other = kind(), kind()
         for name in kind.__struct_fields__:
             value = getattr(one, name)

@@ -30,7 +30,26 @@ HEADERS: tuple[type[msgspec.Struct], ...] = (
     SendMessageRequestHeaderV2,
     headers.EndTransactionRequestHeader,
 )
-SPLICES = (b"\x00", b"\xff", b'"', b"{", b"}", b"[", b"]", b":", b",", b"\\", b"\\u", b"\\ud800", b"null", b"1e999", b"-", b"9" * 30, b"/*", b"//")
+SPLICES = (
+    b"\x00",
+    b"\xff",
+    b'"',
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b":",
+    b",",
+    b"\\",
+    b"\\u",
+    b"\\ud800",
+    b"null",
+    b"1e999",
+    b"-",
+    b"9" * 30,
+    b"/*",
+    b"//",
+)
 
 
 def mutated(random: Random, data: bytes) -> bytes:
@@ -119,7 +138,11 @@ def test_damaged_binaries() -> None:
     refused = 0
     readers: list[Callable[[], object]]
     for _ in range(5000):
-        bad_record, bad_batch, bad_id = mutated(random, whole), mutated(random, together), mutated(random, vectors.text("offset_message_id"))
+        bad_record, bad_batch, bad_id = (
+            mutated(random, whole),
+            mutated(random, together),
+            mutated(random, vectors.text("offset_message_id")),
+        )
         readers = [
             lambda data=bad_record: list(record.unpack_all(data)),  # type: ignore[misc]
             lambda data=bad_record: list(record.unpack_all(memoryview(data), check_crc=False)),  # type: ignore[misc]
@@ -227,7 +250,9 @@ def test_header_numbers_of_a_wrong_kind(member: bytes, value: bytes) -> None:
         decode_header(b'{"%s":%s}' % (member, value), 0)
 
 
-@pytest.mark.parametrize("header", [b"", b"null", b"5", b'"text"', b"[]", b"[{}]", b"tru", b'{"code":1', b'{"code":1}}', b"\xff\xfe", b"\xef\xbb\xbf{}"])
+@pytest.mark.parametrize(
+    "header", [b"", b"null", b"5", b'"text"', b"[]", b"[{}]", b"tru", b'{"code":1', b'{"code":1}}', b"\xff\xfe", b"\xef\xbb\xbf{}"]
+)
 def test_headers_that_are_no_object(header: bytes) -> None:
     """A JSON header is an object and nothing behind it."""
     with pytest.raises(ProtocolError):
@@ -320,7 +345,9 @@ def test_hosts_that_are_none(address: str) -> None:
         pack_host("1.2.3.4", 2**31)
 
 
-@pytest.mark.parametrize("text", ["", "0A", "0A00000100002A9F00000000000004D", "0A 0000010000 2A9F00000000000004D2", "zz" * 16, "é" * 32, "0" * 58])
+@pytest.mark.parametrize(
+    "text", ["", "0A", "0A00000100002A9F00000000000004D", "0A 0000010000 2A9F00000000000004D2", "zz" * 16, "é" * 32, "0" * 58]
+)
 def test_message_ids_that_are_none(text: str) -> None:
     """A message id is 32 or 56 hexadecimal characters and nothing between them."""
     with pytest.raises(DecodeError):

@@ -144,7 +144,9 @@ def test_absent_members_have_defaults() -> None:
 
 
 @pytest.mark.parametrize("member", ["code", "flag", "opaque", "version"])
-@pytest.mark.parametrize(("given_number", "kept"), [(2**31, -(2**31)), (2**32 + 5, 5), (-(2**31) - 1, 2**31 - 1), (10**30, (10**30) % 2**32)])
+@pytest.mark.parametrize(
+    ("given_number", "kept"), [(2**31, -(2**31)), (2**32 + 5, 5), (-(2**31) - 1, 2**31 - 1), (10**30, (10**30) % 2**32)]
+)
 def test_numbers_wrap_to_32_bits(member: str, given_number: int, kept: int) -> None:
     """Java keeps an int: what is beyond wraps, so that no number of a header can fail to be packed later."""
     kept = kept - 2**32 if kept >= 2**31 else kept
@@ -260,7 +262,8 @@ def test_what_cannot_be_written(command: Command) -> None:
 
 @pytest.mark.row("S323")
 @pytest.mark.parametrize(
-    ("flag", "response", "oneway"), [(0, False, False), (FLAG_RESPONSE, True, False), (FLAG_ONEWAY, False, True), (3, True, True), (-4, False, False)]
+    ("flag", "response", "oneway"),
+    [(0, False, False), (FLAG_RESPONSE, True, False), (FLAG_ONEWAY, False, True), (3, True, True), (-4, False, False)],
 )
 def test_flag_bits(flag: int, response: bool, oneway: bool) -> None:
     """Bit 0 says response, bit 1 one-way; other bits mean nothing."""

@@ -290,7 +290,9 @@ def test_send_headers_agree(codec: int) -> None:
 
 def test_text_null_stays_text() -> None:
     """The four letters null are a text in a text field; Java clients write them there."""
-    read = framed({"msgId": "null", "queueId": "0", "queueOffset": "1", "transactionId": "null"}, 0).header(headers.SendMessageResponseHeader)
+    read = framed({"msgId": "null", "queueId": "0", "queueOffset": "1", "transactionId": "null"}, 0).header(
+        headers.SendMessageResponseHeader
+    )
     assert (read.msg_id, read.transaction_id) == ("null", "null")
 
 

@@ -43,7 +43,9 @@ BORN, STORE = pack_host("10.0.0.9", 3333), pack_host("10.0.0.1", 10911)
 
 
 def put(topic: str = "TopicTest", body: bytes = b"hello", **changes: object) -> PutMessage:
-    message = PutMessage(topic=topic, queue_id=1, body=body, properties={}, properties_bytes=b"", born_timestamp_ms=1700000000000, born_host=BORN)
+    message = PutMessage(
+        topic=topic, queue_id=1, body=body, properties={}, properties_bytes=b"", born_timestamp_ms=1700000000000, born_host=BORN
+    )
     message.set_properties({"TAGS": "TagA"})
     return msgspec.structs.replace(message, **changes)
 
@@ -114,7 +116,18 @@ def test_record_round_trip(given_message: tuple[PutMessage, bytes], queue_offset
     data = record.pack(message, size, queue_offset, physical_offset, stored_at, store_host)
     assert len(data) == size
     stored = record.unpack(memoryview(b"before" + data + b"behind"), 6)
-    for name in ("topic", "queue_id", "body", "properties", "flag", "sys_flag", "born_timestamp_ms", "born_host", "reconsume_times", "prepared_offset"):
+    for name in (
+        "topic",
+        "queue_id",
+        "body",
+        "properties",
+        "flag",
+        "sys_flag",
+        "born_timestamp_ms",
+        "born_host",
+        "reconsume_times",
+        "prepared_offset",
+    ):
         assert getattr(stored, name) == getattr(message, name), name
     assert (stored.queue_offset, stored.physical_offset, stored.store_timestamp_ms) == (queue_offset, physical_offset, stored_at)
     assert (stored.store_host, stored.size_bytes, stored.body_crc) == (store_host, size, crc32(message.body) & 0x7FFFFFFF)
@@ -122,7 +135,9 @@ def test_record_round_trip(given_message: tuple[PutMessage, bytes], queue_offset
 
 
 @pytest.mark.row("S237")
-@pytest.mark.parametrize(("length", "magic", "size"), [(127, record.MAGIC_V1, 91 + 127), (128, record.MAGIC_V2, 92 + 128), (255, record.MAGIC_V2, 92 + 255)])
+@pytest.mark.parametrize(
+    ("length", "magic", "size"), [(127, record.MAGIC_V1, 91 + 127), (128, record.MAGIC_V2, 92 + 128), (255, record.MAGIC_V2, 92 + 255)]
+)
 def test_topic_length_chooses_the_version(length: int, magic: int, size: int) -> None:
     """A topic over 127 bytes takes magic V2 with a two-byte length; the signed byte of V1 ends at 127."""
     data = packed(put("t" * length, b"", properties={}, properties_bytes=b""))

@@ -59,7 +59,7 @@ def route(topic: str, *, version: int = JAVA_5, **fields: Any) -> Command:
     return request
 
 
-@pytest.mark.row("S298", "S325")
+@pytest.mark.row("S298")
 def test_register_then_route(desk: Desk) -> None:
     """Broker in, route out; raw integer keys for old clients, strict ones from 4.9.4 on or when asked for, never a blank."""
     assert desk.ask(register()).code == ResponseCode.SUCCESS

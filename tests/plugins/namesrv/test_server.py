@@ -154,7 +154,7 @@ def route(topic: str = "T") -> Command:
     return request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic), opaque=2)
 
 
-@pytest.mark.row("S298", "S325")
+@pytest.mark.row("S298")
 async def test_a_broker_registers_and_a_client_reads(transport: MemoryTransport) -> None:
     """Over connections of their own, through frames."""
     async with serving(transport) as handle:

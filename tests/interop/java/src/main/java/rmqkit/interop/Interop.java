@@ -33,11 +33,11 @@ public final class Interop {
 
     static Map<String, Scenario> scenarios() {
         Map<String, Scenario> all = new LinkedHashMap<>();
+        PullScenarios.add(all);
         RetryScenarios.add(all);
         GroupScenarios.add(all);
         DelayScenarios.add(all);
         SendScenarios.add(all);
-        PullScenarios.add(all);
         QueryScenarios.add(all);
         RefusalScenarios.add(all);
         return all;

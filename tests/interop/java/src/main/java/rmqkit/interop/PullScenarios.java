@@ -21,8 +21,8 @@ final class PullScenarios {
     }
 
     static void add(Map<String, Scenario> all) {
-        all.put("pull", PullScenarios::pull);
         all.put("lite-pull", PullScenarios::litePull);
+        all.put("pull", PullScenarios::pull);
         all.put("lite-assign", PullScenarios::liteAssign);
     }
 
@@ -80,7 +80,7 @@ final class PullScenarios {
         run.await("everything polled", () -> poll(consumer, got) >= 30);
         run.fact("received", got.size());
         run.same(Run.texts("lite", 30), got, "everything polled");
-        // A commit is a one-way request: look at the broker whether it has arrived before going on.
+        // A commit reaches the broker with the client's timer, ten seconds after its start at the earliest, as a one-way request.
         DefaultMQPullConsumer onlooker = run.pullConsumer(run.group("onlooker"));
         var factory = onlooker.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory();
         OffsetStore kept = new RemoteBrokerOffsetStore(factory, group);

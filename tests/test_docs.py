@@ -1,0 +1,128 @@
+"""The documents are kept true: every code block runs, every hook, interface and setting is described."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rmqkit import abc, config, hookspecs
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BIN = Path(sys.executable).parent
+_DEADLINE_S = 120
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """(where, text) of the fenced blocks of a language."""
+    found = []
+    for path in DOCUMENTS:
+        for match in re.finditer(rf"^```{language}\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL):
+            found.append((f"{path.name}:{path.read_text()[: match.start()].count(chr(10)) + 1}", match.group(1)))
+    return found
+
+
+def run(words: list[str], directory: Path, namesrv: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RMQKIT_")}
+    return subprocess.run(
+        words,
+        cwd=directory,
+        env=environment | {"NAMESRV_ADDR": namesrv, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"},
+        text=True,
+        capture_output=True,
+        timeout=_DEADLINE_S,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The server that the examples talk to."""
+    words = [str(BIN / "rmqkit"), "serve", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--set", "store=memory"]
+    with subprocess.Popen(words, cwd=tmp_path_factory.mktemp("serve"), text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        yield dict(word.split("=", 1) for word in line.split() if "=" in word)["namesrv"]
+        process.terminate()
+
+
+@pytest.mark.parametrize(("where", "text"), blocks("python"), ids=lambda value: value if len(value) < 40 else "")
+def test_python_blocks_run(where: str, text: str, namesrv: str, tmp_path: Path) -> None:
+    """As written, but for the address of the name server."""
+    program = tmp_path / "example.py"
+    program.write_text(text.replace("127.0.0.1:9876", namesrv))
+    result = run([sys.executable, str(program)], tmp_path, namesrv)
+    assert result.returncode == 0, f"{where}\n{result.stderr}"
+
+
+@pytest.mark.parametrize(("where", "text"), blocks("sh"), ids=lambda value: value if len(value) < 40 else "")
+def test_shell_blocks_run(where: str, text: str, namesrv: str, tmp_path: Path) -> None:
+    """Every `rmqkit` line, in order; `make` targets exist; `rmqkit serve` is what the fixture runs."""
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for line in text.splitlines():
+        words = shlex.split(line, comments=True)
+        if not words or words[:2] == ["rmqkit", "serve"]:
+            continue
+        if words[0] == "make":
+            assert words[1] in targets, where
+            continue
+        if words[0] == "python":
+            assert (ROOT / words[2].replace(".", "/")).with_suffix(".py").is_file(), where
+            continue
+        assert words[0] == "rmqkit", f"{where}: nobody runs {line!r}"
+        result = run(words, tmp_path, namesrv)
+        assert result.returncode == 0, f"{where}: {line}\n{result.stderr}"
+
+
+@pytest.mark.parametrize(("where", "text"), blocks("toml"), ids=lambda value: value if len(value) < 40 else "")
+def test_toml_blocks_are_settings_or_entry_points(where: str, text: str, tmp_path: Path) -> None:
+    """A block of settings loads without a warning."""
+    table = tomllib.loads(text)
+    if "project" in table:
+        assert set(table["project"]["entry-points"]) == {"rmqkit"}
+        return
+    file = tmp_path / "settings.toml"
+    file.write_text(text)
+    assert config.load(file, environ={}).warnings == (), where
+
+
+def test_every_hook_is_described() -> None:
+    """plugin_hooks.md has each hook with its arguments and its own words."""
+    text = (ROOT / "docs" / "plugin_hooks.md").read_text()
+    hooks = {name: value for name, value in vars(hookspecs).items() if name.startswith("rmqkit_")}
+    assert len(hooks) > 10
+    for name, value in hooks.items():
+        described = " ".join((inspect.getdoc(value) or "").split()).replace("|", "\\|")
+        assert f"| `{name}` | {', '.join(inspect.signature(value).parameters)} | {described} |" in text, name
+
+
+def test_every_interface_is_described() -> None:
+    """Abstract classes of rmqkit.abc that a plugin implements."""
+    text = (ROOT / "docs" / "plugin_hooks.md").read_text()
+    kernels_own = {"Peer"}
+    interfaces = [
+        name
+        for name, value in vars(abc).items()
+        if inspect.isclass(value) and value.__module__ == abc.__name__ and (inspect.isabstract(value) or name.endswith("Hook"))
+    ]
+    assert len(interfaces) > 10
+    assert [name for name in interfaces if f"| `{name}` |" not in text and name not in kernels_own] == []
+
+
+def test_every_setting_is_described() -> None:
+    """configuration.md names each key, and no key that is none."""
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    keys = [key for key, _, _ in config.load(environ={}).described()]
+    named = re.findall(r"[A-Za-z0-9]+", "\n".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| ")))
+    internal = {"brokerId", "clusterTopicEnable", "brokerTopicEnable", "notifyConsumerIdsChangedEnable", "rejectTransactionMessage"}
+    internal |= {"maxFilterMessageSize", "registerBrokerTimeoutMills"}
+    assert [key for key in keys if key not in named and key not in internal] == []
