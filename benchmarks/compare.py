@@ -35,6 +35,8 @@ PULL_TOPIC = "bench-pull"
 SETTLE_S = 2.0
 """Idle time after start-up before memory is read, and between two loads."""
 LOAD_GRACE_S = 120.0
+DISTURBED_CORES = 0.1
+"""When everything but the server and the generator uses more than this many cores, the machine was not free."""
 
 Report = dict[str, Any]
 
@@ -158,6 +160,8 @@ def measure(server: peers.Server, chosen: Sequence[str], plan: Plan, say: Callab
         found["scenarios"][name] = report
         p99, cpu = report["latency_ms"].get("p99"), report.get("server_cpu_us_per_message")
         say(f"{server.name} {name}: {report['messages_per_s']:.0f}/s, p99 {p99} ms, {cpu} us CPU per message, {report['errors']} errors")
+        if report.get("other_cores", 0.0) > DISTURBED_CORES:
+            say(f"    something else used {report['other_cores']} cores meanwhile: this figure is not to be trusted")
         for text in report["first_errors"]:
             say(f"    {text}")
     found["loaded_rss_mb"] = round(server.rss_mb(), 1)
@@ -245,12 +249,12 @@ def number(value: float | None, digits: int = 0) -> str:
 def tables(summary: Report, servers: Sequence[str]) -> str:
     """The Markdown tables: one row per scenario, and one per server for start-up and memory."""
     heads = ["scenario", *(f"{s} msg/s" for s in servers), "ratio", *(f"{s} p99 ms" for s in servers)]
-    heads += [*(f"{s} CPU µs/msg" for s in servers), "generator busy", "other cores", "errors"]
+    heads += [*(f"{s} CPU µs/msg" for s in servers), "generator busy", *(f"{s} other cores" for s in servers), "errors"]
     lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
     for name, row in summary["scenarios"].items():
         cells = [SCENARIOS[name].title, *(number(row[s]["messages_per_s"]) for s in servers), number(row.get("ratio"), 2)]
         cells += [*(number(row[s]["p99_ms"], 2) for s in servers), *(number(row[s]["cpu_us"], 1) for s in servers)]
-        cells += [number(max(row[s][key] for s in servers), 2) for key in ("generator_busy", "other_cores")]
+        cells += [number(max(row[s]["generator_busy"] for s in servers), 2), *(number(row[s]["other_cores"], 2) for s in servers)]
         lines.append("| " + " | ".join([*cells, str(sum(row[s]["errors"] for s in servers))]) + " |")
     lines += ["", "| server | ready after s | idle RSS MB | of it broker MB | RSS after load MB |", "|---|---:|---:|---:|---:|"]
     for name, own in summary["servers"].items():

@@ -214,8 +214,14 @@ class MessageStore(ABC):
     def read_log(self, offset: int, max_bytes: int) -> Buffer:
         """Raw log bytes from physical `offset` on, ending at a record boundary; empty at the end. For replicas and tools."""
 
+    @property
     @abstractmethod
-    def statistics(self) -> StoreStatistics: ...
+    def end_offset(self) -> int:
+        """Physical offset that the next record gets; costs nothing."""
+
+    @abstractmethod
+    def statistics(self) -> StoreStatistics:
+        """May look at every file: for people and tools, not for the request path."""
 
 
 StoreFactory = Callable[["Config", Clock, "FlushPolicy"], MessageStore]

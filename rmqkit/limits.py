@@ -8,6 +8,8 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024
 MAX_HEADER_BYTES = 1024 * 1024
 #: Nesting of JSON in headers and bodies; real bodies nest four or five deep. Guards the parser's stack.
 MAX_JSON_DEPTH = 64
+#: JSON that only the tolerant parser reads is parsed in Python, some microseconds an element; real bodies of that kind are small tables.
+MAX_LOOSE_JSON_BYTES = 2 * 1024 * 1024
 #: Properties of one message: their length is a signed 16-bit number on disk.
 MAX_PROPERTIES_BYTES = 32_767
 #: A topic name (Java: Validators, TopicValidator); retry and dead-letter topics may be longer.
@@ -15,8 +17,9 @@ MAX_TOPIC_LENGTH = 127
 MAX_DERIVED_TOPIC_LENGTH = 255
 #: A group name (Java: Validators.CHARACTER_MAX_LENGTH of 5.x).
 MAX_GROUP_LENGTH = 120
-#: Messages of one batch request: the smallest takes 22 bytes, so a 4 MiB body could otherwise claim 190 000.
-MAX_BATCH_MESSAGES = 65_536
+#: Messages of one batch request: the smallest takes 22 bytes, so a 4 MiB body could otherwise claim 190 000. The answer names each by up to 57
+#: characters and must fit into a header.
+MAX_BATCH_MESSAGES = 16_384
 #: Queues of one topic; the offset table and the consume queues grow with it.
 MAX_QUEUES_PER_TOPIC = 4_096
 #: Requests of one connection that may be unanswered before the server stops reading it. Held pulls give their place back.

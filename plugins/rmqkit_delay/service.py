@@ -39,20 +39,25 @@ class DelayService(Service):
         self._file: JsonFile[DelayOffsetFile] | None = None
         self._not_before_ms: dict[int, int] = {}
         self._dirty = False
+        self._stopped = False
+        self._writing = trio.Lock()
 
     async def run(self, broker: BrokerContext, task_status: trio.TaskStatus[None]) -> None:
+        self._stopped = False
         broker.topics.ensure(names.SCHEDULE_TOPIC, len(self._levels))
         self._load(broker)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._persist_regularly, broker)
             task_status.started()
-            while True:
+            while not self._stopped:
                 await trio.sleep(_POLL_MS / 1000)
                 for level in range(1, len(self._levels) + 1):
                     if self._deliver_due(broker, level, broker.clock.now_ms()):
                         await trio.lowlevel.checkpoint()
 
     async def stop(self, broker: BrokerContext) -> None:
+        """Deliver no more and write how far the levels have come, so that a restart repeats nothing."""
+        self._stopped = True
         await self._persist(broker)
 
     def _load(self, broker: BrokerContext) -> None:
@@ -68,7 +73,7 @@ class DelayService(Service):
     def _deliver_due(self, broker: BrokerContext, level: int, now_ms: int) -> bool:
         """Deliver up to `_BATCH` due messages of a level; True when some work was done."""
         offset = self._table.offset_table[level]
-        if self._not_before_ms.get(level, 0) > now_ms or offset >= broker.store.max_offset(names.SCHEDULE_TOPIC, level - 1):
+        if self._stopped or self._not_before_ms.get(level, 0) > now_ms or offset >= broker.store.max_offset(names.SCHEDULE_TOPIC, level - 1):
             return False
         units = broker.store.read_units(names.SCHEDULE_TOPIC, level - 1, offset, _BATCH)
         due = [unit for unit in units if self._is_due(unit, level, now_ms)]
@@ -144,12 +149,13 @@ class DelayService(Service):
                 _log.error("delayOffset.json cannot be written, trying again: %s", error)
 
     async def _persist(self, broker: BrokerContext) -> None:
-        if self._file is None or not self._dirty:
-            return
-        self._dirty = False
-        self._table.data_version.next(broker.clock.now_ms())
-        try:
-            await trio.to_thread.run_sync(self._file.write, self._file.encode(self._table))
-        except OSError:
-            self._dirty = True
-            raise
+        async with self._writing:
+            if self._file is None or not self._dirty:
+                return
+            self._dirty = False
+            self._table.data_version.next(broker.clock.now_ms())
+            try:
+                await trio.to_thread.run_sync(self._file.write, self._file.encode(self._table))
+            except OSError:
+                self._dirty = True
+                raise

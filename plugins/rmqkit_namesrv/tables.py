@@ -85,11 +85,10 @@ class RouteTables:
         broker = self.brokers.get(broker_name)
         if broker is None or broker.cluster != cluster:
             return
-        had_master = MASTER_ID in broker.broker_addrs
         broker.broker_addrs = {number: known for number, known in broker.broker_addrs.items() if known != address}
         if not broker.broker_addrs:
             self._forget(broker)
-        elif broker.enable_acting_master and had_master and MASTER_ID not in broker.broker_addrs:
+        elif broker.enable_acting_master and MASTER_ID not in broker.broker_addrs:
             # A slave serves reads in its master's place; nobody may write.
             self.wipe_write_perm(broker_name)
 

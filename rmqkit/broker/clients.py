@@ -55,7 +55,8 @@ class ClientTable:
         self.producers.setdefault(group, {})[client.peer] = client
 
     def register_consumer(self, data: ConsumerData, client: ClientInfo, *, notify: bool) -> bool:
-        """True when the membership or the set of topics changed. A changed expression alone is taken over silently, as in Java."""
+        """True when the membership or the set of topics changed. A changed expression alone is taken over silently, as in Java. A heartbeat
+        without a subscription set leaves the subscriptions as they are."""
         group = self.consumers.get(data.group_name)
         if group is None:
             group = self.consumers[data.group_name] = ConsumerGroup(data.group_name, "", "", "")
@@ -65,7 +66,7 @@ class ClientTable:
         known = group.members.get(client.peer)
         changed = known is None or known.client_id != client.client_id
         group.members[client.peer] = client
-        if _subscribe(group, data.subscription_data_set or []):
+        if data.subscription_data_set is not None and _subscribe(group, data.subscription_data_set):
             changed = True
         if changed and notify:
             self._tell(group)

@@ -16,12 +16,12 @@ from rmqkit.client.admin import Admin, QueueStats
 from rmqkit.client.blocking import BlockingClient, BlockingProducer, BlockingPullConsumer
 from rmqkit.client.client import Client
 from rmqkit.client.message_stream import MessageStream, StreamOptions
-from rmqkit.client.producer import Producer, ProducerOptions
+from rmqkit.client.producer import Producer
 from rmqkit.client.pull_consumer import PullConsumer
 from rmqkit.client.pulling import PullResult, PullStatus
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.client.send_result import SendResult, SendStatus
-from rmqkit.client.settings import ClientSettings
+from rmqkit.client.settings import ClientSettings, ProducerOptions
 from rmqkit.errors import (
     BrokerError,
     ClientError,

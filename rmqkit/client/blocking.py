@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -22,6 +22,7 @@ from rmqkit.client.pull_consumer import PullConsumer
 from rmqkit.client.pulling import PullResult
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.client.send_result import SendResult
+from rmqkit.client.settings import ClientKeywords, ProducerKeywords
 from rmqkit.errors import ClientError
 from rmqkit.model.message import Message
 from rmqkit.model.queue import MessageQueue
@@ -31,10 +32,10 @@ T = TypeVar("T")
 
 
 class BlockingClient:
-    """`Client` for threads. Takes the same arguments, and `backend`: asyncio (default) or trio. Several threads may share it."""
+    """`Client` for threads. Takes the same arguments save `connect` and `now_ms`, and `backend`: asyncio (default) or trio. Several threads may share it."""
 
-    def __init__(self, namesrv: str | Iterable[str] | None = None, *, backend: str = "asyncio", **options: Any) -> None:
-        self._client = Client(namesrv, **options)
+    def __init__(self, namesrv: str | Iterable[str] | None = None, *, backend: str = "asyncio", **settings: Unpack[ClientKeywords]) -> None:
+        self._client = Client(namesrv, **settings)
         self._backend = backend
         self._stack = ExitStack()
         self._portal: BlockingPortal | None = None
@@ -65,7 +66,7 @@ class BlockingClient:
             raise ClientError("the client is not open; use it inside `with BlockingClient(...) as client`")
         return self._portal.call(partial(function, *args, **kwargs))
 
-    def producer(self, group: str, **options: Any) -> BlockingProducer:
+    def producer(self, group: str, **options: Unpack[ProducerKeywords]) -> BlockingProducer:
         """To be opened with `with`; see `Client.producer`."""
         return BlockingProducer(self, self._client.producer(group, **options))
 

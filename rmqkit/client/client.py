@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any
+from typing import Unpack
 
 import anyio
 from anyio.abc import TaskGroup
 
 from rmqkit.client.admin import Admin
 from rmqkit.client.instance import Instance, wall_clock_ms
-from rmqkit.client.producer import Producer, ProducerOptions
+from rmqkit.client.producer import Producer
 from rmqkit.client.pull_consumer import PullConsumer
-from rmqkit.client.settings import ClientSettings, parse_name_servers
+from rmqkit.client.settings import ClientKeywords, ClientSettings, ProducerKeywords, ProducerOptions, parse_name_servers
 from rmqkit.errors import ClientError
 from rmqkit.remoting.pool import Connect, connect_tcp
 
@@ -42,7 +42,7 @@ class Client:
         *,
         connect: Connect = connect_tcp,
         now_ms: Callable[[], int] = wall_clock_ms,
-        **settings: Any,
+        **settings: Unpack[ClientKeywords],
     ) -> None:
         self.settings = ClientSettings(name_servers=parse_name_servers(namesrv), **settings)
         self._connect = connect
@@ -86,7 +86,7 @@ class Client:
         """Administration of topics and look-ups."""
         return Admin(self._opened())
 
-    def producer(self, group: str, **options: Any) -> Producer:
+    def producer(self, group: str, **options: Unpack[ProducerKeywords]) -> Producer:
         """A producer, to be opened with `async with`; keywords are those of `ProducerOptions`. Raises ClientError for an illegal group."""
         return Producer(self._opened(), group, ProducerOptions(**options))
 

@@ -6,7 +6,7 @@ Java: Validators, DefaultMQProducerImpl.sendKernelImpl, MessageBatch. Plain func
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import anyio.to_thread
 from attrs import frozen
@@ -59,6 +59,33 @@ class Outgoing:
             bname=queue.broker_name,
         )
         return request(RequestCode.SEND_BATCH_MESSAGE if self.is_batch else RequestCode.SEND_MESSAGE_V2, header, self.body)
+
+
+def as_message(
+    message: Message | str,
+    body: bytes | None,
+    tag: str | None,
+    keys: Iterable[str] | str,
+    properties: Mapping[str, str] | None,
+    ordering_key: str | None,
+    delay_level: int | None,
+) -> Message:
+    """A message as given, or one made of its parts. Raises ClientError when both ways are mixed."""
+    if isinstance(message, Message):
+        if body is not None or tag or keys or properties or ordering_key or delay_level:
+            raise ClientError("a Message carries its own body, tag, keys, properties, ordering key and delay level; give them there")
+        return message
+    if body is None:
+        raise ClientError("give a Message, or a topic and a body")
+    return Message(
+        topic=message,
+        body=body,
+        tag=tag,
+        keys=keys,
+        properties=properties or {},
+        ordering_key=ordering_key,
+        delay_level=delay_level,
+    )
 
 
 def check_message(message: Message, max_message_bytes: int) -> None:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
 import anyio
-from attrs import frozen
 
 from rmqkit.client.answers import refusal
 from rmqkit.client.instance import Instance
-from rmqkit.client.outgoing import Outgoing, prepare, prepare_batch
+from rmqkit.client.outgoing import Outgoing, as_message, prepare, prepare_batch
 from rmqkit.client.queue_choice import RoundRobin, by_key
 from rmqkit.client.send_result import STATUS_OF_CODE, SendResult, SendStatus, send_result
+from rmqkit.client.settings import ProducerOptions
 from rmqkit.errors import BrokerError, ClientError, ConnectFailed, ConnectionLost, RequestTimeout, RmqError, SendFailed
 from rmqkit.model.message import Message
 from rmqkit.model.names import group_fault
 from rmqkit.model.queue import MessageQueue
 from rmqkit.protocol.codes import ResponseCode
-
-log = logging.getLogger(__name__)
 
 #: Answers after which another broker is tried.
 RETRY_CODES = frozenset(
@@ -36,27 +33,6 @@ RETRY_CODES = frozenset(
     }
 )
 DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
-
-
-@frozen(kw_only=True)
-class ProducerOptions:
-    """Settings of one producer (Java: DefaultMQProducer).
-
-    timeout_ms                       time for one send, all attempts together
-    retries                          further attempts after the first
-    retry_when_not_stored_everywhere try another broker also after FLUSH_DISK_TIMEOUT and its kin; may store twice
-    max_message_bytes                a body before compression, and a whole batch
-    compress_over_bytes              bodies from this size on are compressed (zlib)
-    default_topic_queues             queues a topic gets that the first send creates
-    """
-
-    timeout_ms: int = 3000
-    retries: int = 2
-    retry_when_not_stored_everywhere: bool = False
-    max_message_bytes: int = 4 * 1024 * 1024
-    compress_over_bytes: int = 4096
-    compress_level: int = 5
-    default_topic_queues: int = 4
 
 
 class Producer:
@@ -235,33 +211,6 @@ class Producer:
         if not self._open:
             raise ClientError(f"producer {self.group!r} is not open; send inside `async with client.producer(...)`")
         self._instance.check_process()
-
-
-def as_message(
-    message: Message | str,
-    body: bytes | None,
-    tag: str | None,
-    keys: Iterable[str] | str,
-    properties: Mapping[str, str] | None,
-    ordering_key: str | None,
-    delay_level: int | None,
-) -> Message:
-    """A message as given, or one made of its parts. Raises ClientError when both ways are mixed."""
-    if isinstance(message, Message):
-        if body is not None or tag or keys or properties or ordering_key or delay_level:
-            raise ClientError("a Message carries its own body, tag, keys, properties, ordering key and delay level; give them there")
-        return message
-    if body is None:
-        raise ClientError("give a Message, or a topic and a body")
-    return Message(
-        topic=message,
-        body=body,
-        tag=tag,
-        keys=keys,
-        properties=properties or {},
-        ordering_key=ordering_key,
-        delay_level=delay_level,
-    )
 
 
 def _all_failed(outgoing: Outgoing, failures: list[str], last: RmqError | None) -> SendFailed:

@@ -8,7 +8,7 @@ from rmqkit.client.instance import Instance
 from rmqkit.client.message_stream import MessageStream, StreamOptions
 from rmqkit.client.pulling import PullResult, pull_command, pull_result, subscription
 from rmqkit.client.queue_offsets import QueueOffsets
-from rmqkit.errors import ClientError
+from rmqkit.errors import ClientError, ConnectFailed, ConnectionLost, RequestTimeout
 from rmqkit.model.names import group_fault
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.subscription import CONSUME_ACTIVELY, SUBSCRIBE_ALL, TAG, ConsumerData, SubscriptionData
@@ -87,7 +87,13 @@ class PullConsumer:
         wanted = self._wanted(queue.topic, expression, expression_type)
         address = await self._instance.reader_address(queue, self._suggested.get(queue, 0))
         command = pull_command(self.group, queue, offset, wanted, max_messages, hold_ms)
-        response = await self._instance.pool.call(address, command, limit_ms)
+        try:
+            response = await self._instance.pool.call(address, command, limit_ms)
+        except (ConnectFailed, ConnectionLost, RequestTimeout):
+            # A slave that was suggested may be gone: the next pull goes to the master, and the route is looked at.
+            self._suggested.pop(queue, None)
+            self._instance.refresh_soon()
+            raise
         result = await pull_result(response, queue, wanted, address)
         self._suggested[queue] = result.suggested_broker_id
         return result

@@ -23,6 +23,7 @@ from rmqkit.protocol.record import unpack_all
 
 #: Inflating more than this goes to a worker thread.
 THREAD_OVER_BYTES = 65_536
+ZSTD_STEP_BYTES = 1024
 
 
 @frozen(kw_only=True)
@@ -138,10 +139,7 @@ def inflate(body: bytes, sys_flag: int) -> bytes:
             result = lz4.decompress(body, MAX_INFLATED_BODY_BYTES + 1)
             finished = lz4.eof
         elif kind == COMPRESSION_ZSTD:
-            # Java's frames do not state their content size, so the reader must stream.
-            with _extra("zstandard", "Zstandard").ZstdDecompressor().stream_reader(body) as reader:
-                result = reader.read(MAX_INFLATED_BODY_BYTES + 1)
-            finished = True
+            result, finished = _unzstd(body)
         else:
             raise ClientError(f"unknown compression type {kind:#x}")
     except ClientError:
@@ -153,6 +151,20 @@ def inflate(body: bytes, sys_flag: int) -> bytes:
     if not finished:
         raise ClientError("the compressed body is cut short")
     return bytes(result)
+
+
+def _unzstd(body: bytes) -> tuple[bytes, bool]:
+    """Java's frames do not state their content size, and the package's streaming object takes no limit: small pieces go in, so that not too
+    much (some 32 MiB) can come out at once."""
+    inflater = _extra("zstandard", "Zstandard").ZstdDecompressor().decompressobj()
+    parts: list[bytes] = []
+    total = 0
+    for at in range(0, len(body), ZSTD_STEP_BYTES):
+        parts.append(inflater.decompress(body[at : at + ZSTD_STEP_BYTES]))
+        total += len(parts[-1])
+        if inflater.eof or total > MAX_INFLATED_BODY_BYTES:
+            break
+    return b"".join(parts), inflater.eof
 
 
 def _extra(module: str, name: str) -> Any:

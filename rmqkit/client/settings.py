@@ -1,4 +1,5 @@
-"""Settings of a client and what they default to (Java: ClientConfig, NettyClientConfig; behaviour sheet, A1 to A3)."""
+"""Settings of a client and its producers, and what they default to (Java: ClientConfig, NettyClientConfig, DefaultMQProducer; behaviour
+sheet, A1 to A3)."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable
+from typing import TypedDict
 
 from attrs import field, frozen
 
@@ -46,6 +48,19 @@ def serialize_type_of_environment() -> SerializeType:
         raise ConfigError(f"{SERIALIZE_VARIABLE}={name!r}: JSON and ROCKETMQ are known") from None
 
 
+class ClientKeywords(TypedDict, total=False):
+    """Keywords that `Client` passes on to `ClientSettings`."""
+
+    ip: str
+    instance_name: str
+    client_id: str
+    connect_timeout_ms: int
+    call_timeout_ms: int
+    poll_name_server_interval_ms: int
+    heartbeat_interval_ms: int
+    serialize_type: SerializeType
+
+
 @frozen(kw_only=True)
 class ClientSettings:
     """Settings of one client; times in ms.
@@ -74,3 +89,36 @@ class ClientSettings:
     @property
     def packed_ip(self) -> bytes:
         return pack_host(self.ip, 0)[:-4]
+
+
+class ProducerKeywords(TypedDict, total=False):
+    """Keywords that `Client.producer` passes on to `ProducerOptions`."""
+
+    timeout_ms: int
+    retries: int
+    retry_when_not_stored_everywhere: bool
+    max_message_bytes: int
+    compress_over_bytes: int
+    compress_level: int
+    default_topic_queues: int
+
+
+@frozen(kw_only=True)
+class ProducerOptions:
+    """Settings of one producer (Java: DefaultMQProducer).
+
+    timeout_ms                       time for one send, all attempts together
+    retries                          further attempts after the first
+    retry_when_not_stored_everywhere try another broker also after FLUSH_DISK_TIMEOUT and its kin; may store twice
+    max_message_bytes                a body before compression, and a whole batch
+    compress_over_bytes              bodies from this size on are compressed (zlib)
+    default_topic_queues             queues a topic gets that the first send creates
+    """
+
+    timeout_ms: int = 3000
+    retries: int = 2
+    retry_when_not_stored_everywhere: bool = False
+    max_message_bytes: int = 4 * 1024 * 1024
+    compress_over_bytes: int = 4096
+    compress_level: int = 5
+    default_topic_queues: int = 4

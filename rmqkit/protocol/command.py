@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from rmqkit.errors import DecodeError, HeaderError
+from rmqkit.limits import MAX_LOOSE_JSON_BYTES
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, LANGUAGES, VERSION
 
@@ -72,7 +73,7 @@ class Command(msgspec.Struct, gc=False):
 
     def decode_body(self, kind: type[H]) -> H:
         """The body as a typed structure. Raises DecodeError."""
-        return loose_json.decode(self.body, kind)
+        return loose_json.decode(self.body, kind, max_loose_bytes=MAX_LOOSE_JSON_BYTES)
 
 
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {}

@@ -69,32 +69,46 @@ class FrameDecoder:
     """Cuts a byte stream into commands. Feed it what the socket gave; it keeps the unfinished rest.
 
     A frame over MAX_FRAME_BYTES, a negative length, a header longer than its frame, an unknown serialise type or a header that does not
-    parse raises ProtocolError: the stream cannot be trusted any more and the connection must be closed.
+    parse raises ProtocolError: the stream cannot be trusted any more and the connection must be closed. Whole frames that came with the
+    broken one are returned first; the error is then raised by the next `feed`, and `fault` holds it already.
     """
 
-    __slots__ = ("_need", "_pieces", "_size")
+    __slots__ = ("_need", "_rest", "fault")
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._size = 0
+        self._rest = bytearray()
         self._need = 8
+        self.fault: ProtocolError | None = None
 
     @property
     def pending_bytes(self) -> int:
         """Bytes of the unfinished frame held back."""
-        return self._size
+        return len(self._rest)
 
     def feed(self, data: bytes) -> list[Command]:
         """All commands completed by `data`, in order."""
-        if self._size:
-            self._pieces.append(data)
-            self._size += len(data)
-            if self._size < self._need:
+        if self.fault is not None:
+            raise self.fault
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._need:
                 return []
-            data = b"".join(self._pieces)
-            self._pieces.clear()
-            self._size = 0
+            data = bytes(self._rest)
+            self._rest.clear()
         commands: list[Command] = []
+        try:
+            at = self._cut(data, commands)
+        except ProtocolError as error:
+            self.fault = error
+            if not commands:
+                raise
+            return commands
+        if at != len(data):
+            self._rest += memoryview(data)[at:]
+        return commands
+
+    def _cut(self, data: bytes, commands: list[Command]) -> int:
+        """Append the whole frames of `data` to `commands`; returns where the rest begins."""
         at, end = 0, len(data)
         prefix = _PREFIX.unpack_from
         self._need = 8
@@ -115,10 +129,7 @@ class FrameDecoder:
                 command.body = data[body_at:stop]
             commands.append(command)
             at = stop
-        if at != end:
-            self._pieces.append(data[at:] if at else data)
-            self._size = end - at
-        return commands
+        return at
 
 
 def decode_header(header: bytes, codec: int) -> Command:

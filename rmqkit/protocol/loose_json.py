@@ -28,14 +28,17 @@ _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "/": "/", "\\
 _WORDS: dict[str, object] = {"true": True, "false": False, "null": None, "NaN": None, "undefined": None}
 
 
-def loads(data: bytes | str) -> Any:
-    """Parse strict or fastjson's JSON. Empty text is None, as in Java. Raises DecodeError for anything else, bombs included."""
+def loads(data: bytes | str, *, max_loose_bytes: int | None = None) -> Any:
+    """Parse strict or fastjson's JSON. Empty text is None, as in Java. Raises DecodeError for anything else, bombs included, and for a text that
+    is not strict and longer than `max_loose_bytes`: the tolerant parser is slow, and a peer must not be able to keep it busy."""
     if not data:
         return None
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         pass
+    if max_loose_bytes is not None and len(data) > max_loose_bytes:
+        raise DecodeError(f"{len(data)} bytes that are no strict JSON, at most {max_loose_bytes} are read as anything else")
     try:
         text = data if isinstance(data, str) else data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -55,9 +58,12 @@ def convert(value: object, kind: type[T]) -> T:
         raise DecodeError(str(error)) from error
 
 
-def decode(data: bytes | str, kind: type[T]) -> T:
-    """`loads`, then `convert`. Empty text raises DecodeError."""
-    return convert(loads(data), kind)
+def decode(data: bytes | str, kind: type[T], *, max_loose_bytes: int | None = None) -> T:
+    """A typed structure from strict or fastjson's JSON; see `loads` and `convert`. Empty text raises DecodeError."""
+    try:
+        return msgspec.json.decode(data, type=kind, strict=False)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return convert(loads(data, max_loose_bytes=max_loose_bytes), kind)
 
 
 def _texts(value: object, depth: int) -> object:

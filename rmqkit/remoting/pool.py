@@ -115,22 +115,22 @@ class ConnectionPool:
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
         """Send a request, connecting first where needed, and wait for the answer, whatever its code.
 
-        The time-out covers the connect too. Answered GO_AWAY, the request goes out once more on a new connection. Raises ConnectFailed,
+        The time-out covers the connect too. Answered GO_AWAY, the request goes out once more on a new connection, with a time-out anew. Raises ConnectFailed,
         ConnectionLost, RequestTimeout, ClientError, ProtocolError (frame too large). Cancelled: as `Connection.call`; a connect goes on for
         whoever else wants it.
         """
-        began_s = anyio.current_time()
         connection = self._connections.get(address)
+        left_ms = timeout_ms
         if connection is None or connection.closed:
-            connection = await self._within(address, timeout_ms)
-        response = await self._call(connection, command, timeout_ms - _ms_since(began_s))
+            connection, left_ms = await self._within(address, timeout_ms)
+        response = await self._call(connection, command, left_ms)
         if response.code == ResponseCode.GO_AWAY:
             log.info("%s is going away, connecting anew", address)
             if self._connections.get(address) is connection:
                 del self._connections[address]
             connection.retire()
-            connection = await self._within(address, timeout_ms - _ms_since(began_s))
-            response = await self._call(connection, command, timeout_ms - _ms_since(began_s))
+            connection, left_ms = await self._within(address, timeout_ms)
+            response = await self._call(connection, command, left_ms)
         return response
 
     async def oneway(self, address: str, command: Command, timeout_ms: int) -> None:
@@ -171,16 +171,19 @@ class ConnectionPool:
         """Addresses with an open connection."""
         return [address for address, connection in self._connections.items() if not connection.closed]
 
-    async def _within(self, address: str, timeout_ms: int) -> Connection:
-        with anyio.move_on_after(max(timeout_ms, 0) / 1000):
-            return await self.ensure(address)
+    async def _within(self, address: str, timeout_ms: int) -> tuple[Connection, int]:
+        """An open connection and the ms that are left of the time-out."""
+        began_s = anyio.current_time()
+        with anyio.move_on_after(timeout_ms / 1000):
+            connection = await self.ensure(address)
+            return connection, max(timeout_ms - int((anyio.current_time() - began_s) * 1000), 1)
         raise RequestTimeout(address, timeout_ms)
 
     async def _call(self, connection: Connection, command: Command, timeout_ms: int) -> Command:
-        began_s = anyio.current_time()
         try:
             return await connection.call(command, timeout_ms)
         except RequestTimeout:
+            began_s = anyio.current_time() - timeout_ms / 1000
             if timeout_ms >= SUSPICIOUS_TIMEOUT_MS and connection.last_received_s <= began_s:
                 connection.close(f"silent for {timeout_ms} ms with a request unanswered")
             raise
@@ -230,7 +233,3 @@ def _connect_reason(error: OSError) -> str:
     if isinstance(cause, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(str(inner) for inner in cause.exceptions))
     return str(cause or error) or type(error).__name__
-
-
-def _ms_since(began_s: float) -> int:
-    return int((anyio.current_time() - began_s) * 1000)

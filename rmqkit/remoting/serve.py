@@ -8,7 +8,7 @@ too many of its requests are unanswered or too many bytes are unsent; that is th
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -71,6 +71,8 @@ class ServedPeer(Peer):
         self._calls: dict[int, tuple[trio.Event, list[Command]]] = {}
         self._nursery: trio.Nursery | None = None
         self._reading = trio.CancelScope()
+        self._receiving = False
+        self._stopping = False
 
     # What processors use.
 
@@ -139,15 +141,20 @@ class ServedPeer(Peer):
                 await trio.aclose_forcefully(self._stream)
 
     def stop_reading(self) -> None:
-        self._reading.cancel()
+        """Take no more requests. What was taken is answered: a write that is under way must not be cut in the middle of a frame."""
+        self._stopping = True
+        if self._receiving:
+            self._reading.cancel()
 
     async def _read_loop(self) -> None:
         stream, handle = self._stream, self._server.handle
         decoder = frame.FrameDecoder()
         chunk_bytes = _FIRST_CHUNK_BYTES
-        while True:
+        while not self._stopping:
+            self._receiving = True
             data = await stream.receive_some(chunk_bytes)
-            if not data:
+            self._receiving = False
+            if not data or self._stopping:
                 return
             if len(data) == chunk_bytes:
                 chunk_bytes = min(chunk_bytes * 4, READ_CHUNK_BYTES)
@@ -155,12 +162,20 @@ class ServedPeer(Peer):
                 chunk_bytes = max(chunk_bytes // 4, _FIRST_CHUNK_BYTES)
             self.last_active = trio.current_time()
             commands = decoder.feed(bytes(data))
-            if commands:
-                handle(self, commands)
+            at, end = 0, len(commands)
+            while at < end:
+                at = handle(self, commands, at)
                 if self._out:
                     await self._write()
-                while self.in_flight >= MAX_IN_FLIGHT_PER_CONNECTION or self._unsent_bytes > MAX_UNSENT_BYTES_PER_CONNECTION:
+                while self.congested:
                     await self._room.wait()
+            if decoder.fault is not None:
+                raise decoder.fault
+
+    @property
+    def congested(self) -> bool:
+        """Whether nothing more may be asked of the server until it has answered, or the peer has read."""
+        return self.in_flight >= MAX_IN_FLIGHT_PER_CONNECTION or self._unsent_bytes > MAX_UNSENT_BYTES_PER_CONNECTION
 
     async def _finish(self) -> None:
         """The peer stopped sending, or the server drains: answer what is under way, then end."""
@@ -173,6 +188,8 @@ class ServedPeer(Peer):
     async def _deferred(self, work: Callable[[], Awaitable[None]], requests: int) -> None:
         try:
             await work()
+        except Exception:  # noqa: BLE001 - a plugin's mistake costs its requests their answers, not the server its life
+            _log.exception("deferred work for %s failed", self.remote_text)
         finally:
             self.in_flight -= requests
             self._make_room()
@@ -182,17 +199,17 @@ class ServedPeer(Peer):
             self._nursery.start_soon(self._write)
 
     def enqueue(self, request: Command, answer: Answer) -> None:
-        if isinstance(answer, bytes):
-            self._queue(answer)
-        elif isinstance(answer, Reply):
-            self._queue(frame.frame_head(answer.head, answer.total_bytes))
-            self._out += answer.slices
-            self._unsent_bytes += answer.total_bytes
-        else:
-            try:
+        try:
+            if isinstance(answer, bytes):
+                self._queue(answer)
+            elif isinstance(answer, Reply):
+                self._queue(frame.frame_head(answer.head, answer.total_bytes))
+                self._out += answer.slices
+                self._unsent_bytes += answer.total_bytes
+            else:
                 self._queue(frame.encode(answer))
-            except (ProtocolError, RmqError) as error:
-                self._queue(frame.encode(_failure(request, ResponseCode.SYSTEM_ERROR, str(error))))
+        except Exception as error:  # noqa: BLE001 - what cannot be written (too large, a plugin's wrong types) is an error to the peer
+            self._queue(frame.encode(error_answer(request, error)))
 
     def _queue(self, data: bytes) -> None:
         self._out.append(data)
@@ -259,6 +276,7 @@ class RequestServer:
         self._on_closed = on_closed
         self._name = name
         self._accepting = trio.CancelScope()
+        self._draining = False
         self._empty = trio.Event()
 
     async def serve(
@@ -268,17 +286,17 @@ class RequestServer:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._housekeeping)
             with self._accepting:
-                await nursery.start(partial(trio.serve_listeners, self._connection, list(listeners), handler_nursery=nursery))
-                task_status.started()
-                await trio.sleep_forever()
-            for listener in listeners:
-                await listener.aclose()
+                # It closes the listeners when it ends.
+                async with trio.open_nursery() as accepting:
+                    await accepting.start(partial(trio.serve_listeners, self._connection, list(listeners), handler_nursery=nursery))
+                    task_status.started()
             while self.peers:
                 await self._empty.wait()
             nursery.cancel_scope.cancel()
 
     async def drain(self, timeout_ms: int) -> None:
         """Stop accepting and reading, answer what is in flight, close. After the time-out the rest is cut."""
+        self._draining = True
         self._accepting.cancel()
         for peer in list(self.peers):
             peer.stop_reading()
@@ -289,6 +307,9 @@ class RequestServer:
             peer.close()
 
     async def _connection(self, stream: ServerStream) -> None:
+        if self._draining:
+            await trio.aclose_forcefully(stream)
+            return
         if len(self.peers) >= MAX_CONNECTIONS:
             _log.warning("%s: more than %s connections, one from %s refused", self._name, MAX_CONNECTIONS, stream.remote[0])
             await trio.aclose_forcefully(stream)
@@ -298,9 +319,11 @@ class RequestServer:
         try:
             await peer.run()
         except* ProtocolError as group:
-            _log.warning("%s: %s broke the protocol, connection closed: %s", self._name, peer.remote_text, group.exceptions[0])
+            _log.warning("%s: %s broke the protocol, connection closed: %s", self._name, peer.remote_text, _first(group))
         except* (trio.BrokenResourceError, trio.ClosedResourceError) as group:
-            _log.debug("%s: connection from %s lost: %s", self._name, peer.remote_text, group.exceptions[0])
+            _log.debug("%s: connection from %s lost: %s", self._name, peer.remote_text, _first(group))
+        except* Exception as group:  # noqa: BLE001 - one connection's trouble must not reach the others
+            _log.error("%s: connection from %s failed and was closed", self._name, peer.remote_text, exc_info=_first(group))
         finally:
             self.peers.discard(peer)
             if not self.peers:
@@ -321,11 +344,16 @@ class RequestServer:
 
     # The request path.
 
-    def handle(self, peer: ServedPeer, commands: Sequence[Command]) -> None:
-        """Run the processors for commands that arrived together; answers are queued, or a deferred task will queue them."""
+    def handle(self, peer: ServedPeer, commands: Sequence[Command], at: int) -> int:
+        """Run the processors for commands that arrived together, from number `at` on; answers are queued, or a deferred task will queue them.
+
+        Returns how far it came: not to the end when the peer is congested.
+        """
         find, default = self.router.processors.get, self.router.default
-        at, end = 0, len(commands)
-        while at < end:
+        end = len(commands)
+        while at < end and not peer.congested:
+            if peer.closed:
+                return end
             command = commands[at]
             at += 1
             if command.flag & FLAG_RESPONSE:
@@ -337,10 +365,11 @@ class RequestServer:
                 while at < end and find(commands[at].code, default) is processor and not commands[at].flag & FLAG_RESPONSE:
                     at += 1
                 run = commands[start:at] if at - start < end else commands
-                for request, outcome in zip(run, processor.process_many(run, peer), strict=True):
+                for request, outcome in zip(run, _process_many(processor, run, peer), strict=True):
                     self._finish(request, outcome, peer)
             else:
                 self._finish(command, self._process(processor, command, peer), peer)
+        return at
 
     def _process(self, processor: RequestProcessor, request: Command, peer: ServedPeer) -> Outcome:
         try:
@@ -359,7 +388,10 @@ class RequestServer:
                     self.after_hooks(request, outcome, peer)
                 peer.enqueue(request, outcome)
             return
-        peer.defer(partial(self._await, request, outcome, peer), 1)
+        if not peer.closed:
+            peer.defer(partial(self._await, request, outcome, peer), 1)
+        elif isinstance(outcome, Coroutine):
+            outcome.close()
 
     async def _await(self, request: Command, outcome: Awaitable[Answer | None], peer: ServedPeer) -> None:
         try:
@@ -379,6 +411,16 @@ class RequestServer:
                 hook.after(request, response, peer)
             except Exception:  # noqa: BLE001 - the contract of after-hooks
                 _log.exception("rpc hook %s failed after request %s", type(hook).__name__, request.code)
+
+
+def _process_many(processor: BatchProcessor, run: Sequence[Command], peer: Peer) -> Sequence[Outcome]:
+    try:
+        outcomes = processor.process_many(run, peer)
+        if len(outcomes) != len(run):
+            raise ValueError(f"{type(processor).__name__} gave {len(outcomes)} outcomes for {len(run)} requests")
+    except Exception as error:  # noqa: BLE001 - as in RequestServer._process
+        return [error_answer(request, error) for request in run]
+    return outcomes
 
 
 def error_answer(request: Command, error: Exception) -> Command:
@@ -402,3 +444,11 @@ def _failure(request: Command, code: int, remark: str) -> Command:
 
 def _host_text(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first exception inside groups of groups."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

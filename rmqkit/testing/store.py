@@ -153,7 +153,7 @@ class StoreContract:
         for at in first + second:
             assert at.physical_offset == end
             end += at.size_bytes
-        assert store.statistics().max_physical_offset == end
+        assert store.end_offset == store.statistics().max_physical_offset == end
         assert {at.store_timestamp_ms for at in first} == {clock.now_ms() - 7}
         assert second[0].store_timestamp_ms == clock.now_ms()
 
@@ -200,7 +200,7 @@ class StoreContract:
         with pytest.raises(MessageIllegal):
             store.append([message(body=b"lost", keys="k"), message(topic="New", keys="k"), bad])
         assert contents(store) == before
-        assert store.statistics().max_physical_offset == end
+        assert store.end_offset == store.statistics().max_physical_offset == end
         assert len(store.query_by_key("Orders", "k", 0, 1 << 60, 10).physical_offsets) == 1
         (at,) = store.append([message(body=b"after")])
         assert (at.queue_offset, at.physical_offset) == (1, end)
@@ -247,7 +247,6 @@ class StoreContract:
             assert second.body == b"second"
             assert unpack(store.read_record(second.physical_offset) or b"") == second
 
-    @pytest.mark.row("S237")
     @pytest.mark.parametrize(("length", "magic"), [(127, MAGIC_V1), (128, MAGIC_V2), (255, MAGIC_V2)])
     async def test_long_topics_make_v2_records(self, store: MessageStore, length: int, magic: int) -> None:
         """A topic of more than 127 bytes, which only retry and dead-letter topics have, is stored with a 2-byte length."""
@@ -270,7 +269,6 @@ class StoreContract:
             (4, ReadStatus.OFFSET_OVERFLOW_BADLY, 3),
         ],
     )
-    @pytest.mark.row("S044")
     async def test_read_statuses(self, store: MessageStore, offset: int, status: ReadStatus, next_offset: int) -> None:
         """Status and next offset by where the asked offset lies (store-format sheet, 8.1)."""
         store.append([message(body=b"%d" % number) for number in range(3)])
@@ -306,7 +304,6 @@ class StoreContract:
         assert taken(max_messages=20, max_scanned_units=5) == (20, 30)
         assert taken() == (90, 100)
 
-    @pytest.mark.row("S043")
     async def test_filters(self, store: MessageStore) -> None:
         """The unit filter sees tags codes, the record filter whole records; what they refuse is passed over."""
         store.append([message(body=b"%d" % number, tags_code=number % 3) for number in range(9)])
@@ -332,7 +329,6 @@ class StoreContract:
         store.append([message(body=b"new") for _ in range(1000)])
         assert [found.body for found in records(result)] == [b"old"]
 
-    @pytest.mark.row("S042", "S232")
     async def test_units_of_a_queue(self, store: MessageStore) -> None:
         """A unit says where a record is, how long it is, and its tags code."""
         results = store.append([message(tags_code=number - 1, queue_id=number % 2) for number in range(6)])
@@ -364,7 +360,6 @@ class StoreContract:
 
     # --- keys --------------------------------------------------------------------------------------------------------
 
-    @pytest.mark.row("S051", "S292")
     async def test_queries_by_key(self, store: MessageStore) -> None:
         """UNIQ_KEY and every word of KEYS find a message, newest first, within its topic alone."""
         unique = "7F00000100002A9A18B4AAC20000%04X"
@@ -536,7 +531,7 @@ class StoreContract:
             async with running(self.make_store(tmp_path / "store", clock, **settings)) as store:
                 assert contents(store) == before
                 assert [store.query_by_key(f"T{n % 3}", f"k{n}", 0, 1 << 60, 9) for n in range(44)] == keys
-                assert store.statistics().max_physical_offset == end
+                assert store.end_offset == store.statistics().max_physical_offset == end
                 assert store.is_settled(end, Level.FLUSHED)
         async with running(self.make_store(tmp_path / "store", clock, **settings)) as store:
             (at,) = store.append([message("T0", 0, b"more")])

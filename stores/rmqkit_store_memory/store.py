@@ -225,6 +225,10 @@ class MemoryStore(MessageStore):
             total += len(record)
         return b"".join(found)
 
+    @property
+    def end_offset(self) -> int:
+        return self._log.end
+
     def statistics(self) -> StoreStatistics:
         return StoreStatistics(
             min_physical_offset=0,

@@ -54,9 +54,10 @@ async def _flush_queues(log: CommitLog, queues: QueueTable, index: KeyIndex, wri
         thorough = rounds % _THOROUGH_ROUNDS == 0
         time_ms = log.last_time_ms if thorough else None
         try:
-            await queues.flush(everything=thorough)
+            if not queues.doubtful:
+                await queues.flush(everything=thorough)
             await index.flush_full()
-            await trio.to_thread.run_sync(write_checkpoint, time_ms)
+            await trio.to_thread.run_sync(write_checkpoint, None if queues.doubtful else time_ms)
         except OSError as error:
             _logger.error("queues or checkpoint were not flushed; a crash now means a longer recovery: %s", error)
 

@@ -129,7 +129,7 @@ class CommitLog:
         except OSError:
             segment.close()
             return
-        if segment.base in self.segments:
+        if self.segments.get(current.base) is not current or segment.base in self.segments:
             segment.close()
         else:
             self.segments[segment.base] = segment

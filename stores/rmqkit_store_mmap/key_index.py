@@ -65,13 +65,17 @@ class KeyHasher:
 
 
 class KeyIndex:
-    """`backlog` is filled by appends. `next_offset` says from which log offset on a recovery has to index again."""
+    """`backlog` is filled by appends. `next_offset` says from which log offset on a recovery has to index again.
+
+    `doubtful` is set for good once the device failed to flush a file: the next start then has to make it again.
+    """
 
     def __init__(self, directory: Path, slots: int, entries: int, disk: Disk) -> None:
         self.backlog: deque[Note] = deque()
         self.wanted = trio.Event()
         self.next_offset = 0
         self.full_time_ms = 0
+        self.doubtful = False
         self.directory = directory
         self._slots = slots
         self._entries = entries
@@ -168,10 +172,14 @@ class KeyIndex:
     async def flush_full(self) -> bool:
         """Bring files that became full to the device; returns whether `full_time_ms` moved. Raises OSError."""
         moved = False
-        while self._unflushed:
+        while self._unflushed and not self.doubtful:
             file = self._unflushed[0]
-            await trio.to_thread.run_sync(file.sync)
-            await trio.to_thread.run_sync(self._disk.sync_path, self.directory)
+            try:
+                await trio.to_thread.run_sync(file.sync)
+                await trio.to_thread.run_sync(self._disk.sync_path, self.directory)
+            except OSError:
+                self.doubtful = True
+                raise
             self._unflushed.pop(0)
             self.full_time_ms = max(self.full_time_ms, file.end_time_ms)
             moved = True

@@ -19,11 +19,15 @@ MAX_QUEUE_ID = 0x7FFFFFFF
 
 
 class QueueTable:
-    """`by_key` maps (topic, queue id) to the queue. Files are `consumequeue/TOPIC/QUEUEID/`."""
+    """`by_key` maps (topic, queue id) to the queue. Files are `consumequeue/TOPIC/QUEUEID/`.
+
+    `doubtful` is set for good once the device failed to flush units: the next start then has to make sure of them.
+    """
 
     def __init__(self, directory: Path, file_bytes: int, disk: Disk) -> None:
         self.directory = directory
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
+        self.doubtful = False
         self._file_bytes = -(-file_bytes // UNIT_BYTES) * UNIT_BYTES
         self._disk = disk
         self._mapped = MappedFiles()
@@ -98,7 +102,11 @@ class QueueTable:
                 due.append((queue, queue.next_offset))
                 paths.update(dict.fromkeys(queue.unflushed_files()))
         if due:
-            await trio.to_thread.run_sync(self._sync, list(paths))
+            try:
+                await trio.to_thread.run_sync(self._sync, list(paths))
+            except OSError:
+                self.doubtful = True
+                raise
             for queue, offset in due:
                 queue.flushed_offset = max(queue.flushed_offset, min(offset, queue.next_offset))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ from rmqkit.abc import (
     UnitFilter,
 )
 from rmqkit.config import Config
-from rmqkit.errors import MessageIllegal, StoreError, StoreNotWritable
+from rmqkit.errors import ConfigError, MessageIllegal, StoreError, StoreNotWritable
 from rmqkit.limits import MAX_PROPERTIES_BYTES
 from rmqkit.model.message import PutMessage
 from rmqkit.model.properties import KEYS, UNIQ_KEY
@@ -68,6 +69,8 @@ class MmapStore(MessageStore):
     """See the package for its parts. One trio task at a time appends; worker threads only flush and make files."""
 
     def __init__(self, config: Config, clock: Clock, policy: FlushPolicy, *, disk: Disk | None = None) -> None:
+        if "," in config.store_path_commit_log:
+            raise ConfigError(f"storePathCommitLog = {config.store_path_commit_log!r}: a log spread over several paths is not supported")
         self._root = config.root_path
         self.disk = disk or Disk()
         self._clock = clock
@@ -88,6 +91,8 @@ class MmapStore(MessageStore):
         self._checkpoint = Checkpoint(self._root / "checkpoint")
         self._open = False
         self._running = trio.CancelScope()
+        self._stopped = trio.Event()
+        self._stopped.set()
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -120,8 +125,12 @@ class MmapStore(MessageStore):
         self._open = True
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
-        with self._running:
-            await background.run(self._log, self._queues, self._index, self._policy, self.write_checkpoint, task_status)
+        self._stopped = trio.Event()
+        try:
+            with self._running:
+                await background.run(self._log, self._queues, self._index, self._policy, self.write_checkpoint, task_status)
+        finally:
+            self._stopped.set()
 
     async def close(self) -> None:
         if not self._open:
@@ -129,6 +138,7 @@ class MmapStore(MessageStore):
         self._open = False
         self._running.cancel()
         with trio.CancelScope(shield=True):
+            await self._stopped.wait()
             try:
                 self._index.drain(len(self._index.backlog))
                 await self._log.flush()
@@ -140,6 +150,8 @@ class MmapStore(MessageStore):
                 self._let_go()
 
     def _last_words(self) -> None:
+        if self._queues.doubtful or self._index.doubtful:
+            raise OSError(errno.EIO, "an earlier flush of queues or index failed")
         self._index.flush_all()
         self._checkpoint.confirmed_offset = self._log.position
         self.write_checkpoint(queue_time_ms=self._log.flushed_time_ms)
@@ -353,6 +365,10 @@ class MmapStore(MessageStore):
 
     def read_log(self, offset: int, max_bytes: int) -> Buffer:
         return reader.read_log(self._log, offset, max_bytes)
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.position
 
     def statistics(self) -> StoreStatistics:
         log = self._log

@@ -1,25 +1,13 @@
-"""What the broker's tests share: a clock the test moves, and settings without files or environment."""
+"""What the broker's tests share: settings without files or environment, and a client."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from attrs import define
-
 from rmqkit import config as settings
 from rmqkit.broker.clients import ClientInfo
 from rmqkit.config import Config
 from rmqkit.testing.peer import FakePeer
-
-
-@define
-class HandClock:
-    """Wall-clock time that stands still until the test moves it."""
-
-    ms: int = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
 
 
 def config_of(**keys: Any) -> Config:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rmqkit.broker.clients import ClientTable, ConsumerGroup
@@ -10,7 +12,7 @@ from rmqkit.testing.peer import FakePeer
 from tests.broker.kit import client
 
 
-def data(*topics: str, group: str = "g", **fields: str) -> ConsumerData:
+def data(*topics: str, group: str = "g", **fields: Any) -> ConsumerData:
     return ConsumerData(group_name=group, subscription_data_set=[SubscriptionData(topic=topic) for topic in topics], **fields)
 
 

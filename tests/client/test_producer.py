@@ -162,7 +162,7 @@ def test_the_time_budget_covers_all_attempts(backend: str) -> None:
         async with cluster("ab") as (fake, client), client.producer("pg") as producer:
             for broker in fake.brokers.values():
                 broker.overrides[SEND] = lambda command: None
-            with pytest.raises(SendFailed, match=r"within 50 ms.*the 50 ms for the send are used up") as caught:
+            with pytest.raises(SendFailed, match=r"within \d+ ms.*the 50 ms for the send are used up") as caught:
                 await producer.send("T", b"x", timeout_ms=50)
             assert isinstance(caught.value.__cause__, RequestTimeout)
             assert sum(len(sent(broker)) for broker in fake.brokers.values()) == 1

@@ -9,7 +9,7 @@ from types import ModuleType
 import anyio
 import pytest
 
-from rmqkit.client import BrokerError, ClientError, MessageQueue, NoRoute, PullStatus
+from rmqkit.client import BrokerError, ClientError, ConnectFailed, ConnectionLost, MessageQueue, NoRoute, PullStatus
 from rmqkit.client import received as module
 from rmqkit.limits import MAX_INFLATED_BODY_BYTES
 from rmqkit.protocol import batch
@@ -144,7 +144,7 @@ def test_offsets_of_queue_and_group(backend: str) -> None:
 
 @on_both_backends
 def test_a_slave_is_read_when_the_broker_suggests_it(backend: str) -> None:
-    """suggestWhichBrokerId is followed; with no such address the master is read."""
+    """suggestWhichBrokerId is followed; after a failure the master is asked again."""
 
     async def body() -> None:
         async with cluster("ab", {"T": {"broker-a": 1}}) as (fake, client), client.pull_consumer("cg") as consumer:
@@ -163,6 +163,13 @@ def test_a_slave_is_read_when_the_broker_suggests_it(backend: str) -> None:
             await consumer.pull(QUEUE, 0)
             await consumer.pull(QUEUE, 0)
             assert [len(broker.server.seen(RequestCode.PULL_MESSAGE)) for broker in (master, slave)] == [1, 1]
+            await consumer.pull(QUEUE, 0)
+            del fake.network.servers[slave.address]
+            await slave.server.hang_up()
+            with pytest.raises((ConnectFailed, ConnectionLost)):
+                await consumer.pull(QUEUE, 0)
+            await consumer.pull(QUEUE, 0)
+            assert [len(broker.server.seen(RequestCode.PULL_MESSAGE)) for broker in (master, slave)] == [3, 1]
 
     run(backend, body)
 

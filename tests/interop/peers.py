@@ -285,7 +285,10 @@ def _tries(condition: Callable[[], bool]) -> Iterator[bool]:
 
 @contextmanager
 def rmqkit_serve(home: Path, *, arguments: Sequence[str] = ()) -> Iterator[Server]:
-    """`rmqkit serve` of this interpreter's environment: name server and broker in one process, stopped with SIGTERM and exit code 0."""
+    """`rmqkit serve` of this interpreter's environment: name server and broker in one process.
+
+    SIGTERM must end it with exit code 0, and nothing a client did may have left a traceback in its log.
+    """
     script = Path(sys.executable).parent / "rmqkit"
     if not script.exists():
         raise PeerError(f"there is no {script.name} beside {Path(sys.executable).name}: install the project into this environment")
@@ -307,6 +310,8 @@ def rmqkit_serve(home: Path, *, arguments: Sequence[str] = ()) -> Iterator[Serve
             process.stdout.close()
     if code != 0:
         raise PeerError(f"rmqkit ended with code {code} after SIGTERM\n{program.tail()}")
+    if "Traceback" in log.read_text(errors="replace"):
+        raise PeerError(f"rmqkit logged a traceback\n{program.tail()}")
 
 
 def _lines_of(process: subprocess.Popen[bytes]) -> Iterator[str]:

@@ -68,16 +68,22 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await trio.sleep(0.05)
 
 
-async def everything(consumer: PullConsumer, topic: str, expression: str = "*") -> list[ReceivedMessage]:
-    """All messages of a topic, queue by queue."""
+async def everything(consumer: PullConsumer, topic: str, count: int, expression: str = "*") -> list[ReceivedMessage]:
+    """All messages of a topic, queue by queue. The broker makes what it acknowledged readable a moment later, so it is read until complete."""
     found: list[ReceivedMessage] = []
-    for queue in await consumer.queues(topic):
-        offset, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
-        while offset < end:
-            result = await consumer.pull(queue, offset, expression=expression)
-            found += result.messages
-            assert result.next_offset > offset
-            offset = result.next_offset
+
+    async def complete() -> bool:
+        found.clear()
+        for queue in await consumer.queues(topic):
+            offset, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
+            while offset < end:
+                result = await consumer.pull(queue, offset, expression=expression)
+                found.extend(result.messages)
+                assert result.next_offset > offset
+                offset = result.next_offset
+        return len(found) >= count
+
+    await until(complete)
     return found
 
 
@@ -95,7 +101,7 @@ async def test_what_was_sent_is_read_with_all_fields(client: Client, topic: str)
             assert result.status is SendStatus.SEND_OK
             sent[message.body] = (message, result)
         assert {result.queue.queue_id for _, result in sent.values()} == {0, 1, 2, 3}
-        got = await everything(consumer, topic)
+        got = await everything(consumer, topic, 20)
         assert sorted(message.body for message in got) == sorted(sent)
         for received in got:
             message, result = sent[received.body]
@@ -114,12 +120,7 @@ async def test_batch_oneway_and_compressed_sends(client: Client, topic: str) -> 
         assert len(batch.offset_message_id.split(",")) == 10
         await producer.send_oneway(topic, b"oneway")
         await producer.send(topic, text)
-
-        async def all_there() -> bool:
-            return len(await everything(consumer, topic)) == 12
-
-        await until(all_there)
-        got = await everything(consumer, topic)
+        got = await everything(consumer, topic, 12)
         assert [message.body for message in got[:10]] == [f"batch {i}".encode() for i in range(10)]
         assert {message.body for message in got[10:]} == {b"oneway", text}
         assert len(text) > 65_000
@@ -132,7 +133,7 @@ async def test_tags_are_filtered_by_the_broker(json_client: Client, topic: str) 
         await made(client, topic)
         for i in range(24):
             await producer.send(topic, str(i).encode(), tag="ABC"[i % 3])
-        got = await everything(consumer, topic, "A || B")
+        got = await everything(consumer, topic, 16, "A || B")
         assert sorted(int(message.body) for message in got) == [i for i in range(24) if i % 3 != 2]
 
 
@@ -145,7 +146,7 @@ async def test_equal_ordering_keys_keep_their_order(json_client: Client, topic: 
         for i in range(10):
             for key in ("red", "green", "blue"):
                 await producer.send(topic, f"{key} {i}".encode(), ordering_key=key)
-        got = await everything(consumer, topic)
+        got = await everything(consumer, topic, 30)
         for key in ("red", "green", "blue"):
             mine = [message for message in got if message.ordering_key == key]
             assert [message.body for message in mine] == [f"{key} {i}".encode() for i in range(10)]
@@ -158,6 +159,7 @@ async def test_a_held_pull_is_answered_when_a_message_comes(client: Client, topi
     async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
         await made(client, topic, queues=1)
         await producer.send(topic, b"first")
+        await everything(consumer, topic, 1)
         (queue,) = await consumer.queues(topic)
         results = []
         answered = trio.Event()
@@ -185,6 +187,7 @@ async def test_pull_statuses_at_and_beyond_the_end(json_client: Client, topic: s
     async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
         await made(client, topic, queues=1)
         await producer.send(topic, b"only")
+        await everything(consumer, topic, 1)
         (queue,) = await consumer.queues(topic)
         assert (await consumer.pull(queue, 1)).status is PullStatus.NO_NEW_MESSAGE
         beyond = await consumer.pull(queue, 100)
@@ -262,6 +265,7 @@ async def test_a_topic_is_made_measured_and_deleted(json_client: Client, topic: 
         assert topic in await client.admin.topics()
         for i in range(12):
             await producer.send(topic, str(i).encode())
+        await everything(consumer, topic, 12)
         stats = await client.admin.topic_stats(topic)
         assert set(stats) == {MessageQueue(topic, "apache-broker", i) for i in range(3)}
         assert sum(queue.max_offset - queue.min_offset for queue in stats.values()) == 12
@@ -315,7 +319,7 @@ async def test_we_read_what_java_sent(
     async with client, client.pull_consumer(f"{topic}_c") as consumer:
         await made(client, topic)
         facts = await exchange(java, "write", topic, 8, apache_cluster, tmp_path)
-        got = {message.body.decode(): message for message in await everything(consumer, topic)}
+        got = {message.body.decode(): message for message in await everything(consumer, topic, 16)}
     assert len(got) == facts["sent"] == 16
     for i in range(8):
         padding = " padding" * 2000 if i == 7 else ""
@@ -342,7 +346,7 @@ async def test_apache_broker_registers_with_our_name_server(topic: str, tmp_path
             await until(lambda: has_queues(client, topic, 3))
             for i in range(6):
                 assert (await producer.send(topic, str(i).encode())).queue.broker_name == "apache-broker"
-            assert sorted(message.body for message in await everything(consumer, topic)) == [str(i).encode() for i in range(6)]
+            assert sorted(message.body for message in await everything(consumer, topic, 6)) == [str(i).encode() for i in range(6)]
             await trio.to_thread.run_sync(apache.programs[0].stop)
             assert set((await client.admin.cluster_info()).broker_addr_table) == set(brokers) - {"apache-broker"}
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+import trio
+
 import rmqkit_namesrv.plugin
 import rmqkit_registration.plugin
 import rmqkit_transport_tcp.plugin
-import trio
-
 from rmqkit import plugins
 from rmqkit.abc import Address, ServerHandle
 from rmqkit.broker.context import BrokerContext

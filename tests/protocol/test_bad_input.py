@@ -329,9 +329,12 @@ def test_batch_that_lies() -> None:
         for number in (-1, 0, 2**31 - 1, -(2**31)):
             with pytest.raises(DecodeError):
                 batch.decode(whole[:at] + pack(">i", number) + whole[at + 4 :])
-    assert len(batch.decode(batch.encode([batch.BatchItem(0, b"", b"")] * 65_536))) == 65_536
+    for lengths_that_add_up in (pack(">iiiii", 20, 0, 0, 4, -6), pack(">iiiiih", 0, 0, 0, 0, 0, -22)):
+        with pytest.raises(DecodeError, match="claims"):
+            batch.decode(lengths_that_add_up)
+    assert len(batch.decode(batch.encode([batch.BatchItem(0, b"", b"")] * 16_384))) == 16_384
     with pytest.raises(DecodeError, match="more than"):
-        batch.decode(batch.encode([batch.BatchItem(0, b"", b"")] * 65_537))
+        batch.decode(batch.encode([batch.BatchItem(0, b"", b"")] * 16_385))
     with pytest.raises(DecodeError, match="properties of"):
         batch.encode([batch.BatchItem(0, b"", bytes(32_768))])
 

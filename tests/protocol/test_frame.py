@@ -100,6 +100,13 @@ def test_binary_last_of_equal_keys_wins() -> None:
     assert decode_header(header, SerializeType.ROCKETMQ).fields() == {"k": "last"}
 
 
+def test_binary_entries_without_name_or_value() -> None:
+    """A zero-length name or value is null in Java, and such an entry is none."""
+    entries = pack(">h", 0) + pack(">i", 1) + b"v" + pack(">h", 1) + b"k" + pack(">i", 0) + pack(">h", 1) + b"a" + pack(">i", 1) + b"b"
+    header = pack(">hBhiiii", 10, 0, 479, 1, 0, 0, len(entries)) + entries
+    assert decode_header(header, SerializeType.ROCKETMQ).fields() == {"a": "b"}
+
+
 def test_binary_codes_are_cut_to_16_bits() -> None:
     """POP_MESSAGE becomes 3442 in the binary form, as in Java."""
     (read,) = FrameDecoder().feed(encode(Command(code=200050, codec=1)))
@@ -237,6 +244,12 @@ def test_largest_frame() -> None:
     assert len(read.body) == len(body)
     with pytest.raises(ProtocolError, match="at most"):
         frame_head(Command(code=10), len(body) + 1)
+
+
+def test_no_fields_no_member() -> None:
+    """A JSON header without fields has no extFields member, whether there was no map or an empty one."""
+    assert encode(Command(code=1, ext={})) == encode(Command(code=1))
+    assert b"extFields" not in encode(Command(code=1))
 
 
 def test_split_frame_head() -> None:

@@ -202,6 +202,24 @@ def test_damaged_record() -> None:
             record.peek_store_timestamp(short)
 
 
+def test_negative_lengths_that_add_up() -> None:
+    """Lengths below zero are refused even when the parts around them are made to add up."""
+    head = packed(put(body=b"", properties_bytes=b""))[:84]
+    body = pack(">i", 345) + head[4:8] + pack(">i", 0) + head[12:] + pack(">i", -1) + b"t" * 255 + pack(">h", 0)
+    topic = pack(">iI", 94, record.MAGIC_V2) + head[8:] + pack(">i", 4) + b"xx" + pack(">hh", 2, -4)
+    properties = pack(">i", 90 + 9) + head[4:] + pack(">i", 0) + b"\x09TopicTest" + pack(">h", -1)
+    assert (len(body), len(topic), len(properties)) == (345, 94, 100)
+    for data in (body, topic, properties):
+        with pytest.raises(DecodeError):
+            record.unpack(data, check_crc=False)
+
+
+def test_crc_of_no_body() -> None:
+    """A record without a body has nothing to check: its CRC field may be anything, as in Java."""
+    data = packed(put(body=b""))
+    assert record.unpack(data[:8] + pack(">i", 12345) + data[12:]).body_crc == 12345
+
+
 @PROPERTY
 @given(st.lists(st.tuples(i32, st.binary(max_size=40), maps), max_size=6))
 def test_batch_round_trip(items: list[tuple[int, bytes, dict[str, str]]]) -> None:

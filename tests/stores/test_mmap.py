@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rmqkit.abc import MessageStore
 from rmqkit.plugins import load
 from rmqkit.testing.clock import FakeClock
@@ -27,6 +29,7 @@ class FullDisk(Disk):
         super().allocate(fd, offset, length)
 
 
+@pytest.mark.row("S042", "S043", "S044", "S232", "S237", "S292")
 class TestMmapStore(StoreContract):
     persistent = True
     can_fill_disk = True

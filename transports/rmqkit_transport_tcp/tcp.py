@@ -15,6 +15,18 @@ from rmqkit.abc import Address, Buffer, ServerStream, Transport
 _BACKLOG = 1024
 #: Below this, joining the parts costs less than a vector of them.
 _JOIN_BYTES = 128 * 1024
+#: What accept says of a connection that ended before it was taken (Linux man page accept(2)); the next one may be fine.
+_IGNORED_AT_ACCEPT = {
+    errno.EPERM,
+    errno.ECONNABORTED,
+    errno.EPROTO,
+    errno.ENETDOWN,
+    errno.ENOPROTOOPT,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.EOPNOTSUPP,
+    errno.ENETUNREACH,
+}
 #: Parts of one sendmsg; the kernel's IOV_MAX is 1024.
 _MAX_PARTS = 512
 
@@ -86,7 +98,12 @@ class TcpListener(trio.abc.Listener[ServerStream]):
 
     async def accept(self) -> ServerStream:
         while True:
-            sock, remote = await self.socket.accept()
+            try:
+                sock, remote = await self.socket.accept()
+            except OSError as error:
+                if error.errno in _IGNORED_AT_ACCEPT:
+                    continue
+                raise
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError:

@@ -45,6 +45,8 @@ class ClientManageProcessor(RequestProcessor):
         client = ClientInfo(beat.client_id, peer, request.language, request.version, self._broker.clock.now_ms())
         changed = False
         for data in consumers:
+            if beat.without_sub:
+                data.subscription_data_set = None
             changed |= self._consumer(data, client)
         for producer in producers:
             if not names.group_fault(producer.group_name):
@@ -60,25 +62,29 @@ class ClientManageProcessor(RequestProcessor):
             return False
         if group.retry_queue_nums > 0:
             self._broker.topics.ensure(names.retry_topic(data.group_name), min(group.retry_queue_nums, _MAX_RETRY_QUEUES))
-        notify = group.notify_consumer_ids_changed_enable and self._broker.config.notify_consumer_ids_changed_enable
-        return self._broker.clients.register_consumer(data, client, notify=notify)
+        return self._broker.clients.register_consumer(data, client, notify=True)
 
     def _notify(self, group: ConsumerGroup) -> None:
         """Tell every member to rebalance (Java: DefaultConsumerIdsChangeListener). Broadcasting groups have nothing to share."""
-        if group.broadcasting:
+        if group.broadcasting or not self._notifies(group.name):
             return
         for peer in list(group.members):
             peer.push(request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ConsumerGroupRequestHeader(consumer_group=group.name)))
 
+    def _notifies(self, group: str) -> bool:
+        """Whether the broker's and the group's settings let members be told of changes."""
+        settings = self._broker.groups.configs.get(group)
+        enabled = settings is None or settings.notify_consumer_ids_changed_enable
+        return enabled and self._broker.config.notify_consumer_ids_changed_enable
+
     def _unregister(self, request: Command, peer: Peer) -> Command:
         header = request.header(UnregisterClientRequestHeader)
-        notify = self._broker.config.notify_consumer_ids_changed_enable
-        self._broker.clients.unregister(header.client_id, header.producer_group, header.consumer_group, notify=notify)
+        self._broker.clients.unregister(header.client_id, header.producer_group, header.consumer_group, notify=True)
         return answer(request)
 
     def _check_config(self, request: Command, peer: Peer) -> Command:
         """Does a non-TAG subscription compile here?"""
-        body = loose_json.decode(request.body, CheckClientRequestBody) if request.body else CheckClientRequestBody()
+        body = request.decode_body(CheckClientRequestBody) if request.body else CheckClientRequestBody()
         subscription = body.subscription_data
         if subscription is None or subscription.is_tag:
             return answer(request)

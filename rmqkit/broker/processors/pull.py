@@ -54,7 +54,7 @@ class PullProcessor(RequestProcessor):
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self._config = broker.config
-        self._filters: dict[tuple[str, str], CompiledFilter] = {}
+        self._filters: dict[tuple[object, ...], CompiledFilter] = {}
 
     def process(self, request: Command, peer: Peer) -> Outcome:
         header = request.header(PullMessageRequestHeader)
@@ -119,7 +119,10 @@ class PullProcessor(RequestProcessor):
     def _compiled(
         self, kind: str, expression: str, header: PullMessageRequestHeader, subscription: SubscriptionData | None = None
     ) -> CompiledFilter:
-        found = self._filters.get((kind, expression))
+        # A heartbeat's subscription brings codes of its own, which need not be those of its text: one client's must not serve another.
+        own = (tuple(subscription.code_set), tuple(subscription.tags_set), subscription.class_filter_mode) if subscription else ()
+        key = (kind, expression, *own)
+        found = self._filters.get(key)
         if found is not None:
             return found
         server = self._broker.registry.filter_servers.get(kind)
@@ -133,7 +136,7 @@ class PullProcessor(RequestProcessor):
             raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"the subscription {expression!r} cannot be parsed: {error}") from error
         if len(self._filters) >= _MAX_CACHED_FILTERS:
             self._filters.clear()
-        self._filters[kind, expression] = compiled
+        self._filters[key] = compiled
         return compiled
 
     def _limits(self, header: PullMessageRequestHeader) -> ReadLimits:
@@ -142,7 +145,7 @@ class PullProcessor(RequestProcessor):
         if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
             max_bytes = max(_MIN_TRANSFER_BYTES, min(max_bytes, header.max_msg_bytes))
         count = max(1, min(header.max_msg_nums, config.max_transfer_count_on_message_in_memory))
-        return ReadLimits(count, max_bytes, max(config.max_filter_message_size // _UNIT_BYTES, header.max_msg_nums))
+        return ReadLimits(count, max_bytes, max(config.max_filter_message_size // _UNIT_BYTES, count))
 
     def _read(self, pull: _Pull) -> ReadResult:
         header = pull.header

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from rmqkit.abc import Boundary, Outcome, Peer, RequestProcessor
 from rmqkit.broker.context import BrokerContext
 from rmqkit.errors import RequestRefused
+from rmqkit.model.queue import MessageQueue
 from rmqkit.model.topic import TopicConfig
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -19,6 +22,9 @@ from rmqkit.protocol.headers import (
     TimestampResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+
+#: Java: accessMessageInMemoryMaxRatio.
+_IN_MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 40 // 100
 
 
 class QueueInfoProcessor(RequestProcessor):
@@ -54,18 +60,33 @@ class QueueInfoProcessor(RequestProcessor):
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"queue {queue_id} of topic {topic} does not exist")
         return config
 
+    def _exists(self, queue: MessageQueue) -> bool:
+        config = self._broker.topics.get(queue.topic)
+        return (
+            config is not None
+            and queue.broker_name == self._broker.config.broker_name
+            and 0 <= queue.queue_id < max(config.read_queue_nums, config.write_queue_nums)
+        )
+
     def _query_offset(self, request: Command) -> Command:
         header = request.header(QueryConsumerOffsetRequestHeader)
         offset = self._broker.offsets.get(header.consumer_group, header.topic, header.queue_id)
         if offset is not None and offset >= 0:
             return answer(request, header=OffsetResponseHeader(offset=offset))
-        store = self._broker.store
-        # A new group on a queue that still has its first message starts there, whatever consumeFromWhere says.
-        if store.min_offset(header.topic, header.queue_id) <= 0 and header.set_zero_if_not_found is not False:
+        # A new group on a young queue starts at its first message, whatever consumeFromWhere says.
+        if header.set_zero_if_not_found is not False and self._is_young(header.topic, header.queue_id):
             return answer(request, header=OffsetResponseHeader(offset=0))
         raise RequestRefused(
             ResponseCode.QUERY_NOT_FOUND, f"group {header.consumer_group} has no offset in queue {header.queue_id} of {header.topic}"
         )
+
+    def _is_young(self, topic: str, queue_id: int) -> bool:
+        """The queue still has its first message, and that is near the end of the log: within 40 % of the memory, as Java draws the line."""
+        store = self._broker.store
+        if store.min_offset(topic, queue_id) > 0:
+            return False
+        first = store.read_units(topic, queue_id, 0, 1)
+        return not first or store.end_offset - first[0].physical_offset <= _IN_MEMORY_BYTES
 
     def _update_offset(self, request: Command) -> Command:
         header = request.header(UpdateConsumerOffsetRequestHeader)
@@ -98,7 +119,7 @@ class QueueInfoProcessor(RequestProcessor):
 
     def _lock(self, request: Command) -> Command:
         body = request.decode_body(LockBatchMqBody)
-        known = [queue for queue in body.mq_set if self._broker.topics.get(queue.topic) is not None]
+        known = [queue for queue in body.mq_set if self._exists(queue)]
         held = self._broker.locks.lock(body.consumer_group, known, body.client_id, self._broker.clock.now_ms())
         return answer(request, body=loose_json.dumps(LockBatchMqResponseBody(lock_ok_mq_set=held)))
 

@@ -86,7 +86,8 @@ class SendBackProcessor(RequestProcessor):
         if delay_level is None:
             properties[props.DLQ_ORIGIN_TOPIC] = properties[props.RETRY_TOPIC]
             properties[props.DLQ_ORIGIN_MESSAGE_ID] = properties[props.ORIGIN_MESSAGE_ID]
-        else:
+        elif self._broker.put.parks_delayed:
+            # Without the delay service nobody would ever deliver what is parked: then the retry comes at once.
             properties[props.DELAY] = str(delay_level or FIRST_RETRY_LEVEL + original.reconsume_times)
         message = PutMessage(
             topic=target.topic_name,

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/apache/rocketmq-client-go/v2"
+	"github.com/apache/rocketmq-client-go/v2/admin"
 	"github.com/apache/rocketmq-client-go/v2/consumer"
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 	"github.com/apache/rocketmq-client-go/v2/producer"
@@ -198,6 +199,17 @@ func (r *run) send(sender rocketmq.Producer, bodies []string) []*primitive.SendR
 		results = append(results, result)
 	}
 	return results
+}
+
+// routed waits until the name server knows the topic.
+func (r *run) routed(topic string) {
+	asker, err := admin.NewAdmin(admin.WithResolver(primitive.NewPassthroughResolver([]string{r.namesrv})))
+	ok(err, "new admin")
+	defer asker.Close()
+	await("route of "+topic, func() bool {
+		queues, err := asker.FetchPublishMessageQueues(context.Background(), topic)
+		return err == nil && len(queues) > 0
+	})
 }
 
 type handler = func(context.Context, ...*primitive.MessageExt) (consumer.ConsumeResult, error)

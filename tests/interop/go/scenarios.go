@@ -336,6 +336,7 @@ func retry(r *run) {
 	// subscribes to a tag nobody sends, so it takes nothing.
 	r.send(sender, texts("warm", 1))
 	ok(r.consume(group, "nobody", (&inbox{}).keep).Shutdown(), "shutdown")
+	r.routed("%RETRY%" + group)
 	box := &inbox{}
 	failing := func(ctx context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 		for _, message := range messages {

@@ -340,7 +340,7 @@ FIELDS = [
 ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 async def test_no_request_raises(desk: Desk, data: st.DataObject) -> None:
     """Any code with any fields and any body is answered, and what the tables hold can still be written as JSON."""

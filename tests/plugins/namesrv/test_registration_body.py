@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqkit.errors import DecodeError
@@ -125,6 +125,7 @@ bodies = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(bodies)
 def test_what_is_written_reads_back(body: RegisterBrokerBody) -> None:
     """Both forms; the compressed one carries everything besides `order` and `topicSysFlag`, which are at their defaults here."""
@@ -132,6 +133,7 @@ def test_what_is_written_reads_back(body: RegisterBrokerBody) -> None:
     assert decode(encode_compressed(body, V5_3_3), V5_3_3, True) == body
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200), st.booleans(), st.sampled_from([V3_0_7, V4_9_4, V5_3_3]))
 def test_garbage_is_a_decode_error(data: bytes, compressed: bool, version: int) -> None:
     """Whatever the bytes, plain or inflated, nothing but DecodeError comes out."""
@@ -140,6 +142,7 @@ def test_garbage_is_a_decode_error(data: bytes, compressed: bool, version: int) 
             decode(body, version, compressed)
 
 
+@settings(deadline=None)
 @given(st.integers(0, len(INFLATED) - 1), st.integers(0, 255))
 def test_a_changed_byte_is_no_crash(at: int, value: int) -> None:
     changed = bytearray(INFLATED)
@@ -172,6 +175,12 @@ def test_a_bomb_is_refused() -> None:
 def test_a_number_of_topics_that_cannot_be(count: int) -> None:
     with pytest.raises(DecodeError, match="topics"):
         decode(zlib.compress(block(VERSION_JSON) + pack(">i", count)), V5_3_3)
+
+
+@pytest.mark.parametrize("size", [-1, -4, -0x80000000, 0x7FFFFFFF])
+def test_a_length_that_cannot_be(size: int) -> None:
+    with pytest.raises(DecodeError, match="claims"):
+        decode(zlib.compress(block(VERSION_JSON) + pack(">ii", 1, size)), V5_3_3)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -23,8 +24,13 @@ from rmqkit.hookspecs import Register
 from rmqkit.protocol import frame
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
-from rmqkit.protocol.headers import GetRouteInfoRequestHeader, PutKvConfigRequestHeader, RegisterBrokerRequestHeader
-from rmqkit_namesrv import plugin
+from rmqkit.protocol.headers import (
+    GetRouteInfoRequestHeader,
+    KvNamespaceRequestHeader,
+    PutKvConfigRequestHeader,
+    RegisterBrokerRequestHeader,
+)
+from rmqkit_namesrv import kv, plugin
 from rmqkit_namesrv.server import NameServer
 
 HERE = Address("mem", "127.0.0.1", 9876)
@@ -58,14 +64,14 @@ class MemoryStream(ServerStream):
 class MemoryListener(AnyListener):
     def __init__(self, address: Address) -> None:
         self.address = address
-        self.closed = False
+        self.gone = trio.Event()
         self.dial, self._accepted = trio.open_memory_channel[ServerStream](10)
 
     async def accept(self) -> ServerStream:
         return await self._accepted.receive()
 
     async def aclose(self) -> None:
-        self.closed = True
+        self.gone.set()
         await self._accepted.aclose()
 
 
@@ -119,6 +125,9 @@ class Client:
 
     async def until_closed(self) -> None:
         assert not await self.stream.receive_some()
+
+
+PUT = request(RequestCode.PUT_KV_CONFIG, PutKvConfigRequestHeader(namespace="n", key="k", value="v"))
 
 
 @pytest.fixture
@@ -219,7 +228,7 @@ async def test_routes_live_in_memory_only(transport: MemoryTransport, tmp_path: 
     async with serving(transport, config):
         client = transport.client()
         await client.ask(register())
-        await client.ask(request(RequestCode.PUT_KV_CONFIG, PutKvConfigRequestHeader(namespace="n", key="k", value="v")))
+        await client.ask(PUT)
         other = MemoryTransport()
         async with serving(other):
             assert (await other.client().ask(route())).code == ResponseCode.TOPIC_NOT_EXIST
@@ -229,14 +238,10 @@ async def test_routes_live_in_memory_only(transport: MemoryTransport, tmp_path: 
         client = again.client()
         assert (await client.ask(route())).code == ResponseCode.TOPIC_NOT_EXIST
         assert (
-            await client.ask(request(RequestCode.GET_KVLIST_BY_NAMESPACE, NamespaceHeader(namespace="n")))
+            await client.ask(request(RequestCode.GET_KVLIST_BY_NAMESPACE, KvNamespaceRequestHeader(namespace="n")))
         ).body == b'{"table":{"k":"v"}}'
         await client.ask(register())
         assert (await client.ask(route())).code == ResponseCode.SUCCESS
-
-
-class NamespaceHeader(msgspec.Struct):
-    namespace: str
 
 
 async def test_a_cancelled_name_server_closes_everything(transport: MemoryTransport, autojump_clock: trio.testing.MockClock) -> None:
@@ -245,8 +250,34 @@ async def test_a_cancelled_name_server_closes_everything(transport: MemoryTransp
         client = transport.client()
         await client.ask(register())
     assert trio.current_time() == 0
-    assert transport.listeners[0].closed
+    assert transport.listeners[0].gone.is_set()
     await client.until_closed()
+
+
+async def test_a_request_under_way_is_answered_before_the_end(
+    transport: MemoryTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopping name server accepts nobody any more but finishes what it began."""
+    entered, release, answers = trio.Event(), threading.Event(), []
+
+    def slow_write(path: Path, data: bytes) -> None:
+        trio.from_thread.run_sync(entered.set)
+        assert release.wait(10)
+
+    async def put() -> None:
+        answers.append(await client.ask(PUT))
+
+    async def release_when_stopping() -> None:
+        await transport.listeners[0].gone.wait()
+        release.set()
+
+    monkeypatch.setattr(kv, "_write", slow_write)
+    async with trio.open_nursery() as nursery, serving(transport, Config(kv_config_path=str(tmp_path / "kvConfig.json"))):
+        client = transport.client()
+        nursery.start_soon(put)
+        await entered.wait()
+        nursery.start_soon(release_when_stopping)
+    assert [answer.code for answer in answers] == [ResponseCode.SUCCESS]
 
 
 async def test_all_listeners_or_none(transport: MemoryTransport) -> None:
@@ -260,4 +291,4 @@ async def test_all_listeners_or_none(transport: MemoryTransport) -> None:
     for bad, error in ((Address("mem", "127.0.0.1", 1), OSError), (Address("pigeon", "here", 9), PluginError)):
         with pytest.raises(error):
             await NameServer().run(Config(), registry, [HERE, bad], Never())
-        assert transport.listeners.pop().closed
+        assert transport.listeners.pop().gone.is_set()

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqkit.model.route import QueueData
@@ -132,6 +132,25 @@ def test_an_acting_master_is_read_only() -> None:
     tables.register(registration(topic("T"), counter=2, broker_id=1, address=SLAVE, enable_acting_master=True), 0)
     assert tables.topics["T"]["broker-a"].perm == PERM_READ
     tables.register(registration(enable_acting_master=True), 0)
+    assert tables.topics["T"]["broker-a"].perm == PERM_RW
+
+
+def test_an_old_slave_without_a_master_defines_nothing() -> None:
+    """Before 5.0 only masters define topics."""
+    tables = RouteTables()
+    tables.register(registration(broker_id=1, address=SLAVE), 0)
+    assert tables.topics == {}
+    assert tables.brokers["broker-a"].broker_addrs == {1: SLAVE}
+
+
+def test_a_promoted_slave_defines_its_topics() -> None:
+    """Although its data version is the one it registered as a slave with."""
+    tables = RouteTables()
+    tables.register(registration(topic("T", perm=4)), 0)
+    tables.register(registration(topic("T"), counter=2, broker_id=1, address=SLAVE), 0)
+    tables.unregister("c", A, "broker-a")
+    assert tables.topics["T"]["broker-a"].perm == PERM_READ
+    tables.register(registration(topic("T"), counter=2, address=SLAVE), 0)
     assert tables.topics["T"]["broker-a"].perm == PERM_RW
 
 
@@ -320,6 +339,7 @@ steps = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(steps, max_size=30))
 def test_no_sequence_leaves_anything_dangling(sequence: list[dict[str, Any]]) -> None:
     """After any sequence of events: no topic of an unknown broker, no address that cannot expire, no empty entry."""

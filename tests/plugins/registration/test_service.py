@@ -23,7 +23,7 @@ from rmqkit.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit_namesrv.registration_body import body_crc32, decode
 from rmqkit_registration import plugin
-from rmqkit_registration.requests import register_body
+from rmqkit_registration.requests import Identity, register_body, register_request
 from rmqkit_registration.service import RegistrationService
 
 ONE, TWO = "10.0.0.8:9876", "10.0.0.9:9876"
@@ -295,6 +295,12 @@ def test_the_plugin_registers_the_service() -> None:
     registry = plugins.load(Config(), extra=[("registration", plugin)], entry_points=False)
     assert isinstance(registry.services["registration"], RegistrationService)
     assert registry.services["registration"].name == "registration"
+
+
+def test_the_crc_is_cut_to_31_bits() -> None:
+    """0xCBF43926 is the CRC-32 of the standard check text."""
+    who = Identity(cluster="c", broker_name="b", broker_id=0, address="a:1")
+    assert register_request(who, b"123456789").fields()["bodyCrc32"] == str(0x4BF43926)
 
 
 def test_the_body_is_strict_json(rig: Rig) -> None:

@@ -32,6 +32,7 @@ final class GroupScenarios {
         DefaultMQProducer producer = run.producer();
         String group = run.group("consumer");
         run.send(producer, "alone", 20);
+        run.routed();
         List<MessageQueue> queues = producer.fetchPublishMessageQueues(run.topic);
         run.fact("queues", queues.size());
         Inbox first = new Inbox();

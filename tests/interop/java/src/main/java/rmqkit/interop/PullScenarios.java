@@ -31,6 +31,7 @@ final class PullScenarios {
         DefaultMQProducer producer = run.producer();
         long before = System.currentTimeMillis();
         run.send(producer, "pull", 40);
+        run.routed();
         String group = run.group("consumer");
         DefaultMQPullConsumer consumer = run.pullConsumer(group);
         Set<MessageQueue> queues = consumer.fetchSubscribeMessageQueues(run.topic);
@@ -71,6 +72,7 @@ final class PullScenarios {
     private static void litePull(Run run) throws Exception {
         DefaultMQProducer producer = run.producer();
         run.send(producer, "lite", 30);
+        run.routed();
         String group = run.group("consumer");
         Set<String> got = new TreeSet<>();
         DefaultLitePullConsumer consumer = run.litePullConsumer(group);
@@ -104,6 +106,7 @@ final class PullScenarios {
     private static void liteAssign(Run run) throws Exception {
         DefaultMQProducer producer = run.producer();
         run.send(producer, "assign", 20);
+        run.routed();
         DefaultLitePullConsumer consumer = run.litePullConsumer(run.group("consumer"));
         consumer.start();
         var queues = consumer.fetchMessageQueues(run.topic);

@@ -203,10 +203,15 @@ final class Run implements AutoCloseable {
         return consumer;
     }
 
-    /** Starts the consumer once the name server knows the topic, and waits until it has queues of it. */
-    void started(DefaultMQPushConsumer consumer) throws Exception {
+    /** Waits until the name server knows the topic, which may be a moment after the first send to it was acknowledged. */
+    void routed() throws Exception {
         DefaultMQProducer asker = lastProducer;
         await("route of " + topic, () -> !asker.fetchPublishMessageQueues(topic).isEmpty());
+    }
+
+    /** Starts the consumer once the name server knows the topic, and waits until it has queues of it. */
+    void started(DefaultMQPushConsumer consumer) throws Exception {
+        routed();
         consumer.start();
         assigned(consumer, topic);
     }

@@ -1,0 +1,153 @@
+"""A broker without sockets: its parts over a memory store, a clock the test moves, and a fake peer that asks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from attrs import define, field
+
+from rmqkit import plugins
+from rmqkit.broker import assemble
+from rmqkit.broker.context import BrokerContext
+from rmqkit.model import properties as props
+from rmqkit.model.message import StoredMessage
+from rmqkit.model.subscription import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from rmqkit.protocol import loose_json, record
+from rmqkit.protocol.codes import RequestCode
+from rmqkit.protocol.command import Command, request
+from rmqkit.protocol.headers import (
+    ConsumerSendMsgBackRequestHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    SendMessageRequestHeader,
+    SendMessageResponseHeader,
+)
+from rmqkit.remoting.pool import ConnectionPool
+from rmqkit.remoting.serve import Router
+from rmqkit.testing.broker import test_config
+from rmqkit.testing.clock import FakeClock
+from rmqkit.testing.peer import FakePeer, ask
+
+PORT = 10_911
+
+
+@define(slots=False)
+class Desk:
+    """Asks a broker's processors as a client would."""
+
+    broker: BrokerContext
+    clock: FakeClock
+    router: Router
+    fast_router: Router
+    peer: FakePeer = field(factory=FakePeer)
+
+    async def outcome(self, command: Command, peer: FakePeer | None = None) -> Command | None:
+        """The answer, None when there is none now."""
+        processor = self.router.processors.get(command.code, self.router.default)
+        return await ask(processor, command, peer or self.peer)
+
+    async def ask(
+        self, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, peer: FakePeer | None = None, version: int = 475
+    ) -> Command:
+        """The answer to a request that is answered at once."""
+        answer = await self.outcome(request(code, header, body, opaque=7, version=version), peer)
+        assert answer is not None
+        assert answer.is_response
+        assert answer.opaque == 7
+        return answer
+
+    async def send(
+        self,
+        topic: str = "T",
+        body: bytes = b"body",
+        queue_id: int = 0,
+        *,
+        code: int = RequestCode.SEND_MESSAGE,
+        version: int = 475,
+        peer: FakePeer | None = None,
+        properties: dict[str, str] | str | None = None,
+        **fields: Any,
+    ) -> Command:
+        """The answer to a send."""
+        text = props.encode(properties) if isinstance(properties, dict) else properties
+        header = SendMessageRequestHeader(producer_group="p", topic=topic, queue_id=queue_id, properties=text, **fields)
+        return await self.ask(code, header, body, version=version, peer=peer)
+
+    async def sent(self, *args: Any, **kwargs: Any) -> SendMessageResponseHeader:
+        """The header of a send that succeeded."""
+        answer = await self.send(*args, **kwargs)
+        assert (answer.code, answer.remark) == (0, None)
+        return answer.header(SendMessageResponseHeader)
+
+    def stored(self, topic: str = "T", queue_id: int = 0) -> list[StoredMessage]:
+        """What a queue holds."""
+        store = self.broker.store
+        units = store.read_units(topic, queue_id, store.min_offset(topic, queue_id), 1_000)
+        return [record.unpack(found) for unit in units if (found := store.read_record(unit.physical_offset)) is not None]
+
+    def is_empty(self) -> bool:
+        """Whether nothing at all was stored."""
+        return self.broker.store.statistics().max_physical_offset == 0
+
+    async def heartbeat(
+        self, *groups: ConsumerData, client_id: str = "c1", producers: Iterable[str] = (), peer: FakePeer | None = None
+    ) -> Command:
+        beat = HeartbeatData(
+            client_id=client_id, consumer_data_set=list(groups), producer_data_set=[ProducerData(group_name=name) for name in producers]
+        )
+        return await self.ask(RequestCode.HEART_BEAT, body=loose_json.dumps(beat), peer=peer)
+
+    async def subscribe(self, group: str = "g", *subscriptions: SubscriptionData, topic: str = "T", **fields: Any) -> None:
+        """A heartbeat of one consumer group."""
+        wanted = list(subscriptions) or [SubscriptionData(topic=topic)]
+        answer = await self.heartbeat(ConsumerData(group_name=group, subscription_data_set=wanted, **fields))
+        assert answer.code == 0
+
+    def pull_request(self, topic: str = "T", queue_id: int = 0, offset: int = 0, **fields: Any) -> Command:
+        """A pull that brings its subscription, unless `sys_flag` says otherwise."""
+        code = fields.pop("code", RequestCode.PULL_MESSAGE)
+        fields = {"consumer_group": "g", "sys_flag": 4, "subscription": "*"} | fields
+        return request(code, PullMessageRequestHeader(topic=topic, queue_id=queue_id, queue_offset=offset, **fields), opaque=7)
+
+    async def pull(self, topic: str = "T", queue_id: int = 0, offset: int = 0, **fields: Any) -> Command:
+        answer = await self.outcome(self.pull_request(topic, queue_id, offset, **fields))
+        assert answer is not None
+        return answer
+
+    async def send_back(self, offset: int, *, group: str = "g", delay_level: int = 0, version: int = 475, **fields: Any) -> Command:
+        header = ConsumerSendMsgBackRequestHeader(offset=offset, group=group, delay_level=delay_level, **fields)
+        return await self.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header, version=version)
+
+
+def bodies(answer: Command) -> list[bytes]:
+    """The bodies of the messages in an answer."""
+    return [message.body for message in record.unpack_all(answer.body)]
+
+
+def places(answer: Command) -> tuple[int, int, int]:
+    """Next, minimum and maximum offset of a pull answer."""
+    header = answer.header(PullMessageResponseHeader)
+    assert header.suggest_which_broker_id == 0
+    return header.next_begin_offset, header.min_offset, header.max_offset
+
+
+@asynccontextmanager
+async def open_desk(
+    directory: Path, *, extra: Iterable[tuple[str, object]] = (), ip: str = "127.0.0.1", **keys: Any
+) -> AsyncIterator[Desk]:
+    """A broker whose settings are the tests' defaults and `keys` of broker.conf."""
+    config = test_config(directory, **({"listenPort": PORT, "brokerIP1": ip} | keys))
+    registry = plugins.load(config, extra=extra)
+    clock = FakeClock()
+    store, policy = assemble.make_store(config, registry, clock)
+    broker = assemble.make_context(config, registry, clock, store, policy, ConnectionPool(), ip, PORT)
+    await store.open()
+    for table in (broker.topics, broker.groups, broker.offsets):
+        table.load()
+    normal, fast = assemble.make_routers(broker)
+    yield Desk(broker, clock, normal, fast)
+    await store.close()

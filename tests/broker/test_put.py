@@ -1,0 +1,298 @@
+"""The one way into the store: hooks, append, dispatch, held pulls, and what a sender may be promised."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from attrs import define, field
+
+from rmqkit.abc import Appended, DispatchEntry, Dispatcher, FlushPolicy, Level, PutMessageHook
+from rmqkit.broker.held_pulls import HeldPull, HeldPulls
+from rmqkit.broker.put import Putter
+from rmqkit.errors import MessageIllegal, RequestRefused, StoreNotWritable
+from rmqkit.model.message import PutMessage
+from rmqkit.model.names import SCHEDULE_TOPIC
+from rmqkit.protocol.codes import ResponseCode
+from rmqkit.protocol.command import request
+from rmqkit.testing.clock import FakeClock
+from rmqkit.testing.peer import FakePeer
+from rmqkit_flush.policies import AsyncFlush
+from rmqkit_store_memory.store import MemoryStore
+from tests.broker.kit import config_of
+
+FLUSH_TIMEOUT_MS = 5_000
+
+
+class Store(MemoryStore):
+    """A memory store whose device the test switches: `flushed` is how far FLUSHED has come, `broken` what is raised."""
+
+    def __init__(self, policy: FlushPolicy) -> None:
+        super().__init__(config_of(), FakeClock(), policy)
+        self.flushed = 0
+        self.broken: Exception | None = None
+        self.appends: list[list[bytes]] = []
+
+    def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
+        self.appends.append([message.body for message in messages])
+        if self.broken is not None:
+            raise self.broken
+        if any(message.body == b"illegal" for message in messages):
+            raise MessageIllegal("a body that reads illegal")
+        return super().append(messages)
+
+    def is_settled(self, offset: int, level: Level) -> bool:
+        return level is Level.WRITTEN or offset <= self.flushed
+
+    async def settled(self, offset: int, level: Level) -> None:
+        if self.broken is not None:
+            raise self.broken
+        if not self.is_settled(offset, level):
+            await trio.sleep_forever()
+
+
+class Hook(PutMessageHook):
+    """Does to a message what the test says."""
+
+    def __init__(self, act: Callable[[PutMessage], None]) -> None:
+        self._act = act
+
+    def before_put(self, message: PutMessage) -> None:
+        self._act(message)
+
+
+class Collect(Dispatcher):
+    """Notes what it is given; raises when it is told to."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.entries: list[DispatchEntry] = []
+        self._error = error
+
+    def dispatch(self, entries: Sequence[DispatchEntry]) -> None:
+        self.entries += entries
+        if self._error is not None:
+            raise self._error
+
+
+@define
+class Bench:
+    """A putter over an open store."""
+
+    store: Store
+    held: HeldPulls = field(factory=HeldPulls)
+
+    def putter(
+        self,
+        *hooks: PutMessageHook,
+        dispatchers: Sequence[Dispatcher] = (),
+        acknowledge_at: Level = Level.WRITTEN,
+        levels: Sequence[int] = (1_000, 5_000),
+    ) -> Putter:
+        return Putter(self.store, hooks, dispatchers, self.held, acknowledge_at, FLUSH_TIMEOUT_MS, FakeClock(), levels, parks_delayed=True)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> Bench:
+    store = Store(AsyncFlush(config_of()))
+    await store.open()
+    return Bench(store)
+
+
+def message(body: bytes = b"body", topic: str = "T", **fields: object) -> PutMessage:
+    made = PutMessage(topic=topic, queue_id=0, body=body, properties={}, properties_bytes=b"")
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def codes(results: Sequence[object]) -> list[int]:
+    """0 for what was stored, else the code of the refusal."""
+    return [int(result.code) if isinstance(result, RequestRefused) else 0 for result in results]
+
+
+async def test_messages_are_stored_in_order_by_one_append(bench: Bench) -> None:
+    """What arrived together lands together, and the results say where."""
+    results = bench.putter().put([message(b"1"), message(b"2")])
+    assert [result.queue_offset for result in results if isinstance(result, Appended)] == [0, 1]
+    assert bench.store.appends == [[b"1", b"2"]]
+
+
+async def test_nothing_to_put_does_not_touch_the_store(bench: Bench) -> None:
+    """An empty list, and a list of which every message was refused."""
+
+    def refuse(message: PutMessage) -> None:
+        raise RequestRefused(ResponseCode.NO_PERMISSION, "no")
+
+    assert bench.putter().put([]) == []
+    assert codes(bench.putter(Hook(refuse)).put([message()])) == [ResponseCode.NO_PERMISSION]
+    assert bench.store.appends == []
+
+
+async def test_hooks_run_in_order_and_may_move_a_message(bench: Bench) -> None:
+    """Each sees what the one before made of the message; the store gets the last word's result."""
+    seen: list[str] = []
+
+    def first(message: PutMessage) -> None:
+        seen.append(message.topic)
+        message.topic = "U"
+
+    def second(message: PutMessage) -> None:
+        seen.append(message.topic)
+        message.queue_id = 3
+
+    bench.putter(Hook(first), Hook(second)).put_one(message())
+    assert seen == ["T", "U"]
+    assert bench.store.queues() == {"U": [3]}
+
+
+async def test_a_hook_refuses_one_message_of_several(bench: Bench) -> None:
+    """The others are stored, the results keep their places, and later hooks do not see the refused one."""
+    later: list[bytes] = []
+
+    def refuse(message: PutMessage) -> None:
+        if message.body == b"2":
+            raise RequestRefused(ResponseCode.NO_PERMISSION, "not this one")
+
+    results = bench.putter(Hook(refuse), Hook(lambda message: later.append(message.body))).put(
+        [message(b"1"), message(b"2"), message(b"3")]
+    )
+    assert codes(results) == [0, ResponseCode.NO_PERMISSION, 0]
+    assert later == [b"1", b"3"]
+    assert bench.store.max_offset("T", 0) == 2
+
+
+async def test_a_hook_that_breaks_refuses_its_message_only(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A plugin's mistake is a SYSTEM_ERROR to the sender and a log line, for single messages and for batches."""
+
+    def broken(message: PutMessage) -> None:
+        if message.body == b"2":
+            raise ValueError("boom")
+
+    putter = bench.putter(Hook(broken))
+    assert codes(putter.put([message(b"1"), message(b"2")])) == [0, ResponseCode.SYSTEM_ERROR]
+    with pytest.raises(RequestRefused, match="put hook failed: ValueError: boom") as refusal:
+        putter.put_together([message(b"1"), message(b"2")])
+    assert refusal.value.code == ResponseCode.SYSTEM_ERROR
+    assert bench.store.max_offset("T", 0) == 1
+    assert len(caplog.records) == 2
+
+
+async def test_a_batch_is_stored_whole_or_not_at_all(bench: Bench) -> None:
+    """One refused message refuses the batch."""
+    putter = bench.putter()
+    with pytest.raises(RequestRefused) as refusal:
+        putter.put_together([message(b"1"), message(b"illegal")])
+    assert refusal.value.code == ResponseCode.MESSAGE_ILLEGAL
+    assert bench.store.max_offset("T", 0) == 0
+
+
+async def test_an_illegal_message_does_not_spoil_its_neighbours(bench: Bench) -> None:
+    """The store takes all or none; the putter then asks for each by itself, in order."""
+    results = bench.putter().put([message(b"1"), message(b"illegal"), message(b"3")])
+    assert codes(results) == [0, ResponseCode.MESSAGE_ILLEGAL, 0]
+    assert [unit.queue_offset for unit in bench.store.read_units("T", 0, 0, 9)] == [0, 1]
+    assert bench.store.appends[1:] == [[b"1"], [b"illegal"], [b"3"]]
+
+
+async def test_a_store_that_takes_nothing_refuses_all_at_once(bench: Bench) -> None:
+    """A full disk is not asked again for every message."""
+    bench.store.broken = StoreNotWritable("the disk is full")
+    assert codes(bench.putter().put([message(), message()])) == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
+    assert len(bench.store.appends) == 1
+
+
+async def test_a_store_that_breaks_its_contract_is_an_answer(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """`put` never raises: what a store plugin raises besides its errors is a SYSTEM_ERROR, stored or not."""
+    bench.store.broken = OSError(5, "Input/output error")
+    assert codes(bench.putter().put([message(), message()])) == [ResponseCode.SYSTEM_ERROR] * 2
+    assert len(bench.store.appends) == 1
+    assert len(caplog.records) == 1
+
+
+async def test_dispatchers_see_what_was_stored(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """In order, with its place; one that raises is logged and takes nothing from the next."""
+    first, second = Collect(ValueError("boom")), Collect()
+    results = bench.putter(dispatchers=[first, second]).put([message(b"1"), message(b"2")])
+    assert codes(results) == [0, 0]
+    assert [(entry.message.body, entry.at.queue_offset) for entry in second.entries] == [(b"1", 0), (b"2", 1)]
+    assert first.entries == second.entries
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+
+
+async def test_refused_messages_are_not_dispatched(bench: Bench) -> None:
+    """Dispatch comes behind the append."""
+    collect = Collect()
+    bench.putter(dispatchers=[collect]).put([message(b"illegal")])
+    assert collect.entries == []
+
+
+@pytest.mark.row("S049")
+async def test_a_stored_message_wakes_held_pulls(bench: Bench) -> None:
+    """Behind the append and with the message's own tags code."""
+    woken: list[int] = []
+    pull = HeldPull(request(11), FakePeer(), 0, 9_000, lambda code: code == 7, lambda: woken.append(bench.store.max_offset("T", 0)))
+    bench.held.hold("T", 0, pull)
+    putter = bench.putter()
+    putter.put_one(message(tags_code=8))
+    assert woken == []
+    putter.put_one(message(tags_code=7))
+    assert woken == [2]
+
+
+async def test_a_parked_message_gets_its_time_of_delivery(bench: Bench) -> None:
+    """In the schedule topic the tags code is the time of the append and the delay of the level, whoever put it there."""
+
+    def park(message: PutMessage) -> None:
+        message.set_properties({"DELAY": "2", "TAGS": "A"})
+        message.topic = SCHEDULE_TOPIC
+
+    bench.putter(Hook(park)).put_one(message())
+    (unit,) = bench.store.read_units(SCHEDULE_TOPIC, 0, 0, 1)
+    assert unit.tags_code == FakeClock().now_ms() + 5_000
+
+
+@pytest.mark.parametrize(
+    ("acknowledge_at", "wait", "must"), [(Level.WRITTEN, True, False), (Level.FLUSHED, True, True), (Level.FLUSHED, False, False)]
+)
+async def test_who_waits_for_the_disk(bench: Bench, acknowledge_at: Level, wait: bool, must: bool) -> None:
+    """Only with a policy that flushes first, and only messages that want to wait (property WAIT)."""
+    putter = bench.putter(acknowledge_at=acknowledge_at)
+    sent = message(wait=wait)
+    assert putter.must_wait(sent, putter.put_one(sent)) is must
+
+
+async def test_a_flushed_message_is_a_success(bench: Bench) -> None:
+    """Once the flush has passed its end, and not before."""
+    putter = bench.putter(acknowledge_at=Level.FLUSHED)
+    sent = message()
+    at = putter.put_one(sent)
+    bench.store.flushed = at.size_bytes - 1
+    assert putter.must_wait(sent, at)
+    bench.store.flushed = at.size_bytes
+    assert not putter.must_wait(sent, at)
+    assert await putter.settle(sent, at) == ResponseCode.SUCCESS
+
+
+async def test_a_slow_disk_is_a_flush_time_out(bench: Bench, autojump_clock: trio.testing.MockClock) -> None:
+    """After syncFlushTimeout the sender is told FLUSH_DISK_TIMEOUT: the message is stored all the same."""
+    putter = bench.putter(acknowledge_at=Level.FLUSHED)
+    sent = message()
+    at = putter.put_one(sent)
+    began = trio.current_time()
+    assert await putter.settle(sent, at) == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert trio.current_time() - began == pytest.approx(FLUSH_TIMEOUT_MS / 1000)
+    assert bench.store.read_record(at.physical_offset) is not None
+
+
+async def test_a_failed_device_promises_nothing(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """SERVICE_NOT_AVAILABLE, which producers retry elsewhere, and a log line."""
+    putter = bench.putter(acknowledge_at=Level.FLUSHED)
+    sent = message()
+    at = putter.put_one(sent)
+    bench.store.broken = StoreNotWritable("fsync failed")
+    assert await putter.settle(sent, at) == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "fsync failed" in caplog.text

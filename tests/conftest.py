@@ -1,0 +1,14 @@
+"""Hypothesis for the whole suite: no deadlines (machines differ and are shared), examples that do not depend on the last run, files outside the checkout."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis.configuration import set_hypothesis_home_dir
+
+set_hypothesis_home_dir(Path(tempfile.gettempdir()) / f"rmqkit-hypothesis-{os.getuid()}")
+settings.register_profile("rmqkit", deadline=None, derandomize=True, database=None)
+settings.load_profile("rmqkit")
