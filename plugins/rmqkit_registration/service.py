@@ -1,8 +1,8 @@
 """Registers a broker with every name server, again and again (Java: BrokerController, BrokerOuterAPI; behaviour sheet, C9).
 
 Every name server has a task of its own: one that is dead or slow holds up nobody else. Each registers at the start, then every period, and
-as soon as the topics change. Changes that come in a burst share a registration: the first goes out at once, later ones at most every
-`CHANGE_GAP_MS`. A failure is logged each time and mended by the next round.
+as soon as the topics change. Changes that come in a burst share a registration: the first goes out at once, the next after a gap that grows with what a
+registration costs, so that a client that was just told of a new topic finds its route, and a broker with many topics is not busy registering. A failure is logged each time and mended by the next round.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ _log = logging.getLogger(__name__)
 #: Java clamps registerNameServerPeriod to this range.
 MIN_PERIOD_MS = 10_000
 MAX_PERIOD_MS = 60_000
-#: Least time between two registrations with one name server for changed topics: each carries all topics.
-CHANGE_GAP_MS = 100
+#: Least and longest time between two registrations with one name server for changed topics; in between, `GAP_FACTOR` times what the last one took.
+MIN_GAP_MS = 5
+MAX_GAP_MS = 1_000
+GAP_FACTOR = 4
 #: One name server gets this long to answer when the broker leaves.
 UNREGISTER_TIMEOUT_MS = 3_000
 
@@ -76,6 +78,7 @@ class _Loop:
         self._address = address
         self._changed = trio.Event()
         self._registered = False
+        self._took_ms = 0.0
 
     def wake(self) -> None:
         """Listener for changed topics."""
@@ -86,8 +89,9 @@ class _Loop:
         await self._register()
         task_status.started()
         while True:
-            await trio.sleep(CHANGE_GAP_MS / 1000)
-            with trio.move_on_after((period_ms - CHANGE_GAP_MS) / 1000):
+            gap_ms = min(max(GAP_FACTOR * self._took_ms, MIN_GAP_MS), MAX_GAP_MS)
+            await trio.sleep(gap_ms / 1000)
+            with trio.move_on_after((period_ms - gap_ms) / 1000):
                 await self._changed.wait()
             await self._register()
 
@@ -95,6 +99,7 @@ class _Loop:
         """One attempt; whatever goes wrong is logged with the name server's address."""
         self._changed = trio.Event()
         broker, address = self._broker, self._address
+        began_s = trio.current_time()
         command = register_request(_identity(broker), register_body(broker.topics.table(), broker.config.broker_permission))
         try:
             answer = await broker.pool.call(address, command, broker.config.register_broker_timeout_mills)
@@ -103,6 +108,7 @@ class _Loop:
             self._registered = False
             _log.warning("cannot register with the name server %s, next try in the next round: %s", address, error)
             return
+        self._took_ms = (trio.current_time() - began_s) * 1000
         _log.log(logging.DEBUG if self._registered else logging.INFO, "registered with the name server %s", address)
         self._registered = True
 

@@ -124,6 +124,10 @@ class Putter:
         level = self._acknowledge_at if message.wait else Level.WRITTEN
         return not self._store.is_settled(at.physical_offset + at.size_bytes, level)
 
+    def nothing_to_wait_for(self, last: Appended) -> bool:
+        """Whether everything up to a stored message may be acknowledged now, whatever its senders asked for."""
+        return self._store.is_settled(last.physical_offset + last.size_bytes, self._acknowledge_at)
+
     async def settle(self, message: PutMessage, at: Appended) -> int:
         """Wait for the level the sender is promised: SUCCESS, FLUSH_DISK_TIMEOUT when it takes too long (the message is stored all the same), or
         SERVICE_NOT_AVAILABLE when the device failed and nothing may be promised."""

@@ -99,7 +99,8 @@ class TopicTable:
     def _count_created(self) -> None:
         if self._auto_created >= MAX_AUTO_CREATED_TOPICS:
             raise RequestRefused(
-                ResponseCode.TOPIC_NOT_EXIST, f"{MAX_AUTO_CREATED_TOPICS} topics were created by clients since the start; create topics by hand"
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"{MAX_AUTO_CREATED_TOPICS} topics were created by clients since the start; create topics by hand",
             )
         self._auto_created += 1
 

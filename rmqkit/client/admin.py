@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 
 import anyio
@@ -30,8 +31,13 @@ from rmqkit.protocol.headers import (
 )
 from rmqkit.protocol.message_id import parse_offset_message_id
 
+log = logging.getLogger(__name__)
+
 ADMIN_TIMEOUT_MS = 5000
 QUERY_TIMEOUT_MS = 18_000
+#: How long a created topic is waited for at the name server, and how often it is looked for.
+ROUTE_WAIT_MS = 3000
+ROUTE_POLL_S = 0.02
 FOREVER_MS = 0x7FFFFFFFFFFFFFFF
 
 
@@ -83,14 +89,16 @@ class Admin:
         cluster: str | None = None,
         order: bool = False,
         attributes: str | None = None,
+        route_wait_ms: int = ROUTE_WAIT_MS,
     ) -> list[str]:
         """Create the topic, or change it, on the masters named: one broker, those of a cluster, or all. Returns the broker names.
 
         queues      for reading, and for writing unless `write_queues` says otherwise
         perm        6 both, 4 reading, 2 writing
         attributes  `+key=value,-key`, for example `+message.type=FIFO`
-        Stops at the first broker that refuses: those before it (sorted by name) have the topic. Raises ClientError for an illegal name or
-        when no such broker is known.
+        Brokers tell the name servers a little later; this waits for it up to `route_wait_ms`, so that the topic can be read afterwards,
+        and logs when it took longer. Stops at the first broker that refuses: those before it (sorted by name) have the topic. Raises
+        ClientError for an illegal name or when no such broker is known.
         """
         fault = topic_fault(topic)
         if fault is not None:
@@ -107,6 +115,7 @@ class Admin:
         for name, address in masters.items():
             command = request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
             await self._call(address, command, f"creating topic {topic!r} on {name}")
+        await self._await_route(topic, dict.fromkeys(masters, (header.read_queue_nums, header.write_queue_nums)), route_wait_ms)
         self._instance.routes.forget(topic)
         return list(masters)
 
@@ -201,6 +210,18 @@ class Admin:
         if failures and not found:
             raise failures[0]
         return sorted(found, key=lambda message: (message.store_timestamp_ms, message.queue, message.queue_offset))
+
+    async def _await_route(self, topic: str, wanted: dict[str, tuple[int, int]], wait_ms: int) -> None:
+        """Until the route names these brokers with these numbers of queues for reading and writing."""
+        with anyio.move_on_after(wait_ms / 1000) as scope:
+            while True:
+                data = await self.route(topic)
+                queues = data.queue_datas if data is not None else []
+                if wanted.items() <= {each.broker_name: (each.read_queue_nums, each.write_queue_nums) for each in queues}.items():
+                    return
+                await anyio.sleep(ROUTE_POLL_S)
+        if scope.cancelled_caught and wait_ms > 0:
+            log.warning("topic %s is on %s, but no name server says so after %d ms", topic, ", ".join(wanted), wait_ms)
 
     async def _fresh_route(self, topic: str) -> Route:
         self._instance.routes.forget(topic)

@@ -129,9 +129,13 @@ class ServedPeer(Peer):
             async with trio.open_nursery() as self._nursery:
                 if self.closed:
                     return
-                with self._reading:
-                    await self._read_loop()
-                await self._finish()
+                try:
+                    with self._reading:
+                        await self._read_loop()
+                    await self._finish()
+                finally:
+                    # From here on nobody may start a task of this connection: its nursery is about to close.
+                    self.closed = True
                 self._nursery.cancel_scope.cancel()
         finally:
             self.closed = True

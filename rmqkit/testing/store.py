@@ -1,11 +1,11 @@
 """The contract of a message store, as tests: subclass `StoreContract`, say how a store is made, and pytest runs them over it.
 
-    class TestMine(StoreContract):
-        persistent = True
+class TestMine(StoreContract):
+    persistent = True
 
-        def make_store(self, directory: Path, clock: FakeClock, **settings: Any) -> MessageStore:
-            config = store_config(directory, **settings)
-            return MyStore(config, clock, NeverFlush())
+    def make_store(self, directory: Path, clock: FakeClock, **settings: Any) -> MessageStore:
+        config = store_config(directory, **settings)
+        return MyStore(config, clock, NeverFlush())
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from rmqkit.broker.context import BrokerContext
 from rmqkit.model import properties as props
 from rmqkit.model.message import StoredMessage
 from rmqkit.model.subscription import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from rmqkit.model.topic import TopicConfig
 from rmqkit.protocol import loose_json, record
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command, request
@@ -110,7 +111,7 @@ class Desk:
     def pull_request(self, topic: str = "T", queue_id: int = 0, offset: int = 0, **fields: Any) -> Command:
         """A pull that brings its subscription, unless `sys_flag` says otherwise."""
         code = fields.pop("code", RequestCode.PULL_MESSAGE)
-        fields = {"consumer_group": "g", "sys_flag": 4, "subscription": "*"} | fields
+        fields = dict[str, Any](consumer_group="g", sys_flag=4, subscription="*") | fields
         return request(code, PullMessageRequestHeader(topic=topic, queue_id=queue_id, queue_offset=offset, **fields), opaque=7)
 
     async def pull(self, topic: str = "T", queue_id: int = 0, offset: int = 0, **fields: Any) -> Command:
@@ -139,7 +140,7 @@ def places(answer: Command) -> tuple[int, int, int]:
 async def open_desk(
     directory: Path, *, extra: Iterable[tuple[str, object]] = (), ip: str = "127.0.0.1", **keys: Any
 ) -> AsyncIterator[Desk]:
-    """A broker whose settings are the tests' defaults and `keys` of broker.conf."""
+    """A broker with the topic T of four queues; its settings are the tests' defaults and `keys` of broker.conf."""
     config = test_config(directory, **({"listenPort": PORT, "brokerIP1": ip} | keys))
     registry = plugins.load(config, extra=extra)
     clock = FakeClock()
@@ -148,6 +149,7 @@ async def open_desk(
     await store.open()
     for table in (broker.topics, broker.groups, broker.offsets):
         table.load()
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
     normal, fast = assemble.make_routers(broker)
     yield Desk(broker, clock, normal, fast)
     await store.close()

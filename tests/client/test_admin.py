@@ -7,7 +7,7 @@ import pytest
 from rmqkit.client import BrokerError, ClientError, MessageQueue, NoRoute, QueueStats
 from rmqkit.errors import DecodeError
 from rmqkit.protocol.codes import RequestCode
-from rmqkit.protocol.command import answer
+from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import CreateTopicRequestHeader, QueryMessageRequestHeader, ViewMessageRequestHeader
 from tests.client.cluster import FakeBroker, cluster
 from tests.client.fakes import on_both_backends, run
@@ -24,6 +24,7 @@ def test_create_and_delete_a_topic(backend: str) -> None:
     async def body() -> None:
         async with cluster("ab") as (fake, client):
             a, b = fake.brokers.values()
+            fake.topics["New"] = {"broker-a": 6, "broker-b": 6}
             assert await client.admin.create_topic("New", queues=6, perm=4, attributes="+message.type=FIFO") == ["broker-a", "broker-b"]
             (header,) = created(a)
             assert (header.topic, header.read_queue_nums, header.write_queue_nums, header.perm) == ("New", 6, 6, 4)
@@ -33,7 +34,7 @@ def test_create_and_delete_a_topic(backend: str) -> None:
                 False,
                 "+message.type=FIFO",
             )
-            assert await client.admin.create_topic("New", broker="broker-b", cluster="c", write_queues=1) == ["broker-b"]
+            assert await client.admin.create_topic("New", broker="broker-b", cluster="c", write_queues=1, route_wait_ms=0) == ["broker-b"]
             assert [len(created(a)), len(created(b))] == [1, 2]
             assert await client.admin.delete_topic("New") == ["broker-a", "broker-b"]
             assert len(b.server.seen(RequestCode.DELETE_TOPIC_IN_BROKER)) == 1
@@ -47,6 +48,29 @@ def test_create_and_delete_a_topic(backend: str) -> None:
             b.overrides[RequestCode.UPDATE_AND_CREATE_TOPIC] = lambda command: answer(command, 29, "conflicts with a system topic")
             with pytest.raises(BrokerError, match=r"creating topic 'Z' on broker-b: .*conflicts"):
                 await client.admin.create_topic("Z")
+
+    run(backend, body)
+
+
+@on_both_backends
+def test_a_created_topic_can_be_used_at_once(backend: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A broker registers later than it answers: the route is waited for, but not for ever, and a topic that was changed counts when it shows."""
+
+    async def body() -> None:
+        async with cluster("a") as (fake, client):
+            looks = 0
+
+            def late(command: Command) -> Command:
+                nonlocal looks
+                looks += 1
+                return answer(command, 17) if looks < 3 else answer(command, body=fake.route("T"))
+
+            fake.overrides[RequestCode.GET_ROUTEINFO_BY_TOPIC] = late
+            await client.admin.create_topic("T", queues=2)
+            assert looks == 3
+            assert not caplog.records
+            await client.admin.create_topic("T", queues=3, route_wait_ms=50)
+            assert "no name server says so after 50 ms" in caplog.text
 
     run(backend, body)
 

@@ -125,7 +125,11 @@ class AdminProcessor(RequestProcessor):
         for queue_id in range(topic.write_queue_nums):
             first, end = store.min_offset(topic.topic_name, queue_id), store.max_offset(topic.topic_name, queue_id)
             updated = store.store_time(topic.topic_name, queue_id, end - 1) if end > first else 0
-            table[self._queue_key(topic.topic_name, queue_id)] = {"lastUpdateTimestamp": max(updated, 0), "maxOffset": end, "minOffset": first}
+            table[self._queue_key(topic.topic_name, queue_id)] = {
+                "lastUpdateTimestamp": max(updated, 0),
+                "maxOffset": end,
+                "minOffset": first,
+            }
         return answer(request, body=loose_json.dumps({"offsetTable": table, "topicPutTps": 0.0}))
 
     def _queue_key(self, topic: str, queue_id: int) -> str:

@@ -13,6 +13,8 @@ from rmqkit.model.sysflag import PERM_RW, PERM_WRITE
 from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
 from rmqkit.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode
 
+_SPECIAL = frozenset({TRANSACTION_PREPARED, DELAY, *TIMER_INPUTS})
+
 
 def topic_for_send(broker: BrokerContext, topic: str, template: str, client_queues: int, born_host: str) -> TopicConfig:
     """The topic a client sends to, created when it may be. Raises RequestRefused (Java: msgCheck)."""
@@ -47,6 +49,8 @@ def check_queue(topic: TopicConfig, queue_id: int) -> None:
 
 def refuse_unsupported(broker: BrokerContext, properties: dict[str, str]) -> None:
     """Messages that must not be delivered at once, by features that are not here, are refused rather than delivered wrongly."""
+    if _SPECIAL.isdisjoint(properties):
+        return
     if properties.get(TRANSACTION_PREPARED, "").lower() == "true":
         raise RequestRefused(
             ResponseCode.NO_PERMISSION, "transactional messages are not supported by this broker: the half message was not stored"
@@ -68,7 +72,8 @@ def group_of(broker: BrokerContext, group: str) -> SubscriptionGroupConfig:
     config = broker.groups.get(group)
     if config is None:
         raise RequestRefused(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group} does not exist and may not be created (autoCreateSubscriptionGroup)"
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"consumer group {group} does not exist and may not be created (autoCreateSubscriptionGroup)",
         )
     return config
 

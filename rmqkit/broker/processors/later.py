@@ -37,5 +37,7 @@ class LaterProcessor(RequestProcessor):
 
     def process(self, request: Command, peer: Peer) -> Outcome:
         return answer(
-            request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {request.code}: this broker does not support {REFUSED[request.code]}"
+            request,
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            f"request code {request.code}: this broker does not support {REFUSED[request.code]}",
         )

@@ -81,12 +81,15 @@ class PullProcessor(RequestProcessor):
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"consumer group {header.consumer_group} may not consume (consumeEnable)")
         topic = broker.topics.get(header.topic)
         if topic is None:
-            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic {header.topic!r} does not exist at broker {self._config.broker_name}")
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {header.topic!r} does not exist at broker {self._config.broker_name}"
+            )
         if not topic.readable:
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"topic {header.topic} may not be read")
         if not 0 <= header.queue_id < topic.read_queue_nums:
             raise RequestRefused(
-                ResponseCode.INVALID_PARAMETER, f"queue {header.queue_id} of topic {header.topic} does not exist, it has {topic.read_queue_nums}"
+                ResponseCode.INVALID_PARAMETER,
+                f"queue {header.queue_id} of topic {header.topic} does not exist, it has {topic.read_queue_nums}",
             )
 
     def _filter(self, header: PullMessageRequestHeader) -> CompiledFilter:
@@ -107,7 +110,8 @@ class PullProcessor(RequestProcessor):
             )
         if subscription.sub_version < header.sub_version:
             raise RequestRefused(
-                ResponseCode.SUBSCRIPTION_NOT_LATEST, f"the subscription of {header.consumer_group} to {header.topic} is older than the request's"
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the subscription of {header.consumer_group} to {header.topic} is older than the request's",
             )
         return self._compiled(subscription.expression_type or TAG, subscription.sub_string, header, subscription)
 
@@ -133,7 +137,9 @@ class PullProcessor(RequestProcessor):
         try:
             compiled = server.compile(subscription or server.subscription(header.topic, expression, header.sub_version))
         except ValueError as error:
-            raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"the subscription {expression!r} cannot be parsed: {error}") from error
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"the subscription {expression!r} cannot be parsed: {error}"
+            ) from error
         if len(self._filters) >= _MAX_CACHED_FILTERS:
             self._filters.clear()
         self._filters[key] = compiled

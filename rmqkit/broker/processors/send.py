@@ -33,7 +33,8 @@ from rmqkit.remoting.serve import error_answer
 _log = logging.getLogger(__name__)
 
 Header = SendMessageRequestHeader | SendMessageRequestHeaderV2
-_OUR_PROPERTIES = (props.MSG_REGION, props.TRACE_ON, props.CLUSTER)
+#: A client that sends one of these has it replaced, or removed.
+_OUR_PROPERTIES = frozenset({props.MSG_REGION, props.TRACE_ON, props.CLUSTER, props.POP_CK})
 #: Bits a client has no say in.
 _OUR_BITS = BORN_HOST_V6 | STORE_HOST_V6 | NEED_UNWRAP | INNER_BATCH | TRANSACTION_MASK
 
@@ -126,7 +127,8 @@ class SendProcessor(BatchProcessor):
             self._send_to_dead_letters_if_due(message, header, request.version, now_ms)
         if len(message.properties_bytes) > MAX_PROPERTIES_BYTES:
             raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL, f"properties of {len(message.properties_bytes)} bytes, at most {MAX_PROPERTIES_BYTES} are allowed"
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"properties of {len(message.properties_bytes)} bytes, at most {MAX_PROPERTIES_BYTES} are allowed",
             )
         return _Prepared(request, [message], message.properties[props.UNIQ_KEY], context)
 
@@ -134,9 +136,7 @@ class SendProcessor(BatchProcessor):
         self, header: Header, topic: str, queue_id: int, body: bytes, properties: dict[str, str], text: str, peer: Peer
     ) -> PutMessage:
         """The message with the properties a broker adds: region, trace switch, cluster, and a unique key when the client set none."""
-        rewrite = props.POP_CK in properties
-        for name in _OUR_PROPERTIES:
-            rewrite = rewrite or name in properties
+        rewrite = not _OUR_PROPERTIES.isdisjoint(properties)
         if props.UNIQ_KEY not in properties:
             properties[props.UNIQ_KEY] = self._keys.make(self._clock.now_ms())
             rewrite = True
@@ -176,7 +176,8 @@ class SendProcessor(BatchProcessor):
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch may not go to a retry topic")
         if len(request.body) > self._max_body_bytes:
             raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL, f"batch of {len(request.body)} bytes, at most {self._max_body_bytes} are allowed (maxMessageSize)"
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"batch of {len(request.body)} bytes, at most {self._max_body_bytes} are allowed (maxMessageSize)",
             )
         outer = props.decode(header.properties or "")
         context = self._before_hooks(header, outer, peer, len(request.body), now_ms) if self._hooks else None
@@ -227,18 +228,21 @@ class SendProcessor(BatchProcessor):
     def _store(self, singles: list[PutMessage], waiting: list[tuple[int, _Prepared]], outcomes: list[Outcome], peer: Peer) -> None:
         if not singles:
             return
-        for (at, prepared), put in zip(waiting, self._broker.put.put(singles), strict=True):
-            outcomes[at] = self._outcome(prepared, put, peer)
+        puts = self._broker.put.put(singles)
+        last = puts[-1]
+        settled = not isinstance(last, RequestRefused) and self._broker.put.nothing_to_wait_for(last)
+        for (at, prepared), put in zip(waiting, puts, strict=True):
+            outcomes[at] = self._outcome(prepared, put, peer, settled)
         singles.clear()
         waiting.clear()
 
-    def _outcome(self, prepared: _Prepared, put: Put, peer: Peer) -> Outcome:
+    def _outcome(self, prepared: _Prepared, put: Put, peer: Peer, settled: bool) -> Outcome:
         if isinstance(put, RequestRefused):
             self._broker.stats.put_failures += 1
             return self._refused(prepared, put)
         message = prepared.messages[0]
         self._broker.stats.put(message.topic, put.size_bytes)
-        if self._broker.put.must_wait(message, put):
+        if not settled and self._broker.put.must_wait(message, put):
             peer.defer(partial(self._answer_later, prepared, [put], peer), 1)
             return None
         return self._success(prepared, [put], ResponseCode.SUCCESS)
