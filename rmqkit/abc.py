@@ -492,7 +492,7 @@ class SendContext:
     queue_offset: int = -1
 
 
-class SendMessageHook(ABC):
+class SendMessageHook:
     """Around every send a broker handles. `before` may raise RequestRefused; what `after` raises is logged and changes nothing."""
 
     def before(self, context: SendContext) -> None:
@@ -515,7 +515,7 @@ class ConsumeContext:
     body_bytes: int
 
 
-class ConsumeMessageHook(ABC):
+class ConsumeMessageHook:
     """Around consumption (behaviour sheet, C14). Exceptions are logged and change nothing."""
 
     def before(self, context: ConsumeContext) -> None:
@@ -532,7 +532,7 @@ class PutMessageHook(ABC):
     def before_put(self, message: PutMessage) -> None: ...
 
 
-class RpcHook(ABC):
+class RpcHook:
     """Around every request a server handles. `before` may raise RequestRefused; what `after` raises is logged and changes nothing."""
 
     def before(self, request: Command, peer: Peer) -> None:

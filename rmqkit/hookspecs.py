@@ -96,7 +96,7 @@ def rmqkit_register_filter_servers(register: Register[FilterServer], config: Con
 
 @hookspec
 def rmqkit_register_processors(register: RegisterProcessor, broker: BrokerContext) -> None:
-    """Request codes a broker answers besides the built-in ones, or instead of them. Called when the broker is assembled. Example: register(1234, Mine(broker))."""
+    """Request codes a broker answers besides the built-in ones, or instead of them; called last. Example: register(1234, Mine(broker))."""
 
 
 @hookspec

@@ -48,7 +48,9 @@ def run(words: list[str], directory: Path, namesrv: str) -> subprocess.Completed
 def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The server that the examples talk to."""
     words = [str(BIN / "rmqkit"), "serve", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--set", "store=memory"]
-    with subprocess.Popen(words, cwd=tmp_path_factory.mktemp("serve"), text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        words, cwd=tmp_path_factory.mktemp("serve"), text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         yield dict(word.split("=", 1) for word in line.split() if "=" in word)["namesrv"]

@@ -30,8 +30,7 @@ class ParkDelayed(PutMessageHook):
         if level <= 0:
             return
         message.set_properties(
-            message.properties
-            | {props.DELAY: str(level), props.REAL_TOPIC: message.topic, props.REAL_QUEUE_ID: str(message.queue_id)}
+            message.properties | {props.DELAY: str(level), props.REAL_TOPIC: message.topic, props.REAL_QUEUE_ID: str(message.queue_id)}
         )
         message.topic = names.SCHEDULE_TOPIC
         message.queue_id = level - 1

@@ -73,7 +73,11 @@ class DelayService(Service):
     def _deliver_due(self, broker: BrokerContext, level: int, now_ms: int) -> bool:
         """Deliver up to `_BATCH` due messages of a level; True when some work was done."""
         offset = self._table.offset_table[level]
-        if self._stopped or self._not_before_ms.get(level, 0) > now_ms or offset >= broker.store.max_offset(names.SCHEDULE_TOPIC, level - 1):
+        if (
+            self._stopped
+            or self._not_before_ms.get(level, 0) > now_ms
+            or offset >= broker.store.max_offset(names.SCHEDULE_TOPIC, level - 1)
+        ):
             return False
         units = broker.store.read_units(names.SCHEDULE_TOPIC, level - 1, offset, _BATCH)
         due = [unit for unit in units if self._is_due(unit, level, now_ms)]

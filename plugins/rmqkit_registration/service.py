@@ -1,8 +1,9 @@
 """Registers a broker with every name server, again and again (Java: BrokerController, BrokerOuterAPI; behaviour sheet, C9).
 
 Every name server has a task of its own: one that is dead or slow holds up nobody else. Each registers at the start, then every period, and
-as soon as the topics change. Changes that come in a burst share a registration: the first goes out at once, the next after a gap that grows with what a
-registration costs, so that a client that was just told of a new topic finds its route, and a broker with many topics is not busy registering. A failure is logged each time and mended by the next round.
+as soon as the topics change. Changes that come in a burst share a registration: the first goes out at once, the next after a gap that
+grows with what a registration costs. So a client that was just told of a new topic finds its route, and a broker with many topics is not
+busy registering. A failure is logged each time and mended by the next round.
 """
 
 from __future__ import annotations

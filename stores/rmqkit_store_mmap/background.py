@@ -27,7 +27,12 @@ WriteCheckpoint = Callable[[int | None], None]
 
 
 async def run(
-    log: CommitLog, queues: QueueTable, index: KeyIndex, policy: FlushPolicy, write_checkpoint: WriteCheckpoint, task_status: trio.TaskStatus[None]
+    log: CommitLog,
+    queues: QueueTable,
+    index: KeyIndex,
+    policy: FlushPolicy,
+    write_checkpoint: WriteCheckpoint,
+    task_status: trio.TaskStatus[None],
 ) -> None:
     """Run until cancelled. A device that fails to flush stops the policy, not the store: reading goes on."""
     async with trio.open_nursery() as nursery:

@@ -1,12 +1,12 @@
 """The file `checkpoint` (store-format sheet, section 5.1; Java: StoreCheckpoint).
 
-    at  size  field
-     0     8  time of the last record known to be on the device, ms
-     8     8  time of the last consume-queue unit known to be on the device, ms
-    16     8  end time of the newest full index file, ms
-    24     8  offset a master has flushed (replication; kept as found)
-    32     8  confirmed log offset; here: everything before it has been dispatched
-    40        zeros up to 4096
+at  size  field
+ 0     8  time of the last record known to be on the device, ms
+ 8     8  time of the last consume-queue unit known to be on the device, ms
+16     8  end time of the newest full index file, ms
+24     8  offset a master has flushed (replication; kept as found)
+32     8  confirmed log offset; here: everything before it has been dispatched
+40        zeros up to 4096
 """
 
 from __future__ import annotations

@@ -47,7 +47,9 @@ class IndexFile:
         self._disk = disk
         self._allocated = bytearray((self.size_bytes >> _PIECE_SHIFT) + 1)
         if path.exists() and path.stat().st_size not in (0, self.size_bytes):
-            raise StoreCorrupt(f"{path} has {path.stat().st_size} bytes; maxHashSlotNum and maxIndexNum of the settings make {self.size_bytes}")
+            raise StoreCorrupt(
+                f"{path} has {path.stat().st_size} bytes; maxHashSlotNum and maxIndexNum of the settings make {self.size_bytes}"
+            )
         self._fd = create_file(path, self.size_bytes)
         try:
             self._map = mmap.mmap(self._fd, self.size_bytes)

@@ -203,7 +203,9 @@ class Recovery:
 
     def _dispatch(self, found: Found, to_queue: bool, to_index: bool) -> None:
         if topic_fault(found.topic) is not None or not 0 <= found.queue_id <= MAX_QUEUE_ID:
-            _log.warning("the record at %d has the topic %r and queue id %d and is left out", found.physical_offset, found.topic, found.queue_id)
+            _log.warning(
+                "the record at %d has the topic %r and queue id %d and is left out", found.physical_offset, found.topic, found.queue_id
+            )
             return
         queue = self._queues.make(found.topic, found.queue_id)
         kind = found.sys_flag & TRANSACTION_MASK

@@ -200,9 +200,7 @@ class MmapStore(MessageStore):
             self._index.wanted.set()
         return results
 
-    def _pack(
-        self, messages: Sequence[PutMessage], now: int, results: list[Appended], made: list[ConsumeQueue]
-    ) -> tuple[list[Chunk], int]:
+    def _pack(self, messages: Sequence[PutMessage], now: int, results: list[Appended], made: list[ConsumeQueue]) -> tuple[list[Chunk], int]:
         """The hot path: records into chunks for one write each, units into the queues, keys into the index backlog, places into `results`.
 
         Returns the chunks and the log position behind them. What it raises leaves units and notes to be taken back.

@@ -41,7 +41,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., Ready]
 
 
-@pytest.fixture()
+@pytest.fixture
 def rmqkit(tmp_path: Path) -> Run:
     """Runs a verb to its end."""
 
@@ -60,7 +60,7 @@ def rmqkit(tmp_path: Path) -> Run:
     return run
 
 
-@pytest.fixture()
+@pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts servers and kills those that a test left."""
     started: list[subprocess.Popen[str]] = []
@@ -84,7 +84,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.stdout.close()
 
 
-@pytest.fixture()
+@pytest.fixture
 def server(start: Start) -> Ready:
     """`rmqkit serve` on free ports, with the memory store."""
     return start("serve", "--data", "data", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--set", "store=memory")

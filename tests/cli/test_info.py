@@ -26,7 +26,13 @@ def test_config_names_the_source_of_every_value(rmqkit: Run, tmp_path: Path) -> 
     """Defaults < file < environment < command line."""
     (tmp_path / "broker.conf").write_text("brokerName=from-file\nregionId=from-file\ndefaultTopicQueueNums=3\n")
     result = rmqkit(
-        "config", "--json", "--config", "broker.conf", "--set", "brokerName=from-flag", env={"RMQKIT_REGION_ID": "from-env", "RMQKIT_BROKER_NAME": "no"}
+        "config",
+        "--json",
+        "--config",
+        "broker.conf",
+        "--set",
+        "brokerName=from-flag",
+        env={"RMQKIT_REGION_ID": "from-env", "RMQKIT_BROKER_NAME": "no"},
     )
     assert result.returncode == 0, result.stderr
     values = json.loads(result.stdout)

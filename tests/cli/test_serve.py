@@ -95,7 +95,9 @@ def test_an_unknown_setting_warns_and_the_server_starts(start: Start, rmqkit: Ru
     assert "whatever" in result.stderr
 
 
-@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x10\x00\xff\xff\xff" + b"x" * 16, struct.pack(">i", -1) * 4, b"\x16\x03\x01" * 9])
+@pytest.mark.parametrize(
+    "garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x10\x00\xff\xff\xff" + b"x" * 16, struct.pack(">i", -1) * 4, b"\x16\x03\x01" * 9]
+)
 def test_garbage_closes_one_connection_and_harms_nothing(server: Ready, rmqkit: Run, garbage: bytes) -> None:
     """Both the name server and the broker go on serving others."""
     for key in ("namesrv", "broker"):

@@ -51,7 +51,9 @@ def messages(draw: st.DrawFn) -> PutMessage:
         fields["unique_key"] = draw(st.sampled_from(UNIQUE))
     if draw(st.booleans()):
         fields["tag"] = draw(st.sampled_from(("a", "TagB")))
-    made = message(draw(st.sampled_from(TOPICS)), draw(st.integers(0, 2)), draw(st.binary(max_size=50)) * draw(st.integers(0, 20)), **fields)
+    made = message(
+        draw(st.sampled_from(TOPICS)), draw(st.integers(0, 2)), draw(st.binary(max_size=50)) * draw(st.integers(0, 20)), **fields
+    )
     if draw(st.integers(0, 9)) == 0:
         made.sys_flag |= BORN_HOST_V6
         made.born_host = bytes(range(20))
@@ -62,10 +64,18 @@ def messages(draw: st.DrawFn) -> PutMessage:
 
 appends = st.tuples(st.just("append"), st.lists(messages(), min_size=1, max_size=30), st.integers(1, 8))
 reads = st.tuples(
-    st.just("read"), st.sampled_from(TOPICS), st.integers(0, 2), st.integers(-1, 40), st.integers(0, 20), st.integers(1, 5000), st.booleans()
+    st.just("read"),
+    st.sampled_from(TOPICS),
+    st.integers(0, 2),
+    st.integers(-1, 40),
+    st.integers(0, 20),
+    st.integers(1, 5000),
+    st.booleans(),
 )
 operations = st.lists(
-    st.one_of(appends, appends, reads, st.sampled_from([("crash",), ("reopen",), ("tick",)]), st.tuples(st.just("query"), st.sampled_from(KEYS))),
+    st.one_of(
+        appends, appends, reads, st.sampled_from([("crash",), ("reopen",), ("tick",)]), st.tuples(st.just("query"), st.sampled_from(KEYS))
+    ),
     max_size=15,
 )
 
@@ -183,7 +193,14 @@ def test_records_are_packed_as_the_kernel_packs_them(batch: list[PutMessage]) ->
             try:
                 results = store.append(batch)
                 packed = b"".join(
-                    pack(one, message_size(one), at.queue_offset, at.physical_offset, at.store_timestamp_ms, bytes.fromhex("7f00000100002a9f"))
+                    pack(
+                        one,
+                        message_size(one),
+                        at.queue_offset,
+                        at.physical_offset,
+                        at.store_timestamp_ms,
+                        bytes.fromhex("7f00000100002a9f"),
+                    )
                     for one, at in zip(batch, results, strict=True)
                 )
                 assert bytes(store.read_log(0, 1 << 30)) == packed

@@ -176,6 +176,10 @@ async def test_other_sizes_in_the_settings(tmp_path: Path) -> None:
     """A directory made with other sizes is refused by name of the first file that does not fit."""
     async with running(make(tmp_path)) as store:
         store.append([message(keys="k")])
-    for setting, match in (("mapped_file_size_commit_log", "commitlog"), ("mapped_file_size_consume_queue", "Orders"), ("max_index_num", "index")):
+    for setting, match in (
+        ("mapped_file_size_commit_log", "commitlog"),
+        ("mapped_file_size_consume_queue", "Orders"),
+        ("max_index_num", "index"),
+    ):
         with pytest.raises(StoreCorrupt, match=match):
             await make(tmp_path, **{setting: 16 << 20}).open()

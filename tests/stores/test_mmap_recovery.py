@@ -56,7 +56,9 @@ def write_at(path: Path, offset: int, data: bytes) -> None:
 @pytest.mark.row("S256", "S258")
 async def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
     """Everything appended is there after a kill, over several segments, queues and index files, keys included."""
-    batches = [[message(f"T{n % 3}", n % 4, b"x" * (n * 7 % 900), keys=f"k{n}") for n in range(start, start + 9)] for start in range(0, 270, 9)]
+    batches = [
+        [message(f"T{n % 3}", n % 4, b"x" * (n * 7 % 900), keys=f"k{n}") for n in range(start, start + 9)] for start in range(0, 270, 9)
+    ]
     async with running(make(tmp_path / "live", **SMALL_INDEX)) as store:
         for batch in batches:
             store.append(batch)
@@ -134,7 +136,10 @@ async def test_garbage_behind_the_end_becomes_zeros(tmp_path: Path, crash: bool)
 @pytest.mark.parametrize("lost", ["consumequeue", "index", "both"])
 async def test_lost_queues_and_lost_index_are_built_again(tmp_path: Path, lost: str, crash: bool) -> None:
     """Queues and index can be made from the log alone, tags and delivery times included."""
-    batches = [[message(queue_id=n % 3, body=b"x" * 500, keys=f"k{n}", tag=f"t{n}") for n in range(start, start + 10)] for start in range(0, 200, 10)]
+    batches = [
+        [message(queue_id=n % 3, body=b"x" * 500, keys=f"k{n}", tag=f"t{n}") for n in range(start, start + 10)]
+        for start in range(0, 200, 10)
+    ]
     async with running(make(tmp_path / "live")) as store:
         for batch in batches:
             store.append(batch)

@@ -1,0 +1,204 @@
+"""Heartbeats, unregistering, membership."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import msgspec
+import pytest
+
+from rmqkit.broker.processors import client_manage
+from rmqkit.model.subscription import BROADCASTING, ConsumerData, SubscriptionData, tag_subscription
+from rmqkit.model.topic import SubscriptionGroupConfig
+from rmqkit.protocol import loose_json
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.command import Command
+from rmqkit.protocol.headers import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
+from rmqkit.testing.peer import FakePeer
+from tests.broker.desk import Desk
+
+Opened = Callable[..., AbstractAsyncContextManager[Desk]]
+
+
+def group(name: str = "g", *topics: str, **fields: str) -> ConsumerData:
+    subscriptions = [SubscriptionData(topic=topic) for topic in topics or ("T",)]
+    return msgspec.structs.replace(ConsumerData(group_name=name, subscription_data_set=subscriptions), **fields)
+
+
+def notified(peer: FakePeer) -> list[str]:
+    """Groups whose change a peer was told of."""
+    assert all(command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED for command in peer.pushed)
+    return [command.fields()["consumerGroup"] for command in peer.pushed]
+
+
+async def unregister(desk: Desk, client_id: str, *, producer: str | None = None, consumer: str | None = None) -> Command:
+    header = UnregisterClientRequestHeader(client_id=client_id, producer_group=producer, consumer_group=consumer)
+    return await desk.ask(RequestCode.UNREGISTER_CLIENT, header)
+
+
+@pytest.mark.row("S120", "S121", "S122", "S123", "S127", "S293", "S294", "S023", "S058", "S060")
+async def test_a_heartbeat_registers_producers_and_consumers(desk: Desk) -> None:
+    """Client id, language, version and time by connection; subscriptions by group; the answer's extra fields are what clients read."""
+    answer = await desk.heartbeat(group("g", "T", "U"), producers=["p"], client_id="10.0.0.1@77")
+    assert answer.code == 0
+    assert answer.fields() == {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
+    consumer = desk.broker.clients.consumers["g"].members[desk.peer]
+    assert (consumer.client_id, consumer.language, consumer.version, consumer.last_seen_ms) == (
+        "10.0.0.1@77",
+        "PYTHON",
+        475,
+        desk.clock.now_ms(),
+    )
+    assert set(desk.broker.clients.consumers["g"].subscriptions) == {"T", "U"}
+    assert desk.broker.clients.producers["p"][desk.peer] is consumer
+
+
+@pytest.mark.row("S293")
+async def test_the_next_heartbeat_renews_the_time(desk: Desk) -> None:
+    """A client that goes on beating is not silent."""
+    await desk.heartbeat(group())
+    desk.clock.advance(120_001)
+    assert desk.broker.clients.silent_peers(desk.clock.now_ms(), 120_000) == {desk.peer}
+    await desk.heartbeat(group())
+    assert desk.broker.clients.silent_peers(desk.clock.now_ms(), 120_000) == set()
+
+
+@pytest.mark.row("S228")
+@pytest.mark.parametrize(("queues", "made"), [(1, 1), (5, 5), (2_000_000, 1_024)])
+async def test_a_heartbeat_makes_the_retry_topic(desk: Desk, queues: int, made: int) -> None:
+    """With the group's retryQueueNums, at most 1024; none when it is 0."""
+    desk.broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=queues))
+    desk.broker.groups.put(SubscriptionGroupConfig(group_name="none", retry_queue_nums=0))
+    await desk.heartbeat(group("g"), group("none"))
+    topic = desk.broker.topics.get("%RETRY%g")
+    assert topic is not None
+    assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (made, made, 6)
+    assert desk.broker.topics.get("%RETRY%none") is None
+
+
+@pytest.mark.row("S069", "S124", "S126")
+async def test_members_are_told_to_rebalance(desk: Desk) -> None:
+    """A new connection, and changed topics: every member gets NOTIFY_CONSUMER_IDS_CHANGED; an equal heartbeat or a changed expression: none."""
+    first, second = FakePeer(), FakePeer()
+    await desk.heartbeat(group(), peer=first, client_id="c1")
+    await desk.heartbeat(group(), peer=second, client_id="c2")
+    assert (notified(first), notified(second)) == (["g", "g"], ["g"])
+    await desk.heartbeat(group(), peer=first, client_id="c1")
+    tags = ConsumerData(group_name="g", subscription_data_set=[tag_subscription("T", "A", 9)])
+    await desk.heartbeat(tags, peer=first, client_id="c1")
+    assert (len(first.pushed), len(second.pushed)) == (2, 1)
+    await desk.heartbeat(group("g", "T", "U"), peer=first, client_id="c1")
+    assert (len(first.pushed), len(second.pushed)) == (3, 2)
+
+
+@pytest.mark.row("S124")
+async def test_a_broadcasting_group_has_nothing_to_share(desk: Desk) -> None:
+    """Nobody is told."""
+    await desk.heartbeat(group(message_model=BROADCASTING))
+    await desk.heartbeat(group(message_model=BROADCASTING), peer=FakePeer(), client_id="c2")
+    assert desk.peer.pushed == []
+
+
+@pytest.mark.parametrize("by", ["group", "broker"])
+async def test_notifications_can_be_switched_off(opened: Opened, by: str) -> None:
+    """By the group's settings or the broker's: neither joining, unregistering nor a lost connection tells anybody."""
+    async with opened(notifyConsumerIdsChangedEnable=by != "broker") as desk:
+        desk.broker.groups.put(SubscriptionGroupConfig(group_name="g", notify_consumer_ids_changed_enable=by != "group"))
+        other = FakePeer()
+        await desk.heartbeat(group(), client_id="c1")
+        await desk.heartbeat(group(), client_id="c2", peer=other)
+        await desk.heartbeat(group(), client_id="c3", peer=FakePeer())
+        await unregister(desk, "c3", consumer="g")
+        desk.broker.clients.drop_peer(other)
+        assert desk.peer.pushed == []
+        assert desk.broker.clients.consumers["g"].client_ids() == ["c1"]
+
+
+@pytest.mark.row("S120", "S125")
+async def test_unregistering(desk: Desk) -> None:
+    """The client leaves the groups it names; those that stay are told."""
+    other = FakePeer()
+    await desk.heartbeat(group(), client_id="c1", producers=["p"])
+    await desk.heartbeat(group(), client_id="c2", peer=other)
+    other.pushed.clear()
+    assert (await unregister(desk, "c1", producer="p", consumer="g")).code == 0
+    assert desk.broker.clients.producers == {}
+    assert desk.broker.clients.consumers["g"].client_ids() == ["c2"]
+    assert notified(other) == ["g"]
+    assert (await unregister(desk, "nobody", producer="x", consumer="y")).code == 0
+
+
+@pytest.mark.row("S023")
+async def test_the_consumer_list(desk: Desk) -> None:
+    """The ids of a group's clients, each once; a group without clients is a SYSTEM_ERROR."""
+    header = ConsumerGroupRequestHeader(consumer_group="g")
+    assert (await desk.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)).code == ResponseCode.SYSTEM_ERROR
+    for number, client_id in enumerate(("c1", "c2", "c2")):
+        await desk.heartbeat(group(), client_id=client_id, peer=FakePeer(port=number + 1))
+    answer = await desk.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+    assert msgspec.json.decode(answer.body) == {"consumerIdList": ["c1", "c2"]}
+
+
+async def test_an_unknown_group_is_skipped_silently(opened: Opened) -> None:
+    """When groups are not created by use: success all the same, the other groups of the heartbeat count."""
+    async with opened(autoCreateSubscriptionGroup=False) as desk:
+        desk.broker.groups.put(SubscriptionGroupConfig(group_name="known"))
+        answer = await desk.heartbeat(group("unknown"), group("known"))
+        assert answer.code == 0
+        assert list(desk.broker.clients.consumers) == ["known"]
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", "g" * 121])
+async def test_illegal_names_are_skipped(desk: Desk, name: str) -> None:
+    """They become neither a group nor a retry topic."""
+    topics = set(desk.broker.topics.configs)
+    assert (await desk.heartbeat(group(name), producers=[name])).code == 0
+    assert desk.broker.clients.consumers == {}
+    assert desk.broker.clients.producers == {}
+    assert set(desk.broker.topics.configs) == topics
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"null", b"{}", b"[]", b"{half", b'{"clientID":7}x', b'{"clientID":"c","consumerDataSet":{}}', b"\xff", b"[" * 10_000]
+)
+async def test_a_heartbeat_that_does_not_parse(desk: Desk, body: bytes) -> None:
+    """SYSTEM_ERROR with the reason."""
+    answer = await desk.ask(RequestCode.HEART_BEAT, body=body)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert (answer.remark or "").startswith("the body cannot be read")
+    assert desk.broker.clients.producers == {}
+
+
+async def test_fastjsons_forms_are_read(desk: Desk) -> None:
+    """Numbers for text, null sets, unknown fields, fields in any order."""
+    body = b'{clientID:"c",consumerDataSet:null,"producerDataSet":[{"groupName":"p"}],"heartbeatFingerprint":0,"new":[1]}'
+    assert (await desk.ask(RequestCode.HEART_BEAT, body=body)).code == 0
+    assert list(desk.broker.clients.producers) == ["p"]
+
+
+async def test_a_heartbeat_has_a_limit(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups and subscriptions are counted together; beyond the limit nothing of it is taken."""
+    monkeypatch.setattr(client_manage, "MAX_HEARTBEAT_ENTRIES", 5)
+    assert (await desk.heartbeat(group("g", "A", "B"), producers=["p"])).code == 0
+    answer = await desk.heartbeat(group("h", "A", "B"), producers=["p", "q", "r"])
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "at most 5" in (answer.remark or "")
+    assert list(desk.broker.clients.consumers) == ["g"]
+
+
+@pytest.mark.row("S120")
+@pytest.mark.parametrize(
+    ("subscription", "code"),
+    [
+        (None, 0),
+        ({"topic": "T", "subString": "A", "expressionType": "TAG"}, 0),
+        ({"topic": "T", "subString": "A", "expressionType": None}, 0),
+        ({"topic": "T", "subString": "a > 1", "expressionType": "SQL92"}, ResponseCode.SYSTEM_ERROR),
+        ({"topic": "T", "subString": "a", "expressionType": "Magic"}, ResponseCode.SYSTEM_ERROR),
+    ],
+)
+async def test_check_client_config(desk: Desk, subscription: dict[str, object] | None, code: int) -> None:
+    """Tags always pass; a type that no plugin filters by is told at the start, not at the first pull."""
+    body = loose_json.dumps({"clientId": "c", "group": "g", "subscriptionData": subscription})
+    assert (await desk.ask(RequestCode.CHECK_CLIENT_CONFIG, body=body)).code == code

@@ -1,0 +1,82 @@
+"""Looking messages up."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqkit.broker.processors import query as module
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.command import Command
+from rmqkit.protocol.headers import QueryMessageRequestHeader, QueryMessageResponseHeader, ViewMessageRequestHeader
+from rmqkit.protocol.message_id import parse_offset_message_id
+from tests.broker.desk import Desk, bodies
+
+
+async def query(desk: Desk, key: str, *, topic: str = "T", **fields: int | bool) -> Command:
+    header = QueryMessageRequestHeader(topic=topic, key=key)
+    for name, value in fields.items():
+        setattr(header, name, value)
+    return await desk.ask(RequestCode.QUERY_MESSAGE, header)
+
+
+async def view(desk: Desk, offset: int) -> Command:
+    return await desk.ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset))
+
+
+@pytest.mark.row("S010", "S022", "S051", "S052")
+async def test_messages_are_found_by_key_unique_key_and_id(desk: Desk) -> None:
+    """Every key of KEYS, the unique key, and the offset inside the message id lead to the message."""
+    got = await desk.sent(body=b"1", properties={"KEYS": "k1 k2", "UNIQ_KEY": "U1"})
+    await desk.sent(body=b"2", properties={"KEYS": "k2", "UNIQ_KEY": "U2"})
+    assert bodies(await query(desk, "k1")) == [b"1"]
+    assert bodies(await query(desk, "k2")) == [b"1", b"2"]
+    assert bodies(await query(desk, "U2", unique_key_query=True)) == [b"2"]
+    answer = await view(desk, parse_offset_message_id(got.msg_id)[2])
+    assert (answer.code, bodies(answer)) == (0, [b"1"])
+
+
+async def test_the_answer_says_how_far_the_index_has_come(desk: Desk) -> None:
+    """Time and place of the last message that was indexed."""
+    await desk.sent(properties={"KEYS": "k"})
+    await desk.sent(properties={"KEYS": "k"})
+    header = (await query(desk, "k")).header(QueryMessageResponseHeader)
+    assert header.index_last_update_timestamp == desk.clock.now_ms()
+    assert header.index_last_update_phyoffset == desk.stored()[1].physical_offset
+
+
+@pytest.mark.row("S010")
+async def test_the_time_window_and_the_count_limit_a_query(desk: Desk) -> None:
+    """Both ends inclusive; the newest come first into the count, at most 64, 32 with the unique flag, and nothing for a count below one."""
+    began = desk.clock.now_ms()
+    for number in range(70):
+        await desk.sent(body=b"%d" % number, properties={"KEYS": "k"})
+        desk.clock.advance(1_000)
+    assert bodies(await query(desk, "k", begin_timestamp=began + 1_000, end_timestamp=began + 3_000)) == [b"1", b"2", b"3"]
+    assert bodies(await query(desk, "k", max_num=2)) == [b"68", b"69"]
+    assert len(bodies(await query(desk, "k", max_num=2**31 - 1))) == 64
+    assert len(bodies(await query(desk, "k", max_num=1, unique_key_query=True))) == 32
+    for count in (0, -1):
+        assert (await query(desk, "k", max_num=count)).code == ResponseCode.QUERY_NOT_FOUND
+
+
+@pytest.mark.parametrize(("topic", "key"), [("T", "other"), ("Nothing", "k"), ("T", ""), ("../x", "../y")])
+async def test_nothing_found(desk: Desk, topic: str, key: str) -> None:
+    """QUERY_NOT_FOUND, whatever the names."""
+    await desk.sent(properties={"KEYS": "k"})
+    assert (await query(desk, key, topic=topic)).code == ResponseCode.QUERY_NOT_FOUND
+
+
+async def test_an_answer_keeps_within_a_frame(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not fit is left out, the rest is answered."""
+    monkeypatch.setattr(module, "_MAX_BODY_BYTES", 2_000)
+    for _ in range(5):
+        await desk.sent(body=bytes(700), properties={"KEYS": "k"})
+    assert len(bodies(await query(desk, "k"))) == 2
+
+
+@pytest.mark.row("S022")
+@pytest.mark.parametrize("offset", [-1, 1, 10**12, 2**63 - 1])
+async def test_an_id_where_no_message_begins(desk: Desk, offset: int) -> None:
+    """SYSTEM_ERROR, as in Java."""
+    await desk.sent()
+    assert (await view(desk, offset)).code == ResponseCode.SYSTEM_ERROR

@@ -1,0 +1,192 @@
+"""Messages a consumer failed on: to the retry topic with a delay, or to the dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from rmqkit.limits import MAX_PROPERTIES_BYTES
+from rmqkit.model import names
+from rmqkit.model import properties as props
+from rmqkit.model.message import StoredMessage
+from rmqkit.model.sysflag import PERM_READ
+from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
+from rmqkit.protocol.codes import ResponseCode
+from rmqkit.testing.peer import FakePeer
+from tests.broker.desk import Desk
+
+Opened = Callable[..., AbstractAsyncContextManager[Desk]]
+
+
+async def failed(desk: Desk, *, times: int = 0, **properties: str) -> StoredMessage:
+    """A stored message that a consumer is about to send back."""
+    await desk.sent(body=b"hard", properties={"TAGS": "A", "UNIQ_KEY": "K"} | properties, reconsume_times=times, born_timestamp=5, flag=3)
+    return desk.stored()[-1]
+
+
+def parked(desk: Desk, level: int) -> list[StoredMessage]:
+    return desk.stored(names.SCHEDULE_TOPIC, level - 1)
+
+
+@pytest.mark.row("S102", "S105", "S107", "S109")
+@pytest.mark.parametrize(("asked", "times", "level"), [(0, 0, 3), (0, 4, 7), (5, 0, 5), (1, 9, 1), (99, 0, 18), (0, 15, 18)])
+async def test_a_retry_waits_for_its_level(desk: Desk, asked: int, times: int, level: int) -> None:
+    """Level 0 lets the broker choose: 3 and one more a time; others as asked, up to the last. The copy has the body and birth of the original, one
+    more reconsumption, and knows where it came from."""
+    original = await failed(desk, times=times)
+    desk.clock.advance(1_000)
+    answer = await desk.send_back(original.physical_offset, delay_level=asked)
+    assert (answer.code, answer.remark) == (0, None)
+    (copy,) = parked(desk, level)
+    assert (copy.body, copy.flag, copy.born_timestamp_ms, copy.born_host) == (b"hard", 3, 5, original.born_host)
+    assert copy.reconsume_times == times + 1
+    assert copy.store_timestamp_ms == desk.clock.now_ms()
+    assert copy.properties["REAL_TOPIC"] == "%RETRY%g"
+    assert copy.properties["REAL_QID"] == "0"
+    assert copy.properties["RETRY_TOPIC"] == "T"
+    assert copy.properties["TAGS"] == "A"
+    origin = copy.properties["ORIGIN_MESSAGE_ID"]
+    assert origin.endswith(f"{original.physical_offset:016X}")
+
+
+async def test_a_second_failure_keeps_the_first_origin(desk: Desk) -> None:
+    """Topic and id of the message as it was first sent stay with it through all retries; the former delay does not."""
+    original = await failed(desk, RETRY_TOPIC="First", ORIGIN_MESSAGE_ID="F00D", DELAY="1", REAL_TOPIC="evil", REAL_QID="7")
+    assert parked(desk, 1) == [original] if original.topic == names.SCHEDULE_TOPIC else True
+    offset = parked(desk, 1)[0].physical_offset
+    assert (await desk.send_back(offset, delay_level=2)).code == 0
+    (copy,) = parked(desk, 2)
+    assert (copy.properties["RETRY_TOPIC"], copy.properties["ORIGIN_MESSAGE_ID"]) == ("First", "F00D")
+    assert (copy.properties["REAL_TOPIC"], copy.properties["REAL_QID"], copy.properties["DELAY"]) == ("%RETRY%g", "0", "2")
+
+
+@pytest.mark.row("S108")
+@pytest.mark.parametrize(
+    ("times", "client_limit", "version", "level", "dead"),
+    [
+        (15, None, 475, 0, False),
+        (16, None, 475, 0, True),
+        (2, 3, 475, 0, False),
+        (3, 3, 475, 0, True),
+        (3, 3, 121, 0, True),
+        (3, 3, 120, 0, False),
+        (16, 99, 475, 0, False),
+        (16, 99, 120, 0, True),
+        (0, None, 475, -1, True),
+    ],
+)
+async def test_the_last_failure_is_a_dead_letter(
+    desk: Desk, times: int, client_limit: int | None, version: int, level: int, dead: bool
+) -> None:
+    """At the limit (the client's from version 121 on, else the group's 16), or at once by a negative level: %DLQ%group, one queue, no delay."""
+    original = await failed(desk, times=times)
+    answer = await desk.send_back(original.physical_offset, delay_level=level, max_reconsume_times=client_limit, version=version)
+    assert answer.code == 0
+    letters = desk.stored("%DLQ%g")
+    assert len(letters) == (1 if dead else 0)
+    if dead:
+        assert letters[0].reconsume_times == times + 1
+        assert letters[0].properties["DLQ_ORIGIN_TOPIC"] == "T"
+        assert letters[0].properties["DLQ_ORIGIN_MESSAGE_ID"] == letters[0].properties["ORIGIN_MESSAGE_ID"]
+        assert "DELAY" not in letters[0].properties
+        topic = desk.broker.topics.get("%DLQ%g")
+        assert topic is not None
+        assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
+    assert sum(len(parked(desk, at)) for at in range(1, 19)) == (0 if dead else 1)
+    stats = desk.broker.stats
+    assert (stats.dead_lettered["g", "T"], stats.sent_back["g", "T"]) == ((1, 0) if dead else (0, 1))
+
+
+@pytest.mark.row("S228")
+async def test_the_retry_topic_comes_with_its_queues(desk: Desk) -> None:
+    """retryQueueNums of them, at most 1024; the retry goes to one of them."""
+    desk.broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=3))
+    original = await failed(desk)
+    for _ in range(60):
+        await desk.send_back(original.physical_offset)
+    topic = desk.broker.topics.get("%RETRY%g")
+    assert topic is not None
+    assert topic.write_queue_nums == 3
+    assert {message.properties["REAL_QID"] for message in parked(desk, 3)} == {"0", "1", "2"}
+    desk.broker.groups.put(SubscriptionGroupConfig(group_name="h", retry_queue_nums=2**31 - 1))
+    assert (await desk.send_back(original.physical_offset, group="h")).code == 0
+    topic = desk.broker.topics.get("%RETRY%h")
+    assert topic is not None
+    assert topic.write_queue_nums == 1_024
+
+
+@pytest.mark.row("S106")
+async def test_a_group_without_retry_queues_drops_the_message(desk: Desk) -> None:
+    """Success, and nothing stored, as in Java."""
+    desk.broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=0))
+    original = await failed(desk)
+    end = desk.broker.store.statistics().max_physical_offset
+    assert (await desk.send_back(original.physical_offset)).code == 0
+    assert desk.broker.store.statistics().max_physical_offset == end
+
+
+@pytest.mark.row("S107")
+@pytest.mark.parametrize("offset", [-1, 1, 10**9, 2**63 - 1, -(2**63)])
+async def test_an_offset_where_no_message_begins(desk: Desk, offset: int) -> None:
+    """SYSTEM_ERROR: not below zero, not inside a record, not beyond the end."""
+    await failed(desk)
+    answer = await desk.send_back(offset)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert str(offset) in (answer.remark or "")
+    assert parked(desk, 3) == []
+
+
+@pytest.mark.row("S104")
+async def test_an_unknown_or_illegal_group(opened: Opened) -> None:
+    """SUBSCRIPTION_GROUP_NOT_EXIST, and no topic is made of its name."""
+    async with opened(autoCreateSubscriptionGroup=False) as desk:
+        original = await failed(desk)
+        assert (await desk.send_back(original.physical_offset)).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    async with opened() as desk:
+        before = set(desk.broker.topics.configs)
+        for group in ("../x", "a/b", "", "g" * 121):
+            assert (await desk.send_back(0, group=group)).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert set(desk.broker.topics.configs) == before
+
+
+@pytest.mark.row("S104", "S106")
+async def test_permissions(opened: Opened) -> None:
+    """A broker that takes no messages, and a retry topic that may not be written: NO_PERMISSION."""
+    async with opened(brokerPermission=PERM_READ) as desk:
+        original = await failed(desk)
+        assert (await desk.send_back(original.physical_offset)).code == ResponseCode.NO_PERMISSION
+    async with opened() as desk:
+        original = await failed(desk)
+        desk.broker.topics.put(TopicConfig(topic_name="%RETRY%g", perm=PERM_READ))
+        assert (await desk.send_back(original.physical_offset)).code == ResponseCode.NO_PERMISSION
+
+
+async def test_properties_that_grow_too_long(desk: Desk) -> None:
+    """What a retry adds must fit as well: MESSAGE_ILLEGAL, and the consumer keeps the message."""
+    await desk.sent(properties={"UNIQ_KEY": "K"})
+    ours = len(props.encode(desk.stored()[0].properties))
+    await desk.sent(properties={"UNIQ_KEY": "K", "x": "y" * (MAX_PROPERTIES_BYTES - ours - 3)})
+    assert (await desk.send_back(desk.stored()[1].physical_offset)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert parked(desk, 3) == []
+
+
+async def test_ipv6_births_survive(desk: Desk) -> None:
+    """The flag bit goes with the host."""
+    await desk.sent(peer=FakePeer("fe80::1", 5))
+    (original,) = desk.stored()
+    await desk.send_back(original.physical_offset)
+    (copy,) = parked(desk, 3)
+    assert copy.born_host == original.born_host
+    assert len(copy.born_host) == 20
+
+
+async def test_without_the_delay_service_a_retry_comes_at_once(opened: Opened) -> None:
+    """Parked it would be lost to its group: nobody would deliver it."""
+    for keys in ({"disabledServices": ("delay",)}, {"disabledPlugins": ("delay",)}):
+        async with opened(**keys) as desk:
+            original = await failed(desk)
+            assert (await desk.send_back(original.physical_offset)).code == 0
+            (copy,) = desk.stored("%RETRY%g")
+            assert copy.reconsume_times == 1

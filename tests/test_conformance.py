@@ -1,0 +1,25 @@
+"""docs/conformance.md says what the marks say."""
+
+from __future__ import annotations
+
+from tests import conformance
+
+
+def test_the_page_is_up_to_date() -> None:
+    """Write it anew with `python -m tests.conformance` when this fails."""
+    assert conformance.DOCUMENT.read_text(encoding="utf-8") == conformance.document()
+
+
+def test_a_mark_counts_wherever_it_stands() -> None:
+    """Marks on functions, classes and their methods, and in a module's pytestmark."""
+    import ast
+
+    source = """
+pytestmark = pytest.mark.row("S001")
+@pytest.mark.row("S002", "S003")
+async def test_a(): pass
+class TestB:
+    @pytest.mark.row("S004")
+    def test_c(self): pass
+"""
+    assert sorted(conformance._marks(ast.parse(source))) == [("S001", ""), ("S002", "::test_a"), ("S003", "::test_a"), ("S004", "::test_c")]
