@@ -11,6 +11,7 @@ import trio
 from rmqkit.abc import Address, Peer, Server, ServerHandle, ServerStream
 from rmqkit.config import Config
 from rmqkit.plugins import Registry
+from rmqkit.remoting.listen import bind
 from rmqkit.remoting.serve import RequestServer, Router
 from rmqkit_namesrv.kv import KvConfig
 from rmqkit_namesrv.processor import NameServerProcessor
@@ -30,11 +31,11 @@ class NameServer(Server):
     async def run(
         self, config: Config, registry: Registry, listeners: Iterable[Address], task_status: trio.TaskStatus[ServerHandle]
     ) -> None:
-        """Raises OSError for an address that cannot be bound, PluginError for an unknown scheme, ConfigError for a bad kvConfig.json.
+        """Raises ConfigError for an address that cannot be bound or a bad kvConfig.json, PluginError for an unknown scheme.
         Cancelled: stops accepting, answers what is in flight (at most 3 s), closes everything."""
         path = Path(config.kv_config_path) if config.kv_config_path else None
         state = NameServerState(config, _monotonic_ms, kv=KvConfig(path))
-        bound, addresses = await _listen(registry, listeners)
+        bound, addresses = await bind(registry, listeners)
         processor = NameServerProcessor(state)
         router = Router(dict.fromkeys(processor.codes, processor), default=processor)
         server = RequestServer(router, rpc_hooks=registry.rpc_hooks, on_closed=lambda peer: _on_closed(state, peer), name=self.name)
@@ -61,23 +62,6 @@ async def _serve(
     """Shielded, so that a cancelled name server drains first; `scope` ends it."""
     with scope:
         await server.serve(listeners, task_status=task_status)
-
-
-async def _listen(registry: Registry, addresses: Iterable[Address]) -> tuple[list[trio.abc.Listener[ServerStream]], list[Address]]:
-    """All listeners or none."""
-    bound: list[trio.abc.Listener[ServerStream]] = []
-    where: list[Address] = []
-    try:
-        for address in addresses:
-            transport = registry.chosen("transports", address.scheme)
-            for listener in await transport.listen(address):
-                bound.append(listener)
-                where.append(transport.bound_address(listener))
-    except BaseException:
-        for listener in bound:
-            await trio.aclose_forcefully(listener)
-        raise
-    return bound, where
 
 
 async def _scan(state: NameServerState) -> None:

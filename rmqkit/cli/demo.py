@@ -6,9 +6,7 @@ import hashlib
 import os
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 
@@ -17,12 +15,11 @@ from attrs import Factory, define
 
 from rmqkit import Message, MessageQueue, plugins
 from rmqkit import config as settings
-from rmqkit.abc import Address, Server, ServerHandle
-from rmqkit.broker.run import RunningBroker, run_broker
 from rmqkit.cli import options, output
 from rmqkit.cli.verbs import Verb
 from rmqkit.client import Client, Producer, PullConsumer
 from rmqkit.config import Config
+from rmqkit.testing.broker import cluster_of
 
 TOPIC = "DemoTopic"
 GROUP = "demo"
@@ -65,10 +62,11 @@ class _Count:
 async def _demo(messages: int, directory: Path) -> int:
     count = _Count()
     began = perf_counter()
-    async with _cluster(directory) as (namesrv, broker):
+    config = _config(directory)
+    async with cluster_of(config, plugins.load(config)) as cluster:
         ready = perf_counter()
-        output.line(f"name server {namesrv} and broker {broker.address} are up after {ready - began:.2f} s")
-        async with Client(str(namesrv)) as client:
+        output.line(f"name server {cluster.namesrv} and broker {cluster.broker.address} are up after {ready - began:.2f} s")
+        async with Client(cluster.namesrv_text) as client:
             await client.admin.create_topic(TOPIC, queues=4)
             async with client.producer(GROUP) as producer:
                 await _send_all(producer, messages, count)
@@ -92,23 +90,11 @@ async def _demo(messages: int, directory: Path) -> int:
     return 1 if faults else 0
 
 
-@asynccontextmanager
-async def _cluster(directory: Path) -> AsyncIterator[tuple[Address, RunningBroker]]:
-    config: Config = settings.load(
+def _config(directory: Path) -> Config:
+    """Free ports, and everything else as it comes."""
+    return settings.load(
         flags={"storePathRootDir": str(directory), "listenPort": 0, "namesrvListen": "127.0.0.1:0", "brokerName": "demo-broker"}
     )
-    registry = plugins.load(config)
-    async with trio.open_nursery() as outer:
-        server: Server = registry.chosen("servers", "namesrv")
-        handle: ServerHandle = await outer.start(server.run, config, registry, [Address.parse(config.namesrv_listen)])
-        namesrv = handle.addresses[0]
-        async with trio.open_nursery() as nursery:
-            running: RunningBroker = await nursery.start(partial(run_broker, config.with_values(namesrv_addr=str(namesrv)), registry))
-            try:
-                yield namesrv, running
-            finally:
-                running.stop.set()
-        outer.cancel_scope.cancel()
 
 
 async def _send_all(producer: Producer, messages: int, count: _Count) -> None:

@@ -65,19 +65,24 @@ class Cluster:
 
 
 @asynccontextmanager
-async def running_cluster(directory: Path, *, extra: Iterable[tuple[str, object]] = (), **keys: Any) -> AsyncIterator[Cluster]:
-    """A name server and a broker in this process; leaving stops both gracefully."""
-    config = test_config(directory, **keys)
-    registry: Registry = plugins.load(config, extra=extra)
+async def cluster_of(config: Config, registry: Registry) -> AsyncIterator[Cluster]:
+    """A name server and a broker in this process, with any settings; leaving stops both gracefully."""
     async with trio.open_nursery() as outer:
         server: Server = registry.chosen("servers", "namesrv")
         handle: ServerHandle = await outer.start(server.run, config, registry, [Address.parse(config.namesrv_listen)])
         namesrv = handle.addresses[0]
-        config = config.with_values(namesrv_addr=str(namesrv))
         async with trio.open_nursery() as nursery:
-            running: RunningBroker = await nursery.start(partial(run_broker, config, registry))
+            running: RunningBroker = await nursery.start(partial(run_broker, config.with_values(namesrv_addr=str(namesrv)), registry))
             try:
                 yield Cluster(running, namesrv)
             finally:
                 running.stop.set()
         outer.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def running_cluster(directory: Path, *, extra: Iterable[tuple[str, object]] = (), **keys: Any) -> AsyncIterator[Cluster]:
+    """A name server and a broker with the settings of `test_config`."""
+    config = test_config(directory, **keys)
+    async with cluster_of(config, plugins.load(config, extra=extra)) as cluster:
+        yield cluster

@@ -131,6 +131,15 @@ async def test_garbage_behind_the_end_becomes_zeros(tmp_path: Path, crash: bool)
     assert log.read_bytes() == data.ljust(SEGMENT_BYTES, b"\0")
 
 
+async def test_a_blank_record_of_another_place_ends_the_log(tmp_path: Path) -> None:
+    """Only a blank record that says how much is left leads to the next file."""
+    crashed = await crashed_store(tmp_path, [message()])
+    write_at(crashed / "commitlog" / FIRST, 111, bytes.fromhex("00001000 cbd43194"))
+    (crashed / "commitlog" / f"{SEGMENT_BYTES:020d}").write_bytes(bytes(SEGMENT_BYTES))
+    async with running(make(crashed)) as store:
+        assert store.append([message()])[0].physical_offset == 111
+
+
 @pytest.mark.row("S254", "S261")
 @pytest.mark.parametrize("crash", [True, False])
 @pytest.mark.parametrize("lost", ["consumequeue", "index", "both"])

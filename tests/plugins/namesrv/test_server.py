@@ -19,7 +19,7 @@ import trio.testing
 from rmqkit import hookimpl, plugins
 from rmqkit.abc import Address, Buffer, Server, ServerHandle, ServerStream, Transport
 from rmqkit.config import Config
-from rmqkit.errors import PluginError
+from rmqkit.errors import ConfigError, PluginError
 from rmqkit.hookspecs import Register
 from rmqkit.protocol import frame
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -288,7 +288,7 @@ async def test_all_listeners_or_none(transport: MemoryTransport) -> None:
         def started(self, value: object = None) -> NoReturn:
             raise AssertionError("must not start")
 
-    for bad, error in ((Address("mem", "127.0.0.1", 1), OSError), (Address("pigeon", "here", 9), PluginError)):
+    for bad, error in ((Address("mem", "127.0.0.1", 1), ConfigError), (Address("pigeon", "here", 9), PluginError)):
         with pytest.raises(error):
             await NameServer().run(Config(), registry, [HERE, bad], Never())
         assert transport.listeners.pop().gone.is_set()
