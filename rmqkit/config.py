@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -16,9 +17,10 @@ from typing import Any
 
 import msgspec
 
-from rmqkit.errors import ConfigError
+from rmqkit.errors import ConfigError, DecodeError
 from rmqkit.model.names import group_fault, topic_fault
 from rmqkit.model.sysflag import PERM_RW
+from rmqkit.protocol.message_id import pack_host
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
@@ -331,3 +333,20 @@ def _property(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def store_host(config: Config) -> bytes:
+    """Host and port that clients are told, packed (8 or 20 bytes): what stores write into records and message ids. A name is resolved once.
+
+    Raises ConfigError when it has no address.
+    """
+    host = config.advertised_host
+    try:
+        return pack_host(host, config.listen_port)
+    except DecodeError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
+    except OSError as error:
+        raise ConfigError(f"the host {host!r} that clients are told has no address: {error}; set brokerIP1 to an IP address") from error
+    return pack_host(str(found[0][4][0]), config.listen_port)

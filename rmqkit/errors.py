@@ -6,13 +6,33 @@ Errors raised by the client carry the address they concern and, when a broker an
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from rmqkit.protocol.codes import ResponseCode
+
+
+class ClientErrorCode(IntEnum):
+    """`code` of errors that a client finds by itself (Java: ClientErrorCode). Never on the wire: see `wire_code`."""
+
+    CONNECT_BROKER = 10001
+    ACCESS_BROKER_TIMEOUT = 10002
+    BROKER_NOT_EXIST = 10003
+    NO_NAME_SERVER = 10004
+    NOT_FOUND_TOPIC = 10005
 
 
 class RmqError(Exception):
     """Root of everything rmqkit raises on purpose."""
 
     code: int = ResponseCode.SYSTEM_ERROR
+
+
+def wire_code(error: RmqError) -> int:
+    """The response code a peer is told; a client's own codes mean nothing to it."""
+    return ResponseCode.SYSTEM_ERROR if error.code in _CLIENT_CODES else error.code
+
+
+_CLIENT_CODES = frozenset(map(int, ClientErrorCode))
 
 
 class ConfigError(RmqError):
@@ -73,7 +93,9 @@ class ClientError(RmqError):
 
 
 class ConnectFailed(ClientError):
-    """The address cannot be reached (Java client code 10001)."""
+    """The address cannot be reached."""
+
+    code = ClientErrorCode.CONNECT_BROKER
 
     def __init__(self, address: str, why: str) -> None:
         super().__init__(f"cannot connect to {address}: {why}")
@@ -83,13 +105,17 @@ class ConnectFailed(ClientError):
 class ConnectionLost(ClientError):
     """The connection ended while an answer was awaited."""
 
+    code = ClientErrorCode.CONNECT_BROKER
+
     def __init__(self, address: str, why: str = "closed by the peer") -> None:
         super().__init__(f"connection to {address} lost: {why}")
         self.address = address
 
 
 class RequestTimeout(ClientError):
-    """No answer within the time-out (Java client code 10002)."""
+    """No answer within the time-out."""
+
+    code = ClientErrorCode.ACCESS_BROKER_TIMEOUT
 
     def __init__(self, address: str, timeout_ms: int) -> None:
         super().__init__(f"no answer from {address} within {timeout_ms} ms")
@@ -98,15 +124,25 @@ class RequestTimeout(ClientError):
 
 
 class NoRoute(ClientError):
-    """No name server knows the topic (Java client code 10005)."""
+    """No name server knows the topic."""
+
+    code = ClientErrorCode.NOT_FOUND_TOPIC
 
     def __init__(self, topic: str, hint: str) -> None:
         super().__init__(f"no route for topic {topic!r}: {hint}")
         self.topic = topic
 
 
+class BrokerUnknown(ClientError):
+    """No known route has an address for the broker."""
+
+    code = ClientErrorCode.BROKER_NOT_EXIST
+
+
 class NameServersUnreachable(ClientError):
-    """None of the configured name servers answered (Java client code 10004)."""
+    """None of the configured name servers answered."""
+
+    code = ClientErrorCode.NO_NAME_SERVER
 
 
 class BrokerError(ClientError):
@@ -120,7 +156,7 @@ class BrokerError(ClientError):
 
 
 class SendFailed(ClientError):
-    """Every attempt to send failed; the text lists the brokers tried, `__cause__` is the last error."""
+    """Every attempt to send failed; the text lists the brokers tried, `__cause__` is the last error and `code` that error's."""
 
 
 def _code_name(code: int) -> str:

@@ -7,9 +7,7 @@ finish what is in flight, write the tables, close the store.
 from __future__ import annotations
 
 import logging
-import socket
 from time import time
-from typing import Any
 
 import trio
 from attrs import define
@@ -17,9 +15,10 @@ from attrs import define
 from rmqkit.abc import Address, Clock, Peer, Service
 from rmqkit.broker import assemble
 from rmqkit.broker.context import BrokerContext
-from rmqkit.config import Config
+from rmqkit.config import Config, store_host
 from rmqkit.errors import ConfigError
 from rmqkit.plugins import Registry
+from rmqkit.protocol.message_id import unpack_host
 from rmqkit.remoting.listen import Listener, bind
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.remoting.serve import RequestServer, Router
@@ -65,8 +64,8 @@ async def run_broker(
     clock = clock or SystemClock()
     listeners, address, fast_address = await _bind(config, registry, scheme)
     try:
-        ip = await _resolve(config.advertised_host)
         config = config.with_values(listen_port=address.port)
+        ip, _ = unpack_host(store_host(config))
         store, policy = assemble.make_store(config, registry, clock)
         async with ConnectionPool() as pool:
             context = assemble.make_context(config, registry, clock, store, policy, pool, ip, address.port)
@@ -164,15 +163,6 @@ async def _bind(config: Config, registry: Registry, scheme: str) -> tuple[list[L
         else:
             return listeners + fast, address, fast_address
     raise ConfigError(f"no two free ports at a distance of 2 were found on {config.bind_address}; name one with listenPort")
-
-
-async def _resolve(host: str) -> str:
-    """The advertised host as an IP address, which is what records and message ids hold. Raises ConfigError."""
-    try:
-        found: list[Any] = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise ConfigError(f"the advertised host {host!r} has no address: {error}; set brokerIP1 to an IP address") from error
-    return str(found[0][4][0])
 
 
 async def _expire_held_pulls(broker: BrokerContext) -> None:

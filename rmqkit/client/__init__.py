@@ -24,7 +24,9 @@ from rmqkit.client.send_result import SendResult, SendStatus
 from rmqkit.client.settings import ClientSettings, ProducerOptions
 from rmqkit.errors import (
     BrokerError,
+    BrokerUnknown,
     ClientError,
+    ClientErrorCode,
     ConnectFailed,
     ConnectionLost,
     MessageIllegal,
@@ -43,8 +45,10 @@ __all__ = [
     "BlockingProducer",
     "BlockingPullConsumer",
     "BrokerError",
+    "BrokerUnknown",
     "Client",
     "ClientError",
+    "ClientErrorCode",
     "ClientSettings",
     "ConnectFailed",
     "ConnectionLost",

@@ -14,7 +14,7 @@ from rmqkit.client.answers import expect_success
 from rmqkit.client.name_servers import NameServers
 from rmqkit.client.routes import RouteTable
 from rmqkit.client.settings import ClientSettings
-from rmqkit.errors import ClientError, RmqError
+from rmqkit.errors import BrokerUnknown, ClientError, RmqError
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.route import compact
 from rmqkit.model.subscription import ConsumerData, HeartbeatData, ProducerData
@@ -87,14 +87,14 @@ class Instance:
         return expect_success(response, address, doing)
 
     async def reader_address(self, queue: MessageQueue, broker_id: int = 0) -> str:
-        """Where to read a queue, looking the route up when it is unknown. Raises NoRoute, ClientError (the route names no such broker)."""
+        """Where to read a queue, looking the route up when it is unknown. Raises NoRoute, BrokerUnknown (the route names no such broker)."""
         self.check_process()
         address = self.routes.reader(queue.broker_name, broker_id)
         if address is None:
             await self.routes.for_reading(queue.topic)
             address = self.routes.reader(queue.broker_name, broker_id)
         if address is None:
-            raise ClientError(
+            raise BrokerUnknown(
                 f"no address of broker {queue.broker_name!r} is known; `rmqkit topic route {queue.topic}` shows who has the topic"
             )
         return address

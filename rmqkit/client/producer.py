@@ -13,7 +13,7 @@ from rmqkit.client.outgoing import Outgoing, as_message, prepare, prepare_batch
 from rmqkit.client.queue_choice import RoundRobin, by_key
 from rmqkit.client.send_result import STATUS_OF_CODE, SendResult, SendStatus, send_result
 from rmqkit.client.settings import ProducerOptions
-from rmqkit.errors import BrokerError, ClientError, ConnectFailed, ConnectionLost, RequestTimeout, RmqError, SendFailed
+from rmqkit.errors import BrokerError, BrokerUnknown, ClientError, ConnectFailed, ConnectionLost, RequestTimeout, RmqError, SendFailed
 from rmqkit.model.message import Message
 from rmqkit.model.names import group_fault
 from rmqkit.model.queue import MessageQueue
@@ -117,7 +117,8 @@ class Producer:
         """
         given = as_message(message, body, tag, keys, properties, ordering_key, delay_level)
         outgoing = await self._prepare(given)
-        target, address = await self._target(outgoing, queue, given.ordering_key, None)
+        target = await self._target(outgoing, queue, given.ordering_key, None)
+        address = self._master(target)
         command = outgoing.command(self.group, target, self.options.default_topic_queues, self._instance.now_ms())
         await self._instance.pool.oneway(address, command, self.options.timeout_ms if timeout_ms is None else timeout_ms)
         return outgoing.unique_keys[0]
@@ -138,20 +139,20 @@ class Producer:
         kept: SendResult | None = None
         avoid: str | None = None
         for _ in range(attempts):
-            target, address = await self._target(outgoing, queue, ordering_key, avoid)
+            target = await self._target(outgoing, queue, ordering_key, avoid)
             left_ms = budget_ms - int((anyio.current_time() - began_s) * 1000)
             if left_ms <= 0:
                 failures.append(f"the {budget_ms} ms for the send are used up")
                 break
             try:
-                result = await self._attempt(outgoing, target, address, left_ms)
+                result = await self._attempt(outgoing, target, self._master(target), left_ms)
             except BrokerError as error:
                 if error.code not in RETRY_CODES:
                     if kept is not None:
                         return kept
                     raise
                 last = error
-            except (ConnectFailed, ConnectionLost, RequestTimeout) as error:
+            except (ConnectFailed, ConnectionLost, RequestTimeout, BrokerUnknown) as error:
                 last = error
                 self._instance.refresh_soon()
             else:
@@ -173,25 +174,24 @@ class Producer:
             raise refusal(response, address, f"sending to {queue}")
         return send_result(response, status, queue, ",".join(outgoing.unique_keys), address)
 
-    async def _target(
-        self, outgoing: Outgoing, queue: MessageQueue | None, ordering_key: str | None, avoid: str | None
-    ) -> tuple[MessageQueue, str]:
-        """The queue of the next attempt and the address of its master."""
+    async def _target(self, outgoing: Outgoing, queue: MessageQueue | None, ordering_key: str | None, avoid: str | None) -> MessageQueue:
+        """The queue of the next attempt."""
         if queue is not None and queue.topic != outgoing.topic:
             raise ClientError(f"the message goes to topic {outgoing.topic!r}, the queue belongs to {queue.topic!r}")
-        routes = self._instance.routes
-        route = await routes.for_writing(outgoing.topic, self.options.default_topic_queues)
+        route = await self._instance.routes.for_writing(outgoing.topic, self.options.default_topic_queues)
         if queue is not None:
-            target = queue
-        elif ordering_key:
-            target = by_key(route.write_queues, ordering_key)
-        else:
-            target = self._round_robin.choose(outgoing.topic, route.write_queues, avoid)
-        address = routes.master(target.broker_name)
+            return queue
+        if ordering_key:
+            return by_key(route.write_queues, ordering_key)
+        return self._round_robin.choose(outgoing.topic, route.write_queues, avoid)
+
+    def _master(self, queue: MessageQueue) -> str:
+        """Where to send. Raises BrokerUnknown, and then the route is asked for again by the next use."""
+        address = self._instance.routes.master(queue.broker_name)
         if address is None:
-            routes.forget(outgoing.topic)
-            raise ClientError(f"broker {target.broker_name!r} has no master in the route of {outgoing.topic!r}; see `rmqkit topic route`")
-        return target, address
+            self._instance.routes.forget(queue.topic)
+            raise BrokerUnknown(f"broker {queue.broker_name!r} has no master in the route of {queue.topic!r}; see `rmqkit topic route`")
+        return address
 
     async def _prepare(self, message: Message) -> Outgoing:
         self._check_open()

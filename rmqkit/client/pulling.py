@@ -9,6 +9,7 @@ from attrs import frozen
 from rmqkit.client.answers import refusal
 from rmqkit.client.received import ReceivedMessage, received
 from rmqkit.errors import ClientError, HeaderError
+from rmqkit.model import properties as props
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.subscription import TAG, SubscriptionData, tag_subscription
 from rmqkit.model.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
@@ -82,7 +83,8 @@ async def pull_result(response: Command, queue: MessageQueue, wanted: Subscripti
         header = response.header(PullMessageResponseHeader)
     except HeaderError as error:
         raise ClientError(f"the answer of {address} to a pull from {queue} cannot be read: {error}") from error
-    messages = await received(response.body, queue.broker_name, queue) if status is PullStatus.FOUND else []
+    bounds = {props.MIN_OFFSET: str(header.min_offset), props.MAX_OFFSET: str(header.max_offset)}
+    messages = await received(response.body, queue.broker_name, queue, bounds) if status is PullStatus.FOUND else []
     if wanted.is_tag and wanted.tags_set:
         # The broker compared hashes; different tags may share one.
         tags = set(wanted.tags_set)

@@ -24,6 +24,7 @@ from rmqkit.protocol.record import unpack_all
 #: Inflating more than this goes to a worker thread.
 THREAD_OVER_BYTES = 65_536
 ZSTD_STEP_BYTES = 1024
+_NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
 @frozen(kw_only=True)
@@ -61,9 +62,11 @@ class ReceivedMessage:
         return self.properties.get(props.SHARDING_KEY)
 
 
-async def received(body: bytes, broker_name: str, queue: MessageQueue | None = None) -> list[ReceivedMessage]:
+async def received(
+    body: bytes, broker_name: str, queue: MessageQueue | None = None, added: Mapping[str, str] = _NO_PROPERTIES
+) -> list[ReceivedMessage]:
     """The messages of a pull or query answer: decompressed, inner batches unfolded. `queue` is the one pulled from, which a record of a light
-    queue does not name.
+    queue does not name; `added` are properties that every message gets.
 
     Raises ClientError naming topic, queue and offset when a body cannot be decompressed, DecodeError when the records are damaged.
     Cancelled: a worker thread finishes for nobody.
@@ -72,6 +75,7 @@ async def received(body: bytes, broker_name: str, queue: MessageQueue | None = N
     for stored in unpack_all(body):
         where = queue or MessageQueue(stored.topic, broker_name, stored.queue_id)
         content = stored.body
+        stored.properties.update(added)
         if stored.sys_flag & COMPRESSED:
             content = await _inflated(stored, where)
         if stored.sys_flag & INNER_BATCH and stored.sys_flag & NEED_UNWRAP:

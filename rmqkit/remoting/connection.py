@@ -15,7 +15,7 @@ from math import inf
 import anyio
 from anyio.abc import ByteStream, TaskGroup, TaskStatus
 
-from rmqkit.errors import ClientError, ConnectionLost, ProtocolError, RequestTimeout, RmqError
+from rmqkit.errors import ClientError, ConnectionLost, ProtocolError, RequestTimeout, RmqError, wire_code
 from rmqkit.limits import MAX_IN_FLIGHT_PER_CONNECTION, MAX_PENDING_CALLS, MAX_UNSENT_BYTES_PER_CONNECTION, READ_CHUNK_BYTES
 from rmqkit.protocol.codes import CLIENT_VERSION, FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode, SerializeType
 from rmqkit.protocol.command import Command, answer
@@ -302,7 +302,7 @@ class Connection:
 
     def _failure(self, request: Command, error: Exception) -> Command:
         if isinstance(error, RmqError):
-            return answer(request, error.code, str(error))
+            return answer(request, wire_code(error), str(error))
         log.error("%s: handling of request %d failed", self.address, request.code, exc_info=error)
         return answer(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 

@@ -14,7 +14,7 @@ from functools import partial
 import trio
 
 from rmqkit.abc import Answer, BatchProcessor, Buffer, Outcome, Peer, Reply, RequestProcessor, RpcHook, ServerStream
-from rmqkit.errors import ConnectionLost, DecodeError, ProtocolError, RequestRefused, RequestTimeout, RmqError
+from rmqkit.errors import ConnectionLost, DecodeError, ProtocolError, RequestRefused, RequestTimeout, RmqError, wire_code
 from rmqkit.limits import (
     IDLE_TIMEOUT_MS,
     MAX_CONNECTIONS,
@@ -434,7 +434,7 @@ def error_answer(request: Command, error: Exception) -> Command:
     if isinstance(error, DecodeError):
         return _failure(request, ResponseCode.SYSTEM_ERROR, f"the body cannot be read: {error}")
     if isinstance(error, RmqError):
-        return _failure(request, error.code, str(error))
+        return _failure(request, wire_code(error), str(error))
     _log.error("request %s failed", request.code, exc_info=error)
     return _failure(request, ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}: {error}")
 

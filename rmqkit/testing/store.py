@@ -205,6 +205,7 @@ class StoreContract:
         (at,) = store.append([message(body=b"after")])
         assert (at.queue_offset, at.physical_offset) == (1, end)
         assert bodies(store) == [b"before", b"after"]
+        assert len(store.query_by_key("Orders", "k", 0, 1 << 60, 10).physical_offsets) == 1
 
     async def test_only_an_open_store_takes_messages(self, tmp_path: Path, clock: FakeClock) -> None:
         """Before open and after close appends are refused; closing twice does nothing."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from struct import error as StructError
 
@@ -27,13 +26,12 @@ from rmqkit.abc import (
     StoreStatistics,
     UnitFilter,
 )
-from rmqkit.config import Config
-from rmqkit.errors import ConfigError, DecodeError, MessageIllegal, StoreError, StoreNotWritable
+from rmqkit.config import Config, store_host
+from rmqkit.errors import MessageIllegal, StoreError, StoreNotWritable
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
 from rmqkit.model.names import topic_fault
 from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from rmqkit.protocol.message_id import pack_host
 from rmqkit.protocol.record import message_size, pack, peek_store_timestamp
 from rmqkit.protocol.tags import index_hash
 
@@ -61,7 +59,7 @@ class MemoryStore(MessageStore):
         self._clock = clock
         self._max_body_bytes = config.max_message_size
         self._index_enabled = config.message_index_enable
-        self._store_host = _store_host(config)
+        self._store_host = store_host(config)
         self._log = _Log()
         self._queues: dict[tuple[str, int], list[QueueUnit]] = {}
         self._keys: dict[int, list[tuple[int, int]]] = {}
@@ -238,16 +236,3 @@ class MemoryStore(MessageStore):
             disk_bytes=0,
             file_count=0,
         )
-
-
-def _store_host(config: Config) -> bytes:
-    host = config.advertised_host
-    try:
-        return pack_host(host, config.listen_port)
-    except DecodeError:
-        pass
-    try:
-        found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
-    except OSError as error:
-        raise ConfigError(f"the host {host!r} that clients are told cannot be resolved: {error}") from error
-    return pack_host(str(found[0][4][0]), config.listen_port)

@@ -68,11 +68,11 @@ def _units(queue: ConsumeQueue, offset: int, count: int) -> Iterator[tuple[int, 
 
 
 def _merged(log: CommitLog, found: list[tuple[int, int]]) -> list[Buffer]:
-    """Records as slices; those that stand side by side in one segment as one."""
+    """Records as slices; those that stand side by side as one (between two segments there is always a blank record)."""
     slices: list[Buffer] = []
     start = stop = -1
     for physical_offset, size in found:
-        if physical_offset == stop and (physical_offset - log.min_offset) % log.segment_bytes:
+        if physical_offset == stop:
             stop += size
         else:
             _add(log, slices, start, stop)

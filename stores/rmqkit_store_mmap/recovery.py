@@ -8,13 +8,14 @@ lengths, body CRC and by naming its own position; at the first that does not the
 from __future__ import annotations
 
 import logging
-import re
+from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
 from rmqkit.errors import StoreCorrupt
 from rmqkit.model import properties as props
+from rmqkit.model.delay import deliver_time_ms
 from rmqkit.model.names import SCHEDULE_TOPIC, topic_fault
 from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rmqkit.protocol.record import BLANK, CRC_MASK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, peek_store_timestamp
@@ -31,10 +32,6 @@ _HEAD = Struct(">iIiiiqqi")
 _I32 = Struct(">i")
 _I16 = Struct(">h")
 _BODY_LENGTH_AT = 84
-_LEVEL = re.compile(r"(\d+)([smhd])")
-_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-#: What Java adds for a level that is missing from its table.
-_MISSING_LEVEL_MS = 1_000
 
 
 class Found(NamedTuple):
@@ -106,15 +103,12 @@ def parse_record(data: memoryview, at: int) -> Found:
     return Found(topic, queue_id, queue_offset, physical_offset, size, sys_flag, time_ms, props.decode(properties))
 
 
-def delay_levels_ms(text: str) -> list[int]:
-    """`1s 5s 1m` -> times of the levels 1, 2, 3."""
-    return [int(number) * _UNIT_MS[unit] for number, unit in _LEVEL.findall(text)]
-
-
 class Recovery:
     """One recovery; `run` does it. Raises OSError, StoreCorrupt, StoreNotWritable."""
 
-    def __init__(self, log: CommitLog, queues: QueueTable, index: KeyIndex | None, checkpoint: Checkpoint, levels_ms: list[int]) -> None:
+    def __init__(
+        self, log: CommitLog, queues: QueueTable, index: KeyIndex | None, checkpoint: Checkpoint, levels_ms: Sequence[int]
+    ) -> None:
         self._log = log
         self._queues = queues
         self._index = index
@@ -239,9 +233,9 @@ class Recovery:
 
     def _tags_code(self, found: Found) -> int:
         """Section 3.2: the hash of the tags, in the schedule topic the time of delivery."""
-        delay = found.properties.get(props.DELAY, "")
-        if found.topic == SCHEDULE_TOPIC and delay.isascii() and delay.isdigit() and int(delay) > 0:
-            level = min(int(delay), len(self._levels_ms))
-            return found.store_timestamp_ms + (self._levels_ms[level - 1] if level else _MISSING_LEVEL_MS)
+        if found.topic == SCHEDULE_TOPIC:
+            due_ms = deliver_time_ms(found.properties, found.store_timestamp_ms, self._levels_ms)
+            if due_ms is not None:
+                return due_ms
         tags = found.properties.get(props.TAGS)
         return java_hash(tags) if tags else 0

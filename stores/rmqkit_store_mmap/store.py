@@ -31,9 +31,10 @@ from rmqkit.abc import (
     StoreStatistics,
     UnitFilter,
 )
-from rmqkit.config import Config
+from rmqkit.config import Config, store_host
 from rmqkit.errors import ConfigError, MessageIllegal, StoreError, StoreNotWritable
 from rmqkit.limits import MAX_PROPERTIES_BYTES
+from rmqkit.model.delay import parse_levels
 from rmqkit.model.message import PutMessage
 from rmqkit.model.properties import KEYS, UNIQ_KEY
 from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
@@ -48,8 +49,7 @@ from rmqkit_store_mmap.disk import Disk
 from rmqkit_store_mmap.guard import AbortMark, DirectoryLock
 from rmqkit_store_mmap.key_index import MAX_BACKLOG, KeyIndex
 from rmqkit_store_mmap.queue_table import QueueTable
-from rmqkit_store_mmap.recovery import Recovery, delay_levels_ms
-from rmqkit_store_mmap.store_host import store_host
+from rmqkit_store_mmap.recovery import Recovery
 
 _logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class MmapStore(MessageStore):
         self._clock = clock
         self._policy = policy
         self._max_body_bytes = config.max_message_size
-        self._levels_ms = delay_levels_ms(config.message_delay_level)
+        self._levels_ms = parse_levels(config.message_delay_level)
         self._store_host = store_host(config)
         self._host_bit = STORE_HOST_V6 if len(self._store_host) > 8 else 0
         #: Records with one of these bits take the long way: other widths, or no place in a queue (prepared and rolled back share a bit).

@@ -195,7 +195,9 @@ async def test_a_hole_in_a_queue_file_is_filled_from_the_log(tmp_path: Path) -> 
     """A page of units that never reached the disk is made again, and those behind it too."""
     crashed = await crashed_store(tmp_path, [message(body=b"%d" % number) for number in range(25)])
     write_at(crashed / "consumequeue" / "Orders" / "0" / FIRST, 60, bytes(60))
-    async with running(make(crashed)) as store:
+    store = make(crashed)
+    async with running(store):
+        assert store._queues.by_key["Orders", 0].flushed_offset == 0
         assert bodies(store) == [b"%d" % number for number in range(25)]
 
 

@@ -18,14 +18,6 @@ async def test_a_feature_that_is_not_here_is_named(desk: Desk, code: int) -> Non
     assert REFUSED[code] in (answer.remark or "")
 
 
-@pytest.mark.parametrize(
-    "code", [RequestCode.END_TRANSACTION, RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE, RequestCode.RECALL_MESSAGE]
-)
-async def test_what_would_lose_messages_is_among_them(code: int) -> None:
-    """Transactions, pop, recall."""
-    assert int(code) in REFUSED
-
-
 @pytest.mark.row("S030")
 async def test_the_fast_port_does_not_pull(desk: Desk) -> None:
     """It serves what the normal port serves, save for pulls."""

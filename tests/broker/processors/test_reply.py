@@ -24,7 +24,8 @@ TOPIC = "DefaultCluster_REPLY_TOPIC"
 async def reply(desk: Desk, to: str | None = "requester", *, code: int = RequestCode.SEND_REPLY_MESSAGE_V2, **fields: Any) -> Command:
     kind = SendMessageRequestHeader if code == RequestCode.SEND_REPLY_MESSAGE else SendMessageRequestHeaderV2
     properties = {"CORRELATION_ID": "42", "MSG_TYPE": "reply"} | ({"REPLY_TO_CLIENT": to} if to else {})
-    header = kind(**({"producer_group": "p", "topic": TOPIC, "queue_id": 0, "properties": props.encode(properties)} | fields))
+    fields = dict[str, Any](producer_group="p", topic=TOPIC, queue_id=0, properties=props.encode(properties)) | fields
+    header = kind(**fields)
     return await desk.ask(code, header, b"pong", peer=FakePeer("10.5.5.5", 55))
 
 

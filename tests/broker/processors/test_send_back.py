@@ -53,13 +53,14 @@ async def test_a_retry_waits_for_its_level(desk: Desk, asked: int, times: int, l
 
 async def test_a_second_failure_keeps_the_first_origin(desk: Desk) -> None:
     """Topic and id of the message as it was first sent stay with it through all retries; the former delay does not."""
-    original = await failed(desk, RETRY_TOPIC="First", ORIGIN_MESSAGE_ID="F00D", DELAY="1", REAL_TOPIC="evil", REAL_QID="7")
-    assert parked(desk, 1) == [original] if original.topic == names.SCHEDULE_TOPIC else True
+    properties = {"RETRY_TOPIC": "First", "ORIGIN_MESSAGE_ID": "F00D", "DELAY": "1", "REAL_TOPIC": "evil", "REAL_QID": "7"}
+    await desk.sent("%RETRY%g", properties=properties, reconsume_times=1)
     offset = parked(desk, 1)[0].physical_offset
     assert (await desk.send_back(offset, delay_level=2)).code == 0
     (copy,) = parked(desk, 2)
     assert (copy.properties["RETRY_TOPIC"], copy.properties["ORIGIN_MESSAGE_ID"]) == ("First", "F00D")
-    assert (copy.properties["REAL_TOPIC"], copy.properties["REAL_QID"], copy.properties["DELAY"]) == ("%RETRY%g", "0", "2")
+    assert (copy.properties["REAL_TOPIC"], copy.properties["DELAY"]) == ("%RETRY%g", "2")
+    assert copy.properties["REAL_QID"] in {"0", "1", "2", "3"}
 
 
 @pytest.mark.row("S108")

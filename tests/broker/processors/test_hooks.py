@@ -1,0 +1,290 @@
+"""Per-message hooks, brought by a plugin as a stranger would bring them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+from attrs import Factory, define
+
+from rmqkit import hookimpl
+from rmqkit.abc import (
+    ConsumeContext,
+    ConsumeMessageHook,
+    DispatchEntry,
+    Dispatcher,
+    PutMessageHook,
+    RequestProcessor,
+    SendContext,
+    SendMessageHook,
+)
+from rmqkit.broker.context import BrokerContext
+from rmqkit.config import Config
+from rmqkit.errors import PluginError, RequestRefused
+from rmqkit.hookspecs import Register, RegisterProcessor
+from rmqkit.model import names
+from rmqkit.model.message import PutMessage
+from rmqkit.protocol import batch
+from rmqkit.protocol.batch import BatchItem
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.command import Command, answer
+from rmqkit.protocol.headers import SendMessageRequestHeaderV2
+from tests.broker.desk import Desk, bodies
+from tests.remoting.wire import Handler
+
+Opened = Callable[..., AbstractAsyncContextManager[Desk]]
+Seen = list[tuple[str, str, SendContext | ConsumeContext]]
+
+
+@define
+class Watch(SendMessageHook, ConsumeMessageHook):
+    """Notes every call; raises what it is told to."""
+
+    name: str
+    seen: Seen
+    before_error: Exception | None = None
+    after_error: Exception | None = None
+
+    def before(self, context: SendContext | ConsumeContext) -> None:
+        self.seen.append((self.name, "before", context))
+        if self.before_error is not None:
+            raise self.before_error
+
+    def after(self, context: SendContext | ConsumeContext) -> None:
+        self.seen.append((self.name, "after", context))
+        if self.after_error is not None:
+            raise self.after_error
+
+
+@define
+class Plugin:
+    """Registers what it holds, in the order opposite to the one asked for."""
+
+    send: Sequence[Watch] = ()
+    consume: Sequence[Watch] = ()
+    put: Sequence[PutMessageHook] = ()
+    dispatchers: Sequence[Dispatcher] = ()
+    processors: dict[int, RequestProcessor] = Factory(dict)
+
+    @hookimpl
+    def rmqkit_register_send_message_hooks(self, register: Register[SendMessageHook], config: Config) -> None:
+        for order, hook in reversed(list(enumerate(self.send))):
+            register(hook.name, hook, order=order)
+
+    @hookimpl
+    def rmqkit_register_consume_message_hooks(self, register: Register[ConsumeMessageHook], config: Config) -> None:
+        for order, hook in reversed(list(enumerate(self.consume))):
+            register(hook.name, hook, order=order)
+
+    @hookimpl
+    def rmqkit_register_put_message_hooks(self, register: Register[PutMessageHook], config: Config) -> None:
+        for order, hook in reversed(list(enumerate(self.put))):
+            register(f"put{order}", hook, order=order)
+
+    @hookimpl
+    def rmqkit_register_dispatchers(self, register: Register[Dispatcher], config: Config) -> None:
+        for order, dispatcher in reversed(list(enumerate(self.dispatchers))):
+            register(f"dispatcher{order}", dispatcher, order=order)
+
+    @hookimpl
+    def rmqkit_register_processors(self, register: RegisterProcessor, broker: BrokerContext) -> None:
+        for code, processor in self.processors.items():
+            register(code, processor, long_wait=code == 4_242)
+
+
+@define
+class PutNote(PutMessageHook):
+    """Notes the topics it sees and does what it is told."""
+
+    act: Callable[[PutMessage], None]
+
+    def before_put(self, message: PutMessage) -> None:
+        self.act(message)
+
+
+@define
+class DispatchNote(Dispatcher):
+    """Notes what was dispatched."""
+
+    name: str
+    log: list[str]
+    error: Exception | None = None
+
+    def dispatch(self, entries: Sequence[DispatchEntry]) -> None:
+        self.log += [f"{self.name} {entry.message.topic} {entry.at.queue_offset}" for entry in entries]
+        if self.error is not None:
+            raise self.error
+
+
+def order(seen: Seen) -> list[tuple[str, str]]:
+    return [(name, when) for name, when, _ in seen]
+
+
+@pytest.mark.row("S098", "S099", "S101")
+async def test_send_hooks_run_in_order_with_the_context_of_the_send(opened: Opened) -> None:
+    """Before: what the request says. After: the code, ids and place as well, in the same object."""
+    seen: Seen = []
+    async with opened(extra=[("watch", Plugin(send=[Watch("a", seen), Watch("b", seen)]))]) as desk:
+        got = await desk.sent(body=b"body", queue_id=2, properties={"UNIQ_KEY": "K", "x": "y"}, born_timestamp=5)
+        assert order(seen) == [("a", "before"), ("b", "before"), ("a", "after"), ("b", "after")]
+        context = seen[0][2]
+        assert all(context is other for _, _, other in seen)
+        assert isinstance(context, SendContext)
+        assert (context.producer_group, context.topic, context.queue_id, context.body_bytes) == ("p", "T", 2, 4)
+        assert (context.unique_key, context.properties["x"], context.born_timestamp_ms) == ("K", "y", 5)
+        assert (context.born_host, context.broker_address) == ("127.0.0.1:40000", "127.0.0.1:10911")
+        assert context.request_timestamp_ms == desk.clock.now_ms()
+        assert (context.code, context.remark, context.message_id, context.queue_offset) == (0, None, got.msg_id, 0)
+
+
+@pytest.mark.row("S099")
+@pytest.mark.parametrize(
+    ("error", "code"), [(RequestRefused(ResponseCode.NO_PERMISSION, "not today"), 16), (ValueError("boom"), ResponseCode.SYSTEM_ERROR)]
+)
+async def test_a_send_hook_refuses_before_anything_happens(opened: Opened, error: Exception, code: int) -> None:
+    """Its code and text are the answer; no topic is created, nothing stored, later hooks not asked."""
+    seen: Seen = []
+    async with opened(extra=[("watch", Plugin(send=[Watch("a", seen, before_error=error), Watch("b", seen)]))]) as desk:
+        answer = await desk.send("New")
+        assert answer.code == code
+        assert str(error) in (answer.remark or "")
+        assert desk.is_empty()
+        assert desk.broker.topics.get("New") is None
+        assert order(seen) == [("a", "before")]
+
+
+@pytest.mark.row("S101")
+async def test_an_after_hook_that_breaks_changes_nothing(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    """The answer is the same and the next hook is called; the log says what broke."""
+    seen: Seen = []
+    async with opened(extra=[("watch", Plugin(send=[Watch("a", seen, after_error=ValueError("boom")), Watch("b", seen)]))]) as desk:
+        assert (await desk.send()).code == 0
+        assert order(seen)[2:] == [("a", "after"), ("b", "after")]
+    assert "boom" in caplog.text
+
+
+async def test_after_hooks_see_a_refusal_of_the_store(opened: Opened) -> None:
+    """Code and remark are those of the answer."""
+    seen: Seen = []
+
+    def refuse(message: PutMessage) -> None:
+        raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "full")
+
+    async with opened(extra=[("watch", Plugin(send=[Watch("a", seen)], put=[PutNote(refuse)]))]) as desk:
+        assert (await desk.send()).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        context = seen[-1][2]
+        assert isinstance(context, SendContext)
+        assert seen[-1][1] == "after"
+        assert (context.code, context.remark, context.message_id) == (ResponseCode.SERVICE_NOT_AVAILABLE, "full", None)
+
+
+@pytest.mark.row("S098", "S101")
+async def test_a_batch_is_one_send_to_the_hooks(opened: Opened) -> None:
+    """One before and one after, with the size of the whole body and all ids."""
+    seen: Seen = []
+    async with opened(extra=[("watch", Plugin(send=[Watch("a", seen)]))]) as desk:
+        body = batch.encode([BatchItem(0, b"1", b""), BatchItem(0, b"2", b"")])
+        header = SendMessageRequestHeaderV2(producer_group="p", topic="T", queue_id=0, batch=True)
+        assert (await desk.ask(RequestCode.SEND_BATCH_MESSAGE, header, body)).code == 0
+        assert order(seen) == [("a", "before"), ("a", "after")]
+        context = seen[1][2]
+        assert isinstance(context, SendContext)
+        assert context.body_bytes == len(body)
+        assert (context.message_id or "").count(",") == 1
+
+
+@pytest.mark.row("S117")
+async def test_consume_hooks_run_before_a_pull_is_answered(opened: Opened) -> None:
+    """With group, queue, final code and what was found; a pull that is held is seen when it is answered."""
+    seen: Seen = []
+    async with opened(extra=[("watch", Plugin(consume=[Watch("a", seen), Watch("b", seen)]))]) as desk:
+        assert await desk.outcome(desk.pull_request(sys_flag=6, suspend_timeout_millis=1_000)) is None
+        assert seen == []
+        await desk.sent(body=b"body")
+        assert order(seen) == [("a", "before"), ("b", "before")]
+        context = seen[0][2]
+        assert isinstance(context, ConsumeContext)
+        assert (context.group, context.topic, context.queue_id, context.code, context.message_count) == ("g", "T", 0, 0, 1)
+        assert context.client_address == desk.peer.remote_text
+        await desk.pull(offset=9)
+        context = seen[-1][2]
+        assert isinstance(context, ConsumeContext)
+        assert (context.code, context.message_count, context.body_bytes) == (ResponseCode.PULL_OFFSET_MOVED, 0, 0)
+
+
+@pytest.mark.row("S103")
+async def test_consume_hooks_run_after_a_send_back(opened: Opened) -> None:
+    """With the topic the message went to."""
+    seen: Seen = []
+    async with opened(extra=[("watch", Plugin(consume=[Watch("a", seen)]))]) as desk:
+        await desk.sent(body=b"body")
+        await desk.send_back(0)
+        await desk.send_back(0, delay_level=-1)
+        assert order(seen) == [("a", "after")] * 2
+        contexts = [context for _, _, context in seen if isinstance(context, ConsumeContext)]
+        assert [context.topic for context in contexts] == ["%RETRY%g", "%DLQ%g"]
+        assert {(context.group, context.message_count, context.body_bytes, context.code) for context in contexts} == {("g", 1, 4, 0)}
+
+
+async def test_a_consume_hook_that_breaks_changes_nothing(opened: Opened) -> None:
+    """Neither the pull nor the send-back, nor the hooks behind it."""
+    seen: Seen = []
+    broken = Watch("a", seen, before_error=ValueError("boom"), after_error=RequestRefused(16, "no"))
+    async with opened(extra=[("watch", Plugin(consume=[broken, Watch("b", seen)]))]) as desk:
+        await desk.sent(body=b"body")
+        assert bodies(await desk.pull()) == [b"body"]
+        assert (await desk.send_back(0)).code == 0
+        assert order(seen) == [("a", "before"), ("b", "before"), ("a", "after"), ("b", "after")]
+
+
+async def test_put_hooks_see_every_message_in_order_and_may_move_it(opened: Opened) -> None:
+    """Also those the broker writes by itself; behind the delay plugin they see where it was parked."""
+    topics: list[str] = []
+
+    def note(message: PutMessage) -> None:
+        topics.append(message.topic)
+
+    def move(message: PutMessage) -> None:
+        if message.topic == "T":
+            message.topic, message.queue_id = "Moved", 1
+
+    async with opened(extra=[("watch", Plugin(put=[PutNote(note), PutNote(move), PutNote(note)]))]) as desk:
+        await desk.sent(body=b"x")
+        assert (desk.stored(), len(desk.stored("Moved", 1))) == ([], 1)
+        await desk.send_back(0)
+        assert topics == ["T", "Moved", "%RETRY%g", "%RETRY%g"]
+        assert len(desk.stored(names.SCHEDULE_TOPIC, 2)) == 1
+
+
+async def test_dispatchers_run_in_order_behind_the_append(opened: Opened) -> None:
+    """One that breaks neither harms the sender nor the next."""
+    log: list[str] = []
+    plugin = Plugin(dispatchers=[DispatchNote("a", log, ValueError("boom")), DispatchNote("b", log)])
+    async with opened(extra=[("watch", plugin)]) as desk:
+        await desk.sent()
+        await desk.sent()
+        assert log == ["a T 0", "b T 0", "a T 1", "b T 1"]
+
+
+@pytest.mark.row("S019")
+async def test_a_plugins_processor_adds_and_replaces(opened: Opened) -> None:
+    """A new code, and one in place of a built-in; `long_wait` keeps a code off the fast port."""
+
+    def mine(request: Command, peer: object) -> Command:
+        return answer(request, 0, "mine")
+
+    plugin = Plugin(processors={4_242: Handler(mine), 4_243: Handler(mine), RequestCode.HEART_BEAT: Handler(mine)})
+    async with opened(extra=[("mine", plugin)]) as desk:
+        for code in plugin.processors:
+            assert (await desk.ask(code)).remark == "mine"
+        assert 4_242 not in desk.fast_router.processors
+        assert 4_243 in desk.fast_router.processors
+
+
+async def test_two_plugins_for_one_code_stop_the_start(opened: Opened) -> None:
+    """Which of them would win is no matter of luck."""
+    first, second = (Plugin(processors={4_242: Handler(lambda request, peer: answer(request))}) for _ in range(2))
+    with pytest.raises(PluginError, match="4242"):
+        async with opened(extra=[("first", first), ("second", second)]):
+            pass
