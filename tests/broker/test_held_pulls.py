@@ -76,7 +76,7 @@ def test_a_message_wakes_only_pulls_whose_filter_lets_its_tags_pass() -> None:
     assert len(waiting.held) == 1
 
 
-@pytest.mark.row("S047", "S345")
+@pytest.mark.row("S047")
 def test_a_recheck_wakes_all_that_are_behind() -> None:
     """The safety net looks at offsets only: filters are asked by the read that follows."""
     waiting = Waiting()

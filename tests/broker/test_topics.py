@@ -107,7 +107,6 @@ def test_queue_counts_have_limits(tmp_path: Path, read: int, write: int) -> None
     assert refusal.value.code == ResponseCode.INVALID_PARAMETER
 
 
-@pytest.mark.row("S008")
 @pytest.mark.parametrize(("asked", "given"), [(4, 4), (100, 8), (-3, 0)])
 def test_auto_creation_inherits_from_the_template(tmp_path: Path, asked: int, given: int) -> None:
     """Queues: what the client asks, at most the template's, never negative. Permissions: the template's without the inherit bit."""

@@ -13,7 +13,7 @@ from rmqkit.client.settings import ClientSettings, parse_name_servers
 from rmqkit.errors import BrokerError, ConfigError
 from rmqkit.model.subscription import HeartbeatData
 from rmqkit.protocol.codes import RequestCode, SerializeType
-from rmqkit.protocol.command import answer, request
+from rmqkit.protocol.command import Command, answer, request
 from rmqkit.protocol.frame import encode
 from rmqkit.protocol.headers import UnregisterClientRequestHeader
 from tests.client.cluster import NAMESRV, FakeCluster, cluster
@@ -193,5 +193,86 @@ def test_a_forked_child_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(ClientError, match="before a fork"):
                 client.producer("other")
             monkeypatch.undo()
+
+    run("trio", body)
+
+
+def with_slave(fake: FakeCluster, topic: str) -> None:
+    """From now on the route of the topic names broker-b as the slave of broker-a."""
+    plain = fake.route(topic)
+    master, slave = fake.brokers["broker-a"].address, fake.brokers["broker-b"].address
+    both = plain.replace(b'{0:"%s"}' % master.encode(), b'{0:"%s",1:"%s"}' % (master.encode(), slave.encode()))
+    assert both != plain
+    fake.overrides[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda command: answer(command, body=both)
+
+
+def producers_in(command: Command) -> list[str]:
+    beat = msgspec.json.decode(command.body, type=HeartbeatData)
+    return [data.group_name for data in beat.producer_data_set or []]
+
+
+@pytest.mark.row("S130", "S131")
+def test_producers_deal_with_masters_only() -> None:
+    """Messages and, every 30 s, heartbeats with the group go to masters; slaves hear of a client once it consumes."""
+
+    async def body() -> None:
+        async with cluster("ab", {"T": {"broker-a": 2}}) as (fake, client), client.producer("pg") as producer:
+            master, slave = fake.brokers["broker-a"].server, fake.brokers["broker-b"].server
+            with_slave(fake, "T")
+            for _ in range(10):
+                await producer.send("T", b"x")
+            await anyio.sleep(65)
+            beats = master.seen(RequestCode.HEART_BEAT)
+            assert [producers_in(beat) for beat in beats] == [["pg"]] * 3
+            assert slave.requests == []
+            async with client.pull_consumer("cg"):
+                await settled()
+                (beat,) = slave.requests
+                assert (beat.code, producers_in(beat)) == (RequestCode.HEART_BEAT, ["pg"])
+
+    run("trio", body)
+
+
+@pytest.mark.row("S128")
+def test_addresses_of_brokers_come_from_routes() -> None:
+    """Asked for by the first send of a topic, and every 30 s: a broker that moved is found at its new address."""
+
+    async def body() -> None:
+        async with cluster() as (fake, client), client.producer("pg") as producer:
+            assert fake.namesrv.requests == []
+            await producer.send("T", b"x")
+            assert len(fake.namesrv.seen(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 1
+            broker = fake.brokers["broker-a"]
+            old, broker.address = broker.address, "10.0.0.7:10911"
+            fake.network.servers[broker.address] = fake.network.servers.pop(old)
+            await anyio.sleep(31)
+            assert len(fake.namesrv.seen(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 2
+            await producer.send("T", b"y")
+            assert fake.network.connects == [NAMESRV, old, broker.address]
+
+    run("trio", body)
+
+
+@pytest.mark.row("S169", "S170")
+def test_a_broker_that_no_route_names_gets_no_more_heartbeats() -> None:
+    """Routes are refreshed every 30 s, and every 30 s all brokers they name are told the subscriptions."""
+
+    async def body() -> None:
+        async with cluster("ab") as (fake, client), client.pull_consumer("cg") as consumer:
+            for queue in await consumer.queues("T"):
+                await consumer.pull(queue, 0, expression="A")
+            await anyio.sleep(61)
+            left, stays = (fake.brokers[name].server for name in ("broker-b", "broker-a"))
+            for server in (left, stays):
+                beats = server.seen(RequestCode.HEART_BEAT)
+                assert len(beats) >= 3
+                (data,) = msgspec.json.decode(beats[-1].body, type=HeartbeatData).consumer_data_set or []
+                assert [(each.topic, each.sub_string) for each in data.subscription_data_set or []] == [("T", "A")]
+            fake.topics["T"] = {"broker-a": 2}
+            await anyio.sleep(65)
+            before = len(left.seen(RequestCode.HEART_BEAT)), len(stays.seen(RequestCode.HEART_BEAT))
+            await anyio.sleep(300)
+            assert len(left.seen(RequestCode.HEART_BEAT)) == before[0]
+            assert len(stays.seen(RequestCode.HEART_BEAT)) == before[1] + 10
 
     run("trio", body)

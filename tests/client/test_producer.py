@@ -64,6 +64,7 @@ def test_a_send_carries_everything_and_says_where_it_landed(backend: str) -> Non
     run(backend, body)
 
 
+@pytest.mark.row("S129", "S133")
 @on_both_backends
 def test_many_sends_at_a_time_use_one_connection_and_all_queues(backend: str) -> None:
     """Round-robin from a random start: equal shares, one route request, one connection per server."""
@@ -83,6 +84,7 @@ def test_many_sends_at_a_time_use_one_connection_and_all_queues(backend: str) ->
     run(backend, body)
 
 
+@pytest.mark.row("S134", "S359")
 @on_both_backends
 @pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 204, 205, 1500])
 def test_a_broker_that_refuses_is_avoided(backend: str, code: int) -> None:
@@ -98,6 +100,7 @@ def test_a_broker_that_refuses_is_avoided(backend: str, code: int) -> None:
     run(backend, body)
 
 
+@pytest.mark.row("S360")
 @on_both_backends
 def test_other_refusals_are_raised_at_once(backend: str) -> None:
     """An illegal message is illegal everywhere: no second attempt; the error says who, which code, which remark."""
@@ -115,6 +118,7 @@ def test_other_refusals_are_raised_at_once(backend: str) -> None:
     run(backend, body)
 
 
+@pytest.mark.row("S135", "S352", "S362")
 @on_both_backends
 def test_when_all_attempts_fail_the_error_lists_them(backend: str) -> None:
     """1 + 2 attempts; SendFailed carries the last code and its cause."""
@@ -132,6 +136,7 @@ def test_when_all_attempts_fail_the_error_lists_them(backend: str) -> None:
     run(backend, body)
 
 
+@pytest.mark.row("S358")
 @on_both_backends
 def test_a_broker_that_is_down_is_avoided_and_the_routes_are_asked_anew(backend: str) -> None:
     """Connect failures count like refusals."""
@@ -154,6 +159,7 @@ def test_a_broker_that_is_down_is_avoided_and_the_routes_are_asked_anew(backend:
     run(backend, body)
 
 
+@pytest.mark.row("S355")
 @on_both_backends
 def test_the_time_budget_covers_all_attempts(backend: str) -> None:
     """A broker that never answers uses the whole budget up; there is no attempt after that."""
@@ -170,6 +176,7 @@ def test_the_time_budget_covers_all_attempts(backend: str) -> None:
     run(backend, body)
 
 
+@pytest.mark.row("S357")
 @on_both_backends
 @pytest.mark.parametrize(
     ("code", "status"), [(10, SendStatus.FLUSH_DISK_TIMEOUT), (11, SendStatus.SLAVE_NOT_AVAILABLE), (12, SendStatus.FLUSH_SLAVE_TIMEOUT)]
@@ -196,6 +203,7 @@ def test_stored_but_warned_is_a_result(backend: str, code: int, status: SendStat
     run(backend, body)
 
 
+@pytest.mark.row("S139")
 @on_both_backends
 def test_an_ordering_key_fixes_the_queue_and_makes_one_attempt(backend: str) -> None:
     """|Java hash| modulo queues in broker-name order; no other broker is tried, since that would break the order."""
@@ -324,6 +332,7 @@ def test_batches_that_cannot_be() -> None:
     run("trio", body)
 
 
+@pytest.mark.row("S351")
 @pytest.mark.parametrize(
     ("message", "why"),
     [
@@ -370,6 +379,7 @@ def test_oneway_is_handed_over(backend: str) -> None:
     run(backend, body)
 
 
+@pytest.mark.row("S351")
 @on_both_backends
 def test_misuse_is_explained(backend: str) -> None:
     """Closed producer, taken group, illegal group, mixed arguments, a queue of another topic."""

@@ -23,9 +23,10 @@ from tests.client.fakes import on_both_backends, run, settled
 QUEUE = MessageQueue("T", "broker-a", 0)
 
 
+@pytest.mark.row("S165", "S210")
 @on_both_backends
 def test_a_pull_brings_messages_as_they_were_sent(backend: str) -> None:
-    """Subscription inside (flag 4), every field of the record, next offset and bounds."""
+    """Subscription inside (flag 4), every field of the record, next offset and bounds, which every message carries too."""
 
     async def body() -> None:
         async with cluster() as (fake, client), client.pull_consumer("cg") as consumer:
@@ -43,6 +44,7 @@ def test_a_pull_brings_messages_as_they_were_sent(backend: str) -> None:
             assert (first.queue, first.queue_offset, first.born_host, first.store_host) == (QUEUE, 0, "10.1.1.1:4000", "10.0.0.1:10911")
             assert first.store_timestamp_ms == 1_700_000_000_000
             assert first.properties["x"] == "y"
+            assert [(each.properties["MIN_OFFSET"], each.properties["MAX_OFFSET"]) for each in (first, second)] == [("0", "2")] * 2
             assert (second.tag, second.keys, second.message_id) == (None, (), second.offset_message_id)
             with pytest.raises(AttributeError):
                 first.body = b""
@@ -114,6 +116,7 @@ def test_an_offset_out_of_range_is_a_status(backend: str) -> None:
     run(backend, body)
 
 
+@pytest.mark.row("S165")
 @on_both_backends
 def test_offsets_of_queue_and_group(backend: str) -> None:
     """Minimum, maximum, by time, committed (None when there is nothing) and commit."""

@@ -32,6 +32,22 @@ def test_which_queues_count() -> None:
     assert [str(queue) for queue in route.read_queues] == ["T@a:0", "T@b:0", "T@b:1", "T@c:0", "T@d:0"]
 
 
+@pytest.mark.row("S132")
+def test_the_queues_of_a_topic_are_those_of_all_brokers() -> None:
+    """Brokers with 2, 3 and 1 queues make six, numbered from 0 at each broker."""
+    route = build_route("T", data(("a", 2, 2, 6), ("b", 3, 3, 6), ("c", 1, 1, 6)))
+    assert [str(queue) for queue in route.write_queues] == ["T@a:0", "T@a:1", "T@b:0", "T@b:1", "T@b:2", "T@c:0"]
+    assert route.read_queues == route.write_queues
+
+
+@pytest.mark.row("S131")
+def test_a_broker_without_its_master_gets_no_messages() -> None:
+    """Slaves are read, never written."""
+    route = build_route("T", data(("a", 2, 2, 6), ("b", 1, 1, 6), masters="b"))
+    assert [str(queue) for queue in route.write_queues] == ["T@b:0"]
+    assert [str(queue) for queue in route.read_queues] == ["T@a:0", "T@a:1", "T@b:0"]
+
+
 def test_derived_routes_are_small() -> None:
     """min(4, the template's read queues) both ways."""
     route = derive("T", data(("a", 8, 8, 7), ("b", 2, 8, 7)), 4)
@@ -46,6 +62,7 @@ def test_a_bad_order_configuration_is_named(order: str) -> None:
         build_route("T", data(("a", 1, 1, 6), order=order))
 
 
+@pytest.mark.row("S133", "S134")
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 4)), min_size=1, max_size=3, unique_by=lambda item: item[0]),
     st.integers(1, 30),
@@ -59,6 +76,22 @@ def test_round_robin_is_fair_and_avoids(brokers: list[tuple[str, int]], rounds: 
     avoid = brokers[0][0]
     for _ in range(rounds):
         assert (turns.choose("T", queues, avoid).broker_name != avoid) == (len(brokers) > 1)
+
+
+@pytest.mark.row("S133")
+def test_each_topic_has_a_turn_of_its_own_that_goes_round() -> None:
+    """The next queue is the one behind the last, modulo their number; where it begins is random."""
+    queues = [MessageQueue("T", "a", number) for number in range(6)]
+    begun = set()
+    for _ in range(200):
+        turns = RoundRobin()
+        ids = []
+        for _ in range(13):
+            ids.append(turns.choose("T", queues).queue_id)
+            turns.choose("Other", queues)
+        assert ids == [(ids[0] + number) % 6 for number in range(13)]
+        begun.add(ids[0])
+    assert begun == set(range(6))
 
 
 @given(st.text(min_size=1))

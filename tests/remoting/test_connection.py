@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqkit.errors import ClientError, ConnectionLost, ProtocolError, RequestRefused, RequestTimeout
-from rmqkit.limits import MAX_IN_FLIGHT_PER_CONNECTION
+from rmqkit.errors import ClientError, ConnectFailed, ConnectionLost, ProtocolError, RequestRefused, RequestTimeout
+from rmqkit.limits import MAX_IN_FLIGHT_PER_CONNECTION, MAX_PENDING_CALLS
 from rmqkit.protocol.codes import CLIENT_VERSION, ResponseCode, SerializeType
 from rmqkit.protocol.command import Command, answer, request
 from rmqkit.protocol.frame import FrameDecoder, encode
@@ -56,6 +56,7 @@ def body_of(responses: list[Command]) -> list[bytes]:
     return [response.body for response in responses]
 
 
+@pytest.mark.row("S306", "S313")
 @on_both_backends
 def test_answers_in_any_order_find_their_callers(backend: str) -> None:
     """A response is matched by opaque alone (wire-protocol sheet, 1.4)."""
@@ -114,6 +115,7 @@ def test_an_unknown_opaque_is_dropped(backend: str) -> None:
     run(backend, body)
 
 
+@pytest.mark.row("S307")
 @on_both_backends
 def test_a_call_without_answer_times_out_and_the_connection_stays(backend: str) -> None:
     """RequestTimeout names address and time; a late answer is dropped and the next call works. A longer call is not disturbed."""
@@ -139,6 +141,7 @@ def test_a_call_without_answer_times_out_and_the_connection_stays(backend: str) 
     run(backend, body)
 
 
+@pytest.mark.row("S307")
 @on_both_backends
 def test_the_end_of_the_stream_fails_all_calls(backend: str) -> None:
     """All pending calls fail at once, and so do later ones; dying inside a frame is said."""
@@ -347,6 +350,7 @@ def test_writes_of_many_tasks_leave_together(backend: str) -> None:
     run(backend, body)
 
 
+@pytest.mark.row("S308")
 @on_both_backends
 def test_limits_of_calls_and_bytes(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Too many calls are refused at once; too many unsent bytes make callers wait, within their time-out."""
@@ -429,3 +433,134 @@ def test_answers_cut_anywhere_reach_their_callers(cuts: list[int], order: list[i
             assert got == {number: bytes([number]) for number in range(6)}
 
     run("trio", body)
+
+
+@pytest.mark.row("S307")
+@on_both_backends
+def test_a_request_that_cannot_be_written_is_forgotten(backend: str) -> None:
+    """The caller learns it at once instead of after its time-out, and nothing waits for an answer any more."""
+
+    async def body() -> None:
+        async with connected() as (connection, _peer, _group):
+
+            async def broken(data: bytes) -> None:
+                raise anyio.BrokenResourceError
+
+            connection._stream.send = broken
+            with pytest.raises(ConnectionLost, match="BrokenResourceError"):
+                await connection.call(request(10), 60_000)
+            assert connection.pending_calls == 0
+            assert connection.closed
+
+    run(backend, body)
+
+
+@pytest.mark.row("S308")
+def test_the_number_of_calls_under_way_is_javas() -> None:
+    """65535 per connection, as clientAsyncSemaphoreValue."""
+    assert MAX_PENDING_CALLS == 65_535
+
+
+@pytest.mark.row("S309")
+@on_both_backends
+@pytest.mark.parametrize("end", ["answer", "time-out", "cancelled"])
+def test_a_call_gives_its_place_back_once(backend: str, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it ended, and a late answer does not give it back a second time: behind it there is room for one call, not for two."""
+    monkeypatch.setattr(module, "MAX_PENDING_CALLS", 1)
+
+    async def body() -> None:
+        async with connected() as (connection, peer, _group):
+            async with anyio.create_task_group() as inner:
+
+                async def first() -> None:
+                    if end == "time-out":
+                        with pytest.raises(RequestTimeout):
+                            await connection.call(request(10), 20)
+                    else:
+                        await connection.call(request(10), 60_000)
+
+                inner.start_soon(first)
+                command = await peer.take()
+                with pytest.raises(ClientError, match="owes 1 answers"):
+                    await connection.call(request(10), 1000)
+                if end == "answer":
+                    await peer.give(answer(command))
+                elif end == "cancelled":
+                    inner.cancel_scope.cancel()
+            assert connection.pending_calls == 0
+            await peer.give(answer(command))
+            async with anyio.create_task_group() as inner:
+                inner.start_soon(connection.call, request(11), 1000)
+                following = await peer.take()
+                with pytest.raises(ClientError, match="owes 1 answers"):
+                    await connection.call(request(12), 1000)
+                await peer.give(answer(following))
+
+    run(backend, body)
+
+
+@pytest.mark.row("S310")
+@on_both_backends
+def test_one_way_requests_are_flagged_and_held_back(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit 1 of the flag; no entry that waits; a peer that does not read makes senders wait, so that memory is bounded."""
+    monkeypatch.setattr(module, "MAX_UNSENT_BYTES_PER_CONNECTION", 1000)
+
+    async def body() -> None:
+        async with connected(limit=0) as (connection, peer, group):
+            handed: list[int] = []
+
+            async def send_all() -> None:
+                for number in range(10):
+                    await connection.oneway(request(34, body=bytes(500)))
+                    handed.append(number)
+
+            group.start_soon(send_all)
+            await settled()
+            assert len(handed) < 10
+            assert connection.pending_calls == 0
+            got = [await peer.take() for _ in range(10)]
+            assert {(command.flag, len(command.body)) for command in got} == {(2, 500)}
+            await settled()
+            assert handed == list(range(10))
+
+    run(backend, body)
+
+
+@pytest.mark.row("S311")
+def test_every_call_ends_with_its_own_time_out() -> None:
+    """Each caller is woken within a second of its deadline (here: some milliseconds), in whatever order the calls were made."""
+
+    async def body() -> None:
+        async with connected() as (connection, _peer, _group):
+            late: dict[int, float] = {}
+
+            async def ask(timeout_ms: int) -> None:
+                began_s = anyio.current_time()
+                with pytest.raises(RequestTimeout):
+                    await connection.call(request(10), timeout_ms)
+                late[timeout_ms] = anyio.current_time() - began_s - timeout_ms / 1000
+
+            async with anyio.create_task_group() as group:
+                for timeout_ms in (3000, 100, 60_000, 101, 2999):
+                    group.start_soon(ask, timeout_ms)
+            assert list(late) == [100, 101, 2999, 3000, 60_000]
+            assert all(-1e-6 <= overdue <= 0.01 for overdue in late.values())
+            assert connection.pending_calls == 0
+
+    run("trio", body)
+
+
+@on_both_backends
+def test_a_clients_own_codes_do_not_travel(backend: str) -> None:
+    """A handler that could not reach somebody else answers SYSTEM_ERROR: 10001 means nothing to the peer."""
+
+    def unreachable(command: Command) -> Command:
+        raise ConnectFailed("10.0.0.1:1", "refused")
+
+    async def body() -> None:
+        async with connected(on_request=unreachable) as (_connection, peer, _group):
+            await peer.give(request(40))
+            response = await peer.take()
+            assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, "cannot connect to 10.0.0.1:1: refused")
+
+    run(backend, body)

@@ -15,6 +15,7 @@ from tests.client.fakes import FakeServer, Network, on_both_backends, run, settl
 A = "10.0.0.1:10911"
 
 
+@pytest.mark.row("S326")
 @on_both_backends
 def test_many_first_calls_share_one_connect(backend: str) -> None:
     """Single flight: fifty tasks, one connection."""
@@ -32,6 +33,7 @@ def test_many_first_calls_share_one_connect(backend: str) -> None:
     run(backend, body)
 
 
+@pytest.mark.row("S326")
 @on_both_backends
 def test_a_dead_connection_is_replaced_by_the_next_call(backend: str) -> None:
     """What was waiting fails; nothing is resent behind the caller's back."""
@@ -242,6 +244,7 @@ def test_addresses() -> None:
     assert split_address("[::1]:9876") == ("::1", 9876)
 
 
+@pytest.mark.row("S305")
 @on_both_backends
 def test_tcp(backend: str) -> None:
     """Over a real loopback socket, with the server's requests answered together with the address they came from."""

@@ -647,7 +647,6 @@ async def test_mutated_frames_leave_a_server_that_answers(seed: int, caplog: pyt
 # --- limits on connections --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("S315")
 async def test_an_idle_connection_is_closed(mock_clock: trio.testing.MockClock) -> None:
     """After 120 s without a byte in either direction, at the next look, which comes every 10 s; one that moves stays."""
     async with served({ECHO: Handler(echo)}) as there, there.client() as idle, there.client() as busy:
@@ -690,7 +689,7 @@ async def peer_of(there: Served, client: Client) -> serve.ServedPeer:
     return found
 
 
-@pytest.mark.row("S306", "S313", "S323")
+@pytest.mark.row("S323")
 async def test_a_push_is_a_one_way_request() -> None:
     """It needs no answer and carries the one-way bit."""
     async with served({ECHO: Handler(echo)}) as there, there.client() as client:

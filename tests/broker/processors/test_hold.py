@@ -104,7 +104,6 @@ async def test_a_hold_has_limits(desk: Desk, asked: int, held_ms: int) -> None:
     assert len(desk.peer.answers) == 1
 
 
-@pytest.mark.row("S345")
 async def test_without_long_polling_a_hold_is_short(opened: Opened) -> None:
     """shortPollingTimeMills counts, whatever the client says."""
     async with opened(longPollingEnable=False) as desk:

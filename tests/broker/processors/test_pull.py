@@ -226,7 +226,6 @@ async def test_a_refused_pull_commits_nothing(desk: Desk) -> None:
     assert desk.broker.offsets.topics_of("g") == []
 
 
-@pytest.mark.row("S063")
 async def test_what_was_pulled_is_counted(desk: Desk) -> None:
     """Messages and bytes by group and topic; an answer without messages counts nothing."""
     await fill(desk, 3)

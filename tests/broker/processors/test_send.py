@@ -240,7 +240,6 @@ async def test_a_delayed_message_is_parked(desk: Desk) -> None:
     assert unit.tags_code == desk.clock.now_ms() + 10_000
 
 
-@pytest.mark.row("S008")
 async def test_an_unknown_topic_is_created_from_the_template(desk: Desk) -> None:
     """With as many queues as the client asks, up to the template's."""
     await desk.sent("New", default_topic_queue_nums=3)

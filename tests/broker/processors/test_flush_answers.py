@@ -1,0 +1,139 @@
+"""What a sender is told when the disk is part of the promise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+import trio
+import trio.testing
+from attrs import define
+
+from rmqkit import hookimpl
+from rmqkit.abc import FlushPolicy, Level, StoreFactory
+from rmqkit.config import Config
+from rmqkit.errors import StoreNotWritable
+from rmqkit.hookspecs import Register
+from rmqkit.protocol import batch
+from rmqkit.protocol.batch import BatchItem
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.command import request
+from rmqkit.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2, SendMessageResponseHeader
+from rmqkit_store_memory.store import MemoryStore
+from tests.broker.desk import Desk
+
+Opened = Callable[..., AbstractAsyncContextManager[Desk]]
+
+
+@define
+class Disk:
+    """Registers the store `slow`: flushed is what `flush` says, `fault` is what waiting raises."""
+
+    flushed: bool = False
+    fault: Exception | None = None
+
+    @hookimpl
+    def rmqkit_register_stores(self, register: Register[StoreFactory], config: Config) -> None:
+        disk = self
+
+        class Slow(MemoryStore):
+            def is_settled(self, offset: int, level: Level) -> bool:
+                return level is Level.WRITTEN or disk.flushed
+
+            async def settled(self, offset: int, level: Level) -> None:
+                if disk.fault is not None:
+                    raise disk.fault
+                if not self.is_settled(offset, level):
+                    await trio.sleep_forever()
+
+        def make(config: Config, clock: object, policy: FlushPolicy) -> MemoryStore:
+            return Slow(config, clock, policy)  # type: ignore[arg-type]
+
+        register("slow", make)
+
+
+SLOW = {"store": "slow", "flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": 5_000}
+
+
+def send(code: int = RequestCode.SEND_MESSAGE_V2, properties: str = "UNIQ_KEY\x01K\x02") -> tuple[int, SendMessageRequestHeaderV2, bytes]:
+    body = batch.encode([BatchItem(0, b"1", b""), BatchItem(0, b"2", b"")]) if code == RequestCode.SEND_BATCH_MESSAGE else b"body"
+    return code, SendMessageRequestHeaderV2(producer_group="p", topic="T", queue_id=0, properties=properties), body
+
+
+async def settled_answer(desk: Desk, code: int) -> tuple[int, SendMessageResponseHeader]:
+    """The answer to a send that waits: none at first."""
+    assert await desk.outcome(request(*send(code), opaque=7)) is None
+    assert desk.peer.answers == []
+    await desk.peer.run_deferred()
+    (answer,) = desk.peer.answers
+    assert answer.opaque == 7
+    return answer.code, answer.header(SendMessageResponseHeader) if answer.fields() else SendMessageResponseHeader(
+        msg_id="", queue_id=-1, queue_offset=-1
+    )
+
+
+@pytest.mark.row("S283")
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
+async def test_with_sync_flush_the_answer_waits_for_the_disk(opened: Opened, code: int) -> None:
+    """The answer comes when the flush has passed the message."""
+    disk = Disk()
+    async with opened(extra=[("disk", disk)], **SLOW) as desk:
+        assert await desk.outcome(request(*send(code), opaque=7)) is None
+        disk.flushed = True
+        assert desk.peer.answers == []
+        await desk.peer.run_deferred()
+        (answer,) = desk.peer.answers
+        assert answer.code == 0
+        assert answer.header(SendMessageResponseHeader).queue_offset == 0
+
+
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
+async def test_a_slow_disk_is_a_warning_with_the_full_answer(opened: Opened, code: int, autojump_clock: trio.testing.MockClock) -> None:
+    """FLUSH_DISK_TIMEOUT counts as sent: message id, queue and offset are there, and the message can be pulled."""
+    async with opened(extra=[("disk", Disk())], **SLOW) as desk:
+        found, header = await settled_answer(desk, code)
+        assert found == ResponseCode.FLUSH_DISK_TIMEOUT
+        assert (header.queue_id, header.queue_offset, header.transaction_id, header.trace_on) == (0, 0, "K", True)
+        assert header.msg_id.startswith("7F000001")
+        assert (await desk.pull()).code == 0
+
+
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
+async def test_a_failed_disk_promises_nothing(opened: Opened, code: int) -> None:
+    """SERVICE_NOT_AVAILABLE, so that the producer goes to another broker."""
+    async with opened(extra=[("disk", Disk(fault=StoreNotWritable("fsync failed")))], **SLOW) as desk:
+        found, header = await settled_answer(desk, code)
+        assert (found, header.msg_id) == (ResponseCode.SERVICE_NOT_AVAILABLE, "")
+
+
+async def test_a_message_that_does_not_want_to_wait_is_answered_at_once(opened: Opened) -> None:
+    """Property WAIT=false."""
+    async with opened(extra=[("disk", Disk())], **SLOW) as desk:
+        answer = await desk.ask(*send(properties="UNIQ_KEY\x01K\x02WAIT\x01false\x02"))
+        assert answer.code == 0
+
+
+@pytest.mark.parametrize(("fault", "code"), [(None, 0), (StoreNotWritable("fsync failed"), ResponseCode.SYSTEM_ERROR)])
+async def test_a_send_back_waits_as_well(opened: Opened, fault: Exception | None, code: int) -> None:
+    """Before that the consumer must not forget the message; when the disk fails it sends it back again."""
+    disk = Disk(flushed=True)
+    async with opened(extra=[("disk", disk)], **SLOW) as desk:
+        await desk.sent()
+        disk.flushed, disk.fault = False, fault
+        header = ConsumerSendMsgBackRequestHeader(offset=0, group="g", delay_level=0)
+        answers = []
+
+        async def send_back() -> None:
+            answers.append(await desk.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_back)
+            if fault is None:
+                await trio.testing.wait_all_tasks_blocked()
+                assert answers == []
+                nursery.cancel_scope.cancel()
+        if fault is None:
+            disk.flushed = True
+            await send_back()
+        assert [answer.code for answer in answers] == [code]

@@ -1,0 +1,82 @@
+"""Settings and plugins -> the parts of a broker, and which processor answers which request (behaviour sheet, C1 and C2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmqkit import plugins
+from rmqkit.abc import RequestProcessor
+from rmqkit.broker import assemble
+from rmqkit.broker.processors.admin import AdminProcessor
+from rmqkit.broker.processors.client_manage import ClientManageProcessor
+from rmqkit.broker.processors.pull import PullProcessor
+from rmqkit.broker.processors.query import QueryProcessor
+from rmqkit.broker.processors.queue_info import QueueInfoProcessor
+from rmqkit.broker.processors.reply import ReplyProcessor
+from rmqkit.broker.processors.send import SendProcessor
+from rmqkit.broker.processors.send_back import SendBackProcessor
+from rmqkit.config import Config
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.testing.broker import test_config
+from rmqkit.testing.clock import FakeClock
+from rmqkit.testing.store import message
+from rmqkit_store_memory.store import MemoryStore
+from rmqkit_store_mmap.store import MmapStore
+from tests.broker.desk import open_desk
+
+PROCESSORS: dict[type[RequestProcessor], tuple[RequestCode, ...]] = {
+    SendProcessor: (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE),
+    SendBackProcessor: (RequestCode.CONSUMER_SEND_MSG_BACK,),
+    ReplyProcessor: (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2),
+    PullProcessor: (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE),
+    QueryProcessor: (RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID),
+    ClientManageProcessor: (RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT, RequestCode.CHECK_CLIENT_CONFIG),
+    QueueInfoProcessor: (RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.LOCK_BATCH_MQ),
+    AdminProcessor: (RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG),
+}
+CASES = [(code, processor) for processor, codes in PROCESSORS.items() for code in codes]
+
+
+@pytest.mark.row("S013", "S015")
+@pytest.mark.parametrize(("chosen", "kind"), [(None, MmapStore), ("mmap", MmapStore), ("memory", MemoryStore)])
+def test_the_settings_choose_the_store(tmp_path: Path, chosen: str | None, kind: type) -> None:
+    """Java's files are the default; any plugin's store can take their place."""
+    config = test_config(tmp_path, store=chosen or Config().store)
+    store, _ = assemble.make_store(config, plugins.load(config), FakeClock())
+    assert type(store) is kind
+
+
+@pytest.mark.row("S017", "S064", "S075")
+@pytest.mark.parametrize(("code", "kind"), CASES, ids=[code.name for code, _ in CASES])
+async def test_a_request_code_has_its_processor(tmp_path: Path, code: RequestCode, kind: type[RequestProcessor]) -> None:
+    """One instance of each, shared by both ports; only pulls are missing on the fast one."""
+    async with open_desk(tmp_path) as desk:
+        found = desk.router.processors[code]
+        assert type(found) is kind
+        assert desk.fast_router.processors.get(code) is (None if kind is PullProcessor else found)
+
+
+@pytest.mark.row("S024")
+async def test_what_nobody_serves_is_refused(tmp_path: Path) -> None:
+    """As Java's default processor does with a code it does not know."""
+    async with open_desk(tmp_path) as desk:
+        assert 4711 not in desk.router.processors
+        assert (await desk.ask(4711)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+@pytest.mark.row("S027")
+async def test_the_store_is_built_with_its_listeners(tmp_path: Path) -> None:
+    """Settings decide its limits, a put wakes the pulls that wait, and what was sent is counted."""
+    async with open_desk(tmp_path, maxMessageSize=1_000) as desk:
+        assert await desk.outcome(desk.pull_request(sys_flag=6, suspend_timeout_millis=15_000)) is None
+        assert len(desk.broker.held_pulls) == 1
+        assert (await desk.send(body=b"x" * 1_001)).code == ResponseCode.MESSAGE_ILLEGAL
+        assert (len(desk.broker.held_pulls), desk.broker.stats.put_messages) == (1, 0)
+        await desk.sent(body=b"x" * 1_000)
+        assert (len(desk.broker.held_pulls), desk.broker.stats.put_messages) == (0, 1)
+        (answer,) = desk.peer.answers
+        assert answer.code == ResponseCode.SUCCESS
+        desk.broker.put.put_one(message("T", 0, b"from inside"))
+        assert [stored.body[-6:] for stored in desk.stored()] == [b"xxxxxx", b"inside"]

@@ -1,0 +1,452 @@
+"""A whole broker over real sockets: start, serve, stop, start again."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+from attrs import define, field
+
+from rmqkit import hookimpl
+from rmqkit.abc import Answer, Outcome, Peer, RpcHook, Service
+from rmqkit.broker import run
+from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.run import RunningBroker
+from rmqkit.config import Config
+from rmqkit.errors import ConfigError
+from rmqkit.hookspecs import Register, RegisterProcessor
+from rmqkit.model.subscription import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from rmqkit.protocol import loose_json, record
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.command import Command, answer, request
+from rmqkit.protocol.headers import (
+    PullMessageRequestHeader,
+    PushReplyMessageRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from rmqkit.remoting.pool import ConnectionPool
+from rmqkit.testing.broker import running_broker
+from rmqkit.testing.clock import FakeClock
+from tests.remoting.wire import Handler
+
+CALL_MS = 10_000
+HOLD_CODE = 31_000
+
+
+def send(topic: str = "T", body: bytes = b"body", properties: str = "", queue_id: int = 0) -> Command:
+    header = SendMessageRequestHeader(producer_group="p", topic=topic, queue_id=queue_id, properties=properties)
+    return request(RequestCode.SEND_MESSAGE, header, body)
+
+
+def pull(offset: int = 0, *, hold_ms: int = 0, subscription: str | None = "*", topic: str = "T") -> Command:
+    flags = (2 if hold_ms else 0) | (4 if subscription is not None else 0)
+    header = PullMessageRequestHeader(
+        consumer_group="g",
+        topic=topic,
+        queue_id=0,
+        queue_offset=offset,
+        sys_flag=flags,
+        suspend_timeout_millis=hold_ms,
+        subscription=subscription,
+    )
+    return request(RequestCode.PULL_MESSAGE, header)
+
+
+def bodies(got: Command) -> list[bytes]:
+    return [message.body for message in record.unpack_all(got.body)]
+
+
+def heartbeat(client_id: str, *, group: str | None = None, producer: str | None = None) -> Command:
+    consumers = [ConsumerData(group_name=group, subscription_data_set=[SubscriptionData(topic="T")])] if group else []
+    producers = [ProducerData(group_name=producer)] if producer else []
+    beat = HeartbeatData(client_id=client_id, consumer_data_set=consumers, producer_data_set=producers)
+    return request(RequestCode.HEART_BEAT, body=loose_json.dumps(beat))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(10):
+        while not condition():
+            await trio.testing.wait_all_tasks_blocked()
+
+
+@define
+class Plugin:
+    """A service, an rpc hook and a processor that waits for `gate`; `log` tells what happened in which order."""
+
+    log: list[str] = field(factory=list)
+    gate: trio.Event = field(factory=trio.Event)
+    waiting: int = 0
+    stop_error: Exception | None = None
+
+    @hookimpl
+    def rmqkit_register_services(self, register: Register[Service], config: Config) -> None:
+        for order, name in enumerate(("first", "second")):
+            register(name, Noted(name, self), order=order)
+
+    @hookimpl
+    def rmqkit_register_processors(self, register: RegisterProcessor, broker: BrokerContext) -> None:
+        register(HOLD_CODE, Handler(self._hold))
+
+    def _hold(self, asked: Command, peer: Peer) -> Outcome:
+        async def later() -> Answer:
+            self.waiting += 1
+            await self.gate.wait()
+            return answer(asked, 0, "done")
+
+        return later()
+
+    @hookimpl
+    def rmqkit_broker_started(self, broker: BrokerContext) -> None:
+        self.log.append("started")
+
+    @hookimpl
+    def rmqkit_broker_stopping(self, broker: BrokerContext) -> None:
+        self.log.append("stopping")
+
+
+@define
+class Noted(Service):
+    """Notes its start and stop."""
+
+    name: str
+    plugin: Plugin
+
+    async def run(self, broker: BrokerContext, task_status: trio.TaskStatus[None]) -> None:
+        self.plugin.log.append(f"{self.name} runs")
+        task_status.started()
+        await trio.sleep_forever()
+
+    async def stop(self, broker: BrokerContext) -> None:
+        self.plugin.log.append(f"{self.name} stops")
+        if self.plugin.stop_error is not None:
+            raise self.plugin.stop_error
+
+
+@pytest.mark.row("S005", "S006", "S018", "S020", "S021", "S046", "S064", "S146")
+async def test_messages_go_through_a_running_broker(tmp_path: Path) -> None:
+    """Sent, pulled, and a held pull is answered when the next one comes."""
+    async with running_broker(tmp_path) as running, ConnectionPool() as pool, trio.open_nursery() as nursery:
+        address = str(running.address)
+        assert (await pool.call(address, send(body=b"one"), CALL_MS)).code == 0
+        assert bodies(await pool.call(address, pull(), CALL_MS)) == [b"one"]
+        held: list[Command] = []
+
+        async def wait() -> None:
+            held.append(await pool.call(address, pull(1, hold_ms=60_000), CALL_MS))
+
+        nursery.start_soon(wait)
+        await until(lambda: len(running.context.held_pulls) == 1)
+        assert (await pool.call(address, send(body=b"two"), CALL_MS)).code == 0
+        await until(lambda: len(held) == 1)
+        assert bodies(held[0]) == [b"two"]
+
+
+@pytest.mark.row("S028", "S030")
+async def test_the_fast_port_is_two_below_and_does_not_pull(tmp_path: Path) -> None:
+    """The same broker: what is sent there is pulled here."""
+    async with running_broker(tmp_path) as running, ConnectionPool() as pool:
+        assert running.fast_address is not None
+        assert running.fast_address.port == running.address.port - 2
+        fast = str(running.fast_address)
+        assert (await pool.call(fast, send(body=b"fast"), CALL_MS)).code == 0
+        assert (await pool.call(fast, pull(), CALL_MS)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert bodies(await pool.call(str(running.address), pull(), CALL_MS)) == [b"fast"]
+
+
+@pytest.mark.row("S048")
+async def test_the_running_broker_ends_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its loop looks for expired pulls by the broker's clock."""
+    monkeypatch.setattr(run, "_EXPIRE_MS", 1)
+    clock = FakeClock()
+    async with running_broker(tmp_path, clock=clock) as running, ConnectionPool() as pool, trio.open_nursery() as nursery:
+        await pool.call(str(running.address), send(), CALL_MS)
+        got: list[Command] = []
+
+        async def wait() -> None:
+            got.append(await pool.call(str(running.address), pull(1, hold_ms=15_000), CALL_MS))
+
+        nursery.start_soon(wait)
+        with trio.fail_after(10):
+            while len(running.context.held_pulls) == 0:
+                await trio.lowlevel.checkpoint()
+            clock.advance(15_000)
+            while not got:
+                await trio.lowlevel.checkpoint()
+        assert got[0].code == ResponseCode.PULL_NOT_FOUND
+
+
+@pytest.mark.row("S047", "S345")
+async def test_the_running_broker_rechecks_held_pulls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every 5 s, whatever the tags of what arrived: here a message of another tag moves the pull on."""
+    assert run._RECHECK_MS == 5_000
+    monkeypatch.setattr(run, "_EXPIRE_MS", 1)
+    monkeypatch.setattr(run, "_RECHECK_MS", 1)
+    async with running_broker(tmp_path) as running, ConnectionPool() as pool, trio.open_nursery() as nursery:
+        address = str(running.address)
+        await pool.call(address, send(), CALL_MS)
+        got: list[Command] = []
+
+        async def wait() -> None:
+            got.append(await pool.call(address, pull(1, hold_ms=60_000, subscription="B"), CALL_MS))
+
+        nursery.start_soon(wait)
+        with trio.fail_after(10):
+            while len(running.context.held_pulls) == 0:
+                await trio.lowlevel.checkpoint()
+            await pool.call(address, send(properties="TAGS\x01A\x02"), CALL_MS)
+            while not got:
+                await trio.lowlevel.checkpoint()
+        assert got[0].code == ResponseCode.PULL_RETRY_IMMEDIATELY
+
+
+@pytest.mark.row("S037", "S066", "S091", "S295", "S346")
+async def test_silent_clients_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After channelExpiredTimeout without a heartbeat the connection is closed and its clients are gone; the others stay."""
+    assert run._HOUSEKEEPING_MS == 10_000
+    monkeypatch.setattr(run, "_HOUSEKEEPING_MS", 1)
+    clock = FakeClock()
+    async with running_broker(tmp_path, clock=clock) as running, ConnectionPool() as silent, ConnectionPool() as alive:
+        address, clients = str(running.address), running.context.clients
+        await silent.call(address, heartbeat("silent", group="g", producer="p"), CALL_MS)
+        clock.advance(120_000)
+        await alive.call(address, heartbeat("alive", group="g"), CALL_MS)
+        assert set(clients.consumers["g"].client_ids()) == {"silent", "alive"}
+        clock.advance(1)
+        with trio.fail_after(10):
+            while silent.addresses():
+                await trio.lowlevel.checkpoint()
+        assert clients.consumers["g"].client_ids() == ["alive"]
+        assert clients.producers == {}
+        assert alive.addresses() == [address]
+
+
+@pytest.mark.row("S091", "S126")
+async def test_a_lost_connection_is_told_to_the_group(tmp_path: Path) -> None:
+    """Its clients leave at once, and the members that stay are told to rebalance."""
+    told: list[str] = []
+
+    def on_request(command: Command, address: str) -> None:
+        told.append(command.fields()["consumerGroup"])
+
+    async with running_broker(tmp_path) as running, ConnectionPool(on_request=on_request) as stays:
+        address = str(running.address)
+        await stays.call(address, heartbeat("stays", group="g"), CALL_MS)
+        async with ConnectionPool() as goes:
+            await goes.call(address, heartbeat("goes", group="g"), CALL_MS)
+            await until(lambda: len(told) == 2)
+        await until(lambda: len(told) == 3)
+        assert set(told) == {"g"}
+        assert running.context.clients.consumers["g"].client_ids() == ["stays"]
+
+
+async def test_request_and_reply(tmp_path: Path) -> None:
+    """The responder's reply reaches the requester over the connection of its heartbeat, and only then is the responder answered."""
+    got: list[tuple[str | None, bytes]] = []
+
+    def on_request(command: Command, address: str) -> Command:
+        got.append((command.header(PushReplyMessageRequestHeader).properties, command.body))
+        return answer(command)
+
+    async with running_broker(tmp_path) as running, ConnectionPool(on_request=on_request) as requester, ConnectionPool() as responder:
+        address = str(running.address)
+        await requester.call(address, heartbeat("me", producer="p"), CALL_MS)
+        header = SendMessageRequestHeader(
+            producer_group="p",
+            topic="DefaultCluster_REPLY_TOPIC",
+            queue_id=0,
+            properties="REPLY_TO_CLIENT\x01me\x02CORRELATION_ID\x017\x02",
+        )
+        reply = await responder.call(address, request(RequestCode.SEND_REPLY_MESSAGE, header, b"pong"), CALL_MS)
+        assert reply.code == 0
+        assert len(got) == 1
+        assert got[0][1] == b"pong"
+        assert "CORRELATION_ID\x017\x02" in (got[0][0] or "")
+
+
+async def test_rpc_hooks_of_a_plugin(tmp_path: Path) -> None:
+    """Around every request of the broker, with the command that goes to the peer, a successful send included."""
+    seen: list[tuple[str, int]] = []
+
+    class Watch(RpcHook):
+        def before(self, request: Command, peer: Peer) -> None:
+            seen.append(("before", request.code))
+
+        def after(self, request: Command, response: Command, peer: Peer) -> None:
+            seen.append(("after", response.code))
+
+    class Hooks:
+        @hookimpl
+        def rmqkit_register_rpc_hooks(self, register: Register[RpcHook], config: Config) -> None:
+            register("watch", Watch())
+
+    async with running_broker(tmp_path, extra=[("hooks", Hooks())]) as running, ConnectionPool() as pool:
+        got = await pool.call(str(running.address), send(), CALL_MS)
+        assert got.header(SendMessageResponseHeader).queue_offset == 0
+        assert (await pool.call(str(running.address), pull(5), CALL_MS)).code == ResponseCode.PULL_OFFSET_MOVED
+    assert seen == [("before", 10), ("after", 0), ("before", 11), ("after", 21)]
+
+
+@pytest.mark.row("S077", "S264", "S032", "S045")
+async def test_offsets_are_written_while_the_broker_runs(tmp_path: Path) -> None:
+    """Every flushConsumerOffsetInterval, without waiting for the stop."""
+    path = trio.Path(tmp_path / "config" / "consumerOffset.json")
+    async with running_broker(tmp_path, flushConsumerOffsetInterval=1) as running, ConnectionPool() as pool:
+        await pool.call(str(running.address), send(), CALL_MS)
+        header = UpdateConsumerOffsetRequestHeader(consumer_group="g", topic="T", queue_id=0, commit_offset=1)
+        assert (await pool.call(str(running.address), request(RequestCode.UPDATE_CONSUMER_OFFSET, header), CALL_MS)).code == 0
+        with trio.fail_after(10):
+            while not await path.exists():
+                await trio.lowlevel.checkpoint()
+        assert msgspec.json.decode(await path.read_bytes())["offsetTable"] == {"T@g": {"0": 1}}
+
+
+# --- start and stop ---------------------------------------------------------------------------------------------------
+
+
+async def test_services_start_in_order_and_stop_in_reverse(tmp_path: Path) -> None:
+    """`started` comes when everything runs, `stopping` first of all."""
+    plugin = Plugin()
+    async with running_broker(tmp_path, extra=[("plugin", plugin)]):
+        assert plugin.log == ["first runs", "second runs", "started"]
+    assert plugin.log[3:] == ["stopping", "second stops", "first stops"]
+
+
+async def test_a_service_that_fails_to_stop_does_not_keep_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, and the broker stops as ever."""
+    plugin = Plugin(stop_error=ValueError("boom"))
+    async with running_broker(tmp_path, extra=[("plugin", plugin)]):
+        pass
+    assert plugin.log[-2:] == ["second stops", "first stops"]
+    assert caplog.text.count("failed to stop cleanly") == 2
+
+
+async def test_disabled_services_do_not_run(tmp_path: Path) -> None:
+    """By name."""
+    plugin = Plugin()
+    async with running_broker(tmp_path, extra=[("plugin", plugin)], disabledServices=("second",)):
+        assert plugin.log == ["first runs", "started"]
+
+
+async def test_a_stop_answers_what_is_in_flight(tmp_path: Path) -> None:
+    """The connection is kept until the answer is out, then closed; nobody new gets in meanwhile."""
+    plugin = Plugin()
+    got: list[Command] = []
+
+    async def wait(pool: ConnectionPool, running: RunningBroker) -> None:
+        got.append(await pool.call(str(running.address), request(HOLD_CODE), CALL_MS))
+
+    async with ConnectionPool() as pool, trio.open_nursery() as nursery:
+        async with running_broker(tmp_path, extra=[("plugin", plugin)]) as running:
+            nursery.start_soon(wait, pool, running)
+            await until(lambda: plugin.waiting == 1)
+            running.stop.set()
+            await until(lambda: "first stops" in plugin.log)
+            with pytest.raises(OSError, match="connect"):
+                await trio.open_tcp_stream(running.address.host, running.address.port)
+            plugin.gate.set()
+        await until(lambda: len(got) == 1)
+        assert (got[0].code, got[0].remark) == (0, "done")
+        await until(lambda: not pool.addresses())
+
+
+@pytest.mark.row("S026", "S056", "S226", "S230")
+async def test_a_restart_sees_everything(tmp_path: Path) -> None:
+    """Messages, topics, groups, consumer offsets and parked messages are there again after a graceful stop."""
+    async with running_broker(tmp_path, store="mmap") as running, ConnectionPool() as pool:
+        address = str(running.address)
+        for number in range(20):
+            assert (await pool.call(address, send(body=b"%d" % number, properties="KEYS\x01k\x02"), CALL_MS)).code == 0
+        assert (await pool.call(address, send(body=b"later", properties="DELAY\x0118\x02"), CALL_MS)).code == 0
+        header = UpdateConsumerOffsetRequestHeader(consumer_group="g", topic="T", queue_id=0, commit_offset=7)
+        assert (await pool.call(address, request(RequestCode.UPDATE_CONSUMER_OFFSET, header), CALL_MS)).code == 0
+        end = running.context.store.statistics().max_physical_offset
+    async with running_broker(tmp_path, store="mmap", autoCreateSubscriptionGroup=False) as running, ConnectionPool() as pool:
+        address = str(running.address)
+        assert bodies(await pool.call(address, pull(7), CALL_MS)) == [b"%d" % number for number in range(7, 20)]
+        query = QueryConsumerOffsetRequestHeader(consumer_group="g", topic="T", queue_id=0)
+        assert (await pool.call(address, request(RequestCode.QUERY_CONSUMER_OFFSET, query), CALL_MS)).fields() == {"offset": "7"}
+        store = running.context.store
+        assert store.statistics().max_physical_offset == end
+        assert store.max_offset("SCHEDULE_TOPIC_XXXX", 17) == 1
+        got = await pool.call(address, send(body=b"next"), CALL_MS)
+        assert got.header(SendMessageResponseHeader).queue_offset == 20
+
+
+async def test_sends_during_a_stop_are_stored_or_not_answered(tmp_path: Path) -> None:
+    """Whatever was acknowledged while the broker was told to stop is there after a restart."""
+    acknowledged: list[bytes] = []
+    async with ConnectionPool() as pool, trio.open_nursery() as nursery:
+
+        async def producer(address: str, name: int) -> None:
+            number = 0
+            while True:
+                body = b"%d-%d" % (name, number)
+                if (await pool.call(address, send(body=body), CALL_MS)).code:
+                    return
+                acknowledged.append(body)
+                number += 1
+
+        async def producing(address: str, name: int) -> None:
+            try:
+                await producer(address, name)
+            except Exception as error:  # noqa: BLE001 - the stop ends it
+                assert "127.0.0.1" in str(error)
+
+        async with running_broker(tmp_path, store="mmap") as running:
+            for name in range(4):
+                nursery.start_soon(producing, str(running.address), name)
+            with trio.fail_after(10):
+                while len(acknowledged) < 100:
+                    await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    async with running_broker(tmp_path, store="mmap") as running:
+        store = running.context.store
+        units = store.read_units("T", 0, 0, 100_000)
+        stored = {record.unpack(found).body for unit in units if (found := store.read_record(unit.physical_offset)) is not None}
+    assert len(acknowledged) >= 100
+    assert set(acknowledged) <= stored
+
+
+async def test_a_taken_port_stops_the_start(tmp_path: Path) -> None:
+    """ConfigError that names the address and what to do; the fast port counts too."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for listen in (port, port + 2):
+            with pytest.RaisesGroup(pytest.RaisesExc(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: .*choose another port")):
+                async with running_broker(tmp_path, listenPort=listen):
+                    pass
+
+
+@pytest.mark.parametrize("name", ["topics.json", "subscriptionGroup.json", "consumerOffset.json"])
+async def test_a_broken_table_stops_the_start(tmp_path: Path, name: str) -> None:
+    """Rather than lose topics, groups or progress; afterwards the port and the store are free again."""
+    await trio.Path(tmp_path / "config").mkdir()
+    path = trio.Path(tmp_path / "config" / name)
+    await path.write_bytes(b"{half")
+    with pytest.RaisesGroup(pytest.RaisesExc(ConfigError, match=name)):
+        async with running_broker(tmp_path, store="mmap"):
+            pass
+    await path.unlink()
+    async with running_broker(tmp_path, store="mmap"):
+        pass
+
+
+async def test_a_stopped_broker_leaves_nothing_behind(tmp_path: Path) -> None:
+    """No task and no thread of its own."""
+    tasks, threads = trio.lowlevel.current_statistics().tasks_living, set(threading.enumerate())
+    async with running_broker(tmp_path, store="mmap") as running, ConnectionPool() as pool:
+        await pool.call(str(running.address), send(), CALL_MS)
+    await until(lambda: trio.lowlevel.current_statistics().tasks_living == tasks)
+    left = set(threading.enumerate()) - threads
+    assert all(thread.daemon for thread in left)

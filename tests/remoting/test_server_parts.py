@@ -1,0 +1,53 @@
+"""The life of a connection at a server, from the first byte to the last (behaviour sheet, F)."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from rmqkit.abc import Outcome, Peer
+from rmqkit.errors import ConnectFailed, RequestTimeout
+from rmqkit.protocol.codes import ResponseCode
+from rmqkit.protocol.command import Command, answer, request
+from rmqkit.protocol.frame import encode
+from rmqkit.remoting.serve import error_answer
+from tests.remoting.wire import PATIENCE_S, Handler, served
+
+ECHO = 1
+
+
+@pytest.mark.row("S314")
+async def test_a_connection_is_known_served_and_forgotten() -> None:
+    """Known with its address from the connect on; bytes become requests, the processor's answers become bytes; forgotten and told of at its end."""
+    seen: list[Peer] = []
+
+    def echo(command: Command, peer: Peer) -> Outcome:
+        seen.append(peer)
+        return answer(command, body=command.body)
+
+    async with served({ECHO: Handler(echo)}) as there:
+        async with there.client() as client:
+            host, port = client.stream.socket.getsockname()
+            frame = encode(request(ECHO, opaque=5, body=b"body"))
+            await client.stream.send_all(frame[:7])
+            await client.stream.send_all(frame[7:] + frame)
+            for _ in range(2):
+                got = await client.receive()
+                assert (got.code, got.opaque, got.body, got.is_response) == (0, 5, b"body", True)
+            (peer,) = there.server.peers
+            assert seen == [peer, peer]
+            assert peer.remote_text == f"{host}:{port}"
+            assert there.closed == []
+        with trio.fail_after(PATIENCE_S):
+            while there.server.peers:
+                await trio.lowlevel.checkpoint()
+        assert there.closed == [peer]
+        assert peer.closed
+
+
+@pytest.mark.parametrize("error", [ConnectFailed("10.0.0.1:1", "refused"), RequestTimeout("10.0.0.1:1", 5)])
+def test_a_clients_own_codes_do_not_travel(error: ConnectFailed | RequestTimeout) -> None:
+    """A processor that could not reach somebody else answers SYSTEM_ERROR: 10001 and 10002 mean nothing to the peer."""
+    response = error_answer(request(ECHO), error)
+    assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, str(error))
