@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import Enum, IntEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import anyio.abc
@@ -80,17 +81,37 @@ class QueueUnit(NamedTuple):
 
 
 class ReadLimits(NamedTuple):
-    """Caps of one read. The first message is always accepted whatever its size (store-format sheet, section 8.2)."""
+    """Caps of one read. The first message is always accepted whatever its size (store-format sheet, section 8.2).
+
+    Records further than `memory_bytes` from the end of the log count as being on disk: for them the `disk` caps hold besides the others.
+    With `wait` false a read touches nothing that is not in memory: see `ReadResult.cold`.
+    """
 
     max_messages: int = 32
     max_bytes: int = 262_144
     max_scanned_units: int = 800
+    max_disk_messages: int = 8
+    max_disk_bytes: int = 65_536
+    memory_bytes: int = 1 << 62
+    wait: bool = True
+
+
+class FileRange(NamedTuple):
+    """Bytes [start, stop) of a file of a store."""
+
+    path: Path
+    start: int
+    stop: int
 
 
 @define(slots=True)
 class ReadResult:
     """Answer of `MessageStore.read`. `slices` hold `message_count` whole records, `total_bytes` together; neighbours in the log share a slice.
-    They stay valid until the next call that removes data."""
+    They stay valid as long as somebody holds them, also when their part of the log is removed.
+
+    `cold` names what is not in memory, when the read was told not to wait for the device. To use the slices would wait, and the read may have
+    stopped early: `await store.warm(result)`, then read again.
+    """
 
     status: ReadStatus
     next_offset: int
@@ -99,6 +120,23 @@ class ReadResult:
     slices: list[Buffer]
     message_count: int = 0
     total_bytes: int = 0
+    cold: Sequence[FileRange] = ()
+
+
+class LogPart(NamedTuple):
+    """A stretch [start, end) of the log that can be removed by itself (a file), last written at `modified_ms`. Offsets are physical."""
+
+    start: int
+    end: int
+    modified_ms: int
+
+
+class Trimmed(NamedTuple):
+    """What `MessageStore.trim` did: where the log begins now (physical offset), and what was given back to the disk."""
+
+    log_start: int
+    removed_bytes: int = 0
+    removed_files: int = 0
 
 
 class KeyMatches(NamedTuple):
@@ -174,6 +212,13 @@ class MessageStore(ABC):
     ) -> ReadResult:
         """Records of a queue from queue `offset` on (store-format sheet, section 8.1 for statuses and next offsets)."""
 
+    async def warm(self, result: ReadResult) -> None:
+        """Bring what a read found cold into memory, off the loop; few at a time, so that readers of old data do not keep flushes waiting.
+
+        What is gone, or cannot be read, is left as it is: the next read says so. Stores without files have nothing to do.
+        """
+        await trio.lowlevel.checkpoint()
+
     @abstractmethod
     def read_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueUnit]:
         """Up to `count` consume-queue entries from queue `offset` on; empty when there are none. Does not touch the records."""
@@ -209,6 +254,33 @@ class MessageStore(ABC):
     @abstractmethod
     def delete_topic(self, topic: str) -> None:
         """Forget the queues of a topic; its records go when the log is trimmed. Unknown topics are ignored."""
+
+    @abstractmethod
+    def delete_queue(self, topic: str, queue_id: int) -> None:
+        """Forget one queue, likewise. The next message for it gets queue offset 0."""
+
+    # Clean-up.
+
+    @property
+    def disk_paths(self) -> Sequence[Path]:
+        """Directories whose file systems the store fills, the log's first; empty for a store without files."""
+        return ()
+
+    @abstractmethod
+    def refuse_writes(self, reason: str | None) -> None:
+        """From now on refuse appends with this reason (StoreNotWritable), or take them again. Reads go on."""
+
+    @abstractmethod
+    async def log_parts(self) -> list[LogPart]:
+        """The parts of the log that `trim` can remove, oldest first; not the one being written, nor what is not on the device yet."""
+
+    @abstractmethod
+    async def trim(self, before_offset: int) -> Trimmed:
+        """Remove the parts of the log that end at or before a physical offset; then the parts of queues and index that are about them alone, and
+        move the queues' minimum offsets. Works in a thread; slices that were read stay valid.
+
+        Raises StoreError when a file cannot be deleted; it is tried again at the next call. Cancelled: the thread finishes what it began.
+        """
 
     @abstractmethod
     def read_log(self, offset: int, max_bytes: int) -> Buffer:

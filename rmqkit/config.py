@@ -54,6 +54,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     short_polling_time_mills: int = 1000
     max_transfer_bytes_on_message_in_memory: int = 262_144
     max_transfer_count_on_message_in_memory: int = 32
+    max_transfer_bytes_on_message_in_disk: int = 65_536
+    max_transfer_count_on_message_in_disk: int = 8
+    access_message_in_memory_max_ratio: int = 40
     max_filter_message_size: int = 16_000
     # Timers.
     flush_consumer_offset_interval: int = 5_000
@@ -77,6 +80,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     flush_commit_log_least_pages: int = 4
     flush_commit_log_thorough_interval: int = 10_000
     sync_flush_timeout: int = 5_000
+    # Clean-up.
+    file_reserved_time: int = 72
+    delete_when: str = "04"
+    disk_max_used_space_ratio: int = 75
+    disk_space_clean_forcibly_ratio: int = 85
+    disk_space_warning_level_ratio: int = 90
+    clean_file_forcibly_enable: bool = True
+    clean_resource_interval: int = 10_000
+    delete_commit_log_files_interval: int = 100
+    delete_file_batch_max: int = 10
     # Name server.
     scan_not_active_broker_interval: int = 5_000
     kv_config_path: str = ""

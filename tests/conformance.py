@@ -43,7 +43,7 @@ def marked() -> dict[str, list[str]]:
 
 def _marks(tree: ast.Module) -> Iterator[tuple[str, str]]:
     for node in tree.body:
-        if isinstance(node, ast.Assign):
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             yield from ((row, "") for row in _ids(node.value))
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield from ((row, f"::{node.name}") for decorator in node.decorator_list for row in _ids(decorator))

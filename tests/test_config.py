@@ -53,6 +53,7 @@ def test_precedence(tmp_path: Path) -> None:
     assert load(file, environ={}).listen_port == 1001
 
 
+@pytest.mark.row("S012")
 def test_both_file_formats_say_the_same(tmp_path: Path) -> None:
     """A broker.conf and a TOML file with the same settings give the same configuration."""
     conf = "brokerClusterName = C1\nbrokerName=b-1\nautoCreateTopicEnable=false\nlistenPort: 10920\ndisabledPlugins=a, b;c\n"

@@ -11,7 +11,7 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_a_mark_counts_wherever_it_stands() -> None:
-    """Marks on functions, classes and their methods, and in a module's pytestmark."""
+    """Marks on functions, classes and their methods, in a module's pytestmark and in its tables of cases."""
     import ast
 
     source = """
@@ -21,5 +21,12 @@ async def test_a(): pass
 class TestB:
     @pytest.mark.row("S004")
     def test_c(self): pass
+CASES: Mapping[str, Any] = {"case": pytest.mark.row("S005")}
 """
-    assert sorted(conformance._marks(ast.parse(source))) == [("S001", ""), ("S002", "::test_a"), ("S003", "::test_a"), ("S004", "::test_c")]
+    assert sorted(conformance._marks(ast.parse(source))) == [
+        ("S001", ""),
+        ("S002", "::test_a"),
+        ("S003", "::test_a"),
+        ("S004", "::test_c"),
+        ("S005", ""),
+    ]

@@ -140,9 +140,18 @@ def decode_header(header: bytes, codec: int) -> Command:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return _decode_loose(header)
         language = head.language
-        if language not in LANGUAGE_CODES:
-            language = None
-        return Command(head.code, head.flag, head.opaque, language, head.version, head.remark, None, b"", _JSON, head.extFields)
+        return Command(
+            head.code,
+            head.flag,
+            head.opaque,
+            language if language in LANGUAGE_CODES else None,
+            head.version,
+            head.remark,
+            None,
+            b"",
+            _JSON,
+            head.extFields,
+        )
     if codec == _BINARY:
         return _decode_binary(header)
     raise ProtocolError(f"unknown header serialisation {codec}")

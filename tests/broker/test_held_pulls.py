@@ -54,6 +54,7 @@ def test_a_message_wakes_the_pulls_behind_it() -> None:
     assert not waiting.held.holding
 
 
+@pytest.mark.row("S090")
 def test_queues_are_apart() -> None:
     """Neither another queue of the topic nor the same queue of another topic wakes a pull."""
     waiting = Waiting()
@@ -76,7 +77,7 @@ def test_a_message_wakes_only_pulls_whose_filter_lets_its_tags_pass() -> None:
     assert len(waiting.held) == 1
 
 
-@pytest.mark.row("S047")
+@pytest.mark.row("S047", "S090")
 def test_a_recheck_wakes_all_that_are_behind() -> None:
     """The safety net looks at offsets only: filters are asked by the read that follows."""
     waiting = Waiting()

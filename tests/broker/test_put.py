@@ -213,6 +213,7 @@ async def test_a_store_that_breaks_its_contract_is_an_answer(bench: Bench, caplo
     assert len(caplog.records) == 1
 
 
+@pytest.mark.row("S330")
 async def test_dispatchers_see_what_was_stored(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """In order, with its place; one that raises is logged and takes nothing from the next."""
     first, second = Collect(ValueError("boom")), Collect()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rmqkit.broker.queue_locks import LOCK_LIFE_MS, QueueLocks
 from rmqkit.model.queue import MessageQueue
 
@@ -32,6 +34,7 @@ def test_a_renewed_lock_lives_on() -> None:
     assert locks.lock("g", [Q0], "c2", 2 * LOCK_LIFE_MS + 1) == [Q0]
 
 
+@pytest.mark.row("S213")
 def test_a_lock_expires_after_sixty_seconds() -> None:
     """At 60 s a lock still holds, a millisecond later it is anyone's."""
     assert LOCK_LIFE_MS == 60_000

@@ -1,10 +1,11 @@
-"""A whole broker: what it starts in which order, what it does by the clock, what it brings back after a stop (behaviour sheet, C1)."""
+"""What a broker starts and stops in which order, and what it does by the clock (behaviour sheet, C1)."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from mmap import mmap
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,7 +15,7 @@ import trio
 import trio.testing
 
 from rmqkit import hookimpl, plugins
-from rmqkit.abc import Address, Clock, FlushPolicy, ServerStream, Service, StoreFactory, Transport
+from rmqkit.abc import Address, Buffer, Clock, FlushPolicy, ServerStream, Service, StoreFactory, Transport
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.held_pulls import HeldPulls
 from rmqkit.broker.offsets import OffsetTable
@@ -25,12 +26,15 @@ from rmqkit.model.subscription import ConsumerData
 from rmqkit.model.topic import TopicConfig
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import request
+from rmqkit.protocol.headers import PullMessageRequestHeader
+from rmqkit.protocol.record import unpack_all
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.remoting.serve import RequestServer
 from rmqkit.testing.broker import running_broker, test_config
 from rmqkit.testing.peer import FakePeer
-from rmqkit.testing.store import bodies, message
+from rmqkit.testing.store import message
 from rmqkit_store_memory.store import MemoryStore
+from rmqkit_transport_tcp.tcp import TcpServerStream
 from tests.broker.kit import client
 
 
@@ -168,19 +172,6 @@ async def test_the_order_of_start_and_stop(tmp_path: Path, monkeypatch: pytest.M
     assert events[len(started) :] == ["service stops", "server stops", "server stops", "store closes", "outgoing closes"]
 
 
-@pytest.mark.row("S018", "S028")
-async def test_there_are_two_servers(tmp_path: Path) -> None:
-    """The fast one listens two ports below the normal one (10909 and 10911), and both answer."""
-    async with quiet_broker(tmp_path) as running:
-        assert running.fast_address is not None
-        assert (running.address.port, running.fast_address.port) == (10_911, 10_909)
-    async with running_broker(tmp_path) as running, ConnectionPool() as pool:
-        assert running.fast_address is not None
-        assert running.fast_address.port == running.address.port - 2
-        for address in (running.address, running.fast_address):
-            assert (await pool.call(str(address), request(RequestCode.GET_BROKER_RUNTIME_INFO), 10_000)).code == 0
-
-
 # --- timers -----------------------------------------------------------------------------------------------------------
 
 
@@ -251,25 +242,27 @@ async def test_clients_that_fell_silent_are_found_by_a_scan_every_ten_seconds(
         assert clients.producers == {}
 
 
-# --- after a restart --------------------------------------------------------------------------------------------------
+# --- answers ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("S014", "S016", "S026", "S074")
-async def test_tables_and_messages_are_there_after_a_restart(tmp_path: Path) -> None:
-    """Topics, groups, consumer offsets and the stored messages are loaded before anybody is served."""
-    async with running_broker(tmp_path, store="mmap") as running:
-        broker = running.context
-        broker.topics.put(TopicConfig(topic_name="Kept", read_queue_nums=3, write_queue_nums=2))
-        assert broker.groups.get("readers") is not None
-        broker.put.put_one(message("Kept", 1, b"one"))
-        broker.put.put_one(message("Kept", 1, b"two"))
-        broker.offsets.commit("readers", "Kept", 1, 1)
-    async with running_broker(tmp_path, store="mmap") as running:
-        broker = running.context
-        kept = broker.topics.get("Kept")
-        assert kept is not None
-        assert (kept.read_queue_nums, kept.write_queue_nums) == (3, 2)
-        assert "readers" in broker.groups.configs
-        assert broker.offsets.get("readers", "Kept", 1) == 1
-        assert bodies(broker.store, "Kept", 1) == [b"one", b"two"]
-        assert broker.put.put_one(message("Kept", 1, b"three")).queue_offset == 2
+@pytest.mark.row("S118")
+async def test_messages_go_out_from_the_log_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a pull finds is a view of the mapped file: large ones are sent from there, small ones are copied once into one piece."""
+    sent: list[list[int]] = []
+    send_parts = TcpServerStream.send_parts
+
+    async def noting(stream: TcpServerStream, parts: Sequence[Buffer]) -> None:
+        sent.append([len(part) for part in parts if isinstance(part, memoryview) and isinstance(part.obj, mmap)])
+        await send_parts(stream, parts)
+
+    monkeypatch.setattr(TcpServerStream, "send_parts", noting)
+    async with running_broker(tmp_path, store="mmap") as running, ConnectionPool() as pool:
+        running.context.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
+        for queue_id, body in enumerate((b"s" * 100, b"l" * 1_000_000)):
+            at = running.context.put.put_one(message("T", queue_id, body))
+            header = PullMessageRequestHeader(
+                consumer_group="g", topic="T", queue_id=queue_id, queue_offset=0, sys_flag=4, subscription="*", max_msg_nums=32
+            )
+            answer = await pool.call(str(running.address), request(RequestCode.PULL_MESSAGE, header), 10_000)
+            assert [found.body for found in unpack_all(answer.body)] == [body]
+            assert sent[-1] == [at.size_bytes]

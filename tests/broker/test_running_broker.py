@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from rmqkit.broker import run
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.run import RunningBroker
 from rmqkit.config import Config
-from rmqkit.errors import ConfigError
+from rmqkit.errors import ConfigError, ConnectFailed, ConnectionLost
 from rmqkit.hookspecs import Register, RegisterProcessor
 from rmqkit.model.subscription import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from rmqkit.protocol import loose_json, record
@@ -358,7 +359,7 @@ async def test_a_stop_answers_what_is_in_flight(tmp_path: Path) -> None:
         await until(lambda: not pool.addresses())
 
 
-@pytest.mark.row("S026", "S056", "S226", "S230")
+@pytest.mark.row("S014", "S026", "S056", "S074", "S226", "S230")
 async def test_a_restart_sees_everything(tmp_path: Path) -> None:
     """Messages, topics, groups, consumer offsets and parked messages are there again after a graceful stop."""
     async with running_broker(tmp_path, store="mmap") as running, ConnectionPool() as pool:
@@ -396,10 +397,9 @@ async def test_sends_during_a_stop_are_stored_or_not_answered(tmp_path: Path) ->
                 number += 1
 
         async def producing(address: str, name: int) -> None:
-            try:
+            # The stop ends it.
+            with contextlib.suppress(ConnectionLost, ConnectFailed):
                 await producer(address, name)
-            except Exception as error:  # noqa: BLE001 - the stop ends it
-                assert "127.0.0.1" in str(error)
 
         async with running_broker(tmp_path, store="mmap") as running:
             for name in range(4):

@@ -57,7 +57,7 @@ def test_built_in_topics_follow_the_settings(tmp_path: Path) -> None:
     assert (table.configs["c"].perm, table.configs["b"].perm) == (PERM_INHERIT, PERM_INHERIT)
 
 
-@pytest.mark.row("S057", "S227")
+@pytest.mark.row("S016", "S057", "S227")
 def test_a_topic_survives_a_restart(tmp_path: Path) -> None:
     """A change is written at once, with the data version."""
     table = loaded(tmp_path)

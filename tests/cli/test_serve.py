@@ -16,6 +16,7 @@ def test_sigterm_stops_a_server_with_exit_code_zero(server: Ready) -> None:
     assert server.stop() == 0
 
 
+@pytest.mark.row("S055", "S074")
 def test_the_data_folder_is_rocketmqs_layout_and_survives_a_restart(start: Start, rmqkit: Run, tmp_path: Path) -> None:
     """--data is storePathRootDir: commitlog/ and the rest right in it, no abort file after a clean stop, messages there after the next start."""
     words = ("serve", "--data", "data", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--set", "mappedFileSizeCommitLog=16777216")
@@ -34,6 +35,7 @@ def test_the_data_folder_is_rocketmqs_layout_and_survives_a_restart(start: Start
     assert second.stop() == 0
 
 
+@pytest.mark.row("S053")
 def test_name_server_and_broker_run_apart(start: Start, rmqkit: Run) -> None:
     """`rmqkit namesrv` and `rmqkit broker` do together what `serve` does; a broker that stops leaves the routes at once."""
     namesrv = start("namesrv", "--listen", "127.0.0.1:0")

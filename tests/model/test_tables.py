@@ -44,6 +44,7 @@ def test_data_version() -> None:
     assert loose_json.decode(b'{"counter":3,"timestamp":9}', DataVersion) == DataVersion(counter=3, timestamp=9)
 
 
+@pytest.mark.row("S138")
 def test_queue() -> None:
     """Queues sort by topic, broker and number, serve as keys, and print in Java's form for consistent hashing."""
     queues = [MessageQueue("T", "b", 10), MessageQueue("T", "b", 9), MessageQueue("T", "a", 11), MessageQueue("S", "z", 99)]
@@ -54,6 +55,7 @@ def test_queue() -> None:
     assert members(queues[0]) == {"topic": "T", "brokerName": "b", "queueId": 10}
 
 
+@pytest.mark.row("S229")
 def test_topic_config() -> None:
     """A topic's members, defaults and permission bits."""
     assert members(TopicConfig(topic_name="T")) == {

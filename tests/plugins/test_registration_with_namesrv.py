@@ -35,7 +35,7 @@ class Topics:
         return TopicConfigTable(topic_config_table={"T": TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4)})
 
 
-@pytest.mark.row("S298", "S325")
+@pytest.mark.row("S071", "S298", "S325")
 async def test_from_the_broker_over_the_name_server_to_a_client() -> None:
     """The broker connects and registers with two name servers; a client finds its topic at both, and no longer once the broker has left."""
     registry = plugins.load(Config(), extra=PLUGINS, entry_points=False)

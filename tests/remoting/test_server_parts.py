@@ -46,6 +46,29 @@ async def test_a_connection_is_known_served_and_forgotten() -> None:
         assert peer.closed
 
 
+@pytest.mark.row("S315")
+@pytest.mark.parametrize("end", ["closed", "reset", "garbage"])
+async def test_however_a_connection_ends_it_is_told_once(end: str) -> None:
+    """By a close, by a reset, by bytes that are no frame: the connection is known before and forgotten behind it; others stay."""
+    async with served({ECHO: Handler(lambda command, peer: answer(command))}) as there, there.client() as other, there.client() as client:
+        await other.ask(request(ECHO, opaque=1))
+        (stays,) = there.server.peers
+        await client.ask(request(ECHO, opaque=1))
+        (goes,) = there.server.peers - {stays}
+        if end == "closed":
+            await client.stream.aclose()
+        elif end == "reset":
+            client.reset()
+        else:
+            await client.stream.send_all(b"GET / HTTP/1.1\r\n\r\n")
+        with trio.fail_after(PATIENCE_S):
+            while goes in there.server.peers:
+                await trio.lowlevel.checkpoint()
+        assert there.closed == [goes]
+        assert (goes.closed, stays.closed) == (True, False)
+        assert (await other.ask(request(ECHO, opaque=2))).opaque == 2
+
+
 @pytest.mark.parametrize("error", [ConnectFailed("10.0.0.1:1", "refused"), RequestTimeout("10.0.0.1:1", 5)])
 def test_a_clients_own_codes_do_not_travel(error: ConnectFailed | RequestTimeout) -> None:
     """A processor that could not reach somebody else answers SYSTEM_ERROR: 10001 and 10002 mean nothing to the peer."""

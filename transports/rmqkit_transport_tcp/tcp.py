@@ -32,28 +32,43 @@ _MAX_PARTS = 512
 
 
 class TcpServerStream(ServerStream):
-    """An accepted socket."""
+    """An accepted socket, non-blocking.
 
-    def __init__(self, sock: trio.socket.SocketType, remote: tuple[str, int]) -> None:
+    Reading waits for readiness first: a request that is not there yet then costs no failing system call. Writing tries at once and is a
+    checkpoint only when it has to wait; whoever writes in a loop reads in between.
+    """
+
+    def __init__(self, sock: socket.socket, remote: tuple[str, int]) -> None:
+        sock.setblocking(False)
         self._socket = sock
         self.remote = remote
         self.local = sock.getsockname()[:2]
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        try:
-            return await self._socket.recv(max_bytes or 65_536)
-        except OSError as error:
-            raise _translated(error) from error
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                return self._socket.recv(max_bytes or 65_536)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise _translated(error) from error
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        try:
-            sent = await self._socket.send(data)
-            if sent < len(data):
-                view = memoryview(data)
-                while sent < len(view):
-                    sent += await self._socket.send(view[sent:])
-        except OSError as error:
-            raise _translated(error) from error
+        sent = await self._some(data)
+        if sent < len(data):
+            view = memoryview(data)
+            while sent < len(view):
+                sent += await self._some(view[sent:])
+
+    async def _some(self, data: Buffer | bytearray) -> int:
+        while True:
+            try:
+                return self._socket.send(data)
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._socket)
+            except OSError as error:
+                raise _translated(error) from error
 
     async def send_parts(self, parts: Sequence[Buffer]) -> None:
         if sum(map(len, parts)) <= _JOIN_BYTES:
@@ -63,24 +78,29 @@ class TcpServerStream(ServerStream):
             await self._send_vector([memoryview(part) for part in parts[start : start + _MAX_PARTS] if len(part)])
 
     async def _send_vector(self, views: list[memoryview]) -> None:
-        try:
-            while views:
-                sent = await self._socket.sendmsg(views)
-                whole = 0
-                while whole < len(views) and sent >= len(views[whole]):
-                    sent -= len(views[whole])
-                    whole += 1
-                del views[:whole]
-                if sent:
-                    views[0] = views[0][sent:]
-        except OSError as error:
-            raise _translated(error) from error
+        while views:
+            try:
+                sent = self._socket.sendmsg(views)
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._socket)
+                continue
+            except OSError as error:
+                raise _translated(error) from error
+            whole = 0
+            while whole < len(views) and sent >= len(views[whole]):
+                sent -= len(views[whole])
+                whole += 1
+            del views[:whole]
+            if sent:
+                views[0] = views[0][sent:]
 
     async def wait_send_all_might_not_block(self) -> None:
         await trio.lowlevel.wait_writable(self._socket)
 
     async def aclose(self) -> None:
-        self._socket.close()
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
         await trio.lowlevel.checkpoint()
 
 
@@ -110,7 +130,7 @@ class TcpListener(trio.abc.Listener[ServerStream]):
                 # The peer is gone already; some systems say so here.
                 sock.close()
                 continue
-            return TcpServerStream(sock, remote[:2])
+            return TcpServerStream(socket.socket(fileno=sock.detach()), remote[:2])
 
     async def aclose(self) -> None:
         self.socket.close()

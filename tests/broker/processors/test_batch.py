@@ -31,7 +31,7 @@ def items(*bodies: bytes, properties: bytes = TEXT) -> bytes:
     return batch.encode(BatchItem(number, body, properties) for number, body in enumerate(bodies))
 
 
-@pytest.mark.row("S100", "S097")
+@pytest.mark.row("S097", "S100", "S329")
 async def test_a_batch_is_stored_in_one_queue_in_order(desk: Desk) -> None:
     """The answer joins the ids by commas and gives the queue offset of the first; the messages' own properties are untouched."""
     await desk.sent(queue_id=2)

@@ -154,7 +154,7 @@ def test_a_registration_without_fields(desk: Desk) -> None:
     assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
-@pytest.mark.row("S303", "S304")
+@pytest.mark.row("S296", "S303", "S304")
 def test_registration_heartbeat_and_version_query_keep_a_broker_alive(desk: Desk) -> None:
     """Each starts the two minutes anew; the version query also says whether the topics differ."""
     who: dict[str, Any] = {"brokerName": "b-a", "brokerAddr": A, "clusterName": "c", "brokerId": 0}

@@ -191,7 +191,7 @@ async def test_a_closed_connection_unregisters_its_broker(transport: MemoryTrans
         assert b"b-a" not in answer.body
 
 
-@pytest.mark.row("S302", "S304")
+@pytest.mark.row("S296", "S302", "S304")
 async def test_a_silent_broker_is_removed_and_its_connection_closed(
     transport: MemoryTransport, autojump_clock: trio.testing.MockClock
 ) -> None:
