@@ -598,7 +598,12 @@ class ConsumeMessageHook:
 
 
 class PutMessageHook(ABC):
-    """Last word before the append, also for messages the broker writes by itself: may rewrite the destination, or refuse by RequestRefused."""
+    """Last word before the append, also for messages the broker writes by itself: may rewrite the destination, or refuse by RequestRefused.
+
+    `wants` names properties: a message with none of them is not shown to the hook, which then costs the others next to nothing.
+    """
+
+    wants: frozenset[str] | None = None
 
     @abstractmethod
     def before_put(self, message: PutMessage) -> None: ...

@@ -16,6 +16,8 @@ class ParkDelayed(PutMessageHook):
     """Topic becomes SCHEDULE_TOPIC_XXXX, queue the level less one; the real ones go into REAL_TOPIC and REAL_QID. The putter gives the consume-queue
     entry its time of delivery, because only it knows the time of the append."""
 
+    wants = frozenset({props.DELAY})
+
     def __init__(self, levels: Sequence[int]) -> None:
         self._last_level = len(levels)
 

@@ -54,8 +54,9 @@ class Putter:
         """Store messages that have nothing to do with each other: each is stored or refused by itself. Order is kept. Never raises."""
         refused: dict[int, RequestRefused] = {}
         for hook in self._hooks:
+            wants = hook.wants
             for at, message in enumerate(messages):
-                if at not in refused:
+                if at not in refused and not (wants and wants.isdisjoint(message.properties)):
                     try:
                         _ask(hook, message)
                     except RequestRefused as refusal:
@@ -68,8 +69,10 @@ class Putter:
     def put_together(self, messages: Sequence[PutMessage]) -> list[Appended]:
         """Store all or none (a batch request). Raises RequestRefused."""
         for hook in self._hooks:
+            wants = hook.wants
             for message in messages:
-                _ask(hook, message)
+                if not (wants and wants.isdisjoint(message.properties)):
+                    _ask(hook, message)
         return self._append(messages)
 
     def put_one(self, message: PutMessage) -> Appended:

@@ -210,42 +210,47 @@ class SendProcessor(BatchProcessor):
         )
         destination.check_queue(topic, header.queue_id)
         destination.refuse_unsupported(self._broker, outer)
+        queue_id = header.queue_id if header.queue_id >= 0 else randrange(max(topic.write_queue_nums, 1))
         try:
             items = batch.decode(request.body)
             if not items:
                 raise DecodeError("it holds no message")
-            messages = [self._batch_message(header, topic.topic_name, item, peer) for item in items]
+            messages = self._batch_messages(header, topic.topic_name, queue_id, outer.get(props.WAIT) != "false", items, peer)
         except (DecodeError, UnicodeDecodeError) as error:
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}") from error
-        queue_id = header.queue_id if header.queue_id >= 0 else randrange(max(topic.write_queue_nums, 1))
-        wait = outer.get(props.WAIT) != "false"
-        for message in messages:
-            message.queue_id = queue_id
-            message.wait = wait
         return _Prepared(request, messages, outer.get(props.UNIQ_KEY, ""), context)
 
-    def _batch_message(self, header: Header, topic: str, item: batch.BatchItem, peer: Peer) -> PutMessage:
-        """One message of a batch; the broker adds nothing to its properties (store-format sheet, section 2.7)."""
-        if not item.body:
-            raise DecodeError("one of its messages has no body")
-        properties = props.decode(item.properties.decode())
-        destination.refuse_unsupported(self._broker, properties)
-        if props.DELAY in properties:
-            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "delayed messages may not travel in a batch")
-        born_host = peer.remote_host
-        return PutMessage(
-            topic=topic,
-            queue_id=0,
-            body=item.body,
-            properties=properties,
-            properties_bytes=item.properties,
-            flag=item.flag,
-            sys_flag=header.sys_flag & ~_OUR_BITS | self._v6_bit | (BORN_HOST_V6 if len(born_host) > 8 else 0),
-            born_timestamp_ms=header.born_timestamp,
-            born_host=born_host,
-            reconsume_times=header.reconsume_times or 0,
-            tags_code=tags_code(properties.get(props.TAGS)),
-        )
+    def _batch_messages(
+        self, header: Header, topic: str, queue_id: int, wait: bool, items: Sequence[batch.BatchItem], peer: Peer
+    ) -> list[PutMessage]:
+        """The messages of a batch; the broker adds nothing to their properties (store-format sheet, section 2.7)."""
+        born_host, born_timestamp_ms, reconsume_times = peer.remote_host, header.born_timestamp, header.reconsume_times or 0
+        sys_flag = header.sys_flag & ~_OUR_BITS | self._v6_bit | (BORN_HOST_V6 if len(born_host) > 8 else 0)
+        messages: list[PutMessage] = []
+        for flag, body, stored in items:
+            if not body:
+                raise DecodeError("one of its messages has no body")
+            properties = props.decode(stored.decode())
+            destination.refuse_unsupported(self._broker, properties)
+            if props.DELAY in properties:
+                raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "delayed messages may not travel in a batch")
+            messages.append(
+                PutMessage(
+                    topic=topic,
+                    queue_id=queue_id,
+                    body=body,
+                    properties=properties,
+                    properties_bytes=stored,
+                    flag=flag,
+                    sys_flag=sys_flag,
+                    born_timestamp_ms=born_timestamp_ms,
+                    born_host=born_host,
+                    reconsume_times=reconsume_times,
+                    tags_code=tags_code(properties.get(props.TAGS)),
+                    wait=wait,
+                )
+            )
+        return messages
 
     # Storing and answering.
 
