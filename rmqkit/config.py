@@ -264,8 +264,10 @@ def _check(config: Config) -> None:
     for key, fault in (("brokerName", topic_fault(config.broker_name)), ("brokerClusterName", group_fault(config.broker_cluster_name))):
         if fault:
             faults.append((key, fault))
-    positive = ("mappedFileSizeConsumeQueue", "maxMessageSize", "maxHashSlotNum", "flushConsumerOffsetInterval")
+    positive = ("mappedFileSizeConsumeQueue", "maxMessageSize", "maxHashSlotNum", "flushConsumerOffsetInterval", "cleanResourceInterval")
     faults += [(key, "must be positive") for key in positive if getattr(config, _KEYS[key]) <= 0]
+    if config.file_reserved_time < 0:
+        faults.append(("fileReservedTime", "must not be negative"))
     if config.max_index_num < 2:
         faults.append(("maxIndexNum", "must be at least 2"))
     if faults:

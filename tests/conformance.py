@@ -14,9 +14,10 @@ ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "conformance.md"
 _HEAD = """# Conformance
 
-What works, and the test that proves it. `make test` runs all but those under `tests/interop`, which `make interop` runs: Apache's Java clients (4.9.8 and 5.3.x) and
-the Go client against rmqkit, and the Python client against Apache's broker. The numbers are those of the project's list of {total} behaviours; {proved} of them have a
-test today. This page is written by `tests/conformance.py` and a test holds it true.
+What works, and the test that proves it. `make test` runs all but those under `tests/interop`, which `make interop` runs: Apache's Java
+clients (4.9.8 and 5.3.x) and the Go client against rmqkit, and the Python client against Apache's broker. The numbers are those of the
+project's list of {total} behaviours; {proved} of them have a test today. This page is written by `tests/conformance.py` and a test holds
+it true.
 
 | row | behaviour | proved by |
 |---|---|---|

@@ -101,7 +101,7 @@ def test_aliases(tmp_path: Path) -> None:
         ("FLUSH_DISK_TYPE", "flushDiskType"),
         ("broker.name", "brokerName"),
         ("brokerNmae", None),
-        ("deleteWhen", None),
+        ("osPageCacheBusyTimeOutMills", None),
     ],
 )
 def test_unknown_keys_warn(key: str, meant: str | None) -> None:

@@ -25,6 +25,8 @@ class GroupTable:
         self._file = JsonFile(directory / "subscriptionGroup.json", SubscriptionGroupTable)
         self._table = SubscriptionGroupTable()
         self._auto_created = 0
+        #: The file is older than the table: a write failed.
+        self._unsaved = False
 
     def load(self) -> None:
         """Raises ConfigError when the file and its `.bak` are broken."""
@@ -57,14 +59,14 @@ class GroupTable:
         fault = names.group_fault(group.group_name)
         if fault:
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, fault)
-        if self.configs.get(group.group_name) == group:
+        if self.configs.get(group.group_name) == group and not self._unsaved:
             return False
         self.configs[group.group_name] = group
         self._changed()
         return True
 
     def delete(self, group: str) -> bool:
-        if self.configs.pop(group, None) is None:
+        if self.configs.pop(group, None) is None and not self._unsaved:
             return False
         self._changed()
         return True
@@ -74,4 +76,6 @@ class GroupTable:
 
     def _changed(self) -> None:
         self._table.data_version.next(self._clock.now_ms())
+        self._unsaved = True
         self._file.save(self._table)
+        self._unsaved = False

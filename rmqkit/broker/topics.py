@@ -29,6 +29,8 @@ class TopicTable:
         self.data_version = DataVersion()
         self.on_change: list[Callable[[], None]] = []
         self._auto_created = 0
+        #: The file is older than the table: a write failed.
+        self._unsaved = False
 
     def load(self) -> None:
         """Read the file and add the topics every broker has. Raises ConfigError when neither the file nor its `.bak` can be read."""
@@ -50,7 +52,7 @@ class TopicTable:
         for count in (topic.read_queue_nums, topic.write_queue_nums):
             if not 0 <= count <= MAX_QUEUES_PER_TOPIC:
                 raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"a topic has 0 to {MAX_QUEUES_PER_TOPIC} queues, not {count}")
-        if self.configs.get(topic.topic_name) == topic:
+        if self.configs.get(topic.topic_name) == topic and not self._unsaved:
             return False
         self.configs[topic.topic_name] = topic
         self._changed()
@@ -58,7 +60,7 @@ class TopicTable:
 
     def delete(self, topic: str) -> bool:
         """False when there was none."""
-        if self.configs.pop(topic, None) is None:
+        if self.configs.pop(topic, None) is None and not self._unsaved:
             return False
         self._changed()
         return True
@@ -106,7 +108,9 @@ class TopicTable:
 
     def _changed(self) -> None:
         self.data_version.next(self._clock.now_ms())
+        self._unsaved = True
         self._file.save(self.table())
+        self._unsaved = False
         for listener in self.on_change:
             listener()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import resource
 import signal
 from argparse import ArgumentParser, Namespace
 from collections.abc import Awaitable, Callable
@@ -81,8 +83,16 @@ Main = Callable[[trio.Event], Awaitable[None]]
 def _run(arguments: Namespace, main: Main) -> int:
     options.start_logging(arguments)
     gc.set_threshold(*_GC_THRESHOLDS)
+    _take_all_files()
     trio.run(_until_signal, main)
     return 0
+
+
+def _take_all_files() -> None:
+    """Raise the soft limit of open files to the hard one, as the JVM does: every connection and many files of a store cost one."""
+    with contextlib.suppress(OSError, ValueError):
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _until_signal(main: Main) -> None:

@@ -17,6 +17,10 @@ from rmqkit.model.sysflag import PERM_READ, PERM_WRITE
 
 log = logging.getLogger(__name__)
 
+#: A topic that a send of this client creates reaches the name servers a little later: a reader waits this long, asking so often.
+NEW_TOPIC_WAIT_S = 2.0
+NEW_TOPIC_POLL_S = 0.02
+
 
 @frozen
 class Route:
@@ -82,14 +86,14 @@ class RouteTable:
         self._locks: dict[str, anyio.Lock] = {}
 
     async def for_reading(self, topic: str) -> Route:
-        """The route of a topic that exists. Raises NoRoute, NameServersUnreachable, BrokerError."""
+        """The route of a topic that exists, or is coming up because this client sends to it. Raises NoRoute, NameServersUnreachable, BrokerError."""
         route = self._routes.get(topic)
         if route is not None and not route.derived:
             return route
         async with self._locks.setdefault(topic, anyio.Lock()):
             route = self._routes.get(topic)
             if route is None or route.derived:
-                route = await self._fetch(topic)
+                route = await self._fetch(topic) or (await self._await_new(topic) if route is not None else None)
         if route is None:
             raise NoRoute(
                 topic, f"no broker has it. Create it with `rmqkit topic create {topic}`; `rmqkit topic route {topic}` shows its state"
@@ -138,6 +142,15 @@ class RouteTable:
         return [
             address for brokers in self._brokers.values() for number, address in brokers.items() if number == MASTER_ID or not masters_only
         ]
+
+    async def _await_new(self, topic: str) -> Route | None:
+        with anyio.move_on_after(NEW_TOPIC_WAIT_S):
+            while True:
+                await anyio.sleep(NEW_TOPIC_POLL_S)
+                route = await self._fetch(topic)
+                if route is not None:
+                    return route
+        return None
 
     async def _fetch(self, topic: str) -> Route | None:
         data = await self._name_servers.route(topic)

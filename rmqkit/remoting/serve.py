@@ -444,6 +444,10 @@ def error_answer(request: Command, error: Exception) -> Command:
         return _failure(request, ResponseCode.SYSTEM_ERROR, f"the body cannot be read: {error}")
     if isinstance(error, RmqError):
         return _failure(request, wire_code(error), str(error))
+    if isinstance(error, OSError):
+        # The disk is full or fails; where in the code it was found says nothing.
+        _log.error("request %s failed: %s", request.code, error)
+        return _failure(request, ResponseCode.SYSTEM_ERROR, f"the system refused: {error.strerror or error}")
     _log.error("request %s failed", request.code, exc_info=error)
     return _failure(request, ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}: {error}")
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import trio
 
-from rmqkit.abc import Boundary, Flushable, FlushPolicy, Level, MessageStore, QueueUnit, ReadLimits, ReadResult, ReadStatus
+from rmqkit.abc import Boundary, Flushable, FlushPolicy, Level, LogPart, MessageStore, QueueUnit, ReadLimits, ReadResult, ReadStatus
 from rmqkit.config import Config, load
 from rmqkit.errors import MessageIllegal, StoreError, StoreInUse, StoreNotWritable
 from rmqkit.limits import MAX_PROPERTIES_BYTES
@@ -29,6 +29,7 @@ from rmqkit.protocol.message_id import pack_host
 from rmqkit.protocol.record import MAGIC_V1, MAGIC_V2, message_size, pack, peek_size_and_magic, unpack, unpack_all
 from rmqkit.testing.clock import FakeClock
 
+Store = TypeVar("Store", bound=MessageStore)
 #: Reads as many as a test stores.
 ALL = ReadLimits(max_messages=100_000, max_bytes=1 << 30, max_scanned_units=100_000)
 #: Settings under which a few messages of 200 bytes fill a segment, and a few keys an index file.
@@ -81,7 +82,7 @@ def message(topic: str = "Orders", queue_id: int = 0, body: bytes = b"body", **f
 
 
 @asynccontextmanager
-async def running(store: MessageStore) -> AsyncIterator[MessageStore]:
+async def running(store: Store) -> AsyncIterator[Store]:
     """The store opened, its background work running; closed at the end."""
     await store.open()
     try:
@@ -293,7 +294,7 @@ class StoreContract:
         """A read stops at its count or byte limit, and gives the first message whatever its size (8.2)."""
         size = store.append([message(body=b"%03d" % number) for number in range(100)])[0].size_bytes
 
-        def taken(**limits: int) -> tuple[int, int]:
+        def taken(**limits: Any) -> tuple[int, int]:
             result = store.read("Orders", 0, 10, ALL._replace(**limits), None, None)
             return len(records(result)), result.next_offset
 
@@ -304,6 +305,24 @@ class StoreContract:
         assert taken(max_messages=0) == (1, 11)
         assert taken(max_messages=20, max_scanned_units=5) == (20, 30)
         assert taken() == (90, 100)
+
+    async def test_limits_of_a_read_from_disk(self, store: MessageStore) -> None:
+        """Records further from the end of the log than fits into memory have caps of their own; the first is always given (8.2)."""
+        size = store.append([message(body=b"%03d" % number) for number in range(100)])[0].size_bytes
+
+        def taken(offset: int, **limits: int) -> int:
+            settings: dict[str, Any] = {"max_disk_messages": 8, "max_disk_bytes": 10 * size, "memory_bytes": 50 * size} | limits
+            return len(records(store.read("Orders", 0, offset, ALL._replace(**settings), None, None)))
+
+        assert taken(0) == taken(41) == 8
+        assert taken(0, max_disk_messages=99) == 10
+        assert taken(0, max_disk_messages=99, max_disk_bytes=10 * size - 1) == 9
+        assert taken(0, max_disk_messages=0, max_disk_bytes=0) == 1
+        # The record at 50 is the first in memory; a read that comes to it before its caps are used up goes on.
+        assert taken(42) == 58
+        assert taken(43, max_messages=20) == 20
+        assert taken(50) == 50
+        assert taken(0, memory_bytes=1 << 40) == 100
 
     async def test_filters(self, store: MessageStore) -> None:
         """The unit filter sees tags codes, the record filter whole records; what they refuse is passed over."""
@@ -509,6 +528,124 @@ class StoreContract:
             assert contents(store)["Orders", 0][2][:5] == before["Orders", 0][2]
             assert bodies(store)[5:] == [b"x" * 1000] * 100
 
+    # --- clean-up ----------------------------------------------------------------------------------------------------
+
+    async def _filled(self, store: MessageStore, count: int = 1_200) -> list[LogPart]:
+        """Fill queues 0 and 1 with messages of which each body names its offset; returns the parts of the log that can go."""
+        for number in range(0, count, 2):
+            batch = [message(queue_id=queue_id, body=b"%d" % (number // 2) * 40, keys=f"k{number + queue_id}") for queue_id in (0, 1)]
+            store.append(batch)
+        await store.settled(store.end_offset, Level.FLUSHED)
+        return await store.log_parts()
+
+    async def test_parts_of_the_log(self, tmp_path: Path, clock: FakeClock) -> None:
+        """They stand side by side from the beginning of the log on; what is being written is in none of them."""
+        async with running(self.make_store(tmp_path / "store", clock, **SMALL)) as store:
+            assert await store.log_parts() == []
+            store.append([message()])
+            assert await store.log_parts() == []
+            parts = await self._filled(store)
+            assert len(parts) >= 2
+            assert parts[0].start == store.statistics().min_physical_offset == 0
+            assert [part.end for part in parts[:-1]] == [part.start for part in parts[1:]]
+            last = store.read_units("Orders", 0, store.max_offset("Orders", 0) - 1, 1)[0]
+            assert parts[-1].end <= last.physical_offset
+            assert all(part.modified_ms > 0 for part in parts)
+
+    async def test_trimming(self, tmp_path: Path, clock: FakeClock) -> None:
+        """What ends before the offset goes, with the entries of queues and index; what is left is found as before, and offsets go on."""
+        async with running(self.make_store(tmp_path / "store", clock, **SMALL | SMALL_INDEX)) as store:
+            parts = await self._filled(store)
+            before = contents(store)
+            assert (await store.trim(0)).log_start == 0
+            assert (await store.trim(parts[0].end - 1)).log_start == 0
+            assert contents(store) == before
+            trimmed = await store.trim(parts[1].end)
+            assert trimmed.log_start == store.statistics().min_physical_offset == parts[1].end
+            assert await store.log_parts() == parts[2:]
+            assert store.read_record(0) is None
+            assert store.query_by_key("Orders", "k0", 0, 1 << 60, 9).physical_offsets == []
+            assert len(store.query_by_key("Orders", "k1199", 0, 1 << 60, 9).physical_offsets) == 1
+            for key, (low, high, messages, units) in contents(store).items():
+                _, old_high, old_messages, old_units = before[key]
+                assert 0 < low < high == old_high
+                assert messages == old_messages[low:]
+                assert messages[0].physical_offset >= parts[1].end > old_messages[low - 1].physical_offset
+                assert units == old_units[low:]
+            assert store.append([message()])[0].queue_offset == 600
+
+    async def test_reading_what_was_trimmed(self, tmp_path: Path, clock: FakeClock) -> None:
+        """An offset that is gone is too small, and the reader is told the first that is there; time look-ups begin there too."""
+        async with running(self.make_store(tmp_path / "store", clock, **SMALL)) as store:
+            parts = await self._filled(store)
+            await store.trim(parts[0].end)
+            low = store.min_offset("Orders", 0)
+            for offset in (0, low - 1):
+                result = store.read("Orders", 0, offset, ALL, None, None)
+                assert (result.status, result.next_offset, result.min_offset, result.slices) == (ReadStatus.OFFSET_TOO_SMALL, low, low, [])
+                assert store.read_units("Orders", 0, offset, 1) == []
+                assert store.store_time("Orders", 0, offset) == -1
+            result = store.read("Orders", 0, low, ALL, None, None)
+            assert (result.status, result.message_count, result.next_offset) == (ReadStatus.FOUND, 600 - low, 600)
+            assert store.offset_by_time("Orders", 0, 0, Boundary.LOWER) == low
+            assert store.offset_by_time("Orders", 0, 0, Boundary.UPPER) == low
+
+    async def test_a_slice_outlives_its_part(self, tmp_path: Path, clock: FakeClock) -> None:
+        """A reply that is still on its way is not pulled away."""
+        async with running(self.make_store(tmp_path / "store", clock, **SMALL)) as store:
+            parts = await self._filled(store)
+            result = store.read("Orders", 0, 0, ALL._replace(max_messages=20), None, None)
+            await store.trim(parts[-1].end)
+            assert [found.body for found in records(result)] == [b"%d" % number * 40 for number in range(20)]
+
+    async def test_the_newest_part_stays(self, tmp_path: Path, clock: FakeClock) -> None:
+        """However far a trim may go; a queue all of whose messages are gone keeps its end."""
+        async with running(self.make_store(tmp_path / "store", clock, **SMALL)) as store:
+            store.append([message("Old", body=b"old")])
+            parts = await self._filled(store)
+            trimmed = await store.trim(1 << 60)
+            assert trimmed.log_start == parts[-1].end
+            assert await store.log_parts() == []
+            assert len(bodies(store)) == 600 - store.min_offset("Orders", 0) > 0
+            assert (store.min_offset("Old", 0), store.max_offset("Old", 0)) == (1, 1)
+            assert store.read("Old", 0, 0, ALL, None, None).status is ReadStatus.OFFSET_TOO_SMALL
+            assert store.read("Old", 0, 1, ALL, None, None).status is ReadStatus.OFFSET_OVERFLOW_ONE
+            assert store.append([message("Old", body=b"new")])[0].queue_offset == 1
+            assert bodies(store, "Old") == [b"new"]
+
+    async def test_a_store_that_refuses_writes(self, store: MessageStore) -> None:
+        """The reason is given to every append; reading goes on; appends go on when it is lifted."""
+        store.append([message(body=b"before")])
+        store.refuse_writes("/data is 91 % full")
+        with pytest.raises(StoreNotWritable, match="/data is 91 % full"):
+            store.append([message()])
+        assert bodies(store) == [b"before"]
+        store.refuse_writes(None)
+        assert store.append([message(body=b"after")])[0].queue_offset == 1
+
+    async def test_deleting_a_queue(self, store: MessageStore) -> None:
+        """The others of its topic stay; it begins at 0 when it comes again."""
+        store.append([message(queue_id=0), message(queue_id=1, body=b"kept")])
+        store.delete_queue("Orders", 0)
+        store.delete_queue("Orders", 7)
+        store.delete_queue("unknown", 0)
+        assert store.queues() == {"Orders": [1]}
+        assert bodies(store, queue_id=1) == [b"kept"]
+        assert store.append([message(body=b"again")])[0].queue_offset == 0
+        assert bodies(store) == [b"again"]
+
+    async def test_where_the_disk_is(self, store: MessageStore) -> None:
+        """Paths that the store fills are there."""
+        assert all(path.is_dir() for path in store.disk_paths)
+
+    async def test_warming_what_is_in_memory(self, store: MessageStore) -> None:
+        """A read that does not wait gives what was just written, and names nothing cold; to warm it all the same does no harm."""
+        store.append([message(body=b"%d" % number) for number in range(5)])
+        result = store.read("Orders", 0, 1, ALL._replace(wait=False), None, lambda record: True)
+        assert ([found.body for found in records(result)], list(result.cold)) == ([b"1", b"2", b"3", b"4"], [])
+        await store.warm(result)
+        assert result == store.read("Orders", 0, 1, ALL, None, None)
+
     # --- stores that persist -----------------------------------------------------------------------------------------
 
     def _only_persistent(self) -> None:
@@ -547,6 +684,22 @@ class StoreContract:
                 assert store.queues() == {}
         async with running(self.make_store(tmp_path / "store", clock)) as store:
             assert store.append([message()])[0].physical_offset == 0
+
+    async def test_opening_a_trimmed_store_again(self, tmp_path: Path, clock: FakeClock) -> None:
+        """What was trimmed stays away, ends of queues stay where they were."""
+        self._only_persistent()
+        settings = SMALL | SMALL_INDEX
+        async with running(self.make_store(tmp_path / "store", clock, **settings)) as store:
+            store.append([message("Old")])
+            await self._filled(store)
+            await store.trim((await store.log_parts())[2].end)
+            before, start = contents(store), store.statistics().min_physical_offset
+        for _ in range(2):
+            async with running(self.make_store(tmp_path / "store", clock, **settings)) as store:
+                assert contents(store) == before
+                assert store.statistics().min_physical_offset == start > 0
+                assert store.append([message("Gone")])[0].queue_offset == 0
+                store.delete_topic("Gone")
 
     async def test_one_store_per_directory(self, tmp_path: Path, clock: FakeClock) -> None:
         """A second store is refused, naming the directory, and leaves the first one alone; after close the directory is free."""

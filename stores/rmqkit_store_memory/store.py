@@ -17,6 +17,7 @@ from rmqkit.abc import (
     FlushPolicy,
     KeyMatches,
     Level,
+    LogPart,
     MessageStore,
     QueueUnit,
     ReadLimits,
@@ -24,6 +25,7 @@ from rmqkit.abc import (
     ReadStatus,
     RecordFilter,
     StoreStatistics,
+    Trimmed,
     UnitFilter,
 )
 from rmqkit.config import Config, store_host
@@ -42,9 +44,10 @@ _UNQUEUED = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
 @define
 class _Log:
-    """Records by physical offset, in order; `end` is where the next one begins."""
+    """Records by physical offset, in order; `start` is the first one kept, `end` where the next one begins."""
 
     records: dict[int, bytes] = Factory(dict)
+    start: int = 0
     end: int = 0
 
     def add(self, record: bytes) -> None:
@@ -52,19 +55,40 @@ class _Log:
         self.end += len(record)
 
 
+@define
+class _Queue:
+    """Units of a queue; `first` is the queue offset of the first one kept."""
+
+    units: list[QueueUnit] = Factory(list)
+    first: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.units)
+
+    def slice(self, offset: int, count: int) -> list[QueueUnit]:
+        at = offset - self.first
+        return self.units[at : at + count] if at >= 0 and count > 0 else []
+
+
 class MemoryStore(MessageStore):
-    """Whole records in a dict, queues as lists of units, keys as lists of physical offsets by hash."""
+    """Whole records in a dict, queues as lists of units, keys as lists of physical offsets by hash.
+
+    Where a log of files would begin a new file, a new part of the log begins here.
+    """
 
     def __init__(self, config: Config, clock: Clock, policy: FlushPolicy) -> None:
         self._clock = clock
         self._max_body_bytes = config.max_message_size
+        self._part_bytes = config.mapped_file_size_commit_log
         self._index_enabled = config.message_index_enable
         self._store_host = store_host(config)
         self._log = _Log()
-        self._queues: dict[tuple[str, int], list[QueueUnit]] = {}
+        self._queues: dict[tuple[str, int], _Queue] = {}
         self._keys: dict[int, list[tuple[int, int]]] = {}
         self._last_indexed = (0, 0)
         self._open = False
+        self._refusal: str | None = None
 
     async def open(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -84,6 +108,8 @@ class MemoryStore(MessageStore):
     def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
         if not self._open:
             raise StoreNotWritable("the store is closed")
+        if self._refusal is not None:
+            raise StoreNotWritable(self._refusal)
         checked = [self._checked(message) for message in messages]
         now = self._clock.now_ms()
         results: list[Appended] = []
@@ -93,7 +119,7 @@ class MemoryStore(MessageStore):
         for message in checked:
             key = (message.topic, message.queue_id)
             queued = message.sys_flag & TRANSACTION_MASK not in _UNQUEUED
-            offset = next_offsets.get(key, len(self._queues.get(key, ()))) if queued else 0
+            offset = next_offsets.get(key, self.max_offset(*key)) if queued else 0
             try:
                 record = pack(message, message_size(message), offset, physical_offset, now, self._store_host)
             except StructError as error:
@@ -127,10 +153,10 @@ class MemoryStore(MessageStore):
 
     def _keep(self, message: PutMessage, record: bytes, at: Appended) -> None:
         self._log.add(record)
-        queue = self._queues.setdefault((message.topic, message.queue_id), [])
+        queue = self._queues.setdefault((message.topic, message.queue_id), _Queue())
         kind = message.sys_flag & TRANSACTION_MASK
         if kind not in _UNQUEUED:
-            queue.append(QueueUnit(at.queue_offset, at.physical_offset, at.size_bytes, message.tags_code))
+            queue.units.append(QueueUnit(at.queue_offset, at.physical_offset, at.size_bytes, message.tags_code))
         if self._index_enabled and kind != TRANSACTION_ROLLBACK:
             keys = [message.properties.get(props.UNIQ_KEY, ""), *message.properties.get(props.KEYS, "").split(" ")]
             for key in filter(None, keys):
@@ -148,33 +174,39 @@ class MemoryStore(MessageStore):
     def read(
         self, topic: str, queue_id: int, offset: int, limits: ReadLimits, unit_filter: UnitFilter | None, record_filter: RecordFilter | None
     ) -> ReadResult:
-        units = self._queues.get((topic, queue_id))
-        if units is None:
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
-        end = len(units)
+        low, end = queue.first, queue.end
         if end == 0:
             return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, end, [])
-        if offset < 0:
-            return ReadResult(ReadStatus.OFFSET_TOO_SMALL, 0, 0, end, [])
+        if offset < low:
+            return ReadResult(ReadStatus.OFFSET_TOO_SMALL, low, low, end, [])
         if offset == end:
-            return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, 0, end, [])
+            return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, low, end, [])
         if offset > end:
-            return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, end, 0, end, [])
+            return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, end, low, end, [])
         found: list[Buffer] = []
         total = 0
         at = offset
-        for unit in units[offset : offset + max(limits.max_scanned_units, limits.max_messages)]:
-            if found and (len(found) >= limits.max_messages or total + unit.size_bytes > limits.max_bytes):
+        for unit in queue.slice(offset, max(limits.max_scanned_units, limits.max_messages)):
+            if found and self._is_full(unit, len(found), total + unit.size_bytes, limits):
                 break
             at += 1
             record = self._log.records[unit.physical_offset]
             if (unit_filter is None or unit_filter(unit.tags_code)) and (record_filter is None or record_filter(record)):
                 found.append(record)
                 total += len(record)
-        return ReadResult(ReadStatus.FOUND if found else ReadStatus.NO_MATCHED_MESSAGE, at, 0, end, found, len(found), total)
+        return ReadResult(ReadStatus.FOUND if found else ReadStatus.NO_MATCHED_MESSAGE, at, low, end, found, len(found), total)
+
+    def _is_full(self, unit: QueueUnit, count: int, total_bytes: int, limits: ReadLimits) -> bool:
+        if count >= limits.max_messages or total_bytes > limits.max_bytes:
+            return True
+        on_disk = self._log.end - unit.physical_offset > limits.memory_bytes
+        return on_disk and (count >= limits.max_disk_messages or total_bytes > limits.max_disk_bytes)
 
     def read_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueUnit]:
-        return self._queues.get((topic, queue_id), [])[offset : offset + count] if offset >= 0 and count > 0 else []
+        return self._queues.get((topic, queue_id), _Queue()).slice(offset, count)
 
     def read_record(self, physical_offset: int) -> Buffer | None:
         return self._log.records.get(physical_offset)
@@ -185,20 +217,21 @@ class MemoryStore(MessageStore):
         return KeyMatches(offsets[: max(0, max_results)], *self._last_indexed)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        return 0
+        return self._queues.get((topic, queue_id), _Queue()).first
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        return len(self._queues.get((topic, queue_id), ()))
+        return self._queues.get((topic, queue_id), _Queue()).end
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary) -> int:
-        times = [self._time(unit) for unit in self._queues.get((topic, queue_id), ())]
+        queue = self._queues.get((topic, queue_id), _Queue())
+        times = [self._time(unit) for unit in queue.units]
         if boundary is Boundary.LOWER:
-            return sum(time_ms < timestamp_ms for time_ms in times)
-        return max(0, sum(time_ms <= timestamp_ms for time_ms in times) - 1)
+            return queue.first + sum(time_ms < timestamp_ms for time_ms in times)
+        return queue.first + max(0, sum(time_ms <= timestamp_ms for time_ms in times) - 1)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        units = self._queues.get((topic, queue_id), ())
-        return self._time(units[offset]) if 0 <= offset < len(units) else -1
+        units = self.read_units(topic, queue_id, offset, 1)
+        return self._time(units[0]) if units else -1
 
     def _time(self, unit: QueueUnit) -> int:
         return peek_store_timestamp(self._log.records[unit.physical_offset])
@@ -210,7 +243,36 @@ class MemoryStore(MessageStore):
         return found
 
     def delete_topic(self, topic: str) -> None:
-        self._queues = {key: units for key, units in self._queues.items() if key[0] != topic}
+        self._queues = {key: queue for key, queue in self._queues.items() if key[0] != topic}
+
+    def delete_queue(self, topic: str, queue_id: int) -> None:
+        self._queues.pop((topic, queue_id), None)
+
+    def refuse_writes(self, reason: str | None) -> None:
+        self._refusal = reason
+
+    async def log_parts(self) -> list[LogPart]:
+        await trio.lowlevel.checkpoint()
+        parts: list[LogPart] = []
+        start = last = self._log.start
+        for offset in self._log.records:
+            if offset // self._part_bytes != start // self._part_bytes:
+                parts.append(LogPart(start, offset, peek_store_timestamp(self._log.records[last])))
+                start = offset
+            last = offset
+        return parts
+
+    async def trim(self, before_offset: int) -> Trimmed:
+        log = self._log
+        before = log.start
+        log.start = max((part.end for part in await self.log_parts() if part.end <= before_offset), default=before)
+        log.records = {offset: record for offset, record in log.records.items() if offset >= log.start}
+        for queue in self._queues.values():
+            kept = [unit for unit in queue.units if unit.physical_offset >= log.start]
+            queue.first, queue.units = queue.end - len(kept), kept
+        kept_keys = {key: [entry for entry in entries if entry[1] >= log.start] for key, entries in self._keys.items()}
+        self._keys = {key: entries for key, entries in kept_keys.items() if entries}
+        return Trimmed(log.start, log.start - before)
 
     def read_log(self, offset: int, max_bytes: int) -> Buffer:
         found: list[bytes] = []
@@ -229,7 +291,7 @@ class MemoryStore(MessageStore):
 
     def statistics(self) -> StoreStatistics:
         return StoreStatistics(
-            min_physical_offset=0,
+            min_physical_offset=self._log.start,
             max_physical_offset=self._log.end,
             flushed_physical_offset=self._log.end,
             queue_count=len(self._queues),

@@ -7,11 +7,15 @@ The map, from the bytes up:
     checkpoint       the five times and offsets of the file `checkpoint`
     segment          one file of the commit log
     commit_log       the files of the log, the write position, flushing
-    consume_queue    the 20-byte units of one queue
+    units            the 20-byte entries of a consume queue
+    queue_trim       cutting the front off a queue, by its files alone
+    consume_queue    the units of one queue
     queue_table      all queues of the directory
     index_file       one hash index file
     key_index        the row of index files, fed in batches
+    residency        what of the log is in memory, and bringing in what is not
     reader           reads over queues and log; no state of its own
+    trimming         removing the front of the log, and what follows from it
     recovery         what `open` works out and repairs
     background       the tasks that run beside the appends
     store            MmapStore: append, and everything put together

@@ -1,4 +1,4 @@
-"""What runs beside the appends: the flush policy, flushing of queues and full index files, the checkpoint, indexing, the next segment."""
+"""What runs beside the appends: the flush policy, flushing of queues and index, the checkpoint, indexing, the next segment."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from rmqkit_store_mmap.queue_table import QueueTable
 _logger = logging.getLogger(__name__)
 
 _QUEUE_FLUSH_INTERVAL_S = 1.0
-#: Every so many rounds the queues are flushed whole (Java: flushConsumeQueueThoroughInterval, 60 s).
-_THOROUGH_ROUNDS = 60
+#: Everything is flushed, and the mark moved from which a recovery begins, once so much log has come in since; at the latest after this time
+#: (Java flushes queues whole every 60 s, flushConsumeQueueThoroughInterval, and the index never).
+_THOROUGH_BYTES = 16 * 1024 * 1024
+_THOROUGH_INTERVAL_S = 10.0
 #: Indexing stays behind the appends so that it works in batches, and gives way after every batch.
 _INDEX_DELAY_S = 0.005
 _INDEX_BATCH = 128
@@ -51,19 +53,27 @@ async def _run_policy(log: CommitLog, policy: FlushPolicy, task_status: trio.Tas
 
 
 async def _flush_queues(log: CommitLog, queues: QueueTable, index: KeyIndex, write_checkpoint: WriteCheckpoint) -> None:
-    """Every second flush queues with two pages to flush, every minute all of them, and write the checkpoint."""
-    rounds = 0
+    """Every second flush queues with two pages to flush, or all of them, the index and the log, and write the checkpoint."""
+    begun, begun_at = log.position, trio.current_time()
     while True:
-        await trio.sleep(_QUEUE_FLUSH_INTERVAL_S)
-        rounds += 1
-        thorough = rounds % _THOROUGH_ROUNDS == 0
+        with trio.move_on_after(_QUEUE_FLUSH_INTERVAL_S):
+            await queues.flush_soon.wait()
+        late = trio.current_time() >= begun_at + _THOROUGH_INTERVAL_S
+        thorough = late or queues.flush_soon.is_set() or index.full_waits or log.position - begun >= _THOROUGH_BYTES
+        if thorough:
+            queues.flush_soon = trio.Event()
+            begun, begun_at = log.position, trio.current_time()
         time_ms = log.last_time_ms if thorough else None
+        mark = queues.new_mark(log.position) if thorough else None
         try:
             if not queues.doubtful:
                 await queues.flush(everything=thorough)
-            await index.flush_full()
+                queues.mark = mark or queues.mark
+            if thorough:
+                await index.flush(log.position)
+                await log.flush()  # keys of records that the device does not have are no use: the mark waits for the log
             await trio.to_thread.run_sync(write_checkpoint, None if queues.doubtful else time_ms)
-        except OSError as error:
+        except (OSError, StoreNotWritable) as error:
             _logger.error("queues or checkpoint were not flushed; a crash now means a longer recovery: %s", error)
 
 

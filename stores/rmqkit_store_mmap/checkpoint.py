@@ -1,12 +1,25 @@
 """The file `checkpoint` (store-format sheet, section 5.1; Java: StoreCheckpoint).
 
-at  size  field
- 0     8  time of the last record known to be on the device, ms
- 8     8  time of the last consume-queue unit known to be on the device, ms
-16     8  end time of the newest full index file, ms
-24     8  offset a master has flushed (replication; kept as found)
-32     8  confirmed log offset; here: everything before it has been dispatched
-40        zeros up to 4096
+at   size  field
+  0     8  time of the last record known to be on the device, ms
+  8     8  time of the last consume-queue unit known to be on the device, ms
+ 16     8  end time of the newest full index file, ms
+ 24     8  offset a master has flushed (replication; kept as found)
+ 32     8  confirmed log offset; here: everything before it has been dispatched
+ 40     8  `rmqkit01`: the mark follows; Java has zeros from here on, and neither reads nor changes them
+ 48     8  log offset: the log before it is on the device
+ 56     8  log offset: the units of all records before it are on the device
+ 64     8  queues that had units then
+ 72     8  sum of the offsets at which they ended
+ 80     8  sum of the offsets at which their files began
+ 88     8  log offset: the keys of all records before it are in the index files on the device, -1 = not known
+ 96     8  name of the newest index file, as a number, 0 = no file
+104    40  header of that file as of then
+144     4  CRC-32 of bytes 0 to 143
+148        zeros up to 4096
+
+The CRC covers Java's fields too: once Java has written the file, the mark counts for nothing. Everything lies in one sector of 512 bytes, so a
+torn write leaves the old content or the new.
 """
 
 from __future__ import annotations
@@ -14,6 +27,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from struct import Struct
+from typing import NamedTuple
+from zlib import crc32
 
 from attrs import define
 
@@ -21,8 +36,38 @@ from rmqkit_store_mmap.disk import Disk
 
 CHECKPOINT_BYTES = 4096
 _LAYOUT = Struct(">qqqqq")
+_MARK = Struct(">8sqqqqqqq40s")
+_CRC = Struct(">I")
+_MAGIC = b"rmqkit01"
+_CRC_AT = _LAYOUT.size + _MARK.size
 #: Java's margin: times are taken a little before the flush they describe.
 _MARGIN_MS = 3_000
+
+
+class QueueMark(NamedTuple):
+    """All units of records before log `offset` are on the device; the queues had `next_sum` as the sum of their ends, without the `first_sum` of
+    units in files that were deleted. Queues without units do not count."""
+
+    offset: int
+    queues: int
+    next_sum: int
+    first_sum: int
+
+
+class IndexMark(NamedTuple):
+    """All keys of records before log `offset` are in the files up to the one called `name` (0 = there is none), which then had this `header`."""
+
+    offset: int
+    name: int
+    header: bytes
+
+
+class Mark(NamedTuple):
+    """What is surely on the device. Records before log offset `log_flushed` are; the other two may lie before or behind it."""
+
+    log_flushed: int
+    queues: QueueMark
+    index: IndexMark | None
 
 
 @define
@@ -35,6 +80,7 @@ class Checkpoint:
     index_time_ms: int = 0
     master_flushed_offset: int = 0
     confirmed_offset: int = 0
+    mark: Mark | None = None
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
@@ -42,15 +88,16 @@ class Checkpoint:
             data = path.read_bytes()
         except FileNotFoundError:
             data = b""
-        return cls(path, *_LAYOUT.unpack_from(data.ljust(_LAYOUT.size, b"\0")))
+        return cls(path, *_LAYOUT.unpack_from(data.ljust(_LAYOUT.size, b"\0")), mark=_unpack_mark(data))
 
     def write(self, disk: Disk) -> None:
         """Write and flush the file. Raises OSError; the old content may then be half replaced, which a scan after a crash survives."""
+        content = _LAYOUT.pack(self.log_time_ms, self.queue_time_ms, self.index_time_ms, self.master_flushed_offset, self.confirmed_offset)
+        if self.mark is not None:
+            content += _pack_mark(self.mark)
+            content += _CRC.pack(crc32(content))
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            content = _LAYOUT.pack(
-                self.log_time_ms, self.queue_time_ms, self.index_time_ms, self.master_flushed_offset, self.confirmed_offset
-            )
             disk.write(fd, (content.ljust(CHECKPOINT_BYTES, b"\0"),), 0)
             disk.sync(fd)
         finally:
@@ -60,3 +107,17 @@ class Checkpoint:
     def safe_time_ms(self) -> int:
         """Records stored up to then are surely on the device, in log and queues."""
         return max(0, min(self.log_time_ms, self.queue_time_ms) - _MARGIN_MS)
+
+
+def _pack_mark(mark: Mark) -> bytes:
+    index = mark.index or IndexMark(-1, 0, b"")
+    return _MARK.pack(_MAGIC, mark.log_flushed, *mark.queues, *index)
+
+
+def _unpack_mark(data: bytes) -> Mark | None:
+    if len(data) < _CRC_AT + _CRC.size:
+        return None
+    magic, log_flushed, offset, queues, next_sum, first_sum, *index = _MARK.unpack_from(data, _LAYOUT.size)
+    if magic != _MAGIC or _CRC.unpack_from(data, _CRC_AT)[0] != crc32(data[:_CRC_AT]):
+        return None
+    return Mark(log_flushed, QueueMark(offset, queues, next_sum, first_sum), IndexMark(*index) if index[0] >= 0 else None)

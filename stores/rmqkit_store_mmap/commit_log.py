@@ -18,12 +18,15 @@ from rmqkit_store_mmap.segment import Segment
 #: Disk is taken this far ahead of the write position: rarely enough to cost nothing, little enough not to be missed.
 ALLOCATION_STEP_BYTES = 32 * 1024 * 1024
 
+_NEVER = 1 << 63
+
 #: What one append puts into one segment: the segment, the log offset where it begins, the bytes.
 Chunk = tuple[Segment, int, Sequence[Buffer]]
 
 
 class CommitLog:
     """All offsets are physical: bytes since the log began. `position` is the end of what is written, `flushed` of what is on the device.
+    What this process wrote begins at `written_from`.
 
     `fault` is set for good once the device failed to flush: what it holds is then unknown, so nothing more is taken.
     """
@@ -34,12 +37,14 @@ class CommitLog:
         self.segments: dict[int, Segment] = {}
         self.position = 0
         self.flushed = 0
+        self.written_from = 0
         self.last_time_ms = 0
         self.flushed_time_ms = 0
         self.fault: str | None = None
         self.next_wanted = trio.Event()
         self._disk = disk
         self._first = 0
+        self._prepare_at = 0
         self._new_files = False
         self._flushing = trio.Lock()
         self._wanted = trio.Event()
@@ -63,14 +68,28 @@ class CommitLog:
     def segment_at(self, offset: int) -> Segment | None:
         return self.segments.get(offset - (offset - self._first) % self.segment_bytes)
 
-    def start_at(self, position: int) -> None:
-        """Take `position` as the end of the log: what lies behind becomes zeros or goes away. Raises OSError."""
-        for base in [base for base in self.segments if base > position]:
+    def start_at(self, position: int) -> bool:
+        """Take `position` as the end of the log: what lies behind becomes zeros or goes away. Returns whether there was anything. Raises OSError."""
+        behind = [base for base in self.segments if base > position]
+        for base in behind:
             self.segments.pop(base).remove()
         segment = self.segment_at(position)
-        if segment is not None:
-            zero_range(segment.open(), position - segment.base, self.segment_bytes)
-        self.position = self.flushed = position
+        zeroed = segment is not None and zero_range(segment.open(), position - segment.base, self.segment_bytes)
+        self.position = self.flushed = self.written_from = position
+        self._prepare_at = 0
+        return zeroed or bool(behind)
+
+    def removable(self) -> list[Segment]:
+        """Segments that are full and on the device, oldest first; never the newest."""
+        return [segment for segment in list(self.segments.values())[:-1] if segment.stop <= self.flushed]
+
+    def detach(self, before: int) -> list[Segment]:
+        """Begin the log behind the removable segments that end at or before `before`; they are the caller's then, files and all."""
+        gone = [segment for segment in self.removable() if segment.stop <= before]
+        for segment in gone:
+            del self.segments[segment.base]
+        self._first = next(iter(self.segments), 0)
+        return gone
 
     def sync_range(self, start: int, end: int) -> None:
         """Bring the files of [start, end] to the device: after a crash nobody knows what had got there. Raises OSError."""
@@ -107,8 +126,6 @@ class CommitLog:
             segment.allocate(self._disk, start, max(ALLOCATION_STEP_BYTES, needed))
         except OSError as error:
             raise not_writable(f"no disk for {segment.path}", error) from error
-        if segment.stop not in self.segments and (segment.size_bytes - segment.allocated_bytes) * 4 <= segment.size_bytes:
-            self.next_wanted.set()
         return self.room_end(segment)
 
     def next_segment(self, segment: Segment, size_bytes: int) -> Segment:
@@ -119,21 +136,48 @@ class CommitLog:
         return following
 
     async def prepare_next(self) -> None:
-        """Make the segment behind the current one in a worker thread, so that no append waits for it. Trouble is left to the append that needs it."""
-        current = self.segment_at(self.position)
-        if current is None or current.stop in self.segments:
-            return
+        """Take disk ahead of the appends in a worker thread, so that no append waits for it: the next step of the current segment once half of the last is
+        used up, and when little is left to take, the first of the segment behind it, which is made then. Trouble is left to the append that needs the space."""
+        worked = True
+        while worked:
+            current = self.segment_at(self.position)
+            if current is None:
+                return
+            size, used, taken = current.size_bytes, self.position - current.base, current.allocated_bytes
+            if taken < size and taken - used < ALLOCATION_STEP_BYTES // 2:
+                worked = await self._allocate_ahead(current, max(taken, used))
+            elif (size - taken) * 4 <= size and current.stop not in self.segments:
+                worked = await self._make_ahead(current)
+            else:
+                self._prepare_at = current.stop if taken == size else current.base + taken - ALLOCATION_STEP_BYTES // 2 + 1
+                return
+        self._prepare_at = self.position + ALLOCATION_STEP_BYTES // 4
+
+    async def _allocate_ahead(self, segment: Segment, start: int) -> bool:
+        length = min(ALLOCATION_STEP_BYTES, segment.size_bytes - start)
+        fd = os.dup(segment.open())  # the segment may be full, flushed and closed before the thread has begun
+        try:
+            await trio.to_thread.run_sync(self._disk.allocate, fd, start, length)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        segment.allocated_bytes = max(segment.allocated_bytes, start + length)
+        return True
+
+    async def _make_ahead(self, current: Segment) -> bool:
         segment = Segment(self.directory, current.stop, self.segment_bytes)
         try:
             await trio.to_thread.run_sync(segment.allocate, self._disk, 0, ALLOCATION_STEP_BYTES)
         except OSError:
             segment.close()
-            return
+            return False
         if self.segments.get(current.base) is not current or segment.base in self.segments:
             segment.close()
         else:
             self.segments[segment.base] = segment
             self._new_files = True
+        return True
 
     def write(self, chunks: Iterable[Chunk], position: int, time_ms: int) -> None:
         """Write what one append packed and move the write position. Raises StoreNotWritable, and then none of it can be found again."""
@@ -150,6 +194,9 @@ class CommitLog:
             raise not_writable(f"cannot write {begun[-1][0].path}", error) from error
         self.position = position
         self.last_time_ms = time_ms
+        if position >= self._prepare_at:
+            self._prepare_at = _NEVER
+            self.next_wanted.set()
 
     def _make(self, base: int) -> Segment:
         segment = Segment(self.directory, base, self.segment_bytes)
@@ -232,6 +279,10 @@ class CommitLog:
         self._wanted = trio.Event()
 
 
+class FileMissing(StoreCorrupt):
+    """Between two files of a row one is missing."""
+
+
 def checked_files(directory: Path, size_bytes: int) -> list[int]:
     """Start offsets of a directory's files in order; a last file of no length is deleted, for a crash may leave one. Raises StoreCorrupt."""
     found: list[int] = []
@@ -250,5 +301,5 @@ def checked_files(directory: Path, size_bytes: int) -> list[int]:
         elif length != size_bytes:
             raise StoreCorrupt(f"{path} has {length} bytes, the settings say {size_bytes}")
         elif following is not None and following != base + size_bytes:
-            raise StoreCorrupt(f"{path} is followed by offset {following}; the file of offset {base + size_bytes} is missing")
+            raise FileMissing(f"{path} is followed by offset {following}; the file of offset {base + size_bytes} is missing")
     return found

@@ -1,15 +1,8 @@
-"""One consume queue (store-format sheet, section 3; Java: ConsumeQueue).
-
-    at  size  field
-     0     8  physical offset of the record
-     8     4  size of the record
-    12     8  tags code
-
-Unit n of a queue lies at byte 20 n of the queue's files. The file that is being written is mapped; older ones are read by name.
-"""
+"""One consume queue (store-format sheet, section 3; Java: ConsumeQueue). The file that is being written is mapped; older ones are read by name."""
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import shutil
@@ -17,28 +10,36 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from struct import Struct
 
-from rmqkit.abc import QueueUnit
+from rmqkit.abc import FileRange, QueueUnit
 from rmqkit.errors import StoreCorrupt
 from rmqkit.protocol.record import MAGIC_V1, MAGIC_V2, record_size
 from rmqkit.protocol.tags import extend_hash
 from rmqkit_store_mmap.commit_log import checked_files
 from rmqkit_store_mmap.disk import Disk, create_file, not_writable, zero_range
+from rmqkit_store_mmap.queue_trim import QueueFiles, first_kept
 from rmqkit_store_mmap.segment import offset_name
+from rmqkit_store_mmap.units import FILLER, FILLER_SIZE, UNIT, UNIT_BYTES
 
-UNIT = Struct(">qiq")
-UNIT_BYTES = 20
-#: Stands where a queue begins in the middle of a file (section 3.4).
-FILLER_SIZE = 0x7FFFFFFF
-FILLER = UNIT.pack(0, FILLER_SIZE, 0)
+__all__ = ["FILLER", "FILLER_SIZE", "UNIT", "UNIT_BYTES", "ConsumeQueue", "MappedFiles", "NotInMemory"]
+
 #: Disk is taken this far ahead in a queue's file; there may be thousands of queues.
 ALLOCATION_STEP_BYTES = 64 * 1024
 #: Files of queues that are mapped at a time; each costs a descriptor.
 MAX_MAPPED_FILES = 384
+#: The end of the mapped file that is taken to be in memory.
+HOT_BYTES = 1024 * 1024
 _RECOVERED_FILES = 3
 _NOT_MAPPED = bytearray()
 _READ_UNITS = 1024
+
+
+class NotInMemory(Exception):
+    """A read that must not wait for the device would have to; inside this package only."""
+
+    def __init__(self, where: FileRange) -> None:
+        super().__init__(where)
+        self.where = where
 
 
 class MappedFiles:
@@ -156,25 +157,28 @@ class ConsumeQueue:
         self.min_offset = offset
         self.flushed_offset = self._first
 
-    def truncate(self, offset: int) -> None:
-        """Keep the units before `offset`; behind them become zeros. Raises OSError."""
+    def truncate(self, offset: int) -> bool:
+        """Keep the units before `offset`; what lies behind becomes zeros or goes away. Returns whether there was anything. Raises OSError."""
         self.unmap()
         if offset < self.min_offset:
             self.begin_at(offset)
-            return
+            return True
+        found = False
         base = offset - offset % self.file_units
         for other in checked_files(self.directory, self._file_bytes) if self.directory.is_dir() else []:
             if other // UNIT_BYTES > base:
                 (self.directory / offset_name(other)).unlink()
+                found = True
             elif other // UNIT_BYTES == base:
                 fd = os.open(self._path(base), os.O_RDWR | os.O_CLOEXEC)
                 try:
-                    zero_range(fd, (offset - base) * UNIT_BYTES, self._file_bytes)
+                    found |= zero_range(fd, (offset - base) * UNIT_BYTES, self._file_bytes)
                 finally:
                     os.close(fd)
         self.next_offset = offset
         self.flushed_offset = min(self.flushed_offset, offset)
         self._find_max_physical()
+        return found
 
     def truncate_physical(self, end: int) -> None:
         """Drop the units of records that do not end at or before `end` (section 5.7). Raises OSError."""
@@ -182,27 +186,30 @@ class ConsumeQueue:
             self.truncate(bisect_left(range(self.next_offset), True, self._first, key=lambda offset: self._ends_behind(offset, end)))
 
     def correct_min(self, log_min: int) -> None:
-        """Move `min_offset` to the first unit whose record is there (Java: correctMinOffset)."""
-        if self.min_offset < self.next_offset and not self._is_kept(self.min_offset, log_min):
-            self.min_offset = bisect_left(range(self.next_offset), True, self.min_offset, key=lambda offset: self._is_kept(offset, log_min))
+        """Move `min_offset` to the first unit whose record is there (Java: correctMinOffset). Raises OSError."""
+        self.min_offset = first_kept(self.files(), log_min)
+
+    def files(self) -> QueueFiles:
+        """The queue as it is now, for a worker thread."""
+        return QueueFiles(self.directory, self.file_units, self._first, self.min_offset, self.next_offset)
+
+    def files_deleted(self, count: int) -> None:
+        """Take note that the first files are gone."""
+        self._first += count * self.file_units
 
     def _ends_behind(self, offset: int, end: int) -> bool:
         unit = self.unit(offset)
         return unit.size_bytes != FILLER_SIZE and unit.physical_offset + unit.size_bytes > end
 
-    def _is_kept(self, offset: int, log_min: int) -> bool:
-        unit = self.unit(offset)
-        return unit.size_bytes != FILLER_SIZE and unit.physical_offset >= log_min
-
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def data(self, offset: int, count: int) -> Iterator[bytes]:
-        """The bytes of up to `count` units from `offset` on, a piece at a time, never more than are there. Raises OSError."""
+    def data(self, offset: int, count: int, wait: bool = True) -> Iterator[bytes | bytearray]:
+        """The bytes of up to `count` units from `offset` on, a piece at a time, never more than are there. Raises OSError, NotInMemory unless `wait`."""
         stop = min(offset + count, self.next_offset)
         while offset < stop:
             base = offset - offset % self.file_units
             end = min(stop, base + self.file_units, offset + _READ_UNITS)
-            yield self._bytes(base, (offset - base) * UNIT_BYTES, (end - base) * UNIT_BYTES)
+            yield self._bytes(base, (offset - base) * UNIT_BYTES, (end - base) * UNIT_BYTES, wait)
             offset = end
 
     def unit(self, offset: int) -> QueueUnit:
@@ -211,19 +218,23 @@ class ConsumeQueue:
         at = (offset - base) * UNIT_BYTES
         return QueueUnit(offset, *UNIT.unpack(self._bytes(base, at, at + UNIT_BYTES)))
 
-    def _bytes(self, base: int, start: int, stop: int) -> bytes:
-        if self._map is not None and base == self.base_offset:
+    def _bytes(self, base: int, start: int, stop: int, wait: bool = True) -> bytes | bytearray:
+        if self._map is not None and base == self.base_offset and (wait or (self.next_offset - base) * UNIT_BYTES - start <= HOT_BYTES):
             return self._map[start:stop]
-        fd = os.open(self._path(base), os.O_RDONLY | os.O_CLOEXEC)
+        path = self._path(base)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return os.pread(fd, stop - start, start)
+            return os.pread(fd, stop - start, start) if wait else _in_memory(fd, FileRange(path, start, stop))
         finally:
             os.close(fd)
 
     # --- files -------------------------------------------------------------------------------------------------------
 
-    def load(self, crashed: bool) -> None:
-        """Find the end of the queue (section 5.5): after a crash by walking the last three files, else by bisection. Raises StoreCorrupt, OSError."""
+    def load(self, crashed: bool, flushed_to: int | None = None) -> None:
+        """Find the end of the queue (section 5.5): after a crash by walking the last three files, else by bisection. Raises StoreCorrupt, OSError.
+
+        `flushed_to`: all units of records before this log offset are known to be on the device; after a crash the queue then ends behind them.
+        """
         bases = [base // UNIT_BYTES for base in checked_files(self.directory, self._file_bytes)]
         if not bases:
             return
@@ -232,7 +243,10 @@ class ConsumeQueue:
         self._first = self.min_offset = bases[0]
         self.next_offset = bases[-1] + self.file_units
         start = bases[-_RECOVERED_FILES:][0]
-        if crashed:
+        if crashed and flushed_to is not None:
+            self.next_offset = bisect_left(range(self.next_offset), True, bases[0], key=lambda offset: self._is_end(offset, flushed_to))
+            start = self.next_offset
+        elif crashed:
             self.next_offset = self._walk(start, self.next_offset)
         else:
             while bases[-1] > start and self._is_end(bases[-1]):
@@ -250,9 +264,9 @@ class ConsumeQueue:
                     return base + at
         return stop
 
-    def _is_end(self, offset: int) -> bool:
+    def _is_end(self, offset: int, log_end: int | None = None) -> bool:
         unit = self.unit(offset)
-        return unit.physical_offset < 0 or unit.size_bytes <= 0
+        return unit.physical_offset < 0 or unit.size_bytes <= 0 or (log_end is not None and unit.physical_offset >= log_end)
 
     def _find_max_physical(self) -> None:
         self.max_physical = 0
@@ -288,5 +302,23 @@ class ConsumeQueue:
             shutil.rmtree(self.directory)
         self.min_offset = self.next_offset = self.flushed_offset = self.max_physical = self._first = 0
 
+    def path_at(self, offset: int) -> Path:
+        """The file in which the unit at `offset` is or would be."""
+        return self._path(offset - offset % self.file_units)
+
     def _path(self, base: int) -> Path:
         return self.directory / offset_name(base * UNIT_BYTES)
+
+
+def _in_memory(fd: int, where: FileRange) -> bytes | bytearray:
+    """Read without waiting for the device; a file system that cannot say what is in memory is waited for. Raises NotInMemory, OSError."""
+    data = bytearray(where.stop - where.start)
+    try:
+        if os.preadv(fd, [data], where.start, os.RWF_NOWAIT) == len(data):
+            return data
+    except OSError as error:
+        if error.errno == errno.EOPNOTSUPP:
+            return os.pread(fd, len(data), where.start)
+        if error.errno != errno.EAGAIN:
+            raise
+    raise NotInMemory(where)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from rmqkit.abc import Buffer
 from rmqkit.errors import StoreNotWritable
 
+_log = logging.getLogger(__name__)
+
+_DESCRIPTOR_WAIT_S = 0.1
 _ZERO_CHUNK_BYTES = 1024 * 1024
 
 
@@ -37,7 +42,7 @@ class Disk:
     def sync_path(self, path: Path) -> None:
         """The same by name, for files and directories; a file that is gone needs nothing."""
         try:
-            fd = os.open(path, os.O_RDONLY)
+            fd = _open_when_possible(path)
         except FileNotFoundError:
             return
         try:
@@ -47,6 +52,36 @@ class Disk:
                 self.sync(fd)
         finally:
             os.close(fd)
+
+
+def delete_file(path: Path, directory_fd: int | None = None) -> int:
+    """Delete a file and return the bytes its blocks take; 0 when it is gone already. Raises OSError.
+
+    With `directory_fd` only the last part of the path counts, and the file is looked for in that directory, even if another one has its name by now.
+    """
+    name = path if directory_fd is None else path.name
+    try:
+        taken = os.stat(name, dir_fd=directory_fd).st_blocks * 512
+        os.unlink(name, dir_fd=directory_fd)
+    except FileNotFoundError:
+        return 0
+    return taken
+
+
+def _open_when_possible(path: Path) -> int:
+    """Open for reading. When connections have taken the last descriptor, wait in this thread until one comes back: that is no fault of the device,
+    and a store that took it for one would take no message any more. Raises OSError."""
+    waiting = False
+    while True:
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            if not waiting:
+                _log.warning("%s cannot be flushed until there are free file descriptors", path)
+        waiting = True
+        time.sleep(_DESCRIPTOR_WAIT_S)
 
 
 def create_file(path: Path, size_bytes: int) -> int:

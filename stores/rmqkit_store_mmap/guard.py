@@ -6,12 +6,16 @@ import contextlib
 import fcntl
 import os
 from pathlib import Path
+from struct import Struct
 
 from rmqkit.errors import StoreInUse
+from rmqkit_store_mmap.disk import Disk
 
 #: Directories held by this process, by device and inode: a record lock does not keep out its own process, and closing any descriptor of the
 #: lock file would give the lock away.
 _held: set[tuple[int, int]] = set()
+#: Linux's struct flock: type, whence, start, length, process.
+_FLOCK = Struct("hhqqi4x")
 
 
 class DirectoryLock:
@@ -59,10 +63,32 @@ class AbortMark:
     def present(self) -> bool:
         return self._path.exists()
 
-    def set(self) -> None:
-        """Raises OSError."""
+    def set(self, disk: Disk) -> None:
+        """Make the file, on the device before anything that needs it: without it a crash of the machine would pass for a clean stop. Raises OSError."""
         self._path.write_text(str(os.getpid()))
+        disk.sync_path(self._path)
+        disk.sync_path(self._path.parent)
 
     def clear(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
+
+
+def lock_holder(root: Path) -> int | None:
+    """The process that holds a directory, None when nobody does (or the file `lock` may not be read). Only asks: takes and disturbs nothing.
+
+    0 or less stands for a process that cannot be seen from here, as one in another container.
+    """
+    try:
+        status = root.stat()
+        if (status.st_dev, status.st_ino) in _held:
+            return os.getpid()
+        fd = os.open(root / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        answer = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+    finally:
+        os.close(fd)
+    kind, _, _, _, process = _FLOCK.unpack(answer)
+    return None if kind == fcntl.F_UNLCK else int(process)

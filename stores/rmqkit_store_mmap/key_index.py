@@ -7,7 +7,7 @@ noted is found again in the log.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -15,11 +15,14 @@ from pathlib import Path
 import trio
 
 from rmqkit.protocol.tags import absolute_hash, extend_hash
+from rmqkit_store_mmap.checkpoint import IndexMark
 from rmqkit_store_mmap.disk import Disk, not_writable
-from rmqkit_store_mmap.index_file import IndexFile
+from rmqkit_store_mmap.index_file import HEADER_BYTES, IndexFile
 
 #: Appended but not yet indexed messages; an append that finds more indexes them itself.
 MAX_BACKLOG = 16_384
+#: Slots a file may keep in memory; then a drain waits for the device. The background flushes long before, unless it is not running (recovery).
+MAX_WAITING_SLOTS = 262_144
 #: What to index of one message: hash of `topic#`, UNIQ_KEY, KEYS, physical offset, store time in ms.
 Note = tuple[int, str | None, str | None, int, int]
 
@@ -65,52 +68,90 @@ class KeyHasher:
 
 
 class KeyIndex:
-    """`backlog` is filled by appends. `next_offset` says from which log offset on a recovery has to index again.
+    """`backlog` is filled by appends. `mark` says what of the index is on the device, None when that is not known.
 
-    `doubtful` is set for good once the device failed to flush a file: the next start then has to make it again.
+    `next_offset` says from which log offset on a recovery has to index again, None where the queues know no less.
+    `doubtful` is set for good once the device failed to flush a file: the mark then stays where it is.
     """
 
-    def __init__(self, directory: Path, slots: int, entries: int, disk: Disk) -> None:
+    def __init__(self, directory: Path, slots: int, entries: int, disk: Disk, enabled: bool = True) -> None:
         self.backlog: deque[Note] = deque()
         self.wanted = trio.Event()
-        self.next_offset = 0
+        self.mark: IndexMark | None = None
+        self.next_offset: int | None = None
         self.full_time_ms = 0
         self.doubtful = False
         self.directory = directory
         self._slots = slots
         self._entries = entries
         self._disk = disk
+        self._enabled = enabled
         self._files: list[IndexFile] = []
         self._unflushed: list[IndexFile] = []
+        self._flushing = False
         self._hasher = KeyHasher()
 
-    def load(self, crashed: bool, checkpoint_time_ms: int) -> None:
-        """Open the files; after a crash those that were not full and flushed are dropped (section 4.4). Raises StoreCorrupt, OSError."""
+    def load(self, crashed: bool, checkpoint_time_ms: int, mark: IndexMark | None) -> None:
+        """Open the files. With a mark they go back to what it says; without, after a crash, those that were not full and flushed are dropped
+        (section 4.4). What was dropped is to be made again from `next_offset` on. Raises StoreCorrupt, OSError."""
         self._files = []
         self.full_time_ms = checkpoint_time_ms
-        if not self.directory.is_dir():
+        self.mark = mark
+        if not self._enabled:
             return
-        for path in sorted(self.directory.iterdir()):
+        lost = not self.directory.is_dir()
+        for path in [] if lost else sorted(self.directory.iterdir()):
             if not (path.is_file() and path.name.isascii() and path.name.isdigit()):
                 continue
             if path.stat().st_size == 0:
                 path.unlink()
                 continue
             file = IndexFile(path, self._slots, self._entries, self._disk)
-            if crashed and not (file.full and file.end_time_ms <= checkpoint_time_ms):
+            if self._is_sound(file, crashed, mark):
+                self._files.append(file)
+            else:
                 file.close()
                 path.unlink()
-                continue
-            self._files.append(file)
-        self.next_offset = self._files[-1].end_offset if self._files else 0
+        if mark is None:
+            self.next_offset = self._end_offset if crashed or lost else None
+        elif mark.name == 0 or int.from_bytes(mark.header[-4:], "big") <= 1 or [int(file.path.name) for file in self._files[-1:]] == [mark.name]:
+            self.next_offset = mark.offset
+        else:
+            self.mark, self.next_offset = None, self._end_offset
+
+    def _is_sound(self, file: IndexFile, crashed: bool, mark: IndexMark | None) -> bool:
+        if mark is None:
+            return not crashed or (file.full and file.end_time_ms <= self.full_time_ms)
+        name = int(file.path.name)
+        return name < mark.name or (name == mark.name and file.restore(mark.header))
+
+    @property
+    def _end_offset(self) -> int:
+        return self._files[-1].end_offset if self._files else 0
+
+    def ends_behind(self, end: int) -> bool:
+        """Whether a record that begins at or behind log offset `end` was indexed: the log lost its end, and the entries cannot be told apart."""
+        return bool(self._files) and self._files[-1].next_entry > 1 and self.last[1] >= end
 
     def forget_all(self) -> None:
-        """Delete all files: there is no log. Raises OSError."""
+        """Delete all files and notes: there is no log, or less of it. Raises OSError."""
         for file in self._files:
             file.close()
             file.path.unlink(missing_ok=True)
         self._files = []
-        self.next_offset = 0
+        self._unflushed = []
+        self.backlog.clear()
+        self.mark, self.next_offset = None, 0
+
+    def detach(self, log_start: int) -> list[IndexFile]:
+        """Forget the files all of whose records lie before `log_start`, but never the newest nor one that still goes to the device; they are the caller's."""
+        gone: list[IndexFile] = []
+        for file in self._files[:-1]:
+            if file.end_offset >= log_start or file in self._unflushed:
+                break
+            gone.append(file)
+        del self._files[: len(gone)]
+        return gone
 
     def note(self, key_code: int, unique_key: str | None, keys: str | None, physical_offset: int, time_ms: int) -> None:
         """Remember a message; used by recovery. (MmapStore.append has these lines inline.) Raises StoreNotWritable."""
@@ -137,6 +178,9 @@ class KeyIndex:
                 backlog.popleft()
             if touched is not None:
                 touched.write_header()
+                if touched.waiting >= MAX_WAITING_SLOTS and not self._flushing:
+                    touched.hold()
+                    touched.flush_held()
         except OSError as error:
             raise not_writable(f"no disk for the index in {self.directory}", error) from error
 
@@ -169,31 +213,61 @@ class KeyIndex:
         """Store time in ms and physical offset of the last record that was indexed."""
         return (self._files[-1].end_time_ms, self._files[-1].end_offset) if self._files else (0, 0)
 
-    async def flush_full(self) -> bool:
-        """Bring files that became full to the device; returns whether `full_time_ms` moved. Raises OSError."""
-        moved = False
-        while self._unflushed and not self.doubtful:
-            file = self._unflushed[0]
-            try:
-                await trio.to_thread.run_sync(file.sync)
-                await trio.to_thread.run_sync(self._disk.sync_path, self.directory)
-            except OSError:
-                self.doubtful = True
-                raise
-            self._unflushed.pop(0)
-            self.full_time_ms = max(self.full_time_ms, file.end_time_ms)
-            moved = True
-        return moved
+    @property
+    def full_waits(self) -> bool:
+        """Whether a file became full that is not on the device."""
+        return bool(self._unflushed)
 
-    def flush_all(self) -> None:
-        """Bring all files to the device. Raises OSError."""
-        for file in {*self._unflushed, *self._files[-1:]}:
-            file.write_header()
-            file.sync()
-        self._disk.sync_path(self.directory)
-        for file in self._unflushed:
-            self.full_time_ms = max(self.full_time_ms, file.end_time_ms)
-        self._unflushed = []
+    async def flush(self, end: int) -> None:
+        """Bring all files to the device in a worker thread and move the mark; `end` is where the log ends now. Raises OSError."""
+        if not self._enabled or self.doubtful:
+            return
+        mark = self._new_mark(end)
+        full = list(self._unflushed)
+        if self.mark is None or mark[1:] != self.mark[1:]:
+            await self._flush([*full, *self._files[-1:]])
+            self._flushed(full)
+        self.mark = mark
+
+    def flush_all(self, end: int) -> None:
+        """The same at once, for a store that stops. Raises OSError."""
+        if not self._enabled:
+            return
+        mark = self._new_mark(end)
+        full = list(self._unflushed)
+        files = [*full, *self._files[-1:]]
+        for file in files:
+            file.hold()
+        self._bring(files)
+        self._flushed(full)
+        self.mark = mark
+
+    def _new_mark(self, end: int) -> IndexMark:
+        """Keys of messages that still wait in the backlog are not in the files; the first of them is where the index ends."""
+        offset = self.backlog[0][3] if self.backlog else end
+        return IndexMark(offset, int(self._files[-1].path.name), self._files[-1].header) if self._files else IndexMark(offset, 0, bytes(HEADER_BYTES))
+
+    async def _flush(self, files: Sequence[IndexFile]) -> None:
+        for file in files:
+            file.hold()
+        self._flushing = True
+        try:
+            await trio.to_thread.run_sync(self._bring, files)
+        except OSError:
+            self.doubtful = True
+            raise
+        finally:
+            self._flushing = False
+
+    def _flushed(self, full: Sequence[IndexFile]) -> None:
+        self._unflushed = [file for file in self._unflushed if file not in full]
+        self.full_time_ms = max([self.full_time_ms, *(file.end_time_ms for file in full)])
+
+    def _bring(self, files: Sequence[IndexFile]) -> None:
+        for file in files:
+            file.flush_held()
+        if self.directory.is_dir():
+            self._disk.sync_path(self.directory)
 
     def close(self) -> None:
         for file in self._files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,37 +11,54 @@ import trio
 
 from rmqkit.errors import MessageIllegal
 from rmqkit.model.names import topic_fault
-from rmqkit_store_mmap.consume_queue import UNIT_BYTES, ConsumeQueue, MappedFiles
-from rmqkit_store_mmap.disk import Disk
+from rmqkit_store_mmap.checkpoint import QueueMark
+from rmqkit_store_mmap.commit_log import FileMissing
+from rmqkit_store_mmap.consume_queue import ConsumeQueue, MappedFiles
+from rmqkit_store_mmap.disk import Disk, delete_file
+from rmqkit_store_mmap.queue_trim import QueueFiles, dead_files, first_kept
+from rmqkit_store_mmap.units import UNIT_BYTES
 
 #: A queue is flushed in passing once it has this many bytes to flush (Java: flushConsumeQueueLeastPages, 2 pages).
 _LEAST_BYTES = 2 * 4096
 MAX_QUEUE_ID = 0x7FFFFFFF
+#: Queues that are trimmed with one visit to a worker thread.
+_TRIM_BATCH = 256
 
 
 class QueueTable:
     """`by_key` maps (topic, queue id) to the queue. Files are `consumequeue/TOPIC/QUEUEID/`.
 
-    `doubtful` is set for good once the device failed to flush units: the next start then has to make sure of them.
+    `doubtful` is set for good once the device failed to flush units: the next start then has to make sure of them. `mark` says what is surely on
+    the device. `lost` is set by `load`: the directory was not there, or the queues in `broken` lack a file. `flush_soon` asks for a flush of everything.
     """
 
     def __init__(self, directory: Path, file_bytes: int, disk: Disk) -> None:
         self.directory = directory
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
         self.doubtful = False
+        self.mark: QueueMark | None = None
+        self.lost = False
+        self.broken: list[ConsumeQueue] = []
+        self.flush_soon = trio.Event()
         self._file_bytes = -(-file_bytes // UNIT_BYTES) * UNIT_BYTES
         self._disk = disk
         self._mapped = MappedFiles()
 
-    def load(self, crashed: bool) -> None:
-        """Find all queues and their ends. Names that are no queue number are passed over, as Java does. Raises StoreCorrupt, OSError."""
-        self.by_key = {}
-        if not self.directory.is_dir():
+    def load(self, crashed: bool, flushed_to: int | None = None) -> None:
+        """Find all queues and their ends (ConsumeQueue.load). Names that are no queue number are passed over, as Java does. Raises StoreCorrupt, OSError."""
+        self.by_key, self.broken = {}, []
+        self.lost = not self.directory.is_dir()
+        if self.lost:
             return
         for topic in sorted(self.directory.iterdir()):
             for path in sorted(topic.iterdir()) if topic.is_dir() else []:
                 if path.is_dir() and path.name.isascii() and path.name.isdigit():
-                    self._new(topic.name, int(path.name)).load(crashed)
+                    queue = self._new(topic.name, int(path.name))
+                    try:
+                        queue.load(crashed, flushed_to)
+                    except FileMissing:
+                        self.broken.append(queue)
+                        self.lost = True
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self.by_key.get((topic, queue_id))
@@ -68,10 +86,18 @@ class QueueTable:
         del self.by_key[queue.topic, queue.queue_id]
         queue.destroy()
 
+    def forget(self, topic: str, queue_id: int) -> None:
+        """Delete a queue if it is there. Raises OSError."""
+        queue = self.by_key.pop((topic, queue_id), None)
+        if queue is not None:
+            queue.destroy()
+            self.flush_soon.set()
+
     def forget_topic(self, topic: str) -> None:
         """Delete all queues of a topic. Raises OSError."""
         for key in [key for key in self.by_key if key[0] == topic]:
             self.by_key.pop(key).destroy()
+            self.flush_soon.set()
         if topic_fault(topic) is None and (self.directory / topic).is_dir():
             shutil.rmtree(self.directory / topic)
 
@@ -91,6 +117,29 @@ class QueueTable:
     def max_physical(self) -> int:
         """Log offset behind the last record any queue knows, -1 when none does (Java: dispatchFromPhyOffset)."""
         return max((queue.max_physical for queue in self.by_key.values()), default=0) or -1
+
+    def new_mark(self, log_offset: int) -> QueueMark:
+        """What to set `mark` to once all units there are now, of the records before `log_offset`, are on the device."""
+        used = [queue.files() for queue in self.by_key.values() if queue.next_offset > 0]
+        return QueueMark(log_offset, len(used), sum(files.next_offset for files in used), sum(files.first for files in used))
+
+    async def trim(self, log_start: int) -> tuple[int, int]:
+        """Correct the minimum offsets after the log's front is gone, and delete the files nobody needs then; returns files and bytes. Raises OSError."""
+        files = taken = 0
+        queues = list(self.by_key.values())
+        for at in range(0, len(queues), _TRIM_BATCH):
+            batch = [(queue, queue.files()) for queue in queues[at : at + _TRIM_BATCH]]
+            starts = await trio.to_thread.run_sync(_first_kept_of, [seen for _, seen in batch], log_start)
+            for (queue, seen), start in zip(batch, starts, strict=True):
+                if start is None or self.by_key.get((queue.topic, queue.queue_id)) is not queue:
+                    continue
+                queue.min_offset = start
+                dead = dead_files(seen, start)
+                if dead:
+                    taken += await trio.to_thread.run_sync(_delete, dead, os.open(queue.directory, os.O_RDONLY | os.O_CLOEXEC))
+                    queue.files_deleted(len(dead))
+                    files += len(dead)
+        return files, taken
 
     async def flush(self, everything: bool) -> None:
         """Bring units to the device in a worker thread: all, or of the queues with two pages of them. Raises OSError, then what was flushed is not known."""
@@ -117,3 +166,22 @@ class QueueTable:
     def unmap(self) -> None:
         for queue in self.by_key.values():
             queue.unmap()
+
+
+def _first_kept_of(queues: Sequence[QueueFiles], log_start: int) -> list[int | None]:
+    """`first_kept` of each; None for one that was deleted meanwhile."""
+    found: list[int | None] = []
+    for queue in queues:
+        try:
+            found.append(first_kept(queue, log_start))
+        except FileNotFoundError:
+            found.append(None)
+    return found
+
+
+def _delete(paths: Sequence[Path], directory_fd: int) -> int:
+    """Delete files of one directory, for which the descriptor stands: the queue may be deleted and made anew while this runs. Closes it. Raises OSError."""
+    try:
+        return sum(delete_file(path, directory_fd) for path in paths)
+    finally:
+        os.close(directory_fd)

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct
 
-from rmqkit.abc import Boundary, Buffer, ReadLimits, ReadResult, ReadStatus, RecordFilter, UnitFilter
+from rmqkit.abc import Boundary, Buffer, FileRange, ReadLimits, ReadResult, ReadStatus, RecordFilter, UnitFilter
 from rmqkit.protocol.record import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, peek_store_timestamp
 from rmqkit_store_mmap.commit_log import CommitLog
-from rmqkit_store_mmap.consume_queue import UNIT, ConsumeQueue
+from rmqkit_store_mmap.consume_queue import ConsumeQueue, NotInMemory
+from rmqkit_store_mmap.residency import Residency
+from rmqkit_store_mmap.units import UNIT
 
 _PHYSICAL_OFFSET = Struct(">q")
 _PHYSICAL_OFFSET_AT = 28
 
 
 def read(
-    log: CommitLog, queue: ConsumeQueue, offset: int, limits: ReadLimits, unit_filter: UnitFilter | None, record_filter: RecordFilter | None
+    log: CommitLog,
+    residency: Residency,
+    queue: ConsumeQueue,
+    offset: int,
+    limits: ReadLimits,
+    unit_filter: UnitFilter | None,
+    record_filter: RecordFilter | None,
 ) -> ReadResult:
     """MessageStore.read for a queue that is there."""
     low, high = queue.min_offset, queue.next_offset
@@ -25,29 +33,40 @@ def read(
         return ReadResult(refusal[0], refusal[1], low, high, [])
     found: list[tuple[int, int]] = []
     status = ReadStatus.NO_MATCHED_MESSAGE
-    max_messages, max_bytes, max_scanned = limits
-    total = 0
+    max_messages, max_bytes, max_scanned, disk_messages, disk_bytes, memory_bytes, wait = limits
+    disk_end = log.position - memory_bytes
+    cold: Sequence[FileRange] = ()
+    total = looked = 0
     at = offset
-    for physical_offset, size, tags_code in _units(queue, offset, max(max_scanned, max_messages)):
-        if found and (len(found) >= max_messages or total + size > max_bytes):
-            break
-        at += 1
-        if unit_filter is not None and not unit_filter(tags_code):
-            continue
-        record = log.record(physical_offset, size)
-        if record is None:
-            if not found:
-                status = ReadStatus.MESSAGE_WAS_REMOVING
-            continue
-        if record_filter is not None and not record_filter(record):
-            if not found:
-                status = ReadStatus.NO_MATCHED_MESSAGE
-            continue
-        found.append((physical_offset, size))
-        total += size
+    try:
+        for physical_offset, size, tags_code in _units(queue, offset, max(max_scanned, max_messages), wait):
+            if found and (
+                len(found) >= max_messages
+                or total + size > max_bytes
+                or (physical_offset < disk_end and (len(found) >= disk_messages or total + size > disk_bytes))
+            ):
+                break
+            if unit_filter is None or unit_filter(tags_code):
+                record = log.record(physical_offset, size)
+                if record is None:
+                    if not found:
+                        status = ReadStatus.MESSAGE_WAS_REMOVING
+                else:
+                    if record_filter is not None and not wait and physical_offset + size > looked:
+                        looked = residency.look_ahead(physical_offset, size)
+                    if record_filter is None or record_filter(record):
+                        found.append((physical_offset, size))
+                        total += size
+                    elif not found:
+                        status = ReadStatus.NO_MATCHED_MESSAGE
+            at += 1
+    except NotInMemory as error:
+        cold = [error.where]
     if found:
         status = ReadStatus.FOUND
-    return ReadResult(status, at, low, high, _merged(log, found), len(found), total)
+        if not wait and not cold and found[0][0] < residency.hot_from:
+            cold = residency.cold(found)
+    return ReadResult(status, at, low, high, _merged(log, found), len(found), total, cold)
 
 
 def _outside(low: int, high: int, offset: int) -> tuple[ReadStatus, int] | None:
@@ -62,8 +81,8 @@ def _outside(low: int, high: int, offset: int) -> tuple[ReadStatus, int] | None:
     return None
 
 
-def _units(queue: ConsumeQueue, offset: int, count: int) -> Iterator[tuple[int, int, int]]:
-    for data in queue.data(offset, count):
+def _units(queue: ConsumeQueue, offset: int, count: int, wait: bool) -> Iterator[tuple[int, int, int]]:
+    for data in queue.data(offset, count, wait):
         yield from UNIT.iter_unpack(data)
 
 

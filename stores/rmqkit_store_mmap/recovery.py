@@ -1,151 +1,188 @@
-"""What opening a store works out and repairs (store-format sheet, sections 2.9, 5.5 to 5.7; Java: CommitLog.recoverNormally, recoverAbnormally).
+"""What opening a store works out and repairs (store-format sheet, sections 5.5 to 5.7; Java: CommitLog.recoverNormally, recoverAbnormally).
 
-Nothing but records says where the log ends. After a clean stop the scan begins behind the last record the queues know; after a crash in the last
-segment that the checkpoint says was safely on the device before, or earlier where the index needs it. Every record must prove itself by magic,
-lengths, body CRC and by naming its own position; at the first that does not the log is cut, and what follows becomes zeros.
+Nothing but records says where the log ends: the scan goes from record to record, at the first that is not good the log is cut, and what follows
+becomes zeros. What the scan costs depends on where it begins. Java begins at a segment, a gigabyte or more before the end. Here the checkpoint
+carries a mark (`checkpoint.Mark`), renewed every few seconds, of what surely is on the device, and the scan begins there:
+
+- Log. Everything before `log_flushed` was flushed, and that is the end of a record. Bodies before it are not checked again.
+- Queues. Units lie in order of their records and every unit before the mark is on the device; so bisection finds where each queue stood, whatever the
+  machine had or had not written of what came later. The rest becomes zeros and is made again from the log. The mark also holds how many queues
+  there were and the sum of their ends: if that is not what is found, queues or files of them were lost, and all are made again from the whole log.
+- Index. The newest file goes back to what it was at the mark (`index_file`), later ones are deleted, and the log is indexed from there.
+
+The mark is believed if its CRC is right (Java's writes break it) and the last record the queues know is good. Otherwise Java's rules hold: behind the
+last record the queues know after a clean stop; after a crash in the last segment that the checkpoint's times say was safe, or where the index needs it.
+
+All of it may be cut short and run again. Only what lies behind the mark is changed, and a new mark is written when everything is on the device.
+
+A topic deleted less than a round of flushing before a crash may come back with its last messages, for its records are still in the log; so may one
+whose queues are made again because others were lost. Whether it is served is up to the topic table of the broker.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from struct import Struct
-from typing import NamedTuple
-from zlib import crc32
+from pathlib import Path
 
 from rmqkit.errors import StoreCorrupt
 from rmqkit.model import properties as props
 from rmqkit.model.delay import deliver_time_ms
 from rmqkit.model.names import SCHEDULE_TOPIC, topic_fault
-from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from rmqkit.protocol.record import BLANK, CRC_MASK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, peek_store_timestamp
+from rmqkit.model.sysflag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from rmqkit.protocol.record import peek_store_timestamp
 from rmqkit.protocol.tags import java_hash
-from rmqkit_store_mmap.checkpoint import Checkpoint
+from rmqkit_store_mmap.checkpoint import Checkpoint, Mark, QueueMark
 from rmqkit_store_mmap.commit_log import CommitLog
+from rmqkit_store_mmap.consume_queue import ConsumeQueue
+from rmqkit_store_mmap.disk import Disk
 from rmqkit_store_mmap.key_index import KeyIndex
 from rmqkit_store_mmap.queue_table import MAX_QUEUE_ID, QueueTable
-from rmqkit_store_mmap.segment import Segment
+from rmqkit_store_mmap.scan import Found, check_record, may_be_torn, parse_record
+from rmqkit_store_mmap.segment import Segment, offset_name
+from rmqkit_store_mmap.units import FILLER_SIZE
 
 _log = logging.getLogger(__name__)
 
-_HEAD = Struct(">iIiiiqqi")
-_I32 = Struct(">i")
-_I16 = Struct(">h")
-_BODY_LENGTH_AT = 84
-
-
-class Found(NamedTuple):
-    """What recovery needs of a record."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    physical_offset: int
-    size_bytes: int
-    sys_flag: int
-    store_timestamp_ms: int
-    properties: dict[str, str]
-
-
-def check_record(data: memoryview, at: int, physical_offset: int) -> int:
-    """Size of the good record at `at`, 0 for the blank record that ends a segment, -1 for anything else."""
-    room = len(data) - at
-    if room < BLANK.size:
-        return -1
-    size, magic = BLANK.unpack_from(data, at)
-    if magic == MAGIC_BLANK:
-        return 0 if size == room else -1
-    if magic not in (MAGIC_V1, MAGIC_V2) or not MIN_RECORD_BYTES <= size <= room:
-        return -1
-    _, _, crc, _, _, _, claimed, sys_flag = _HEAD.unpack_from(data, at)
-    body_at = _body_at(at, sys_flag)
-    topic_at = body_at + _I32.unpack_from(data, body_at - 4)[0]
-    width = 1 if magic == MAGIC_V1 else 2
-    if claimed != physical_offset or topic_at < body_at or topic_at + width > at + size:
-        return -1
-    topic_length = data[topic_at] if width == 1 else _I16.unpack_from(data, topic_at)[0]
-    properties_at = topic_at + width + topic_length + 2
-    if topic_length < 0 or properties_at > at + size:
-        return -1
-    if properties_at + _I16.unpack_from(data, properties_at - 2)[0] != at + size:
-        return -1
-    return size if body_at == topic_at or crc32(data[body_at:topic_at]) & CRC_MASK == crc else -1
-
-
-def _body_at(at: int, sys_flag: int) -> int:
-    return at + _BODY_LENGTH_AT + 4 + (12 if sys_flag & BORN_HOST_V6 else 0) + (12 if sys_flag & STORE_HOST_V6 else 0)
-
-
-def _texts(data: memoryview, at: int) -> tuple[memoryview, memoryview]:
-    """Topic and properties of a record that `check_record` found good."""
-    size, magic, _, _, _, _, _, sys_flag = _HEAD.unpack_from(data, at)
-    body_at = _body_at(at, sys_flag)
-    topic_at = body_at + _I32.unpack_from(data, body_at - 4)[0]
-    if magic == MAGIC_V1:
-        name_at, length = topic_at + 1, data[topic_at]
-    else:
-        name_at, length = topic_at + 2, _I16.unpack_from(data, topic_at)[0]
-    return data[name_at : name_at + length], data[name_at + length + 2 : at + size]
-
-
-def may_be_torn(data: memoryview, at: int) -> bool:
-    """Whether a record that `check_record` found good may yet lack its end: no checksum covers topic and properties, but a torn write leaves zeros."""
-    topic, properties = _texts(data, at)
-    last = properties or topic
-    return len(last) > 0 and last[-1] == 0
-
-
-def parse_record(data: memoryview, at: int) -> Found:
-    """A record that `check_record` found good. Text that is no UTF-8 is taken with replacement characters."""
-    size, _, _, queue_id, _, queue_offset, physical_offset, sys_flag = _HEAD.unpack_from(data, at)
-    topic, properties = (bytes(text).decode(errors="replace") for text in _texts(data, at))
-    time_ms = peek_store_timestamp(data, at)
-    return Found(topic, queue_id, queue_offset, physical_offset, size, sys_flag, time_ms, props.decode(properties))
-
 
 class Recovery:
-    """One recovery; `run` does it. Raises OSError, StoreCorrupt, StoreNotWritable."""
+    """One recovery of a loaded log, queues and index (None: there is none to keep); `run` does it."""
 
     def __init__(
-        self, log: CommitLog, queues: QueueTable, index: KeyIndex | None, checkpoint: Checkpoint, levels_ms: Sequence[int]
+        self, log: CommitLog, queues: QueueTable, index: KeyIndex | None, checkpoint: Checkpoint, levels_ms: Sequence[int], disk: Disk
     ) -> None:
         self._log = log
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
         self._levels_ms = levels_ms
+        self._disk = disk
+        self._proven = 0
+        self._queues_from = 0
+        self._index_from = 0
+        self._rebuild = False
 
-    def run(self, crashed: bool, queues_lost: bool, index_lost: bool) -> None:
-        """Find the end of the log, dispatch what queues and index lack, cut what is torn."""
-        log, queues, index = self._log, self._queues, self._index
+    def run(self, crashed: bool) -> None:
+        """Find the end of the log, dispatch what queues and index lack, cut what is torn; all that changed is on the device then, but for the index.
+
+        Raises StoreCorrupt when something is missing that cannot be made again, StoreNotWritable, OSError.
+        """
+        log, mark = self._log, self._checkpoint.mark
+        self._refuse_missing(mark)
         if not log.segments:
-            queues.forget_all()
-            if index is not None:
-                index.forget_all()
+            self._queues.forget_all()
+            if self._index is not None:
+                self._index.forget_all()
             return
-        known = -1 if queues_lost else queues.max_physical
-        if index_lost:
-            start = queues_from = index_from = log.min_offset
-        elif crashed:
-            queues_from = log.min_offset if queues_lost else self._safe_segment().base
-            index_from = queues_from if index is None else max(index.next_offset, log.min_offset)
-            segment = log.segment_at(index_from)
-            start = queues_from if segment is None else min(queues_from, segment.base)
+        for queue in self._queues.broken:
+            queue.destroy()
+        if mark is not None and log.min_offset <= mark.log_flushed and self._last_known_is_good(mark):
+            start = self._begin_at_mark(mark)
+        else:
+            start = self._begin_as_java(crashed)
+        self._forget_index_mark()
+        end = self._scan(start)
+        if self._index is not None and self._index.ends_behind(end):
+            self._index.forget_all()
+            self._queues_from, self._index_from = end, log.min_offset
+            self._scan(log.min_offset)
+        self._cut(crashed, start, end)
+        if self._index is not None:
+            self._index.drain(len(self._index.backlog))
+
+    def _forget_index_mark(self) -> None:
+        """Before an index is made again that the mark tells of: a file of it may get the name of the one that is lost, and if this
+        recovery were cut short the next one would take it for that."""
+        mark = self._checkpoint.mark
+        if self._index is not None and mark is not None and mark.index is not None and self._index.mark is None:
+            self._checkpoint.mark = mark._replace(index=None)
+            self._checkpoint.write(self._disk)
+
+    def _refuse_missing(self, mark: Mark | None) -> None:
+        """The end of the log must not be lost: going on would delete what the queues know of it, and use its offsets again."""
+        segments = list(self._log.segments.values())
+        stop = segments[-1].stop if segments else 0
+        if mark is not None and mark.log_flushed > stop:
+            base = stop if segments else mark.log_flushed - mark.log_flushed % self._log.segment_bytes
+            raise StoreCorrupt(
+                f"{self._log.directory / offset_name(base)} is missing: the log reached to {mark.log_flushed} and ends at {stop} now. "
+                f"If it cannot be brought back, delete {self._checkpoint.path} to go on with what is there"
+            )
+
+    # --- where to begin ----------------------------------------------------------------------------------------------
+
+    def _begin_at_mark(self, mark: Mark) -> int:
+        log, queues, index = self._log, self._queues, self._index
+        self._proven = mark.log_flushed
+        self._rebuild = queues.lost or not self._all_queues_are_there(mark.queues)
+        if self._rebuild:
+            _log.warning("queues of %s or files of them were lost; they are made again from the log", queues.directory)
+            for queue in queues.by_key.values():
+                if not self._begins_well(queue) or (log.min_offset == 0 and queue.files().first > 0):
+                    queue.destroy()
+                self._drop_unproven(queue)
+        self._queues_from = log.min_offset if self._rebuild else mark.queues.offset
+        self._index_from = self._queues_from if index is None or index.next_offset is None else max(index.next_offset, log.min_offset)
+        return min(self._proven, self._queues_from, self._index_from)
+
+    def _begin_as_java(self, crashed: bool) -> int:
+        log, queues, index = self._log, self._queues, self._index
+        known = -1 if queues.lost else queues.max_physical
+        if crashed:
+            start = self._safe_segment().base
+            self._queues_from = log.min_offset if queues.lost else start
         else:
             start = self._start_after_stop(known)
-            confirmed = self._checkpoint.confirmed_offset
-            queues_from = index_from = known if queues_lost else max(known, confirmed)
-        end = self._scan(start, queues_from, index_from)
-        for queue in queues.by_key.values():
-            queue.truncate_physical(end)
-            if crashed:
-                queue.truncate(queue.next_offset)
-            queue.correct_min(log.min_offset)
-        log.start_at(end)
-        if crashed:
-            log.sync_range(start, end)
-        if index is not None:
-            index.drain(len(index.backlog))
+            self._queues_from = known if queues.lost else max(known, self._checkpoint.confirmed_offset)
+        self._index_from = self._queues_from
+        if index is not None and index.next_offset is not None:
+            self._index_from = max(index.next_offset, log.min_offset)
+        segment = log.segment_at(self._index_from)
+        if queues.lost:
+            start = log.min_offset
+        return start if segment is None or self._index_from >= start else segment.base
+
+    def _all_queues_are_there(self, mark: QueueMark) -> bool:
+        """Whether the queues, as they were at the mark, are those of the mark. The first files may have been trimmed since."""
+        found = self._queues.new_mark(mark.offset)
+        if (found.queues, found.next_sum) != (mark.queues, mark.next_sum):
+            return False
+        return found.first_sum == mark.first_sum or all(self._begins_well(queue) for queue in self._queues.by_key.values())
+
+    def _begins_well(self, queue: ConsumeQueue) -> bool:
+        """Whether the queue begins with its first file, or with one into which the log's beginning falls."""
+        first = queue.files().first
+        return first == 0 or first == queue.next_offset or queue.unit(first).physical_offset < self._log.min_offset
+
+    def _last_known_is_good(self, mark: Mark) -> bool:
+        """The newest record that the queues know and the mark covers, read again: a look at whether the device kept its word."""
+        queues = [queue for queue in self._queues.by_key.values() if 0 < queue.max_physical <= mark.log_flushed]
+        newest = max(queues, key=lambda queue: queue.max_physical, default=None)
+        if newest is None or self._names_its_record(newest, check_body=True):
+            return True
+        _log.error("the log %s is damaged before %d, up to where it was flushed", self._log.directory, mark.log_flushed)
+        return False
+
+    def _names_its_record(self, queue: ConsumeQueue, check_body: bool) -> bool:
+        """Whether the last unit leads to the record it is for; one whose record was trimmed counts as good."""
+        unit = queue.unit(queue.next_offset - 1)
+        if unit.size_bytes == FILLER_SIZE or unit.physical_offset < self._log.min_offset:
+            return True
+        segment = self._log.segment_at(unit.physical_offset)
+        if segment is None:
+            return False
+        view, at = segment.view(), unit.physical_offset - segment.base
+        if check_record(view, at, unit.physical_offset, check_body) != unit.size_bytes:
+            return False
+        found = parse_record(view, at)
+        return (found.topic, found.queue_id, found.queue_offset) == (queue.topic, queue.queue_id, unit.queue_offset)
+
+    def _drop_unproven(self, queue: ConsumeQueue) -> None:
+        first = offset = queue.files().first
+        for offset in range(queue.next_offset, first, -1):
+            if self._names_its_record(queue, check_body=False):
+                break
+            queue.truncate(offset - 1)
 
     def _first_time(self, segment: Segment) -> int:
         """Store time of a segment's first record, 0 when it does not begin with a good one."""
@@ -163,39 +200,40 @@ class Recovery:
     def _start_after_stop(self, known: int) -> int:
         """Behind the last record the queues know, if it is a good one; else the start of a segment before it."""
         for queue in self._queues.by_key.values():
-            if known > 0 and queue.max_physical == known:
-                unit = queue.unit(queue.next_offset - 1)
-                segment = self._log.segment_at(unit.physical_offset)
-                if segment is None or unit.physical_offset < self._log.min_offset:
-                    continue
-                if check_record(segment.view(), unit.physical_offset - segment.base, unit.physical_offset) == unit.size_bytes:
-                    return known
+            if known > 0 and queue.max_physical == known and self._names_its_record(queue, check_body=True) and known >= self._log.min_offset:
+                return known
         segments = list(self._log.segments.values())
         for segment in reversed(segments):
             if segment.base <= known and self._first_time(segment) > 0:
                 return segment.base
         return segments[0].base
 
-    def _scan(self, start: int, queues_from: int, index_from: int) -> int:
+    # --- the scan ----------------------------------------------------------------------------------------------------
+
+    def _scan(self, start: int) -> int:
         at = start
+        wanted = min(self._queues_from, self._index_from)
         segment = self._log.segment_at(at)
         while segment is not None:
             view = segment.view()
-            size = check_record(view, at - segment.base, at)
+            new = at >= self._proven
+            size = check_record(view, at - segment.base, at, new)
             if size > 0:
-                if may_be_torn(view, at - segment.base) and check_record(view, at + size - segment.base, at + size) < 0:
+                if new and may_be_torn(view, at - segment.base) and check_record(view, at + size - segment.base, at + size) < 0:
                     break
-                if at >= min(queues_from, index_from):
-                    self._dispatch(parse_record(view, at - segment.base), at >= queues_from, at >= index_from)
+                if at >= wanted:
+                    self._dispatch(parse_record(view, at - segment.base))
                 at += size
             elif size == 0 and segment.stop in self._log.segments:
                 at = segment.stop
                 segment = self._log.segment_at(at)
             else:
                 break
+        if at < self._proven:
+            _log.error("the log %s is damaged at %d and ends there; it was flushed up to %d", self._log.directory, at, self._proven)
         return at
 
-    def _dispatch(self, found: Found, to_queue: bool, to_index: bool) -> None:
+    def _dispatch(self, found: Found) -> None:
         if topic_fault(found.topic) is not None or not 0 <= found.queue_id <= MAX_QUEUE_ID:
             _log.warning(
                 "the record at %d has the topic %r and queue id %d and is left out", found.physical_offset, found.topic, found.queue_id
@@ -203,19 +241,19 @@ class Recovery:
             return
         queue = self._queues.make(found.topic, found.queue_id)
         kind = found.sys_flag & TRANSACTION_MASK
-        if to_queue and kind not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
-            end = found.physical_offset + found.size_bytes
-            if end > queue.max_physical:
-                self._place(found)
-        if to_index and self._index is not None and kind != TRANSACTION_ROLLBACK:
+        if found.physical_offset >= self._queues_from and kind not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
+            if self._rebuild and 0 <= found.queue_offset < queue.files().first:
+                queue.destroy()  # its first files were lost
+            if found.physical_offset + found.size_bytes > queue.max_physical:
+                self._place(queue, found)
+        if found.physical_offset >= self._index_from and self._index is not None and kind != TRANSACTION_ROLLBACK:
             properties = found.properties
             self._index.note(
                 queue.key_code, properties.get(props.UNIQ_KEY), properties.get(props.KEYS), found.physical_offset, found.store_timestamp_ms
             )
 
-    def _place(self, found: Found) -> None:
+    def _place(self, queue: ConsumeQueue, found: Found) -> None:
         """Put a unit where its record says it belongs."""
-        queue = self._queues.make(found.topic, found.queue_id)
         offset = found.queue_offset
         if offset < 0 or (queue.next_offset > 0 and offset - queue.next_offset > queue.file_units):
             raise StoreCorrupt(
@@ -239,3 +277,21 @@ class Recovery:
                 return due_ms
         tags = found.properties.get(props.TAGS)
         return java_hash(tags) if tags else 0
+
+    # --- afterwards --------------------------------------------------------------------------------------------------
+
+    def _cut(self, crashed: bool, start: int, end: int) -> None:
+        """Drop what lies behind the end, of log and queues, and bring what changed to the device."""
+        log, paths = self._log, dict[Path, None]()
+        for queue in self._queues.by_key.values():
+            queue.truncate_physical(end)
+            if (crashed or self._rebuild) and queue.truncate(queue.next_offset):
+                paths[queue.path_at(queue.next_offset)] = None
+            queue.correct_min(log.min_offset)
+            paths.update(dict.fromkeys(queue.unflushed_files()))
+        if log.start_at(end) or crashed:
+            log.sync_range(max(start, self._proven), end)
+        for path in paths:
+            self._disk.sync_path(path)
+        for queue in self._queues.by_key.values():
+            queue.flushed_offset = queue.next_offset

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 from pathlib import Path
 
 from rmqkit_store_mmap.disk import Disk, create_file
+
+
+class _PyBuffer(ctypes.Structure):
+    """Py_buffer of CPython's C interface; of all its fields only the address is of use here."""
+
+    _fields_ = (("buf", ctypes.c_void_p), ("object", ctypes.py_object), ("rest", ctypes.c_char * 128))
+
+
+def address_of(view: memoryview) -> int:
+    """Where a map lies in memory."""
+    buffer = _PyBuffer()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), ctypes.byref(buffer), 0)
+    try:
+        return int(buffer.buf or 0)
+    finally:
+        ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
 
 
 def offset_name(offset: int) -> str:
@@ -20,7 +37,7 @@ class Segment:
     Bytes up to `allocated_bytes` (counted inside the file) have been given blocks during this run.
     """
 
-    __slots__ = ("_fd", "_view", "allocated_bytes", "base", "path", "size_bytes")
+    __slots__ = ("_address", "_fd", "_map", "_view", "allocated_bytes", "base", "path", "size_bytes")
 
     def __init__(self, directory: Path, base: int, size_bytes: int) -> None:
         self.base = base
@@ -28,7 +45,9 @@ class Segment:
         self.size_bytes = size_bytes
         self.allocated_bytes = 0
         self._fd = -1
+        self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
+        self._address = 0
 
     @property
     def stop(self) -> int:
@@ -44,7 +63,7 @@ class Segment:
         """Give blocks to the next step behind `start` (inside the file). Raises OSError, and then nothing has changed."""
         length = min(step_bytes, self.size_bytes - start)
         disk.allocate(self.open(), start, length)
-        self.allocated_bytes = start + length
+        self.allocated_bytes = max(self.allocated_bytes, start + length)
 
     def view(self) -> memoryview:
         """The whole file, read-only. Slices of it stay valid when the segment is closed. Raises OSError."""
@@ -57,8 +76,17 @@ class Segment:
                     mapped = mmap.mmap(fd, self.size_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
                 finally:
                     os.close(fd)
+            self._map = mapped
             self._view = memoryview(mapped)
         return self._view
+
+    @property
+    def address(self) -> int:
+        """Where `view` lies in memory. Raises OSError."""
+        view = self.view()
+        if not self._address:
+            self._address = address_of(view)
+        return self._address
 
     def release(self) -> None:
         """Close the descriptor of a file that gets no more writes; reading goes on."""
@@ -69,8 +97,22 @@ class Segment:
     def close(self) -> None:
         """Let go of descriptor and map. A map that somebody still holds a slice of goes when the last slice does."""
         self.release()
-        self._view = None
+        self._view = self._map = None
+        self._address = 0
         self.allocated_bytes = 0
+
+    def try_close(self) -> bool:
+        """Unmap here and now; False when somebody holds a slice, which stays readable. The file of a deleted segment gives its blocks back then, which
+        takes time: for a worker thread."""
+        self.release()
+        if self._map is not None:
+            self._view = None
+            try:
+                self._map.close()
+            except BufferError:
+                return False
+        self.close()
+        return True
 
     def remove(self) -> None:
         """Close and delete the file. Raises OSError."""

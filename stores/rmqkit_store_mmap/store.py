@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from struct import Struct
 from struct import error as StructError
 from zlib import crc32
@@ -22,6 +23,7 @@ from rmqkit.abc import (
     FlushPolicy,
     KeyMatches,
     Level,
+    LogPart,
     MessageStore,
     QueueUnit,
     ReadLimits,
@@ -29,6 +31,7 @@ from rmqkit.abc import (
     ReadStatus,
     RecordFilter,
     StoreStatistics,
+    Trimmed,
     UnitFilter,
 )
 from rmqkit.config import Config, store_host
@@ -42,14 +45,17 @@ from rmqkit.protocol.record import BLANK, BLANK_BYTES, CRC_MASK, MAGIC_BLANK, pe
 from rmqkit.protocol.record import pack as pack_record
 from rmqkit.protocol.tags import extend_hash
 from rmqkit_store_mmap import background, reader
-from rmqkit_store_mmap.checkpoint import Checkpoint
+from rmqkit_store_mmap.checkpoint import Checkpoint, Mark
 from rmqkit_store_mmap.commit_log import Chunk, CommitLog
-from rmqkit_store_mmap.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from rmqkit_store_mmap.consume_queue import ConsumeQueue
 from rmqkit_store_mmap.disk import Disk
 from rmqkit_store_mmap.guard import AbortMark, DirectoryLock
 from rmqkit_store_mmap.key_index import MAX_BACKLOG, KeyIndex
 from rmqkit_store_mmap.queue_table import QueueTable
 from rmqkit_store_mmap.recovery import Recovery
+from rmqkit_store_mmap.residency import Residency
+from rmqkit_store_mmap.trimming import Trimmer
+from rmqkit_store_mmap.units import UNIT, UNIT_BYTES
 
 _logger = logging.getLogger(__name__)
 
@@ -85,10 +91,13 @@ class MmapStore(MessageStore):
         self._abort = AbortMark(self._root)
         self._log = CommitLog(config.commit_log_path, config.mapped_file_size_commit_log, self.disk)
         self._queues = QueueTable(self._root / "consumequeue", config.mapped_file_size_consume_queue, self.disk)
-        self._index = KeyIndex(self._root / "index", config.max_hash_slot_num, config.max_index_num, self.disk)
+        self._index = KeyIndex(self._root / "index", config.max_hash_slot_num, config.max_index_num, self.disk, config.message_index_enable)
         self._index_enabled = config.message_index_enable
         self._note = self._index.backlog.append if self._index_enabled else None
         self._checkpoint = Checkpoint(self._root / "checkpoint")
+        self._residency = Residency(self._log)
+        self._trimmer = Trimmer(self._log, self._queues, self._index)
+        self._refusal: str | None = None
         self._open = False
         self._running = trio.CancelScope()
         self._stopped = trio.Event()
@@ -104,21 +113,23 @@ class MmapStore(MessageStore):
 
     def _open_sync(self) -> None:
         self._lock.take()
+        self._trimmer = Trimmer(self._log, self._queues, self._index)
+        self._refusal = None
         try:
             crashed = self._abort.present()
-            queues_lost = not self._queues.directory.is_dir()
-            index_lost = self._index_enabled and not self._index.directory.is_dir()
             self._checkpoint = Checkpoint.load(self._root / "checkpoint")
+            mark = self._checkpoint.mark
             self._log.load()
-            self._queues.load(crashed)
-            if self._index_enabled and not index_lost:
-                self._index.load(crashed, self._checkpoint.index_time_ms)
-            self._abort.set()
+            self._queues.load(crashed, mark.queues.offset if mark else None)
+            self._index.load(crashed, self._checkpoint.index_time_ms, mark.index if mark else None)
+            self._abort.set(self.disk)
             index = self._index if self._index_enabled else None
-            Recovery(self._log, self._queues, index, self._checkpoint, self._levels_ms).run(crashed, queues_lost, index_lost)
+            Recovery(self._log, self._queues, index, self._checkpoint, self._levels_ms, self.disk).run(crashed)
             self._queues.directory.mkdir(exist_ok=True)
             if self._index_enabled:
                 self._index.directory.mkdir(exist_ok=True)
+            self._queues.mark = self._queues.new_mark(self._log.position)
+            self.write_checkpoint()
         except BaseException:
             self._let_go()
             raise
@@ -152,7 +163,8 @@ class MmapStore(MessageStore):
     def _last_words(self) -> None:
         if self._queues.doubtful or self._index.doubtful:
             raise OSError(errno.EIO, "an earlier flush of queues or index failed")
-        self._index.flush_all()
+        self._index.flush_all(self._log.position)
+        self._queues.mark = self._queues.new_mark(self._log.position)
         self._checkpoint.confirmed_offset = self._log.position
         self.write_checkpoint(queue_time_ms=self._log.flushed_time_ms)
         self._log.remove_unused()
@@ -171,13 +183,18 @@ class MmapStore(MessageStore):
         checkpoint.log_time_ms = self._log.flushed_time_ms or checkpoint.log_time_ms
         checkpoint.queue_time_ms = queue_time_ms or checkpoint.queue_time_ms
         checkpoint.index_time_ms = self._index.full_time_ms
+        index_mark = self._index.mark
+        if index_mark is not None and index_mark.offset > self._log.flushed:
+            # A power failure may take records back whose keys are on the device already; an index cannot be cut to the log.
+            index_mark = checkpoint.mark.index if checkpoint.mark else None
+        checkpoint.mark = None if self._queues.mark is None else Mark(self._log.flushed, self._queues.mark, index_mark)
         checkpoint.write(self.disk)
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
     def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
-        if not self._open or self._log.fault is not None:
-            raise StoreNotWritable(self._log.fault or _CLOSED)
+        if not self._open or self._log.fault is not None or self._refusal is not None:
+            raise StoreNotWritable(_CLOSED if not self._open else self._log.fault or self._refusal)
         backlog = self._index.backlog
         noted = len(backlog)
         if noted >= MAX_BACKLOG:
@@ -314,7 +331,10 @@ class MmapStore(MessageStore):
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
-        return reader.read(self._log, queue, offset, limits, unit_filter, record_filter)
+        return reader.read(self._log, self._residency, queue, offset, limits, unit_filter, record_filter)
+
+    async def warm(self, result: ReadResult) -> None:
+        await self._residency.fetch(result.cold)
 
     def read_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueUnit]:
         queue = self._queues.get(topic, queue_id)
@@ -360,6 +380,26 @@ class MmapStore(MessageStore):
 
     def delete_topic(self, topic: str) -> None:
         self._queues.forget_topic(topic)
+
+    def delete_queue(self, topic: str, queue_id: int) -> None:
+        self._queues.forget(topic, queue_id)
+
+    # --- clean-up ----------------------------------------------------------------------------------------------------
+
+    @property
+    def disk_paths(self) -> Sequence[Path]:
+        return self._log.directory, self._queues.directory
+
+    def refuse_writes(self, reason: str | None) -> None:
+        self._refusal = reason
+
+    async def log_parts(self) -> list[LogPart]:
+        return await self._trimmer.parts()
+
+    async def trim(self, before_offset: int) -> Trimmed:
+        return await self._trimmer.trim(before_offset)
+
+    # --- the log -----------------------------------------------------------------------------------------------------
 
     def read_log(self, offset: int, max_bytes: int) -> Buffer:
         return reader.read_log(self._log, offset, max_bytes)

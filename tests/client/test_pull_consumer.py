@@ -23,7 +23,7 @@ from tests.client.fakes import on_both_backends, run, settled
 QUEUE = MessageQueue("T", "broker-a", 0)
 
 
-@pytest.mark.row("S165", "S210")
+@pytest.mark.row("S165", "S196", "S210")
 @on_both_backends
 def test_a_pull_brings_messages_as_they_were_sent(backend: str) -> None:
     """Subscription inside (flag 4), every field of the record, next offset and bounds, which every message carries too."""
@@ -75,6 +75,7 @@ def test_a_blocking_pull_waits_for_a_message(backend: str) -> None:
     run(backend, body)
 
 
+@pytest.mark.row("S196")
 @on_both_backends
 def test_tags_are_compared_exactly(backend: str) -> None:
     """`Aa` and `BB` have one Java hash; the broker lets both pass, the client does not."""
@@ -145,6 +146,7 @@ def test_offsets_of_queue_and_group(backend: str) -> None:
     run(backend, body)
 
 
+@pytest.mark.row("S196")
 @on_both_backends
 def test_a_slave_is_read_when_the_broker_suggests_it(backend: str) -> None:
     """suggestWhichBrokerId is followed; after a failure the master is asked again."""
@@ -285,3 +287,49 @@ def test_refusals_and_misuse(backend: str) -> None:
             await consumer.queues("T")
 
     run(backend, body)
+
+
+@on_both_backends
+def test_a_topic_that_this_client_creates_by_sending_can_be_read_at_once(backend: str) -> None:
+    """Its broker tells the name servers a little later: the reader asks again for a while. What nobody sent to is missing at once."""
+
+    async def body() -> None:
+        async with cluster(topics={"TBW102": {"broker-a": 1}}) as (fake, client), client.pull_consumer("cg") as consumer:
+            async with client.producer("pg") as producer:
+                await producer.send("New", b"x")
+            plain, asked = fake.handle, len(fake.namesrv.requests)
+
+            def later(command: Command) -> Command:
+                if len(fake.namesrv.requests) == asked + 3:
+                    fake.topics["New"] = {"broker-a": 1}
+                del fake.overrides[RequestCode.GET_ROUTEINFO_BY_TOPIC]
+                try:
+                    response: Command = plain(command)
+                finally:
+                    fake.overrides[RequestCode.GET_ROUTEINFO_BY_TOPIC] = later
+                return response
+
+            fake.overrides[RequestCode.GET_ROUTEINFO_BY_TOPIC] = later
+            (queue,) = await consumer.queues("New")
+            assert [message.body for message in (await consumer.pull(queue, 0)).messages] == [b"x"]
+            assert len(fake.namesrv.requests) == asked + 3
+            with pytest.raises(NoRoute):
+                await consumer.queues("Other")
+            assert len(fake.namesrv.requests) == asked + 4
+
+    run(backend, body)
+
+
+def test_a_topic_that_never_comes_up_is_missing_after_a_while() -> None:
+    """Two seconds, and the error says what to do."""
+
+    async def body() -> None:
+        async with cluster(topics={"TBW102": {"broker-a": 1}}) as (_fake, client), client.pull_consumer("cg") as consumer:
+            async with client.producer("pg") as producer:
+                await producer.queues("New")
+            began_s = anyio.current_time()
+            with pytest.raises(NoRoute, match="rmqkit topic create New"):
+                await consumer.queues("New")
+            assert anyio.current_time() - began_s == pytest.approx(2.0)
+
+    run("trio", body)

@@ -30,7 +30,7 @@ from rmqkit.client.producer import Producer
 from rmqkit.errors import RmqError
 from rmqkit.model.message import Message
 from rmqkit.model.queue import MessageQueue
-from tests.faults.kit import PATIENCE_S, SMALL_FILES, Server, serving, spawn
+from tests.faults.kit import PATIENCE_S, SMALL_FILES, serving, spawn
 from tests.faults.ledger import READERS, Ledger, body_of
 
 POLICIES = ("ASYNC_FLUSH", "SYNC_FLUSH")
@@ -38,7 +38,7 @@ TOPIC = "Kept"
 QUEUES = 4
 BROKER = "broker-a"
 _SENDERS = 8
-_MAX_ACKNOWLEDGEMENTS = 400
+_MAX_ACKNOWLEDGEMENTS = 600
 _EARLY_KILLS = 0.2
 _START_S = 0.7
 _FULL_CHECK_EVERY = 25
@@ -69,20 +69,24 @@ class Killing:
         """Check what the runs before left, then load and kill."""
         if self.rng.random() < _EARLY_KILLS:
             self._kill_while_starting()
-        self.ledger.persisted = self._offsets_on_disk()
+        self.ledger.persisted = self.offsets_on_disk()
         with serving(self.directory, self.settings) as server, trio.fail_after(PATIENCE_S):
             async with Client(server.namesrv) as client:
-                if number == 0:
-                    await client.admin.create_topic(TOPIC, queues=QUEUES)
-                await self._check(client, full=number % _FULL_CHECK_EVERY == _FULL_CHECK_EVERY - 1)
-                await self._load_and_kill(client, server, number)
+                await self.prepare(client, number)
+                await self.load(client, number, after=self.rng.randint(0, _MAX_ACKNOWLEDGEMENTS), end=server.kill)
         assert (self.directory / "data" / "abort").exists()
         self.done["kills"] += 1
+
+    async def prepare(self, client: Client, number: int) -> None:
+        """What comes before the load of run `number`: compare everything with what the runs before were promised."""
+        if number == 0:
+            await client.admin.create_topic(TOPIC, queues=QUEUES)
+        await self._check(client, full=number % _FULL_CHECK_EVERY == _FULL_CHECK_EVERY - 1)
 
     async def finish(self, asked: int = _ASKED) -> None:
         """A last start, everything read, a graceful stop, and once more."""
         for _ in range(2):
-            self.ledger.persisted = self._offsets_on_disk()
+            self.ledger.persisted = self.offsets_on_disk()
             with serving(self.directory, self.settings) as server:
                 async with Client(server.namesrv) as client:
                     await self._check(client, full=True, asked=asked)
@@ -104,7 +108,7 @@ class Killing:
             server.kill()
         self.done["kills when just started" if ready else "kills while starting"] += 1
 
-    def _offsets_on_disk(self) -> dict[int, int]:
+    def offsets_on_disk(self) -> dict[int, int]:
         """What consumerOffset.json says of the readers, which never goes back."""
         path = self.directory / "data" / "config" / "consumerOffset.json"
         backup = path.with_name(path.name + ".bak")
@@ -117,17 +121,18 @@ class Killing:
 
     # --- load --------------------------------------------------------------------------------------------------------
 
-    async def _load_and_kill(self, client: Client, server: Server, number: int) -> None:
-        left = self.rng.randint(0, _MAX_ACKNOWLEDGEMENTS)
+    async def load(self, client: Client, number: int, *, after: int, end: Callable[[], object]) -> None:
+        """Send, consume and make a topic until the broker is gone; `end` is called once, right behind acknowledgement `after`."""
+        left = after
 
         def acknowledged() -> None:
             nonlocal left
             left -= 1
-            if left < 0 and server.process.poll() is None:
-                server.kill()
+            if left == -1:
+                end()
 
         producer = client.producer("load", retries=0, compress_over_bytes=1 << 30, timeout_ms=PATIENCE_S * 1000)
-        async with producer, trio.open_nursery(strict_exception_groups=False) as nursery:
+        async with producer, trio.open_nursery() as nursery:
             for _ in range(_SENDERS):
                 nursery.start_soon(self._send, producer, random.Random(self.rng.random()), acknowledged)
             nursery.start_soon(self._consume, client)
@@ -165,6 +170,7 @@ class Killing:
                         offsets[queue] = result.next_offset
                         tried[queue.queue_id] = max(result.next_offset, tried.get(queue.queue_id, 0))
                         await consumer.commit(queue, result.next_offset)
+                        self.ledger.committed[queue.queue_id] = result.next_offset
 
     async def _make_topic(self, client: Client, topic: str) -> None:
         with suppress(RmqError):
@@ -188,7 +194,9 @@ async def kill_often(directory: Path, policy: str, runs: int, seed: int, *, aske
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.killing", description="Kill a broker again and again; nothing may be lost.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.faults.killing", description="Kill a broker again and again; nothing may be lost."
+    )
     parser.add_argument("--runs", type=int, default=200, help="half of them under each flush policy (default 200)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--policy", choices=POLICIES, action="append", help="only this one")
@@ -200,7 +208,13 @@ def main() -> int:
         try:
             done = trio.run(
                 partial(
-                    kill_often, directory / policy, policy, arguments.runs // len(policies), arguments.seed, asked_at_the_end=5000, show=True
+                    kill_often,
+                    directory / policy,
+                    policy,
+                    arguments.runs // len(policies),
+                    arguments.seed,
+                    asked_at_the_end=5000,
+                    show=True,
                 )
             )
         except BaseException:

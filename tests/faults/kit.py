@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import trio
+import pytest
 from attrs import define
 
 from rmqkit.client import Client
@@ -102,10 +102,12 @@ class Server:
         raise AssertionError("the server is dead")
 
 
-def spawn(directory: Path, settings: dict[str, str], *, data: str = "data") -> Server:
-    """Start `rmqkit serve` on free ports; it works in `directory`."""
+def spawn(directory: Path, settings: dict[str, str], *, data: str = "data", files: str = "") -> Server:
+    """Start `rmqkit serve` on free ports; it works in `directory`. `files` are words for `ulimit`, its limit of open files."""
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     command = [PROGRAM, "serve", "--data", data, "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", *words]
+    if files:
+        command = ["sh", "-c", f'ulimit {files}; exec "$@"', "sh", *command]
     log = directory / "stderr.txt"
     with log.open("ab") as stderr:
         process = subprocess.Popen(command, cwd=directory, env=clean_environment(), stdout=subprocess.PIPE, stderr=stderr)
@@ -113,9 +115,9 @@ def spawn(directory: Path, settings: dict[str, str], *, data: str = "data") -> S
 
 
 @contextmanager
-def serving(directory: Path, settings: dict[str, str], *, data: str = "data") -> Iterator[Server]:
+def serving(directory: Path, settings: dict[str, str], *, data: str = "data", files: str = "") -> Iterator[Server]:
     """A server that is ready; killed at the end when it still runs."""
-    server = spawn(directory, settings, data=data)
+    server = spawn(directory, settings, data=data, files=files)
     try:
         server.await_ready()
         yield server
@@ -149,6 +151,18 @@ async def read_all(client: Client, topic: str, group: str = "checker") -> dict[M
     return found
 
 
-def patience(seconds: float = PATIENCE_S) -> trio.CancelScope:
-    """A deadline: what takes longer is cancelled, and the test must then fail by what is missing."""
-    return trio.CancelScope(deadline=trio.current_time() + seconds)
+@contextmanager
+def mounted(path: Path, size_bytes: int) -> Iterator[Path]:
+    """A tmpfs at `path`; skips the test where that is not permitted."""
+    path.mkdir()
+    made = mount("-t", "tmpfs", "-o", f"size={size_bytes}", "rmqkit-test", path)
+    if made.returncode != 0:
+        pytest.skip(f"a tmpfs cannot be mounted here: {made.stderr.strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+def mount(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["mount", *words], capture_output=True, text=True, check=False)

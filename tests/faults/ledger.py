@@ -50,6 +50,7 @@ class Ledger:
 
     attempted  digest by message id of everything a sender may have stored, acknowledged or not
     topics     topics whose creation was acknowledged
+    committed  by queue id, the last offset whose commit was acknowledged
     tried      by queue id, the highest offset a consumer tried to commit
     persisted  by queue id, the offset that the broker's own table on disk names; set it before the broker starts
     """
@@ -62,6 +63,7 @@ class Ledger:
         self._read_bytes = 0
         self.attempted: dict[str, str] = {}
         self.topics: set[str] = set()
+        self.committed: dict[int, int] = {}
         self.tried: dict[int, int] = {}
         self.persisted: dict[int, int] = {}
         self._seen: dict[int, list[_Seen]] = defaultdict(list)
@@ -133,7 +135,9 @@ class Ledger:
         for at, message in enumerate(found, start):
             code = digest(message.body)
             serial = message.body[:_SERIAL].decode()
-            assert self.attempted.get(serial) == code, f"queue {queue_id} offset {at} holds {message.message_id}, which nobody sent like this"
+            assert self.attempted.get(serial) == code, (
+                f"queue {queue_id} offset {at} holds {message.message_id}, which nobody sent like this"
+            )
             new = _Seen(message.message_id, code)
             if at < len(known):
                 assert known[at] == new, f"queue {queue_id} offset {at} was {known[at]}, now it is {new}"
@@ -151,7 +155,9 @@ class Ledger:
             for number, queue in by_id.items():
                 offset = await reader.committed(queue)
                 assert offset == self.persisted.get(number), f"{queue}: committed is {offset}, on disk it was {self.persisted.get(number)}"
-                assert offset is None or offset <= min(self.tried[number], ends[number]), f"{queue}: {offset} is beyond {self.tried} or {ends}"
+                assert offset is None or offset <= min(self.tried[number], ends[number]), (
+                    f"{queue}: {offset} is beyond {self.tried} or {ends}"
+                )
 
     async def _ask_by_id(self, client: Client, asked: int, rng: random.Random) -> None:
         promises = list(self.promises.values())
@@ -163,7 +169,7 @@ class Ledger:
                 places = [(one.queue.queue_id, one.queue_offset, digest(one.body)) for one in found]
                 assert places == [(promise.queue_id, promise.queue_offset, promise.digest)], f"by its id {promise} is found at {places}"
 
-        async with trio.open_nursery(strict_exception_groups=False) as nursery:
+        async with trio.open_nursery() as nursery:
             for number in range(_ASKERS):
                 nursery.start_soon(ask, chosen[number::_ASKERS])
 

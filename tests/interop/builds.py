@@ -1,7 +1,7 @@
 """Builds other people's programs once and keeps them outside the repository.
 
-Three things are built: the class path of Apache's servers (Maven), the Java scenarios against one client generation (Maven), the Go
-scenarios (Go). Each lands in a folder of the cache whose name carries a hash of everything it was built from, so a changed source or
+Four things are built: the class path of Apache's servers (Maven), the Java scenarios against one client generation (Maven), a Java program
+around one generation of Apache's message store (Maven), the Go scenarios (Go). Each lands in a folder of the cache whose name carries a hash of everything it was built from, so a changed source or
 version is a new folder and an unchanged one costs nothing. A build goes to a folder of its own first and is renamed when complete.
 """
 
@@ -19,6 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SERVER_VERSION = "5.3.3"
 JAVA_CLIENT_VERSIONS = ("5.3.3", "4.9.8")
+JAVA_STORE_VERSIONS = ("5.3.3", "4.9.8")
 BUILD_SECONDS = 400
 
 
@@ -64,16 +65,25 @@ def apache_server_classpath(version: str = SERVER_VERSION) -> str:
 
 def java_client(version: str) -> JavaClient:
     """The Java scenarios, compiled against this version of the client."""
+    return JavaClient(version, _java_program("java", version))
+
+
+def java_store(version: str) -> str:
+    """Class path of the program around this version of Apache's message store (rmqkit.interop.store.StoreProgram)."""
+    return _java_program("java-store", version)
+
+
+def _java_program(name: str, version: str) -> str:
     tool("java")
-    folder = HERE / "java"
+    folder = HERE / name
 
     def build(out: Path) -> None:
         properties = [f"-Drocketmq.version={version}", f"-Dinterop.out={out}", f"-Dmdep.outputFile={out / 'classpath'}"]
         _run([tool("mvn"), *_MAVEN, "package", "dependency:build-classpath", *properties], folder)
 
     sources = [folder / "pom.xml", *sorted((folder / "src").rglob("*.*"))]
-    out = _built(f"java-{version}", sources, build)
-    return JavaClient(version, f"{out / 'interop.jar'}{os.pathsep}{(out / 'classpath').read_text().strip()}")
+    out = _built(f"{name}-{version}", sources, build)
+    return f"{out / 'interop.jar'}{os.pathsep}{(out / 'classpath').read_text().strip()}"
 
 
 def go_client() -> Path:

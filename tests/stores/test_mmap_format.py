@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -68,7 +69,15 @@ async def test_every_byte_of_a_small_store(tmp_path: Path) -> None:
         + bytes(40)
     )
     expected = bytes.fromhex("0000018bcfe56800 0000018bcfe56800 0000000000000000 0000000000000000 000000000000007d")
-    assert files["checkpoint"] == expected.ljust(4096, b"\0")
+    mark = (
+        b"rmqkit01"
+        + bytes.fromhex("000000000000007d 000000000000007d")  # log and units flushed up to 125
+        + bytes.fromhex("0000000000000001 0000000000000001 0000000000000000")  # one queue, it ends at 1, its file begins at 0
+        + bytes.fromhex("000000000000007d")  # keys as well
+        + int(Path(index).name).to_bytes(8, "big")
+        + files[index][:40]
+    )
+    assert files["checkpoint"] == (expected + mark + crc32(expected + mark).to_bytes(4, "big")).ljust(4096, b"\0")
 
 
 @pytest.mark.row("S236", "S248")
@@ -130,7 +139,7 @@ async def test_files_are_full_length_but_take_little_disk(tmp_path: Path) -> Non
         assert next((tmp_path / "index").iterdir()).stat().st_size == 420_000_040
         assert (tmp_path / "consumequeue" / "Orders" / "0" / ("0" * 20)).stat().st_size == 6_000_000
         statistics = store.statistics()
-        assert statistics.file_count == 5
+        assert statistics.file_count == 6
         assert (32 << 20) + ALLOCATION_STEP_BYTES < statistics.disk_bytes < 40 << 20
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from functools import partial
 
 from attrs import define
@@ -25,6 +26,8 @@ _UNIT_BYTES = 20
 _MAX_CACHED_FILTERS = 1024
 #: A client that is given at most this many bytes at a time gets at least its first message.
 _MIN_TRANSFER_BYTES = 100
+#: How often messages are brought into memory for one pull before it takes them from wherever they are.
+_WARM_ATTEMPTS = 3
 
 _CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -55,6 +58,8 @@ class PullProcessor(RequestProcessor):
         self._broker = broker
         self._config = broker.config
         self._filters: dict[tuple[object, ...], CompiledFilter] = {}
+        machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._memory_bytes = machine_bytes * broker.config.access_message_in_memory_max_ratio // 100
 
     def process(self, request: Command, peer: Peer) -> Outcome:
         header = request.header(PullMessageRequestHeader)
@@ -65,6 +70,8 @@ class PullProcessor(RequestProcessor):
         code = _code(result.status, header.queue_offset)
         if may_hold and header.sys_flag & PULL_COMMIT_OFFSET:
             self._broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        if result.cold:
+            return self._reply_when_warm(pull, result)
         if code == ResponseCode.PULL_NOT_FOUND and may_hold and self._hold(pull, result):
             return None
         return self._reply(pull, result, code)
@@ -151,13 +158,32 @@ class PullProcessor(RequestProcessor):
         if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
             max_bytes = max(_MIN_TRANSFER_BYTES, min(max_bytes, header.max_msg_bytes))
         count = max(1, min(header.max_msg_nums, config.max_transfer_count_on_message_in_memory))
-        return ReadLimits(count, max_bytes, max(config.max_filter_message_size // _UNIT_BYTES, count))
-
-    def _read(self, pull: _Pull) -> ReadResult:
-        header = pull.header
-        return self._broker.store.read(
-            header.topic, header.queue_id, header.queue_offset, pull.limits, pull.filter.unit, pull.filter.record
+        return ReadLimits(
+            count,
+            max_bytes,
+            max(config.max_filter_message_size // _UNIT_BYTES, count),
+            config.max_transfer_count_on_message_in_disk,
+            config.max_transfer_bytes_on_message_in_disk,
+            self._memory_bytes,
+            wait=False,
         )
+
+    def _read(self, pull: _Pull, wait: bool = False) -> ReadResult:
+        header = pull.header
+        limits = pull.limits._replace(wait=True) if wait else pull.limits
+        return self._broker.store.read(header.topic, header.queue_id, header.queue_offset, limits, pull.filter.unit, pull.filter.record)
+
+    async def _reply_when_warm(self, pull: _Pull, result: ReadResult) -> Command | Reply:
+        """The answer to a pull of messages that are on disk alone: others are served while they are brought in. Raises RequestRefused."""
+        for _ in range(_WARM_ATTEMPTS):
+            await self._broker.store.warm(result)
+            self._check(pull.header)
+            result = self._read(pull)
+            if not result.cold:
+                break
+        else:
+            result = self._read(pull, wait=True)
+        return self._reply(pull, result, _code(result.status, pull.header.queue_offset))
 
     def _hold(self, pull: _Pull, result: ReadResult) -> bool:
         header = pull.header
@@ -177,7 +203,7 @@ class PullProcessor(RequestProcessor):
         """Second run of a held pull: it is answered now, whatever it finds."""
         try:
             self._check(pull.header)
-            result = self._read(pull)
+            result = self._read(pull, wait=True)
             outcome = self._reply(pull, result, _code(result.status, pull.header.queue_offset))
         except Exception as error:  # noqa: BLE001 - this runs inside another client's send and must not fail that
             outcome = error_answer(pull.request, error)

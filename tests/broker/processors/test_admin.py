@@ -267,7 +267,6 @@ async def test_tables_of_offsets(desk: Desk) -> None:
     assert content(await desk.ask(RequestCode.GET_ALL_DELAY_OFFSET))["offsetTable"] == {"3": 9}
 
 
-@pytest.mark.row("S009")
 async def test_the_settings_as_properties(desk: Desk) -> None:
     """Lines of key=value, as broker.conf has them."""
     lines = (await desk.ask(RequestCode.GET_BROKER_CONFIG)).body.decode().splitlines()

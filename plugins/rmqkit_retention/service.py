@@ -1,0 +1,101 @@
+"""The rounds of cleaning (Java: CleanCommitLogService.run; store-format sheet, section 9)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+
+from rmqkit.abc import MessageStore, Service
+from rmqkit.config import Config
+from rmqkit.errors import StoreError
+from rmqkit_retention.decide import Decision, Settings, decide, refusal
+from rmqkit_retention.usage import usage_percent
+
+if TYPE_CHECKING:
+    from rmqkit.broker.context import BrokerContext
+
+_log = logging.getLogger(__name__)
+_FIRST_DELAY_MS = 60_000
+#: Rounds that delete what has expired, whatever the hour, after somebody asked (Java: MANUAL_DELETE_FILE_MAX_TIMES).
+_MANUAL_ROUNDS = 20
+
+
+class RetentionService(Service):
+    """Looks every `cleanResourceInterval`, first after a minute. `usage` says how full a path's file system is; tests put another one here."""
+
+    name = "retention"
+
+    def __init__(self, config: Config, usage: Callable[[Path], int] = usage_percent) -> None:
+        """Raises ConfigError."""
+        self._settings = Settings.from_config(config)
+        self._interval_s = config.clean_resource_interval / 1000
+        self._pause_s = config.delete_commit_log_files_interval / 1000
+        self._usage = usage
+        self._manual_rounds = 0
+        self._asked = trio.Event()
+        self._refusal: str | None = None
+
+    def ask(self) -> None:
+        """Delete what has expired now and for some rounds more."""
+        self._manual_rounds = _MANUAL_ROUNDS
+        self._asked.set()
+
+    async def run(self, broker: BrokerContext, task_status: trio.TaskStatus[None]) -> None:
+        self._manual_rounds, self._asked, self._refusal = 0, trio.Event(), None
+        task_status.started()
+        delay_s = _FIRST_DELAY_MS / 1000
+        while True:
+            with trio.move_on_after(delay_s):
+                await self._asked.wait()
+            self._asked = trio.Event()
+            delay_s = self._interval_s
+            try:
+                await self.round(broker)
+            except (OSError, StoreError) as error:
+                _log.error("the store cannot be cleaned, trying again: %s", error)
+
+    async def round(self, broker: BrokerContext) -> None:
+        """One look, and what follows from it. Raises OSError, StoreError; the next round takes up what this one left."""
+        store = broker.store
+        manual = self._manual_rounds > 0
+        self._manual_rounds = max(0, self._manual_rounds - 1)
+        usage = await self._usages(store)
+        parts = await store.log_parts()
+        decision = decide(datetime.fromtimestamp(broker.clock.now_ms() / 1000), usage, self._settings, parts, manual)
+        self._refuse(store, decision.refusal)
+        await self._delete(store, decision)
+        if decision.refusal is not None and decision.parts:
+            self._refuse(store, refusal(await self._usages(store), self._settings))
+
+    async def _usages(self, store: MessageStore) -> dict[Path, int]:
+        return await trio.to_thread.run_sync(_measure, self._usage, store.disk_paths)
+
+    def _refuse(self, store: MessageStore, why: str | None) -> None:
+        if why is not None and self._refusal is None:
+            _log.error("%s", why)
+        elif why is None and self._refusal is not None:
+            _log.warning("there is room on the disk again, messages are taken")
+        self._refusal = why
+        store.refuse_writes(why)
+
+    async def _delete(self, store: MessageStore, decision: Decision) -> None:
+        for number, part in enumerate(decision.parts):
+            if number:
+                await trio.sleep(self._pause_s)
+            trimmed = await store.trim(part.end)
+            _log.info(
+                "the log up to %s was removed, %s files and %s bytes: %s",
+                trimmed.log_start,
+                trimmed.removed_files,
+                trimmed.removed_bytes,
+                decision.reason,
+            )
+
+
+def _measure(usage: Callable[[Path], int], paths: Sequence[Path]) -> dict[Path, int]:
+    return {path: usage(path) for path in paths}

@@ -1,0 +1,14 @@
+"""How full a file system is (Java: UtilAll.getDiskPartitionSpaceUsedPercent)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def usage_percent(path: Path) -> int:
+    """Used space in whole percent of what is used or can be, rounded up; blocks kept for the superuser count as neither. Raises OSError."""
+    status = os.statvfs(path)
+    used = status.f_blocks - status.f_bfree
+    whole = used + status.f_bavail
+    return -(-used * 100 // whole) if whole else 100

@@ -1,0 +1,132 @@
+"""Rows of files named by their start offset (the log, a queue), as they lie on disk. Only looks: opens O_RDONLY, makes and changes nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from attrs import frozen
+
+#: What `st_blocks` counts in.
+_BLOCK_BYTES = 512
+_LOOK_BYTES = 1024 * 1024
+
+
+@frozen
+class DataFile:
+    """`base` is the offset in the file's name; `allocated_bytes` is what it takes of the disk, which is less than its length while it has holes."""
+
+    path: Path
+    base: int
+    size_bytes: int
+    allocated_bytes: int
+
+
+@frozen
+class FileRow:
+    """The files of a directory in order of their offsets, and the names of files that do not belong there."""
+
+    directory: Path
+    files: tuple[DataFile, ...]
+    strangers: tuple[str, ...]
+
+
+def file_row(directory: Path) -> FileRow:
+    """What lies in a directory now; a directory that is not there has no files. A last file of no length is left out, as it is about to be made."""
+    files: list[DataFile] = []
+    strangers: list[str] = []
+    try:
+        names = sorted(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        names = []
+    for name in names:
+        path = directory / name
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            continue
+        if path.is_dir():
+            continue
+        if name.isascii() and name.isdigit():
+            files.append(DataFile(path, int(name), status.st_size, status.st_blocks * _BLOCK_BYTES))
+        else:
+            strangers.append(name)
+    if files and files[-1].size_bytes == 0:
+        files.pop()
+    return FileRow(directory, tuple(files), tuple(strangers))
+
+
+def usual_size(rows: Iterable[Sequence[DataFile]]) -> int:
+    """The length that files of such rows have: the most common one, and of equally common ones the one that the names are apart. 0 without files."""
+    sizes: Counter[int] = Counter()
+    steps: set[int] = set()
+    for files in rows:
+        sizes.update(file.size_bytes for file in files)
+        steps.update(later.base - file.base for file, later in pairwise(files))
+    return max(sizes, key=lambda size: (sizes[size], size in steps), default=0)
+
+
+def gaps(files: Sequence[DataFile]) -> list[tuple[int, int]]:
+    """Stretches [start, stop) of offsets between the files that no file holds."""
+    return [(file.base + file.size_bytes, later.base) for file, later in pairwise(files) if later.base > file.base + file.size_bytes]
+
+
+def read_at(path: Path, start: int, size_bytes: int) -> bytes:
+    """Bytes of a file, fewer where it ends. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(fd, size_bytes, start)
+    finally:
+        os.close(fd)
+
+
+def _extents(fd: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The stretches of a file that are no holes."""
+    at = start
+    while at < stop:
+        try:
+            begin = max(at, os.lseek(fd, at, os.SEEK_DATA))
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        if begin >= stop:
+            return
+        at = min(stop, os.lseek(fd, begin, os.SEEK_HOLE))
+        yield begin, at
+
+
+def first_data(path: Path, start: int) -> int | None:
+    """Where from `start` on the first byte stands that is not zero; None when there is none. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for begin, end in _extents(fd, start, os.fstat(fd).st_size):
+            for at in range(begin, end, _LOOK_BYTES):
+                data = os.pread(fd, min(_LOOK_BYTES, end - at), at)
+                rest = data.lstrip(b"\0")
+                if rest:
+                    return at + len(data) - len(rest)
+    finally:
+        os.close(fd)
+    return None
+
+
+def data_end(path: Path) -> int:
+    """Where the last byte ends that is not zero; 0 for a file of zeros. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for begin, end in reversed(list(_extents(fd, 0, os.fstat(fd).st_size))):
+            at = end
+            while at > begin:
+                start = max(begin, at - _LOOK_BYTES)
+                data = os.pread(fd, at - start, start).rstrip(b"\0")
+                if data:
+                    return start + len(data)
+                at = start
+    finally:
+        os.close(fd)
+    return 0

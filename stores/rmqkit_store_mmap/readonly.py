@@ -1,0 +1,115 @@
+"""Reading a store directory without opening the store: for tools, and for programs such as a Spark task that read files directly.
+
+Nothing is locked, made or written, so it works on a copy, on a directory of a Java broker, on read-only media, and beside a running broker. What is
+there is looked up when it is asked for; a `QueueReader` keeps the end it found when it was made. Files that retention deletes while they are
+read are left out.
+
+    with StoreReader(Path("rmqkit-data")) as store:
+        for topic, queue_ids in store.topics().items():
+            for queue_id in queue_ids:
+                for message in store.messages(topic, queue_id):
+                    print(message.queue_offset, message.body)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from rmqkit.abc import QueueUnit
+from rmqkit.errors import DecodeError, StoreCorrupt, StoreError
+from rmqkit.model.message import StoredMessage
+from rmqkit.protocol.record import unpack
+from rmqkit_store_mmap.data_files import file_row, usual_size
+from rmqkit_store_mmap.log_reader import LogReader
+from rmqkit_store_mmap.queue_reader import QueueReader
+from rmqkit_store_mmap.units import FILLER_SIZE
+
+#: How often, and how long apart, a record that looks torn is looked at again: a broker may be writing it.
+LOOKS = 3
+LOOK_AGAIN_S = 0.02
+
+
+class StoreReader:
+    """The log and the queues of a directory. `close` it, or use it as a context manager."""
+
+    def __init__(self, root: Path, log_directory: Path | None = None) -> None:
+        """`log_directory` is where the log is when it is not `root/commitlog`. Raises StoreError when there is no store."""
+        self.root = root
+        directory = root / "commitlog" if log_directory is None else log_directory
+        if not directory.is_dir():
+            raise StoreError(f"{root} is no message store: there is no directory {directory}")
+        self.log = LogReader(directory)
+        self.queue_directory = root / "consumequeue"
+        self._file_bytes = 0
+
+    def __enter__(self) -> StoreReader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.log.close()
+
+    def topics(self) -> dict[str, list[int]]:
+        """Topic -> queue ids, both in order."""
+        found: dict[str, list[int]] = {}
+        for topic in sorted(self.queue_directory.iterdir()) if self.queue_directory.is_dir() else []:
+            names = [path.name for path in topic.iterdir() if path.is_dir()] if topic.is_dir() else []
+            ids = sorted(int(name) for name in names if name.isascii() and name.isdigit())
+            if ids:
+                found[topic.name] = ids
+        return found
+
+    @property
+    def queue_file_bytes(self) -> int:
+        """Length of the files of all queues, 0 when there are none."""
+        if not self._file_bytes:
+            rows = (file_row(self.queue_directory / topic / str(number)).files for topic, ids in self.topics().items() for number in ids)
+            self._file_bytes = usual_size(rows)
+        return self._file_bytes
+
+    def queue(self, topic: str, queue_id: int) -> QueueReader:
+        """A queue as it is now. Raises StoreError when there is none; OSError."""
+        directory = self.queue_directory / topic / str(queue_id)
+        if "/" in topic or not directory.is_dir():
+            raise StoreError(f"{self.root} has no queue {queue_id} of the topic {topic!r}")
+        return QueueReader(topic, queue_id, file_row(directory), self.queue_file_bytes)
+
+    def records(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[QueueUnit, memoryview]]:
+        """Units of the queue offsets [start, stop) and their records; those that retention has taken, or that are not written yet, are left out.
+
+        Slices of the mapped log: no copy, valid for as long as they are kept. Raises StoreError when there is no such queue; OSError.
+        """
+        queue = self.queue(topic, queue_id)
+        start = max(start, queue.min_offset(self.log.min_offset))
+        for unit in queue.units(start, queue.end_offset if stop is None else stop):
+            record = None if unit.size_bytes == FILLER_SIZE else self.log.record(unit.physical_offset, unit.size_bytes)
+            if record is not None:
+                yield unit, record
+
+    def messages(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[StoredMessage]:
+        """As `records`, decoded. Raises StoreCorrupt besides when a record is damaged or another one than its unit says."""
+        for unit, record in self.records(topic, queue_id, start, stop):
+            yield _decoded(unit, record, f"queue offset {unit.queue_offset} of {topic} queue {queue_id}")
+
+
+def _decoded(unit: QueueUnit, record: memoryview, place: str) -> StoredMessage:
+    for look in range(LOOKS):
+        try:
+            message = unpack(record)
+        except DecodeError as error:
+            if look + 1 == LOOKS:
+                raise StoreCorrupt(f"{place}: at log offset {unit.physical_offset}: {error}") from error
+            time.sleep(LOOK_AGAIN_S)
+            continue
+        if message.physical_offset == unit.physical_offset and message.size_bytes == unit.size_bytes:
+            return message
+        break
+    raise StoreCorrupt(f"{place}: log offset {unit.physical_offset} does not hold its record")
+
+
+__all__ = ["LogReader", "QueueReader", "StoreReader"]

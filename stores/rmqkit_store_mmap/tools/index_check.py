@@ -1,0 +1,203 @@
+"""The index files against the records of a walk through the log, in the order of the log (layout drawn in rmqkit_store_mmap.index_file).
+
+Entries stand in the order of the log too, so one cursor over all files meets every record in time. The chains are followed by keeping, for the file
+at the cursor, the newest entry of each slot: what a sound file has in its slots in the end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from attrs import frozen
+
+from rmqkit.errors import ConfigError
+from rmqkit_store_mmap.data_files import read_at
+from rmqkit_store_mmap.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES
+from rmqkit_store_mmap.tools.damage import Damage
+
+_SLOT_BYTES = 4
+_READ_ENTRIES = 4096
+_MAX_I32 = 0x7FFFFFFF
+#: Behind every log offset.
+_NOWHERE = 1 << 63
+
+
+@frozen
+class IndexHeader:
+    """What an index file says of itself; `count` is the number of the next entry, 0 in a fresh file."""
+
+    path: Path
+    size_bytes: int
+    allocated_bytes: int
+    begin_time_ms: int
+    end_time_ms: int
+    begin_offset: int
+    end_offset: int
+    used_slots: int
+    count: int
+
+    @property
+    def next_entry(self) -> int:
+        return max(self.count, 1)
+
+
+def index_headers(directory: Path) -> list[IndexHeader]:
+    """The headers of all index files, oldest first. Raises Damage for a file that is too short to have one; OSError."""
+    headers = []
+    for name in sorted(os.listdir(directory)) if directory.is_dir() else []:
+        path = directory / name
+        if not (name.isascii() and name.isdigit() and path.is_file()):
+            continue
+        try:
+            status = path.stat()
+            data = read_at(path, 0, HEADER_BYTES)
+        except FileNotFoundError:
+            continue
+        if status.st_size == 0:
+            continue
+        if len(data) < HEADER_BYTES:
+            raise Damage(path, len(data), f"the file has {len(data)} bytes, its header alone takes {HEADER_BYTES}")
+        headers.append(IndexHeader(path, status.st_size, status.st_blocks * 512, *HEADER.unpack(data)))
+    return headers
+
+
+class IndexCheck:
+    """`next_offset` is the log offset that the entry at the cursor points to; `checked` counts the entries that were found right."""
+
+    def __init__(self, headers: Sequence[IndexHeader], slots: int, log_min: int, is_open: bool) -> None:
+        """`is_open` when a broker is running, or was killed: headers and slots then lag behind the entries.
+
+        Raises ConfigError when the files have another length than `slots` slots allow, Damage when one is cut."""
+        self.checked = 0
+        self.next_offset = _NOWHERE
+        self._headers = [header for header in headers if header.next_entry > 1]
+        self._slots = slots
+        self._log_min = log_min
+        self._is_open = is_open
+        self._place = (Path(), 0)
+        self._entry = (0, 0, 0, 0)
+        self._begin_time_ms = 0
+        self._number = 0
+        sizes = {header.size_bytes for header in headers}
+        entries, rest = divmod(max(sizes, default=0) - HEADER_BYTES - slots * _SLOT_BYTES, ENTRY_BYTES)
+        for header in headers:
+            if header.size_bytes != max(sizes):
+                raise Damage(header.path, header.size_bytes, f"the file has {header.size_bytes} bytes, others have {max(sizes)}")
+            if rest or entries < 2:
+                raise ConfigError(
+                    f"{header.path} has {header.size_bytes} bytes, which {slots} slots do not make; "
+                    f"say --set maxHashSlotNum=... or --config FILE with the settings of its broker"
+                )
+            if header.next_entry > entries:
+                raise Damage(header.path, HEADER_BYTES - 4, f"the header says {header.next_entry - 1} entries, at most {entries - 1} fit")
+        self._cursor = self._entries()
+        self._covered = [(header.begin_offset, header.end_offset) for header in self._headers]
+        self._advance()
+
+    @property
+    def known_end(self) -> int:
+        """The log reaches at least behind this offset; -1 when nothing is indexed."""
+        return max((header.end_offset for header in self._headers), default=-1)
+
+    def wants(self, physical_offset: int) -> bool:
+        """Whether the index must have the keys of the record at an offset; offsets asked for only grow."""
+        covered = self._covered
+        while covered and covered[0][1] < physical_offset:
+            covered.pop(0)
+        if not covered or physical_offset < covered[0][0]:
+            return False
+        return physical_offset < covered[-1][1] or not self._is_open
+
+    def take(self, physical_offset: int, time_ms: int, keys: Sequence[tuple[int, str]], wanted: bool) -> None:
+        """The next record that has keys, or that an entry points to: the hash and text of each key. Raises Damage; OSError."""
+        if self.next_offset < physical_offset:
+            raise self._stray()
+        left = list(keys)
+        while self.next_offset == physical_offset:
+            code, _, seconds, _ = self._entry
+            fitting = next((key for key in left if key[0] == code), None)
+            if fitting is None:
+                # The last record before a crash may be entered a second time, when all its keys have been found.
+                if left or all(key[0] != code for key in keys):
+                    raise Damage(*self._place, f"the entry's hash {code} is of no key of the record at log offset {physical_offset}")
+                left = [key for key in keys if key[0] != code]
+            else:
+                left.remove(fitting)
+            self._check_time(time_ms, seconds)
+            self.checked += 1
+            self._advance()
+        if left and wanted:
+            raise Damage(*self._place, f"there is no entry for the key {left[0][1]!r} of the record at log offset {physical_offset}")
+
+    def finish(self) -> None:
+        """All records have been taken. Raises Damage when there is an entry left."""
+        if self.next_offset != _NOWHERE:
+            raise self._stray()
+
+    def _stray(self) -> Damage:
+        return Damage(*self._place, f"the entry points to log offset {self.next_offset}, where no record with a key begins")
+
+    def _check_time(self, time_ms: int, seconds: int) -> None:
+        """The first entry of a file is left alone: Java reckons it from the file before."""
+        begin = self._begin_time_ms
+        right = min((time_ms - begin) // 1000, _MAX_I32) if 0 < begin < time_ms else 0
+        if seconds != right and self._number > 1:
+            raise Damage(*self._place, f"the entry says {seconds} s behind the file's first, its record was stored {right} s behind it")
+
+    def _advance(self) -> None:
+        self.next_offset = -1
+        while self.next_offset < self._log_min:
+            entry = next(self._cursor, None)
+            if entry is None:
+                self.next_offset = _NOWHERE
+                return
+            self._entry = entry
+            self.next_offset = entry[1]
+
+    def _entries(self) -> Iterator[tuple[int, int, int, int]]:
+        for header in self._headers:
+            newest = array("i", bytes(_SLOT_BYTES * self._slots))
+            entries_at = HEADER_BYTES + self._slots * _SLOT_BYTES
+            self._begin_time_ms = header.begin_time_ms
+            for start in range(1, header.next_entry, _READ_ENTRIES):
+                count = min(_READ_ENTRIES, header.next_entry - start)
+                data = read_at(header.path, entries_at + start * ENTRY_BYTES, count * ENTRY_BYTES)
+                for number, entry in enumerate(ENTRY.iter_unpack(data), start):
+                    self._number = number
+                    self._place = (header.path, entries_at + number * ENTRY_BYTES)
+                    self._link(entry, number, newest)
+                    yield entry
+            self._place = (header.path, entries_at + header.next_entry * ENTRY_BYTES)
+            self._check_slots(header, newest)
+
+    def _link(self, entry: tuple[int, ...], number: int, newest: array[int]) -> None:
+        code, _, _, previous = entry
+        if code < 0:
+            raise Damage(*self._place, f"the entry's hash {code} is negative")
+        slot = code % self._slots
+        if previous != newest[slot]:
+            raise Damage(*self._place, f"entry {number} of slot {slot} is linked to entry {previous}, the one before it is {newest[slot]}")
+        newest[slot] = number
+
+    def _check_slots(self, header: IndexHeader, newest: array[int]) -> None:
+        """The slots hold what following the entries gave."""
+        stored = array("i", read_at(header.path, HEADER_BYTES, self._slots * _SLOT_BYTES))
+        if sys.byteorder == "little":
+            stored.byteswap()
+        if stored == newest:
+            return
+        for slot, (found, right) in enumerate(zip(stored, newest, strict=True)):
+            if found != right and not (self._is_open and self._may_lag(header, slot, found, right)):
+                byte = HEADER_BYTES + slot * _SLOT_BYTES
+                raise Damage(header.path, byte, f"slot {slot} names entry {found}, the newest of its chain is {right}")
+
+    def _may_lag(self, header: IndexHeader, slot: int, found: int, right: int) -> bool:
+        """Whether a slot names an entry of its chain that is newer than the header, or older than the newest, or none yet."""
+        if found == 0 or found >= header.next_entry:
+            return True
+        data = read_at(header.path, HEADER_BYTES + self._slots * _SLOT_BYTES + found * ENTRY_BYTES, ENTRY_BYTES)
+        return 0 < found < right and int(ENTRY.unpack(data)[0]) % self._slots == slot

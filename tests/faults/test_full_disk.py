@@ -1,0 +1,142 @@
+"""A full disk under a real server: senders are told, readers go on, and when there is space again everything goes on without a restart."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from attrs import define
+
+from rmqkit.client import Client
+from rmqkit.client.received import ReceivedMessage
+from rmqkit.errors import BrokerError, SendFailed
+from rmqkit.model.queue import MessageQueue
+from rmqkit.protocol.codes import ResponseCode
+from tests.faults.kit import PATIENCE_S, SMALL_FILES, Server, mounted, read_all, serving
+
+TOPIC = "Kept"
+_MOUNT_BYTES = 48 << 20
+_LEFT_BYTES = 14 << 20
+#: For the index, once the log finds no place any more.
+_RESERVE_BYTES = 8 << 20
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with mounted(tmp_path / "disk", _MOUNT_BYTES) as path:
+        yield path
+
+
+def fill_up(path: Path) -> None:
+    """Take the last page of the disk."""
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError as error:
+            assert error.errno == errno.ENOSPC  # noqa: PT017
+
+
+@define
+class Sent:
+    """What was acknowledged."""
+
+    body: bytes
+    message_id: str
+    queue: MessageQueue
+    queue_offset: int
+
+
+async def send_until_refused(client: Client, size_bytes: int, limit: int) -> tuple[list[Sent], SendFailed | None]:
+    """Send bodies of a size; what was acknowledged, and the refusal, if one came before `limit` messages."""
+    acknowledged: list[Sent] = []
+    async with client.producer("filler", compress_over_bytes=1 << 30, retries=0) as producer:
+        for _ in range(limit):
+            body = os.urandom(size_bytes)
+            try:
+                result = await producer.send(TOPIC, body)
+            except SendFailed as error:
+                return acknowledged, error
+            assert result.is_ok
+            acknowledged.append(Sent(body, result.message_id, result.queue, result.queue_offset))
+    return acknowledged, None
+
+
+async def check_everything(client: Client, acknowledged: list[Sent]) -> None:
+    found = await read_all(client, TOPIC)
+
+    def at(one: Sent) -> ReceivedMessage:
+        return found[one.queue][one.queue_offset]
+
+    for one in acknowledged:
+        assert (at(one).body, at(one).message_id) == (one.body, one.message_id)
+    assert sum(map(len, found.values())) == len(acknowledged)
+
+
+async def check_server(server: Server, acknowledged: list[Sent]) -> None:
+    async with Client(server.namesrv) as client:
+        await check_everything(client, acknowledged)
+        for one in acknowledged[::10]:
+            (found,) = await client.admin.query_by_message_id(TOPIC, one.message_id)
+            assert found.body == one.body
+        assert "Made" in await client.admin.topics()
+
+
+async def ask_while_full(client: Client, acknowledged: list[Sent]) -> None:
+    """Looks by id find what they should, or are refused as long as the index cannot take up what came last."""
+    for message_id, body in [(one.message_id, one.body) for one in acknowledged[::10]] + [(f"{number:032X}", b"") for number in range(200)]:
+        try:
+            found = await client.admin.query_by_message_id(TOPIC, message_id)
+        except BrokerError as error:
+            assert error.code == ResponseCode.SERVICE_NOT_AVAILABLE  # noqa: PT017
+            assert "index" in error.remark  # noqa: PT017
+        else:
+            assert [one.body for one in found] == [body] * bool(body)
+
+
+@pytest.mark.parametrize("policy", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_a_full_disk_refuses_sends_and_nothing_else(tmp_path: Path, small_disk: Path, policy: str) -> None:
+    """SERVICE_NOT_AVAILABLE with the reason to senders, an error to who makes a topic; reads are answered; with space again the same process
+    takes messages and the topic; everything acknowledged is there at the end, after a kill and after a stop."""
+    ballast, reserve = small_disk / "ballast", small_disk / "reserve"
+    for path, size_bytes in ((ballast, _MOUNT_BYTES - _LEFT_BYTES - _RESERVE_BYTES), (reserve, _RESERVE_BYTES)):
+        with path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size_bytes)
+    # Most of an index file of this size is a hole: on a tmpfs even reading one through a map takes space.
+    settings = SMALL_FILES | {"flushDiskType": policy, "maxHashSlotNum": "2000000"}
+    data = str(small_disk / "data")
+    with trio.fail_after(PATIENCE_S), serving(tmp_path, settings, data=data) as server:
+        async with Client(server.namesrv) as client:
+            await client.admin.create_topic(TOPIC, queues=2)
+            acknowledged, refusal = await send_until_refused(client, 30_000, 1000)
+            assert refusal is not None
+            assert refusal.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "No space left on device" in str(refusal)
+            assert len(acknowledged) > 50
+            more, again = await send_until_refused(client, 20_000, 1000)
+            acknowledged += more
+            assert again is not None
+            reserve.unlink()
+            await client.admin.query_by_message_id(TOPIC, acknowledged[0].message_id)  # the index has taken up everything then
+            fill_up(small_disk / "rest")
+            await check_everything(client, acknowledged)
+            await ask_while_full(client, acknowledged)
+            with pytest.raises(BrokerError, match="No space left on device"):
+                await client.admin.create_topic("Made", queues=1)
+            ballast.unlink()
+            (small_disk / "rest").unlink()
+            more, refusal = await send_until_refused(client, 30_000, 100)
+            assert refusal is None
+            acknowledged += more
+            await check_everything(client, acknowledged)
+            await client.admin.create_topic("Made", queues=1)
+        server.kill()
+    for end in (Server.stop, Server.kill):
+        with serving(tmp_path, settings, data=data) as server:
+            await check_server(server, acknowledged)
+            end(server)
+    assert "Traceback" not in (tmp_path / "stderr.txt").read_text()

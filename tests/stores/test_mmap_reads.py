@@ -1,0 +1,353 @@
+"""Reads of what is not in memory: noticed beforehand, brought in by worker threads."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import resource
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from rmqkit.abc import Buffer, FileRange, ReadResult, ReadStatus
+from rmqkit.protocol.record import unpack
+from rmqkit.testing.clock import FakeClock
+from rmqkit.testing.store import ALL, SMALL, NeverFlush, bodies, message, records, running, store_config
+from rmqkit_store_mmap import consume_queue, residency
+from rmqkit_store_mmap.commit_log import CommitLog
+from rmqkit_store_mmap.disk import Disk
+from rmqkit_store_mmap.residency import SPAN_BYTES, TRUST_S, Residency
+from rmqkit_store_mmap.segment import Segment
+from rmqkit_store_mmap.store import MmapStore
+from rmqkit_store_mmap.units import UNIT_BYTES
+
+NO_WAIT = ALL._replace(wait=False)
+SETTINGS: dict[str, Any] = {"max_message_size": 20_000, "mapped_file_size_commit_log": 4 << 20, "mapped_file_size_consume_queue": 200}
+COUNT = 200
+
+
+def make(directory: Path, **settings: Any) -> MmapStore:
+    return MmapStore(store_config(directory, **SETTINGS | settings), FakeClock(), NeverFlush())
+
+
+def body(number: int) -> bytes:
+    return b"%04d" % number * 1_000
+
+
+async def fill(directory: Path) -> None:
+    """A store of 200 messages of 4 KB in queues 0 and 1, by turns, closed and on the device."""
+    async with running(make(directory)) as store:
+        for number in range(COUNT):
+            store.append([message(queue_id=number % 2, body=body(number), tag="A" if number < 150 else "B")])
+
+
+def is_cold(path: Path) -> bool:
+    """Whether the first page of a file is out of memory. (To ask by RWF_NOWAIT would begin to read it.)"""
+    segment = Segment(path.parent, int(path.name), path.stat().st_size)
+    try:
+        return not Residency(CommitLog(path.parent, segment.size_bytes, Disk())).is_resident(segment, segment.base, segment.base + 1)
+    finally:
+        segment.close()
+
+
+def evict(paths: Iterable[Path]) -> None:
+    """Throw files out of memory; skips the test where the file system keeps them there (tmpfs)."""
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+        if not is_cold(path):
+            pytest.skip(f"the file system of {path} does not let go of pages")
+
+
+def log_files(directory: Path) -> list[Path]:
+    return sorted((directory / "commitlog").iterdir())
+
+
+def queue_files(directory: Path, queue_id: int = 0) -> list[Path]:
+    return sorted((directory / "consumequeue" / "Orders" / str(queue_id)).iterdir())
+
+
+def read(store: MmapStore, offset: int = 0, **options: Any) -> ReadResult:
+    return store.read("Orders", 0, offset, NO_WAIT._replace(**options), None, None)
+
+
+async def test_cold_records_are_noticed_and_warmed(tmp_path: Path) -> None:
+    """A read that must not wait names the stretch; once that is warm it names none, and gives the same as one that waits."""
+    await fill(tmp_path)
+    async with running(make(tmp_path)) as store:
+        evict(log_files(tmp_path))
+        result = read(store, max_messages=5)
+        assert (result.status, result.message_count, result.next_offset) == (ReadStatus.FOUND, 5, 5)
+        (where,) = result.cold
+        size = store.read_units("Orders", 0, 0, 1)[0].size_bytes
+        assert where == FileRange(log_files(tmp_path)[0], 0, 9 * size)
+        assert is_cold(where.path)
+        await store.warm(result)
+        assert not is_cold(where.path)
+        again = read(store, max_messages=5)
+        assert list(again.cold) == []
+        assert [found.body for found in records(again)] == [body(number) for number in range(0, 10, 2)]
+
+
+def faults() -> int:
+    """How often this thread had to wait for the device because it touched a page."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+
+
+async def test_the_loop_never_waits_for_the_device(tmp_path: Path) -> None:
+    """A backlog that is read as pulls read it brings the thread of the loop no major fault; read at once it does."""
+    await fill(tmp_path)
+    async with running(make(tmp_path)) as store:
+        evict(log_files(tmp_path))
+        before, offset = faults(), 0
+        while offset < 50:
+            result = read(store, offset, max_messages=7)
+            if result.cold:
+                await store.warm(result)
+                result = read(store, offset, max_messages=7)
+            assert [found.queue_offset for found in records(result)] == list(range(offset, offset + 7))
+            offset = result.next_offset
+        assert faults() == before
+    del result  # its slices keep the map, and the map the pages
+    async with running(make(tmp_path)) as store:
+        evict(log_files(tmp_path))
+        before = faults()
+        assert len(records(read(store, wait=True))) == 100
+        assert faults() > before
+
+
+async def test_a_read_that_waits_says_nothing_of_the_cold(tmp_path: Path) -> None:
+    """Tools and services read as ever."""
+    await fill(tmp_path)
+    async with running(make(tmp_path)) as store:
+        evict(log_files(tmp_path))
+        result = read(store, wait=True)
+        assert list(result.cold) == []
+        assert len(records(result)) == 100
+
+
+async def test_cold_units_end_a_read(tmp_path: Path) -> None:
+    """The entries of a queue are on disk too: the read stops before them with what it has, and goes on when they are warm."""
+    await fill(tmp_path)
+    async with running(make(tmp_path)) as store:
+        store.append([message()])  # maps the last file
+        evict(queue_files(tmp_path)[:5])
+        result = read(store, 3)
+        assert (result.status, result.next_offset, result.message_count) == (ReadStatus.NO_MATCHED_MESSAGE, 3, 0)
+        assert list(result.cold) == [FileRange(queue_files(tmp_path)[0], 60, 200)]
+        await store.warm(result)
+        assert not is_cold(queue_files(tmp_path)[0])
+        assert read(store, 3, max_messages=7, max_scanned_units=7).message_count == 7
+        evict(queue_files(tmp_path)[1:3])
+        result = read(store, 3)
+        assert (result.status, result.next_offset, result.message_count) == (ReadStatus.FOUND, 10, 7)
+        assert list(result.cold) == [FileRange(queue_files(tmp_path)[1], 0, 200)]
+
+
+async def test_a_filter_does_not_touch_cold_records(tmp_path: Path) -> None:
+    """A filter that needs whole records is not let near cold ones; warming brings in a stretch of what follows, not one record."""
+    await fill(tmp_path)
+
+    def is_b(record: Buffer) -> bool:
+        seen.append(unpack(record).body)
+        return unpack(record).properties["TAGS"] == "B"
+
+    seen: list[bytes] = []
+    async with running(make(tmp_path)) as store:
+        evict(log_files(tmp_path))
+        result = store.read("Orders", 0, 0, NO_WAIT, None, is_b)
+        assert (result.status, result.next_offset, seen) == (ReadStatus.NO_MATCHED_MESSAGE, 0, [])
+        assert [where.stop - where.start for where in result.cold] == [min(SPAN_BYTES, store.end_offset)]
+        await store.warm(result)
+        result = store.read("Orders", 0, 0, NO_WAIT, None, is_b)
+        assert list(result.cold) == []
+        assert [found.body for found in records(result)] == [body(number) for number in range(150, COUNT, 2)]
+        assert len(seen) == 100
+
+
+async def test_old_units_of_the_file_that_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is mapped, but only its end is read through the map: what lies further back may be cold like that of any other file."""
+    monkeypatch.setattr(consume_queue, "HOT_BYTES", 10 * UNIT_BYTES)
+    large = {"mapped_file_size_consume_queue": 20_000}
+    async with running(make(tmp_path, **large)) as store:
+        store.append([message() for _ in range(100)])
+    (path,) = queue_files(tmp_path)
+    async with running(make(tmp_path, **large)) as store:
+        evict([path])
+        result = read(store, 80, max_scanned_units=10, max_messages=10)
+        assert (result.status, list(result.cold)) == (ReadStatus.NO_MATCHED_MESSAGE, [FileRange(path, 80 * UNIT_BYTES, 90 * UNIT_BYTES)])
+        store.append([message()])
+        assert read(store, 91, max_messages=10).message_count == 10
+        await store.warm(result)
+        assert [found.queue_offset for found in records(read(store, 80, max_scanned_units=10, max_messages=10))] == list(range(80, 90))
+
+
+class CountedResidency(Residency):
+    """Counts what is asked; says cold for segments it is told of."""
+
+    asked = 0
+    cold_bases: frozenset[int] = frozenset()
+
+    def is_resident(self, segment: Segment, start: int, stop: int) -> bool:
+        self.asked += 1
+        return segment.base not in self.cold_bases and super().is_resident(segment, start, stop)
+
+
+async def test_what_was_just_written_is_not_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the log costs no system call: up to so many bytes behind it, but never what another process wrote."""
+    await fill(tmp_path)
+    async with running(make(tmp_path)) as store:
+        counted = store._residency = CountedResidency(store._log)
+        size = store.append([message(body=body(number)) for number in range(20)])[0].size_bytes
+        assert read(store, 100).message_count == 20
+        assert counted.asked == 0
+        assert read(store, 99).message_count == 21
+        assert counted.asked == 1
+        counted = store._residency = CountedResidency(store._log)
+        monkeypatch.setattr(residency, "HOT_BYTES", 10 * size)
+        assert read(store, 110).message_count == 10
+        assert counted.asked == 0
+        assert read(store, 109).message_count == 11
+        assert counted.asked == 1
+
+
+async def test_a_block_in_memory_is_trusted_for_a_moment(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    """Readers of the same megabyte share one question in a tenth of a second; what was found cold is asked about every time."""
+    await fill(tmp_path)
+    async with running(make(tmp_path)) as store:
+        counted = store._residency = CountedResidency(store._log)
+        for offset in range(20):
+            store.read("Orders", offset % 2, offset, NO_WAIT._replace(max_messages=10), None, None)
+        assert counted.asked == 1
+        mock_clock.jump(TRUST_S)
+        assert list(read(store, max_messages=10).cold) == []
+        assert counted.asked == 2
+        mock_clock.jump(TRUST_S)
+        counted.cold_bases = frozenset({0})
+        for _ in range(3):
+            assert len(read(store, max_messages=10).cold) == 1
+        assert counted.asked == 8
+
+
+async def test_one_question_for_neighbours(tmp_path: Path) -> None:
+    """Records of a read that lie close are asked about as one stretch, whatever lies between; segments and great distances divide."""
+    async with running(make(tmp_path, **SMALL)) as store:
+        results = store.append([message(queue_id=number % 2, body=b"x" * 900) for number in range(300)])
+        counted = store._residency = CountedResidency(store._log)
+        found = [(at.physical_offset, at.size_bytes) for at in results[::2]]
+        assert counted.cold(found) == []
+        assert counted.asked == len(store._log.segments)
+        counted.cold_bases = frozenset({66_560})
+        (where,) = counted.cold(found)
+        inside = [at for at in results[::2] if 66_560 <= at.physical_offset < 2 * 66_560]
+        last = inside[-1].physical_offset + inside[-1].size_bytes - 66_560
+        assert where == FileRange(log_files(tmp_path)[1], inside[0].physical_offset - 66_560, last)
+    async with running(make(tmp_path / "far")) as store:
+        results = store.append([message(body=bytes(20_000)) for _ in range(150)])
+        counted = store._residency = CountedResidency(store._log)
+        assert counted.cold([(at.physical_offset, at.size_bytes) for at in results]) == []
+        assert counted.asked == 3
+
+
+async def test_where_the_system_does_not_say(tmp_path: Path) -> None:
+    """Without mincore everything counts as in memory."""
+    await fill(tmp_path)
+    async with running(make(tmp_path)) as store:
+        store._residency._mincore = None
+        assert list(read(store).cold) == []
+
+
+async def test_every_page_counts(tmp_path: Path) -> None:
+    """One page that is out of memory makes a stretch cold, and only the stretches that touch it."""
+    path = tmp_path / f"{0:020d}"
+    path.write_bytes(bytes(64 * mmap.PAGESIZE))
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    evict([path])
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    for page in (*range(20), *range(21, 64)):
+        os.pread(fd, 1, page * mmap.PAGESIZE)
+    os.close(fd)
+    async with running(make(tmp_path / "store")) as store:
+        segment = Segment(tmp_path, 0, 64 * mmap.PAGESIZE)
+        page = mmap.PAGESIZE
+        asked = [
+            (0, 20 * page),
+            (5, 20 * page - 5),
+            (0, 20 * page + 1),
+            (21 * page - 1, 64 * page),
+            (21 * page, 64 * page),
+            (20 * page, 20 * page + 1),
+        ]
+        assert [store._residency.is_resident(segment, *stretch) for stretch in asked] == [True, True, False, False, True, False]
+        segment.close()
+
+
+async def test_units_on_a_file_system_that_cannot_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RWF_NOWAIT is not known everywhere: then the entries are read, whatever it takes."""
+    await fill(tmp_path)
+
+    def unsupported(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    async with running(make(tmp_path)) as store:
+        store.append([message()])
+        monkeypatch.setattr(os, "preadv", unsupported)
+        assert store.read("Orders", 0, 0, NO_WAIT._replace(max_messages=5), None, None).message_count == 5
+
+
+async def test_warming_what_is_gone(tmp_path: Path) -> None:
+    """A file that was trimmed meanwhile, or cannot be read, is left to the next read."""
+    await fill(tmp_path)
+    async with running(make(tmp_path)) as store:
+        result = read(store)
+        result.cold = [FileRange(tmp_path / "gone", 0, 10), FileRange(tmp_path, 0, 10)]
+        await store.warm(result)
+        assert len(bodies(store)) == 100
+
+
+async def test_few_threads_wait_for_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many readers are behind, most threads stay free for flushes; a reader that gives up does not wait for its thread."""
+    running_now: list[int] = []
+    most = 0
+    let_go, lock = threading.Event(), threading.Lock()
+
+    def slow(ranges: object) -> None:
+        nonlocal most
+        with lock:
+            running_now.append(1)
+            most = max(most, len(running_now))
+        if not let_go.wait(30):
+            raise TimeoutError
+        with lock:
+            running_now.pop()
+
+    monkeypatch.setattr(residency, "_fetch", slow)
+    async with running(make(tmp_path)) as store:
+        store.append([message()])
+        result = read(store)
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(store.warm, result)
+            with trio.fail_after(30):
+                while most < 4:
+                    await trio.lowlevel.checkpoint()
+            await store._log.flush()
+            assert (await trio.to_thread.run_sync(lambda: 5), len(running_now)) == (5, 4)
+            let_go.set()
+        assert (most, running_now) == (4, [])
+        let_go.clear()
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await store.warm(result)
+        assert scope.cancelled_caught
+        let_go.set()

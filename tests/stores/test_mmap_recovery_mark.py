@@ -1,0 +1,432 @@
+"""The mark in the checkpoint: recovery begins where the device surely had everything, and notices what was lost besides."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from rmqkit.errors import StoreCorrupt
+from rmqkit.testing.clock import FakeClock
+from rmqkit.testing.store import SMALL, FlushWhenWanted, NeverFlush, bodies, contents, message, running, store_config
+from rmqkit_store_mmap import recovery
+from rmqkit_store_mmap.checkpoint import CHECKPOINT_BYTES, Checkpoint, IndexMark, Mark, QueueMark
+from rmqkit_store_mmap.disk import Disk
+from rmqkit_store_mmap.index_file import HEADER, IndexFile
+from rmqkit_store_mmap.scan import Found
+from rmqkit_store_mmap.store import MmapStore
+
+SEGMENT_BYTES = 66_560
+FIRST = "0" * 20
+
+
+def make(directory: Path, disk: Disk | None = None, **settings: Any) -> MmapStore:
+    return MmapStore(store_config(directory, **(SMALL | settings)), FakeClock(), FlushWhenWanted(), disk=disk)
+
+
+async def bring(store: MmapStore) -> None:
+    """What the background does every few seconds."""
+    store._index.drain(len(store._index.backlog))
+    mark = store._queues.new_mark(store.end_offset)
+    await store._queues.flush(everything=True)
+    store._queues.mark = mark
+    await store._index.flush(store.end_offset)
+    await store._log.flush()
+    store.write_checkpoint()
+
+
+async def crashed(directory: Path, before: int = 200, after: int = 30, **settings: Any) -> tuple[Path, dict[Any, Any]]:
+    """A directory as a killed process leaves it, `after` messages behind the mark, and what the store held."""
+    copy = directory / "crashed"
+    async with running(make(directory / "live", **settings)) as store:
+        assert isinstance(store, MmapStore)
+        for number in range(before + after):
+            store.append([message(queue_id=number % 3, body=b"%d" % number * 30, keys=f"k{number}")])
+            if number + 1 == before:
+                await bring(store)
+        shutil.copytree(directory / "live", copy)
+        held = contents(store)
+    return copy, held
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Found]:
+    """The records a recovery read in full."""
+    found: list[Found] = []
+    parse = recovery.parse_record
+
+    def noting(data: memoryview, at: int) -> Found:
+        found.append(parse(data, at))
+        return found[-1]
+
+    monkeypatch.setattr(recovery.Recovery, "_last_known_is_good", lambda self, mark: True)
+    monkeypatch.setattr(recovery, "parse_record", noting)
+    return found
+
+
+def all_keys(store: MmapStore, count: int) -> bool:
+    return all(len(store.query_by_key("Orders", f"k{number}", 0, 1 << 60, 9).physical_offsets) == 1 for number in range(count))
+
+
+@pytest.mark.row("S255", "S260")
+async def test_only_what_came_after_the_mark_is_read(tmp_path: Path, looked_at: list[Found]) -> None:
+    """Of 230 messages a recovery reads the thirty that were appended after everything had been flushed; queues and keys are whole."""
+    copy, held = await crashed(tmp_path)
+    store = make(copy)
+    async with running(store):
+        assert len(looked_at) == 30
+        assert contents(store) == held
+        assert all_keys(store, 230)
+    looked_at.clear()
+    async with running(make(copy)) as again:
+        assert not looked_at
+        assert contents(again) == held
+
+
+@pytest.mark.row("S255")
+async def test_the_mark_counts_for_nothing_once_java_wrote_the_checkpoint(tmp_path: Path, looked_at: list[Found]) -> None:
+    """Java changes the first forty bytes only: the CRC breaks, and recovery begins where Java would."""
+    copy, held = await crashed(tmp_path)
+    path = copy / "checkpoint"
+    data = bytearray(path.read_bytes())
+    data[7] ^= 1
+    path.write_bytes(data)
+    assert Checkpoint.load(path).mark is None
+    store = make(copy)
+    async with running(store):
+        assert len(looked_at) == 230
+        assert contents(store) == held
+        assert all_keys(store, 230)
+
+
+def test_the_mark_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    """All numbers of it; a checkpoint cut short, of zeros, or with one byte changed has none."""
+    mark = Mark(1 << 40, QueueMark(2, 3, 4, 5), IndexMark(6, 20250919101530123, bytes(range(40))))
+    for given in (mark, mark._replace(index=None)):
+        Checkpoint(tmp_path / "checkpoint", 1, 2, 3, 4, 5, given).write(Disk())
+        assert Checkpoint.load(tmp_path / "checkpoint").mark == given
+    good = (tmp_path / "checkpoint").read_bytes()
+    assert len(good) == CHECKPOINT_BYTES
+    bad = [good[:100], bytes(4096), *(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :] for at in range(148))]
+    for data in bad:
+        (tmp_path / "checkpoint").write_bytes(data)
+        assert Checkpoint.load(tmp_path / "checkpoint").mark is None
+
+
+def lose_queue(directory: Path) -> None:
+    shutil.rmtree(directory / "consumequeue" / "Orders" / "1")
+
+
+def lose_topic(directory: Path) -> None:
+    shutil.rmtree(directory / "consumequeue" / "Orders")
+
+
+def lose_queue_file(number: int) -> Callable[[Path], None]:
+    def lose(directory: Path) -> None:
+        sorted((directory / "consumequeue" / "Orders" / "1").iterdir())[number].unlink()
+
+    return lose
+
+
+def lose_index_file(directory: Path) -> None:
+    max((directory / "index").iterdir()).unlink()
+
+
+LOSSES = {
+    "a queue": lose_queue,
+    "a topic": lose_topic,
+    "its first file": lose_queue_file(0),
+    "a file between": lose_queue_file(2),
+    "its last file": lose_queue_file(-1),
+    "the newest index file": lose_index_file,
+}
+
+
+@pytest.mark.row("S254", "S257", "S261")
+@pytest.mark.parametrize("crash", [True, False])
+@pytest.mark.parametrize("lost", list(LOSSES))
+async def test_what_was_lost_is_made_again(tmp_path: Path, lost: str, crash: bool) -> None:
+    """Single queues, single files of a queue, and the newest index file: all offsets and keys are as before, and appending goes on behind them."""
+    copy, held = await crashed(tmp_path, max_index_num=100)
+    directory = copy if crash else tmp_path / "live"
+    LOSSES[lost](directory)
+    store = make(directory, max_index_num=100)
+    async with running(store):
+        assert contents(store) == held
+        assert all_keys(store, 230)
+        assert [store.append([message(queue_id=queue_id)])[0].queue_offset for queue_id in range(3)] == [77, 77, 76]
+    async with running(make(directory, max_index_num=100)) as again:
+        assert [again.max_offset("Orders", queue_id) for queue_id in range(3)] == [78, 78, 77]
+
+
+@pytest.mark.parametrize("crash", [True, False])
+@pytest.mark.parametrize("number", [1, -1])
+async def test_a_lost_segment_stops_the_start(tmp_path: Path, number: int, crash: bool) -> None:
+    """In the middle or at the end, the file is named, and nothing is changed that its return would not mend."""
+    copy, held = await crashed(tmp_path, before=1000)
+    directory = copy if crash else tmp_path / "live"
+    mark = Checkpoint.load(directory / "checkpoint").mark
+    assert mark is not None
+    path = [path for path in sorted((directory / "commitlog").iterdir()) if int(path.name) < mark.log_flushed][number]
+    path.rename(tmp_path / "away")
+    for _ in range(2):
+        with pytest.raises(StoreCorrupt, match=rf"(?s){path.name if number < 0 else int(path.name)}.* is missing"):
+            await make(directory).open()
+    (tmp_path / "away").rename(path)
+    async with running(make(directory)) as store:
+        assert contents(store) == held
+
+
+async def test_keys_go_with_the_records_that_are_cut(tmp_path: Path) -> None:
+    """When the device lost records that were indexed, their keys do not lead to the ones that take their place."""
+    _, held = await crashed(tmp_path, before=20, after=0)
+    last = held["Orders", 1][2][-1]
+    log = tmp_path / "live" / "commitlog" / FIRST
+    data = bytearray(log.read_bytes())
+    data[data.rindex(last.body)] ^= 1
+    log.write_bytes(data)
+    async with running(make(tmp_path / "live")) as store:
+        (at,) = store.append([message(keys="new")])
+        assert at.physical_offset == last.physical_offset
+        assert store.query_by_key("Orders", "k19", 0, 1 << 60, 9).physical_offsets == []
+        assert store.query_by_key("Orders", "new", 0, 1 << 60, 9).physical_offsets == [at.physical_offset]
+        assert all_keys(store, 19)
+
+
+async def test_a_lost_log_stops_the_start(tmp_path: Path) -> None:
+    """A file system that is not mounted must not cost the queues; without the checkpoint the store begins anew, as Java does."""
+    copy, _ = await crashed(tmp_path)
+    shutil.rmtree(copy / "commitlog")
+    with pytest.raises(StoreCorrupt, match="delete .*checkpoint to go on"):
+        await make(copy).open()
+    (copy / "checkpoint").unlink()
+    async with running(make(copy)) as store:
+        assert store.queues() == {}
+
+
+async def test_files_trimmed_since_the_mark_are_no_loss(tmp_path: Path, looked_at: list[Found]) -> None:
+    """When log and queues were trimmed after the mark was written, the queues begin later than it says, and nothing is made again."""
+    copy, held = await crashed(tmp_path, before=1000)
+    files = sorted((copy / "commitlog").iterdir())
+    files[0].unlink()
+    for queue in (copy / "consumequeue" / "Orders").iterdir():
+        low = next(n for n, unit in enumerate(held["Orders", int(queue.name)][3]) if unit.physical_offset >= SEGMENT_BYTES)
+        for file in sorted(queue.iterdir())[: low // 10]:
+            file.unlink()
+    async with running(make(copy)) as store:
+        assert len(looked_at) == 30
+        assert all(0 < store.min_offset("Orders", queue_id) < 1030 // 3 for queue_id in range(3))
+        assert [store.max_offset("Orders", queue_id) for queue_id in range(3)] == [344, 343, 343]
+
+
+@pytest.mark.row("S258")
+async def test_longer_records_never_come_back_from_behind_a_shorter_one(tmp_path: Path) -> None:
+    """A cut record and those behind it are erased on the device, so that a shorter one in their place and a second crash do not revive them."""
+    copy, _ = await crashed(tmp_path, before=3, after=0)
+    log = copy / "commitlog" / FIRST
+    end = len(log.read_bytes().rstrip(b"\0"))
+    async with running(make(copy)) as store:
+        store.append([message(body=b"long" * 100), message(body=b"after")])
+        shutil.copytree(copy, tmp_path / "again")
+    torn = tmp_path / "again" / "commitlog" / FIRST
+    data = bytearray(torn.read_bytes())
+    data[end + 100] ^= 0xFF
+    torn.write_bytes(data)
+    (tmp_path / "again" / "checkpoint").write_bytes((copy / "checkpoint").read_bytes()[:40] if not end else bytes(4096))
+    async with running(make(tmp_path / "again")) as store:
+        assert store.end_offset == end
+        store.append([message(body=b"short")])
+        shutil.copytree(tmp_path / "again", tmp_path / "third")
+    assert b"after" not in (tmp_path / "third" / "commitlog" / FIRST).read_bytes()
+    async with running(make(tmp_path / "third")) as store:
+        assert bodies(store)[1:] == [b"short"]
+
+
+class Failing(Disk):
+    """Fails for good at the given call."""
+
+    def __init__(self, calls: int) -> None:
+        self.left = calls
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(5, "no more")
+
+    def allocate(self, fd: int, offset: int, length: int) -> None:
+        self._count()
+        super().allocate(fd, offset, length)
+
+    def write(self, fd: int, parts: Any, offset: int) -> None:
+        self._count()
+        super().write(fd, parts, offset)
+
+    def sync(self, fd: int) -> None:
+        self._count()
+        super().sync(fd)
+
+
+@pytest.mark.row("S256")
+@pytest.mark.parametrize("lost", [None, "consumequeue", "index"])
+async def test_a_recovery_cut_short_is_done_again(tmp_path: Path, lost: str | None) -> None:
+    """Wherever a recovery stops, the next one finds the same as if there had been one only."""
+    copy, held = await crashed(tmp_path, before=40, after=20)
+    if lost:
+        shutil.rmtree(copy / lost)
+    stopped = 0
+    while True:
+        store = make(copy, Failing(stopped))
+        try:
+            await store.open()
+        except Exception:  # noqa: BLE001 - whatever it is called, it is the fault
+            stopped += 1
+            assert (copy / "abort").exists()
+            continue
+        break
+    assert stopped > 5
+    await store.close()
+    async with running(make(copy)) as again:
+        assert isinstance(again, MmapStore)
+        assert contents(again) == held
+        assert all_keys(again, 60)
+
+
+async def test_a_deleted_topic_stays_deleted(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    """Deleting has everything flushed at once, so that a crash soon afterwards does not bring the topic back out of the log."""
+    written = trio.Event()
+
+    class Watched(Disk):
+        def write(self, fd: int, parts: Any, offset: int) -> None:
+            super().write(fd, parts, offset)
+            if sum(map(len, parts)) == CHECKPOINT_BYTES and store.max_offset("Kept", 0):
+                trio.from_thread.run_sync(written.set)
+
+    store = make(tmp_path / "live", Watched())
+    async with running(store):
+        store.append([message("Gone"), message("Kept")] * 5)
+        store.delete_topic("Gone")
+        await written.wait()
+        shutil.copytree(tmp_path / "live", tmp_path / "crashed")
+    async with running(make(tmp_path / "crashed")) as again:
+        assert again.queues() == {"Kept": [0]}
+
+
+async def test_a_mark_waits_for_the_log(tmp_path: Path) -> None:
+    """Keys of records that are not on the device are not in a mark: a power failure could take the records, and an index cannot be cut to the log."""
+    store = MmapStore(store_config(tmp_path, **SMALL), FakeClock(), NeverFlush())
+    async with running(store):
+        store.append([message(keys="k")])
+        store._index.drain(1)
+        await store._index.flush(store.end_offset)
+        store.write_checkpoint()
+        mark = Checkpoint.load(tmp_path / "checkpoint").mark
+        assert mark is not None
+        assert mark.index is None
+        await store._log.flush()
+        store.write_checkpoint()
+        mark = Checkpoint.load(tmp_path / "checkpoint").mark
+        assert mark is not None
+        assert mark.index == store._index.mark
+
+
+async def test_the_abort_mark_is_on_the_device_before_anything_else(tmp_path: Path) -> None:
+    """A power failure right after a start must not pass for a clean stop."""
+    done: list[str] = []
+
+    class Watching(Disk):
+        def sync_path(self, path: Path) -> None:
+            done.append(path.name)
+            super().sync_path(path)
+
+        def write(self, fd: int, parts: Any, offset: int) -> None:
+            done.append("write")
+            super().write(fd, parts, offset)
+
+    async with running(make(tmp_path, Watching())):
+        assert done[:3] == ["abort", tmp_path.name, "write"]
+
+
+def index_file(path: Path, disk: Disk | None = None) -> IndexFile:
+    return IndexFile(path, 7, 50, disk or Disk())
+
+
+def entries(file: IndexFile) -> list[list[int]]:
+    return [list(file.find(code, 0, 1 << 60)) for code in range(20)]
+
+
+@pytest.mark.row("S285", "S286")
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_index_file_goes_back_to_an_earlier_state(tmp_path: Path, applied: bool) -> None:
+    """Whether or not the slots of later entries reached the file, the chains lead to the entries of then; newer ones are erased."""
+    file = index_file(tmp_path / "1")
+    for number in range(20):
+        file.put(number % 13, 1000 + number, 5_000_000 + number * 1000)
+    file.hold()
+    file.flush_held()
+    header, then = file.header, entries(file)
+    for number in range(20, 49):
+        file.put(number % 13, 1000 + number, 5_000_000 + number * 1000)
+    file.hold()
+    if applied:
+        file.flush_held()
+    assert file.full
+    file.close()
+    file = index_file(tmp_path / "1")
+    assert file.restore(header)
+    assert (file.header, entries(file)) == (header, then)
+    assert not any((tmp_path / "1").read_bytes()[-29 * 20 :])
+    file.put(3, 2000, 5_000_000)
+    assert list(file.find(3, 0, 1 << 60)) == [2000, *then[3]]
+    file.close()
+
+
+def test_an_index_file_refuses_the_header_of_another(tmp_path: Path) -> None:
+    """A file that was made anew, or has fewer entries, is no later state of the one the mark tells of; it stays as it is."""
+    file = index_file(tmp_path / "1")
+    for number in range(5):
+        file.put(number, 1000 + number, 5_000_000)
+    file.write_header()
+    begin, end, begin_offset, end_offset, used, count = HEADER.unpack(file.header)
+    before = (tmp_path / "1").read_bytes()
+    for other in (
+        HEADER.pack(begin + 1, end, begin_offset, end_offset, used, count),
+        HEADER.pack(begin, end, begin_offset + 1, end_offset, used, count),
+        HEADER.pack(begin, end, begin_offset, end_offset, used, count + 1),
+        bytes(40),
+    ):
+        assert not file.restore(other)
+    assert (tmp_path / "1").read_bytes() == before
+    file.close()
+
+
+def test_slots_are_on_the_device_before_what_they_named_is_erased(tmp_path: Path) -> None:
+    """Else a second power failure would find slots that name erased entries, and lose the chains behind them."""
+
+    class Keeping(Disk):
+        def __init__(self) -> None:
+            self.synced: list[bytes] = []
+
+        def sync(self, fd: int) -> None:
+            self.synced.append((tmp_path / "1").read_bytes())
+
+    disk = Keeping()
+    file = index_file(tmp_path / "1", disk)
+    for number in range(10):
+        file.put(number % 3, 1000 + number, 5_000_000)
+    file.hold()
+    file.flush_held()
+    header = file.header
+    for number in range(10, 20):
+        file.put(number % 3, 1000 + number, 5_000_000)
+    file.hold()
+    file.flush_held()
+    late = disk.synced[-1]
+    assert file.restore(header)
+    entries_at = 40 + 7 * 4
+    assert disk.synced[-1][entries_at:] == late[entries_at:]
+    assert disk.synced[-1][40:entries_at] != late[40:entries_at]
+    file.close()

@@ -1,0 +1,568 @@
+"""`rmqkit store verify`: a sound store passes, each kind of damage is found, with its place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from rmqkit.errors import ConfigError
+from rmqkit.model.message import StoredMessage
+from rmqkit.model.names import SCHEDULE_TOPIC
+from rmqkit.model.sysflag import INNER_BATCH
+from rmqkit.testing.clock import FakeClock
+from rmqkit.testing.store import message, running
+from rmqkit_store_mmap.queue_reader import QueueReader
+from rmqkit_store_mmap.readonly import StoreReader
+from rmqkit_store_mmap.tools.log_check import LogCheck
+from rmqkit_store_mmap.tools.verify import Verifier
+from rmqkit_store_mmap.units import FILLER
+from tests.stores.tools.kit import (
+    ENTRIES_AT,
+    INDEX_BYTES,
+    LEVELS_MS,
+    LONG_TOPIC,
+    QUEUE_BYTES,
+    SEGMENT_BYTES,
+    build,
+    change,
+    cut,
+    delayed,
+    flip,
+    index_files,
+    log_place,
+    make,
+    place,
+    unit_place,
+    verify,
+)
+
+Queues = dict[tuple[str, int], list[StoredMessage]]
+#: Damages a store and says where: file, byte, and words of the description.
+Harm = Callable[[Path, Queues], tuple[tuple[str, int], str]]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Queues]:
+    """A closed store of several segments, queue files and index files; to be copied, not changed."""
+
+    directory = tmp_path_factory.mktemp("sound") / "store"
+    return directory, trio.run(build, directory)
+
+
+def test_a_sound_store_has_no_damage(sound: tuple[Path, Queues]) -> None:
+    """Every record, unit and entry is counted: V2 and IPv6 records, delay units, records without a place in a queue, keys over several files."""
+    root, queues = sound
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in root.rglob("*") if path.is_file()}
+    outcome = verify(root)
+    assert outcome.damage is None
+    assert (outcome.in_use, outcome.holder, outcome.abort, outcome.notes, outcome.superseded) == (False, None, False, [], 0)
+    queued = sum(map(len, queues.values()))
+    assert outcome.units == queued > 1000
+    assert outcome.records == queued + 2  # one prepared, one rolled back
+    # 3 keys in Orders, 1 in Bills, Six and the schedule topic, and "x" twice: not for the message that was rolled back.
+    assert outcome.index_entries == 180 * 6 + 2
+    assert outcome.log_bytes > 3 * SEGMENT_BYTES
+    assert len(index_files(root)) == 10
+    assert (LONG_TOPIC, 0) in queues
+    assert before == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in root.rglob("*") if path.is_file()}
+
+
+def _in_body(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    found = queues["Orders", 1][3]
+    name, byte = log_place(found.physical_offset)
+    flip(root / name, byte + 90)
+    return (name, byte), "body CRC does not match"
+
+
+def _in_body_of_the_last(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    found = queues["Bills", 0][-1]
+    name, byte = log_place(found.physical_offset)
+    flip(root / name, byte + 88)
+    return (name, byte), "body CRC does not match"
+
+
+def _in_own_offset(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    name, byte = log_place(queues["Six", 1][7].physical_offset)
+    flip(root / name, byte + 35)
+    return (name, byte), "the record says that it is at log offset"
+
+
+def _in_length(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    name, byte = log_place(queues["Orders", 2][4].physical_offset)
+    flip(root / name, byte + 3)
+    return (name, byte), "parts do not add up"
+
+
+def _in_magic(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    name, byte = log_place(queues[LONG_TOPIC, 0][4].physical_offset)
+    change(root / name, byte + 4, b"\xda\xa3\x20\xa8")
+    return (name, byte), "magic 0xdaa320a8"
+
+
+def _in_topic_length(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    found = queues["Bills", 0][5]
+    name, byte = log_place(found.physical_offset)
+    change(root / name, byte + 88, b"\x04")
+    return (name, byte), "do not add up"
+
+
+def _zeroed_record(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    found = queues["Orders", 0][9]
+    name, byte = log_place(found.physical_offset)
+    change(root / name, byte, bytes(found.size_bytes))
+    return (name, byte), "magic 0x0"
+
+
+def _zeroed_tail_of_a_segment(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    found = max((found for found in queues["Orders", 0] if found.physical_offset < SEGMENT_BYTES), key=lambda one: one.physical_offset)
+    name, byte = log_place(found.physical_offset)
+    change(root / name, byte, bytes(SEGMENT_BYTES - byte))
+    return (name, byte), "zeros where the log should go on to 00000000000000066560"
+
+
+def _wrong_blank(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    path = root / "commitlog" / f"{0:020d}"
+    byte = path.read_bytes().rindex(bytes.fromhex("cbd43194")) - 4
+    flip(path, byte + 3)
+    return (f"commitlog/{0:020d}", byte), "the blank record says that"
+
+
+def _cut_segment(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    cut(root / "commitlog" / f"{SEGMENT_BYTES:020d}", 5_000)
+    return (f"commitlog/{SEGMENT_BYTES:020d}", 5_000), "the file has 5000 bytes, 66560 are right"
+
+
+def _cut_first_segment(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    cut(root / "commitlog" / f"{0:020d}", 66_000)
+    return (f"commitlog/{0:020d}", 66_000), "the file has 66000 bytes, 66560 are right"
+
+
+def _hole_in_the_log(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    (root / "commitlog" / f"{SEGMENT_BYTES:020d}").unlink()
+    return (f"commitlog/{SEGMENT_BYTES:020d}", 0), "the file is missing"
+
+
+def _last_segment_missing(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    last = max(path.name for path in (root / "commitlog").iterdir())
+    (root / "commitlog" / last).unlink()
+    return (f"commitlog/{last}", 0), "the file is missing"
+
+
+def _stranger_in_the_log(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    (root / "commitlog" / "note.txt").write_text("hello")
+    return ("commitlog/note.txt", 0), "does not belong"
+
+
+def _in_unit(byte_of_unit: int, words: str) -> Harm:
+    def harm(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+        name, byte = unit_place("Orders", 1, 14)
+        flip(root / name, byte + byte_of_unit)
+        return (name, byte), words
+
+    return harm
+
+
+def _in_delivery_time(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    name, byte = unit_place(SCHEDULE_TOPIC, 2, 3)
+    data = (root / name).read_bytes()[byte + 12 : byte + 20]
+    change(root / name, byte + 12, (int.from_bytes(data, "big") + 60_000).to_bytes(8, "big"))
+    return (name, byte), "the unit has the tags code"
+
+
+def _unit_of_another_record(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    name, byte = unit_place("Orders", 3, 2)
+    other = queues["Orders", 2][2]
+    change(root / name, byte, other.physical_offset.to_bytes(8, "big"))
+    return (name, byte), "the unit says log offset"
+
+
+def _unit_of_a_later_record(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    name, byte = unit_place("Orders", 3, 2)
+    other = queues["Orders", 3][9]
+    change(root / name, byte, other.physical_offset.to_bytes(8, "big"))
+    return (name, byte), "no record of queue offset 2 is there"
+
+
+def _empty_unit(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    name, byte = unit_place("Orders", 1, 14)
+    change(root / name, byte, bytes(20))
+    return (name, byte), "the unit is empty"
+
+
+def _filler_unit(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    name, byte = unit_place("Orders", 1, 14)
+    change(root / name, byte, FILLER)
+    return (name, byte), "the unit is filler"
+
+
+def _last_unit_missing(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    last = len(queues["Six", 1]) - 1
+    name, byte = unit_place("Six", 1, last)
+    change(root / name, byte, bytes(20))
+    return (name, byte), f"queue offset {last} of Six queue 1, has no unit"
+
+
+def _unit_too_many(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    name, byte = unit_place("Six", 1, len(queues["Six", 1]))
+    target = root / name
+    if not target.exists():
+        target.write_bytes(bytes(QUEUE_BYTES))
+    change(target, byte, (99_999_999).to_bytes(8, "big") + b"\0\0\0\x64")
+    return (name, byte), "the log ends at"
+
+
+def _cut_queue_file(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    cut(root / "consumequeue" / "Bills" / "0" / f"{200:020d}", 100)
+    return (f"consumequeue/Bills/0/{200:020d}", 100), "the file has 100 bytes, 200 are right"
+
+
+def _queue_file_missing(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    (root / "consumequeue" / "Bills" / "0" / f"{200:020d}").unlink()
+    return (f"consumequeue/Bills/0/{200:020d}", 0), "the file is missing"
+
+
+def _first_queue_file_missing(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    (root / "consumequeue" / "Bills" / "0" / f"{0:020d}").unlink()
+    return (f"consumequeue/Bills/0/{0:020d}", 0), "queue offset 0 of Bills queue 0, has no unit"
+
+
+def _queue_missing(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    shutil.rmtree(root / "consumequeue" / "Orders" / "3")
+    return ("consumequeue/Orders/3", 0), "queue offset 0 of Orders queue 3, has no unit"
+
+
+def _all_queues_missing(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    shutil.rmtree(root / "consumequeue")
+    return ("consumequeue/Orders/0", 0), "queue offset 0 of Orders queue 0, has no unit"
+
+
+def _in_entry(byte_of_entry: int, words: str) -> Harm:
+    def harm(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+        path = index_files(root)[1]
+        byte = ENTRIES_AT + 20 * 40
+        flip(path, byte + byte_of_entry)
+        return (f"index/{path.name}", byte), words
+
+    return harm
+
+
+def _in_slot(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    path = index_files(root)[2]
+    change(path, 40 + 4 * 5, b"\0\0\0\x01")
+    return (f"index/{path.name}", 40 + 4 * 5), "slot 5 names entry 1"
+
+
+def _entry_too_few(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    """The header says one entry less than it should and the slot agrees: one key of the last record is not indexed."""
+    path = index_files(root)[-1]
+    data = path.read_bytes()
+    count = int.from_bytes(data[36:40], "big") - 1
+    byte = ENTRIES_AT + 20 * count
+    slot = int.from_bytes(data[byte : byte + 4], "big") % 11
+    change(path, 36, count.to_bytes(4, "big"))
+    change(path, 40 + 4 * slot, data[byte + 16 : byte + 20])
+    return (f"index/{path.name}", byte), "there is no entry for the key 'x'"
+
+
+def _cut_index_file(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    path = index_files(root)[1]
+    cut(path, 1_000)
+    return (f"index/{path.name}", 1_000), f"the file has 1000 bytes, others have {INDEX_BYTES}"
+
+
+def _index_header_gone(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    path = index_files(root)[1]
+    cut(path, 10)
+    return (f"index/{path.name}", 10), "its header alone takes 40"
+
+
+def _too_many_entries(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+    path = index_files(root)[1]
+    change(path, 36, (121).to_bytes(4, "big"))
+    return (f"index/{path.name}", 36), "the header says 120 entries, at most 119 fit"
+
+
+HARMS = {
+    "body": _in_body,
+    "last body": _in_body_of_the_last,
+    "own offset": _in_own_offset,
+    "length": _in_length,
+    "magic": _in_magic,
+    "topic length": _in_topic_length,
+    "zeroed record": _zeroed_record,
+    "zeroed tail": _zeroed_tail_of_a_segment,
+    "wrong blank": _wrong_blank,
+    "cut segment": _cut_segment,
+    "cut first segment": _cut_first_segment,
+    "hole in the log": _hole_in_the_log,
+    "last segment missing": _last_segment_missing,
+    "stranger": _stranger_in_the_log,
+    "unit offset, low byte": _in_unit(7, "log offset"),
+    "unit offset, high byte": _in_unit(0, "the unit says log offset -"),
+    "unit size": _in_unit(11, "bytes, the record at log offset"),
+    "unit tag": _in_unit(19, "the unit has the tags code"),
+    "delivery time": _in_delivery_time,
+    "unit of another": _unit_of_another_record,
+    "unit of a later": _unit_of_a_later_record,
+    "empty unit": _empty_unit,
+    "filler unit": _filler_unit,
+    "last unit missing": _last_unit_missing,
+    "unit too many": _unit_too_many,
+    "cut queue file": _cut_queue_file,
+    "queue file missing": _queue_file_missing,
+    "first queue file missing": _first_queue_file_missing,
+    "queue missing": _queue_missing,
+    "all queues missing": _all_queues_missing,
+    "entry hash": _in_entry(3, "entry"),
+    "entry offset": _in_entry(11, "entry"),
+    "entry time": _in_entry(15, "s behind the file's first"),
+    "entry chain": _in_entry(19, "is linked to entry"),
+    "slot": _in_slot,
+    "entry too few": _entry_too_few,
+    "cut index file": _cut_index_file,
+    "index header": _index_header_gone,
+    "too many entries": _too_many_entries,
+}
+
+
+@pytest.mark.parametrize("name", HARMS)
+def test_damage_is_found_where_it_is(sound: tuple[Path, Queues], tmp_path: Path, name: str) -> None:
+    """The first bad place: file, the byte where the bad thing begins, and what is wrong."""
+    root = tmp_path / "store"
+    shutil.copytree(sound[0], root)
+    where, words = HARMS[name](root, sound[1])
+    outcome = verify(root)
+    assert place(outcome, root) == where
+    assert outcome.damage is not None
+    assert words in outcome.damage.what
+
+
+def test_bits_flipped_anywhere_in_records_units_and_entries_are_found(sound: tuple[Path, Queues], tmp_path: Path) -> None:
+    """No byte of a unit or entry, and none of what a record says of its place, can change unseen."""
+    root = tmp_path / "store"
+    shutil.copytree(sound[0], root)
+    found = sound[1]["Bills", 0][20]
+    record, at = log_place(found.physical_offset)
+    unit, unit_at = unit_place("Bills", 0, 20)
+    index = f"index/{index_files(root)[1].name}"
+    # The CRC of an empty body; flag; system flag, times, hosts, reconsume times, prepared offset.
+    uncovered = {*range(8, 12), *range(16, 20), *range(36, 84)}
+    spots = [(record, at + byte) for byte in range(96) if byte not in uncovered]
+    spots += [(unit, unit_at + byte) for byte in range(20)]
+    spots += [(index, ENTRIES_AT + 20 * 7 + byte) for byte in range(20)]
+    for name, byte in spots:
+        flip(root / name, byte)
+        assert verify(root).damage is not None, (name, byte, at, unit_at)
+        flip(root / name, byte)
+    assert verify(root).damage is None
+
+
+async def test_a_killed_broker_leaves_no_damage(tmp_path: Path) -> None:
+    """The directory of a killed process is sound as far as it had come, and the next start has something to verify too."""
+    clock = FakeClock()
+    async with running(make(tmp_path / "live", clock)) as store:
+        for number in range(300):
+            clock.advance(100)
+            store.append([message(body=b"x" * number, keys=f"k{number} l{number}", tag="t")])
+        shutil.copytree(tmp_path / "live", tmp_path / "killed")
+    outcome = verify(tmp_path / "killed")
+    assert outcome.damage is None
+    assert (outcome.abort, outcome.in_use, outcome.records, outcome.units) == (True, False, 300, 300)
+    async with running(make(tmp_path / "killed", clock)):
+        pass
+    again = verify(tmp_path / "killed")
+    assert (again.damage, again.abort, again.records, again.units, again.index_entries) == (None, False, 300, 300, 600)
+
+
+async def test_a_kill_between_unit_and_record_is_noted(tmp_path: Path) -> None:
+    """Units of records that never got into the log are the next start's business while `abort` is there, and damage without it."""
+    async with running(make(tmp_path)) as store:
+        (last,) = store.append([message(), message()])[1:]
+    (tmp_path / "abort").touch()
+    change(tmp_path / "commitlog" / f"{0:020d}", last.physical_offset, bytes(last.size_bytes))
+    outcome = verify(tmp_path)
+    assert outcome.damage is None
+    assert outcome.notes == ["1 queue units are of records that have not got into the log"]
+    (tmp_path / "abort").unlink()
+    assert place(verify(tmp_path), tmp_path) == unit_place("Orders", 0, 1)
+
+
+async def test_a_torn_end_is_noted(tmp_path: Path) -> None:
+    """Something behind the last record that no queue knows is what a crash leaves; the next start cuts it off."""
+    async with running(make(tmp_path)) as store:
+        (last,) = store.append([message()])
+    (tmp_path / "abort").touch()
+    change(tmp_path / "commitlog" / f"{0:020d}", last.size_bytes, b"\0\0\0\x7f\xda\xa3\x20\xa7")
+    outcome = verify(tmp_path)
+    assert outcome.damage is None
+    assert len(outcome.notes) == 1
+    assert f"byte {last.size_bytes}: behind the last record stands something that is none; the next start cuts it off" in outcome.notes[0]
+
+
+async def test_an_open_store_is_verified_and_said_to_be_in_use(tmp_path: Path) -> None:
+    """Beside the process that holds the lock, which it goes on holding; keys that wait to be indexed are no damage."""
+    async with running(make(tmp_path)) as store:
+        store.append([message(keys=f"k{number}") for number in range(50)])
+        outcome = verify(tmp_path)
+        assert (outcome.damage, outcome.in_use, outcome.holder, outcome.abort, outcome.units) == (None, True, os.getpid(), True, 50)
+        store.append([message()])
+        assert verify(tmp_path).units == 51
+        flip(tmp_path / "commitlog" / f"{0:020d}", 90)
+        assert place(verify(tmp_path), tmp_path) == (f"commitlog/{0:020d}", 0)
+        flip(tmp_path / "commitlog" / f"{0:020d}", 90)
+
+
+async def test_what_is_appended_during_the_walk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units, keys, new queues and new segments that come after the walk began."""
+    walk = LogCheck.run
+    async with running(make(tmp_path)) as store:
+
+        def append_and_walk(self: LogCheck) -> int:
+            for number in range(400):
+                store.append([message("Orders", number % 3, b"y" * 300, keys=f"n{number}"), message("New", 0)])
+            store.query_by_key("Orders", "k", 0, 1 << 60, 1)
+            return walk(self)
+
+        store.append([message(body=b"x" * 300, keys="k") for _ in range(50)])
+        store.query_by_key("Orders", "k", 0, 1 << 60, 1)
+        monkeypatch.setattr(LogCheck, "run", append_and_walk)
+        outcome = verify(tmp_path)
+        assert (outcome.damage, outcome.units, outcome.index_entries) == (None, 50, 50)
+        assert outcome.records > 50
+
+
+async def test_what_is_appended_while_queues_are_looked_up_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that is looked up late knows of records behind those of queues that were looked up early, or were not there yet."""
+    look_up = StoreReader.queue
+    async with running(make(tmp_path)) as store:
+
+        def look_up_and_append(self: StoreReader, topic: str, queue_id: int) -> QueueReader:
+            found = look_up(self, topic, queue_id)
+            store.append([message(name, number, keys="k") for name in ("Late", "Orders", "Seldom") for number in range(3)])
+            return found
+
+        store.append([message("Orders", number) for number in range(3)])
+        monkeypatch.setattr(StoreReader, "queue", look_up_and_append)
+        outcome = verify(tmp_path)
+        monkeypatch.undo()
+        assert outcome.damage is None
+        assert outcome.records > 27
+        assert (verify(tmp_path).damage, verify(tmp_path).notes) == (None, [])
+
+
+async def test_retention_leaves_no_damage(tmp_path: Path) -> None:
+    """Units and entries of records whose segment was deleted are passed over."""
+    await build(tmp_path)
+    (tmp_path / "commitlog" / f"{0:020d}").unlink()
+    outcome = verify(tmp_path)
+    assert outcome.damage is None
+    assert 0 < outcome.units < 900
+    with StoreReader(tmp_path) as store:
+        assert store.log.min_offset == SEGMENT_BYTES
+        first = next(store.messages("Orders", 0))
+        assert first.physical_offset >= SEGMENT_BYTES
+        assert first.queue_offset == store.queue("Orders", 0).min_offset(SEGMENT_BYTES)
+
+
+async def test_a_topic_that_was_deleted_and_made_again(tmp_path: Path) -> None:
+    """The records of its first life stay in the log without units; they are counted, not called damage."""
+    async with running(make(tmp_path)) as store:
+        store.append([message("Twice") for _ in range(12)] + [message("Gone"), message("Stays")])
+        store.delete_topic("Twice")
+        store.delete_topic("Gone")
+        store.append([message("Twice") for _ in range(5)])
+    outcome = verify(tmp_path)
+    assert outcome.damage is None
+    assert (outcome.records, outcome.units) == (19, 6)
+    assert outcome.superseded > 0
+    assert outcome.notes == ["topics that have records but no queues, as after they were deleted: Gone"]
+
+
+async def test_a_topic_of_the_brokers_table_must_have_queues(tmp_path: Path) -> None:
+    """topics.json tells a lost directory from a deleted topic."""
+    async with running(make(tmp_path)) as store:
+        store.append([message("Lost"), message("Stays")])
+    shutil.rmtree(tmp_path / "consumequeue" / "Lost")
+    assert verify(tmp_path).damage is None
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_text('{"topicConfigTable":{"Lost":{"topicName":"Lost"}}}')
+    assert place(verify(tmp_path), tmp_path) == ("consumequeue/Lost/0", 0)
+
+
+async def test_a_queue_may_begin_with_filler(tmp_path: Path) -> None:
+    """As in a store whose queue was made anew from a log that retention had shortened."""
+    await build(tmp_path)
+    (tmp_path / "commitlog" / f"{0:020d}").unlink()
+    shutil.rmtree(tmp_path / "consumequeue")
+    shutil.rmtree(tmp_path / "index")
+    async with running(make(tmp_path)) as store:
+        low = store.min_offset("Orders", 0)
+    outcome = verify(tmp_path)
+    assert outcome.damage is None
+    with StoreReader(tmp_path) as reader:
+        assert reader.queue("Orders", 0).min_offset(reader.log.min_offset) == low > 10
+
+
+async def test_a_delivery_time_far_off_is_damage(tmp_path: Path) -> None:
+    """A broker may take the time a moment before it stores; more than a second is another delay."""
+    clock = FakeClock()
+    async with running(make(tmp_path, clock)) as store:
+        store.append([delayed(2, clock, early_ms=1_000), delayed(2, clock, early_ms=1_001)])
+    assert place(verify(tmp_path), tmp_path) == unit_place(SCHEDULE_TOPIC, 1, 1)
+
+
+async def test_a_tags_code_may_be_an_address_in_the_extension(tmp_path: Path) -> None:
+    """Java with enableConsumeQueueExt writes numbers below any hash; without that directory they are damage."""
+    async with running(make(tmp_path)) as store:
+        store.append([message(tag="t")])
+    name, byte = unit_place("Orders", 0, 0)
+    change(tmp_path / name, byte + 12, b"\x80\0\0\0\0\0\0\x14")
+    assert place(verify(tmp_path), tmp_path) == (name, byte)
+    (tmp_path / "consumequeue_ext").mkdir()
+    assert verify(tmp_path).damage is None
+
+
+async def test_light_queues_and_inner_batches_are_passed_over(tmp_path: Path) -> None:
+    """Units of light queues point to records of other topics; a batch stored as one record has its unit in batchconsumequeue."""
+    async with running(make(tmp_path)) as store:
+        store.append([message("Orders", tag="t"), message("%LMQ%light", tag="other"), message("Batched", sys_flag=INNER_BATCH)])
+    shutil.rmtree(tmp_path / "consumequeue" / "Batched")
+    light = tmp_path / "consumequeue" / "%LMQ%light" / "0" / f"{0:020d}"
+    change(light, 0, (tmp_path / "consumequeue" / "Orders" / "0" / f"{0:020d}").read_bytes()[:20])
+    outcome = verify(tmp_path)
+    assert (outcome.damage, outcome.records, outcome.units) == (None, 3, 1)
+
+
+async def test_the_settings_must_fit_the_index(tmp_path: Path) -> None:
+    """The number of slots stands nowhere in the files."""
+    await build(tmp_path)
+    with StoreReader(tmp_path) as store, pytest.raises(ConfigError, match="--set maxHashSlotNum"):
+        Verifier(store, LEVELS_MS, 5_000_000).run()
+
+
+async def test_a_store_without_index_or_messages(tmp_path: Path) -> None:
+    """Nothing there is nothing wrong."""
+    async with running(make(tmp_path / "empty")):
+        pass
+    assert verify(tmp_path / "empty").damage is None
+    async with running(make(tmp_path / "plain", message_index_enable=False)) as store:
+        store.append([message(keys="k")])
+    outcome = verify(tmp_path / "plain")
+    assert (outcome.damage, outcome.records, outcome.units, outcome.index_entries) == (None, 1, 1, 0)
+
+
+async def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes walked grow up to all of them."""
+    monkeypatch.setattr("rmqkit_store_mmap.tools.log_check._PROGRESS_RECORDS", 50)
+    await build(tmp_path)
+    told: list[tuple[int, int]] = []
+    with StoreReader(tmp_path) as store:
+        outcome = Verifier(store, LEVELS_MS, 11, lambda done, total: told.append((done, total))).run()
+    assert len(told) >= 8
+    assert told == sorted(told)
+    assert all(done <= total <= outcome.log_bytes for done, total in told)
