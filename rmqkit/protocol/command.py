@@ -62,8 +62,9 @@ class Command(msgspec.Struct, gc=False):
         """The header fields as a typed header. Raises HeaderError naming the field that is missing or of the wrong type."""
         raw = self.ext_json
         if self.ext is None and raw:
+            decoder: msgspec.json.Decoder[H] = _decoders.get(kind) or _new_decoder(kind)
             try:
-                return _decoder(kind).decode(raw)
+                return decoder.decode(raw)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 pass
         try:
@@ -79,10 +80,8 @@ class Command(msgspec.Struct, gc=False):
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 
 
-def _decoder(kind: type[H]) -> msgspec.json.Decoder[H]:
-    decoder = _decoders.get(kind)
-    if decoder is None:
-        decoder = _decoders[kind] = msgspec.json.Decoder(kind, strict=False)
+def _new_decoder(kind: type[H]) -> msgspec.json.Decoder[H]:
+    decoder = _decoders[kind] = msgspec.json.Decoder(kind, strict=False)
     return decoder
 
 

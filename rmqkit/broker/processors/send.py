@@ -260,21 +260,26 @@ class SendProcessor(BatchProcessor):
         puts = self._broker.put.put(singles)
         last = puts[-1]
         settled = not isinstance(last, RequestRefused) and self._broker.put.nothing_to_wait_for(last)
+        count, success = self._broker.stats.put, self._success
         for (at, prepared), put in zip(waiting, puts, strict=True):
-            outcomes[at] = self._outcome(prepared, put, peer, settled)
+            if settled and not isinstance(put, RequestRefused):
+                count(prepared.messages[0].topic, put.size_bytes)
+                outcomes[at] = success(prepared, (put,), 0)
+            else:
+                outcomes[at] = self._outcome(prepared, put, peer)
         singles.clear()
         waiting.clear()
 
-    def _outcome(self, prepared: _Prepared, put: Put, peer: Peer, settled: bool) -> Outcome:
+    def _outcome(self, prepared: _Prepared, put: Put, peer: Peer) -> Outcome:
         if isinstance(put, RequestRefused):
             self._broker.stats.put_failures += 1
             return self._refused(prepared, put)
         message = prepared.messages[0]
         self._broker.stats.put(message.topic, put.size_bytes)
-        if not settled and self._broker.put.must_wait(message, put):
+        if self._broker.put.must_wait(message, put):
             peer.defer(partial(self._answer_later, prepared, [put], peer), 1)
             return None
-        return self._success(prepared, [put], ResponseCode.SUCCESS)
+        return self._success(prepared, (put,), ResponseCode.SUCCESS)
 
     def _store_batch(self, prepared: _Prepared, peer: Peer) -> Outcome:
         try:
@@ -301,7 +306,7 @@ class SendProcessor(BatchProcessor):
         self._after_hooks(prepared.context, refusal.code, refusal.remark, None, -1)
         return answer(prepared.request, refusal.code, refusal.remark)
 
-    def _success(self, prepared: _Prepared, landed: list[Appended], code: int) -> Answer:
+    def _success(self, prepared: _Prepared, landed: Sequence[Appended], code: int) -> Answer:
         message, request = prepared.messages[0], prepared.request
         first = landed[0]
         ids = self._id_form % first.physical_offset if len(landed) == 1 else ",".join([self._id_form % at.physical_offset for at in landed])
