@@ -107,7 +107,11 @@ async def look(directory: Path, last: int) -> None:
     ends = [unit.physical_offset for unit in store.read_units(topic, queue_id, max(0, store.max_offset(topic, queue_id) - 10_000), 10_000)]
     assert offset in ends
     first = store.read("Orders", 0, 0, ReadLimits(1), None, None)
-    print(json.dumps({"open_s": round(open_s, 4), "messages": sum_messages(store), "log_bytes": store.end_offset, "read": first.message_count}))
+    print(
+        json.dumps(
+            {"open_s": round(open_s, 4), "messages": sum_messages(store), "log_bytes": store.end_offset, "read": first.message_count}
+        )
+    )
     await store.close()
 
 
@@ -166,7 +170,10 @@ def run(arguments: argparse.Namespace) -> None:
         for size in arguments.sizes.split(","):
             rows += measure(Path(root), parse_size(size))
             for row in rows[-2:]:
-                print(f"{row['log_bytes'] / 1e9:8.2f} GB {row['messages']:9d} messages  {row['stopped']:9s} {row['open_s']:7.3f} s", flush=True)
+                print(
+                    f"{row['log_bytes'] / 1e9:8.2f} GB {row['messages']:9d} messages  {row['stopped']:9s} {row['open_s']:7.3f} s",
+                    flush=True,
+                )
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")

@@ -4,7 +4,7 @@ The map, from the bytes up:
 
     disk             the system calls a full or failing disk shows itself in; tests put a faulty one here
     guard            the directory's `lock` and `abort` files
-    checkpoint       the five times and offsets of the file `checkpoint`
+    checkpoint       the file `checkpoint`: Java's five times and offsets, and the mark of what surely is on the device
     segment          one file of the commit log
     commit_log       the files of the log, the write position, flushing
     units            the 20-byte entries of a consume queue
@@ -12,10 +12,13 @@ The map, from the bytes up:
     consume_queue    the units of one queue
     queue_table      all queues of the directory
     index_file       one hash index file
+    key_hash         hashes of keys
     key_index        the row of index files, fed in batches
     residency        what of the log is in memory, and bringing in what is not
     reader           reads over queues and log; no state of its own
     trimming         removing the front of the log, and what follows from it
+    scan             records as recovery meets them
+    redispatch       giving queues and index what recovery found
     recovery         what `open` works out and repairs
     background       the tasks that run beside the appends
     store            MmapStore: append, and everything put together

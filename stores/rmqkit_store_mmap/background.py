@@ -71,7 +71,8 @@ async def _flush_queues(log: CommitLog, queues: QueueTable, index: KeyIndex, wri
                 queues.mark = mark or queues.mark
             if thorough:
                 await index.flush(log.position)
-                await log.flush()  # keys of records that the device does not have are no use: the mark waits for the log
+                if log.fault is None:
+                    await log.flush()  # the mark of the index waits for the records
             await trio.to_thread.run_sync(write_checkpoint, None if queues.doubtful else time_ms)
         except (OSError, StoreNotWritable) as error:
             _logger.error("queues or checkpoint were not flushed; a crash now means a longer recovery: %s", error)

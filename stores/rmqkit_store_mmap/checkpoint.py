@@ -30,7 +30,7 @@ from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
-from attrs import define
+from attrs import define, frozen
 
 from rmqkit_store_mmap.disk import Disk
 
@@ -61,8 +61,14 @@ class IndexMark(NamedTuple):
     name: int
     header: bytes
 
+    @property
+    def entries(self) -> int:
+        """Number of the next entry of that file; 0 or 1 when it has none."""
+        return int.from_bytes(self.header[-4:], "big")
 
-class Mark(NamedTuple):
+
+@frozen
+class Mark:
     """What is surely on the device. Records before log offset `log_flushed` are; the other two may lie before or behind it."""
 
     log_flushed: int
@@ -88,7 +94,9 @@ class Checkpoint:
             data = path.read_bytes()
         except FileNotFoundError:
             data = b""
-        return cls(path, *_LAYOUT.unpack_from(data.ljust(_LAYOUT.size, b"\0")), mark=_unpack_mark(data))
+        loaded = cls(path, *_LAYOUT.unpack_from(data.ljust(_LAYOUT.size, b"\0")))
+        loaded.mark = _unpack_mark(data)
+        return loaded
 
     def write(self, disk: Disk) -> None:
         """Write and flush the file. Raises OSError; the old content may then be half replaced, which a scan after a crash survives."""

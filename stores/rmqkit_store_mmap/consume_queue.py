@@ -8,7 +8,7 @@ import os
 import shutil
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rmqkit.abc import FileRange, QueueUnit
@@ -243,16 +243,12 @@ class ConsumeQueue:
         self._first = self.min_offset = bases[0]
         self.next_offset = bases[-1] + self.file_units
         start = bases[-_RECOVERED_FILES:][0]
-        if crashed and flushed_to is not None:
-            self.next_offset = bisect_left(range(self.next_offset), True, bases[0], key=lambda offset: self._is_end(offset, flushed_to))
-            start = self.next_offset
-        elif crashed:
+        if crashed and flushed_to is None:
             self.next_offset = self._walk(start, self.next_offset)
+        elif crashed:
+            self.next_offset = start = self._find_end(bases, flushed_to)
         else:
-            while bases[-1] > start and self._is_end(bases[-1]):
-                bases.pop()
-            stop = bases[-1] + self.file_units
-            self.next_offset = bisect_left(range(stop), True, bases[-1], key=self._is_end)
+            self.next_offset = self._find_end(bases[-_RECOVERED_FILES:], None)
         self.flushed_offset = start if crashed else self.next_offset
         self._find_max_physical()
 
@@ -264,9 +260,16 @@ class ConsumeQueue:
                     return base + at
         return stop
 
-    def _is_end(self, offset: int, log_end: int | None = None) -> bool:
-        unit = self.unit(offset)
-        return unit.physical_offset < 0 or unit.size_bytes <= 0 or (log_end is not None and unit.physical_offset >= log_end)
+    def _find_end(self, bases: Sequence[int], log_end: int | None) -> int:
+        """By bisection, first among the files: behind the last unit, of a record before `log_end` if that is given."""
+        base = bases[max(0, bisect_left(bases, True, key=lambda base: _is_end(self._bytes(base, 0, UNIT_BYTES), log_end)) - 1)]
+        fd = os.open(self._path(base), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return base + bisect_left(
+                range(self.file_units), True, key=lambda at: _is_end(os.pread(fd, UNIT_BYTES, at * UNIT_BYTES), log_end)
+            )
+        finally:
+            os.close(fd)
 
     def _find_max_physical(self) -> None:
         self.max_physical = 0
@@ -308,6 +311,11 @@ class ConsumeQueue:
 
     def _path(self, base: int) -> Path:
         return self.directory / offset_name(base * UNIT_BYTES)
+
+
+def _is_end(data: bytes | bytearray, log_end: int | None) -> bool:
+    physical_offset, size_bytes, _ = UNIT.unpack(data)
+    return physical_offset < 0 or size_bytes <= 0 or (log_end is not None and physical_offset >= log_end)
 
 
 def _in_memory(fd: int, where: FileRange) -> bytes | bytearray:

@@ -107,10 +107,12 @@ def zero_range(fd: int, start: int, stop: int) -> bool:
             if error.errno == errno.ENXIO:
                 break
             raise
-        data = os.pread(fd, min(_ZERO_CHUNK_BYTES, stop - at), at) if at < stop else b""
+        if at >= stop:
+            break
+        data = os.pread(fd, min(_ZERO_CHUNK_BYTES, stop - at, os.lseek(fd, at, os.SEEK_HOLE) - at), at)
         if not data:
             break
-        if data.count(0) != len(data):
+        if data != bytes(len(data)):
             found = True
             os.pwrite(fd, bytes(len(data)), at)
         at += len(data)

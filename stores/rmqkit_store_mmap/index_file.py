@@ -96,7 +96,9 @@ class IndexFile:
         if not (allocated[slot_at >> _PIECE_SHIFT] and allocated[entry_at >> _PIECE_SHIFT] and allocated[entry_at + 19 >> _PIECE_SHIFT]):
             self._allocate(slot_at, _SLOT_BYTES)
             self._allocate(entry_at, ENTRY_BYTES)
-        previous = self._newest(slot)
+        previous = self._fresh.get(slot) or self._held.get(slot)
+        if previous is None:
+            (previous,) = _SLOT.unpack_from(self._map, slot_at)
         if previous <= 0 or previous >= number:
             previous = 0
             self.used_slots += 1

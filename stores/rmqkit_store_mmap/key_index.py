@@ -18,6 +18,7 @@ from rmqkit.protocol.tags import absolute_hash, extend_hash
 from rmqkit_store_mmap.checkpoint import IndexMark
 from rmqkit_store_mmap.disk import Disk, not_writable
 from rmqkit_store_mmap.index_file import HEADER_BYTES, IndexFile
+from rmqkit_store_mmap.key_hash import KeyHasher
 
 #: Appended but not yet indexed messages; an append that finds more indexes them itself.
 MAX_BACKLOG = 16_384
@@ -25,46 +26,6 @@ MAX_BACKLOG = 16_384
 MAX_WAITING_SLOTS = 262_144
 #: What to index of one message: hash of `topic#`, UNIQ_KEY, KEYS, physical offset, store time in ms.
 Note = tuple[int, str | None, str | None, int, int]
-
-_UNIQUE_KEY_LENGTH = 32
-_HEAD_LENGTH = 28
-_MAX_HEADS = 4096
-_PAIRS = {f"{number:02X}": extend_hash(0, f"{number:02X}") for number in range(256)}
-_POWER_32 = pow(31, _UNIQUE_KEY_LENGTH, 1 << 32)
-_POWER_4 = 31**4
-_POWER_2 = 31**2
-
-
-class KeyHasher:
-    """`absolute_hash(hash of topic#key)`, fast for the unique keys of clients.
-
-    Such a key has 32 hexadecimal digits, and those of one client and millisecond differ in the last four alone, so the hashes of beginnings are kept.
-    """
-
-    def __init__(self) -> None:
-        self._heads: dict[str, int] = {}
-        self._clients: dict[str, int] = {}
-
-    def unique(self, key_code: int, key: str) -> int:
-        head = self._heads.get(key[:_HEAD_LENGTH])
-        if head is None:
-            head = self._head(key[:_HEAD_LENGTH])
-        third, fourth = _PAIRS.get(key[28:30]), _PAIRS.get(key[30:])
-        if third is None or fourth is None or len(key) != _UNIQUE_KEY_LENGTH:
-            return absolute_hash(extend_hash(key_code, key))
-        return absolute_hash(key_code * _POWER_32 + head * _POWER_4 + third * _POWER_2 + fourth & 0xFFFFFFFF)
-
-    def _head(self, text: str) -> int:
-        client = text[:20]
-        code = self._clients.get(client)
-        if code is None:
-            if len(self._clients) >= _MAX_HEADS:
-                self._clients.clear()
-            code = self._clients[client] = extend_hash(0, client)
-        if len(self._heads) >= _MAX_HEADS:
-            self._heads.clear()
-        code = self._heads[text] = extend_hash(code, text[20:])
-        return code
 
 
 class KeyIndex:
@@ -114,7 +75,7 @@ class KeyIndex:
                 path.unlink()
         if mark is None:
             self.next_offset = self._end_offset if crashed or lost else None
-        elif mark.name == 0 or int.from_bytes(mark.header[-4:], "big") <= 1 or [int(file.path.name) for file in self._files[-1:]] == [mark.name]:
+        elif mark.entries <= 1 or (self._files and int(self._files[-1].path.name) == mark.name):
             self.next_offset = mark.offset
         else:
             self.mark, self.next_offset = None, self._end_offset
@@ -245,7 +206,9 @@ class KeyIndex:
     def _new_mark(self, end: int) -> IndexMark:
         """Keys of messages that still wait in the backlog are not in the files; the first of them is where the index ends."""
         offset = self.backlog[0][3] if self.backlog else end
-        return IndexMark(offset, int(self._files[-1].path.name), self._files[-1].header) if self._files else IndexMark(offset, 0, bytes(HEADER_BYTES))
+        if not self._files:
+            return IndexMark(offset, 0, bytes(HEADER_BYTES))
+        return IndexMark(offset, int(self._files[-1].path.name), self._files[-1].header)
 
     async def _flush(self, files: Sequence[IndexFile]) -> None:
         for file in files:

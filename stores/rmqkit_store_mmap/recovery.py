@@ -13,7 +13,7 @@ carries a mark (`checkpoint.Mark`), renewed every few seconds, of what surely is
 The mark is believed if its CRC is right (Java's writes break it) and the last record the queues know is good. Otherwise Java's rules hold: behind the
 last record the queues know after a clean stop; after a crash in the last segment that the checkpoint's times say was safe, or where the index needs it.
 
-All of it may be cut short and run again. Only what lies behind the mark is changed, and a new mark is written when everything is on the device.
+All of it may be cut short and run again: only what lies behind the mark is changed, and the mark moves when everything before it is on the device.
 
 A topic deleted less than a round of flushing before a crash may come back with its last messages, for its records are still in the log; so may one
 whose queues are made again because others were lost. Whether it is served is up to the topic table of the broker.
@@ -25,20 +25,18 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from attrs import evolve
+
 from rmqkit.errors import StoreCorrupt
-from rmqkit.model import properties as props
-from rmqkit.model.delay import deliver_time_ms
-from rmqkit.model.names import SCHEDULE_TOPIC, topic_fault
-from rmqkit.model.sysflag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rmqkit.protocol.record import peek_store_timestamp
-from rmqkit.protocol.tags import java_hash
 from rmqkit_store_mmap.checkpoint import Checkpoint, Mark, QueueMark
 from rmqkit_store_mmap.commit_log import CommitLog
 from rmqkit_store_mmap.consume_queue import ConsumeQueue
 from rmqkit_store_mmap.disk import Disk
 from rmqkit_store_mmap.key_index import KeyIndex
-from rmqkit_store_mmap.queue_table import MAX_QUEUE_ID, QueueTable
-from rmqkit_store_mmap.scan import Found, check_record, may_be_torn, parse_record
+from rmqkit_store_mmap.queue_table import QueueTable
+from rmqkit_store_mmap.redispatch import Redispatch
+from rmqkit_store_mmap.scan import check_record, may_be_torn, parse_record
 from rmqkit_store_mmap.segment import Segment, offset_name
 from rmqkit_store_mmap.units import FILLER_SIZE
 
@@ -55,17 +53,15 @@ class Recovery:
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
-        self._levels_ms = levels_ms
         self._disk = disk
+        self._redispatch = Redispatch(log.directory, queues, index, levels_ms)
         self._proven = 0
-        self._queues_from = 0
-        self._index_from = 0
-        self._rebuild = False
 
     def run(self, crashed: bool) -> None:
-        """Find the end of the log, dispatch what queues and index lack, cut what is torn; all that changed is on the device then, but for the index.
+        """Find the end of the log, dispatch what queues and index lack, cut what is torn.
 
-        Raises StoreCorrupt when something is missing that cannot be made again, StoreNotWritable, OSError.
+        Log and cuts are on the device then; the units and keys that were made again are not, and the marks of queues and index say so. Raises
+        StoreCorrupt when something is missing that cannot be made again, StoreNotWritable, OSError.
         """
         log, mark = self._log, self._checkpoint.mark
         self._refuse_missing(mark)
@@ -73,20 +69,21 @@ class Recovery:
             self._queues.forget_all()
             if self._index is not None:
                 self._index.forget_all()
+            self._queues.mark = self._queues.new_mark(log.position)
             return
         for queue in self._queues.broken:
             queue.destroy()
-        if mark is not None and log.min_offset <= mark.log_flushed and self._last_known_is_good(mark):
-            start = self._begin_at_mark(mark)
-        else:
-            start = self._begin_as_java(crashed)
+        if mark is not None and (log.min_offset > mark.log_flushed or not self._last_known_is_good(mark)):
+            mark = None
+        start = self._begin_as_java(crashed) if mark is None else self._begin_at_mark(mark)
         self._forget_index_mark()
         end = self._scan(start)
         if self._index is not None and self._index.ends_behind(end):
             self._index.forget_all()
-            self._queues_from, self._index_from = end, log.min_offset
+            self._redispatch.queues_from, self._redispatch.index_from = end, log.min_offset
             self._scan(log.min_offset)
         self._cut(crashed, start, end)
+        self._mark_queues(mark)
         if self._index is not None:
             self._index.drain(len(self._index.backlog))
 
@@ -95,7 +92,7 @@ class Recovery:
         recovery were cut short the next one would take it for that."""
         mark = self._checkpoint.mark
         if self._index is not None and mark is not None and mark.index is not None and self._index.mark is None:
-            self._checkpoint.mark = mark._replace(index=None)
+            self._checkpoint.mark = evolve(mark, index=None)
             self._checkpoint.write(self._disk)
 
     def _refuse_missing(self, mark: Mark | None) -> None:
@@ -114,33 +111,35 @@ class Recovery:
     def _begin_at_mark(self, mark: Mark) -> int:
         log, queues, index = self._log, self._queues, self._index
         self._proven = mark.log_flushed
-        self._rebuild = queues.lost or not self._all_queues_are_there(mark.queues)
-        if self._rebuild:
+        self._redispatch.rebuild = queues.lost or not self._all_queues_are_there(mark.queues)
+        if self._redispatch.rebuild:
             _log.warning("queues of %s or files of them were lost; they are made again from the log", queues.directory)
             for queue in queues.by_key.values():
                 if not self._begins_well(queue) or (log.min_offset == 0 and queue.files().first > 0):
                     queue.destroy()
                 self._drop_unproven(queue)
-        self._queues_from = log.min_offset if self._rebuild else mark.queues.offset
-        self._index_from = self._queues_from if index is None or index.next_offset is None else max(index.next_offset, log.min_offset)
-        return min(self._proven, self._queues_from, self._index_from)
+        self._redispatch.queues_from = log.min_offset if self._redispatch.rebuild else mark.queues.offset
+        self._redispatch.index_from = (
+            self._redispatch.queues_from if index is None or index.next_offset is None else max(index.next_offset, log.min_offset)
+        )
+        return min(self._proven, self._redispatch.queues_from, self._redispatch.index_from)
 
     def _begin_as_java(self, crashed: bool) -> int:
         log, queues, index = self._log, self._queues, self._index
         known = -1 if queues.lost else queues.max_physical
         if crashed:
             start = self._safe_segment().base
-            self._queues_from = log.min_offset if queues.lost else start
+            self._redispatch.queues_from = log.min_offset if queues.lost else start
         else:
             start = self._start_after_stop(known)
-            self._queues_from = known if queues.lost else max(known, self._checkpoint.confirmed_offset)
-        self._index_from = self._queues_from
+            self._redispatch.queues_from = known if queues.lost else max(known, self._checkpoint.confirmed_offset)
+        self._redispatch.index_from = self._redispatch.queues_from
         if index is not None and index.next_offset is not None:
-            self._index_from = max(index.next_offset, log.min_offset)
-        segment = log.segment_at(self._index_from)
+            self._redispatch.index_from = max(index.next_offset, log.min_offset)
+        segment = log.segment_at(self._redispatch.index_from)
         if queues.lost:
             start = log.min_offset
-        return start if segment is None or self._index_from >= start else segment.base
+        return start if segment is None or self._redispatch.index_from >= start else segment.base
 
     def _all_queues_are_there(self, mark: QueueMark) -> bool:
         """Whether the queues, as they were at the mark, are those of the mark. The first files may have been trimmed since."""
@@ -199,9 +198,9 @@ class Recovery:
 
     def _start_after_stop(self, known: int) -> int:
         """Behind the last record the queues know, if it is a good one; else the start of a segment before it."""
-        for queue in self._queues.by_key.values():
-            if known > 0 and queue.max_physical == known and self._names_its_record(queue, check_body=True) and known >= self._log.min_offset:
-                return known
+        newest = next((queue for queue in self._queues.by_key.values() if 0 < queue.max_physical == known), None)
+        if newest is not None and known >= self._log.min_offset and self._names_its_record(newest, check_body=True):
+            return known
         segments = list(self._log.segments.values())
         for segment in reversed(segments):
             if segment.base <= known and self._first_time(segment) > 0:
@@ -212,7 +211,7 @@ class Recovery:
 
     def _scan(self, start: int) -> int:
         at = start
-        wanted = min(self._queues_from, self._index_from)
+        wanted = min(self._redispatch.queues_from, self._redispatch.index_from)
         segment = self._log.segment_at(at)
         while segment is not None:
             view = segment.view()
@@ -222,7 +221,7 @@ class Recovery:
                 if new and may_be_torn(view, at - segment.base) and check_record(view, at + size - segment.base, at + size) < 0:
                     break
                 if at >= wanted:
-                    self._dispatch(parse_record(view, at - segment.base))
+                    self._redispatch.dispatch(parse_record(view, at - segment.base))
                 at += size
             elif size == 0 and segment.stop in self._log.segments:
                 at = segment.stop
@@ -233,65 +232,35 @@ class Recovery:
             _log.error("the log %s is damaged at %d and ends there; it was flushed up to %d", self._log.directory, at, self._proven)
         return at
 
-    def _dispatch(self, found: Found) -> None:
-        if topic_fault(found.topic) is not None or not 0 <= found.queue_id <= MAX_QUEUE_ID:
-            _log.warning(
-                "the record at %d has the topic %r and queue id %d and is left out", found.physical_offset, found.topic, found.queue_id
-            )
-            return
-        queue = self._queues.make(found.topic, found.queue_id)
-        kind = found.sys_flag & TRANSACTION_MASK
-        if found.physical_offset >= self._queues_from and kind not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
-            if self._rebuild and 0 <= found.queue_offset < queue.files().first:
-                queue.destroy()  # its first files were lost
-            if found.physical_offset + found.size_bytes > queue.max_physical:
-                self._place(queue, found)
-        if found.physical_offset >= self._index_from and self._index is not None and kind != TRANSACTION_ROLLBACK:
-            properties = found.properties
-            self._index.note(
-                queue.key_code, properties.get(props.UNIQ_KEY), properties.get(props.KEYS), found.physical_offset, found.store_timestamp_ms
-            )
-
-    def _place(self, queue: ConsumeQueue, found: Found) -> None:
-        """Put a unit where its record says it belongs."""
-        offset = found.queue_offset
-        if offset < 0 or (queue.next_offset > 0 and offset - queue.next_offset > queue.file_units):
-            raise StoreCorrupt(
-                f"the record at {found.physical_offset} of {self._log.directory} says queue offset {offset} in {found.topic} queue {found.queue_id}, "
-                f"which is at {queue.next_offset}"
-            )
-        if offset < queue.next_offset:
-            queue.truncate(offset)  # the topic was deleted and made anew
-        elif offset > queue.next_offset:
-            if queue.next_offset == 0:
-                queue.begin_at(offset)
-            while queue.next_offset < offset:
-                queue.put_filler()
-        queue.put(found.physical_offset, found.size_bytes, self._tags_code(found))
-
-    def _tags_code(self, found: Found) -> int:
-        """Section 3.2: the hash of the tags, in the schedule topic the time of delivery."""
-        if found.topic == SCHEDULE_TOPIC:
-            due_ms = deliver_time_ms(found.properties, found.store_timestamp_ms, self._levels_ms)
-            if due_ms is not None:
-                return due_ms
-        tags = found.properties.get(props.TAGS)
-        return java_hash(tags) if tags else 0
-
     # --- afterwards --------------------------------------------------------------------------------------------------
 
     def _cut(self, crashed: bool, start: int, end: int) -> None:
         """Drop what lies behind the end, of log and queues, and bring what changed to the device."""
         log, paths = self._log, dict[Path, None]()
         for queue in self._queues.by_key.values():
+            cut = queue.max_physical > end
             queue.truncate_physical(end)
-            if (crashed or self._rebuild) and queue.truncate(queue.next_offset):
+            if (crashed or self._redispatch.rebuild) and queue.truncate(queue.next_offset):
+                cut = True
+            if cut:
                 paths[queue.path_at(queue.next_offset)] = None
             queue.correct_min(log.min_offset)
-            paths.update(dict.fromkeys(queue.unflushed_files()))
         if log.start_at(end) or crashed:
             log.sync_range(max(start, self._proven), end)
         for path in paths:
             self._disk.sync_path(path)
-        for queue in self._queues.by_key.values():
-            queue.flushed_offset = queue.next_offset
+
+    def _mark_queues(self, mark: Mark | None) -> None:
+        """The old mark holds until the units made again are on the device, unless queues were lost: then it must not be believed a second time, and
+        they are flushed here and now, once."""
+        queues = self._queues
+        if self._redispatch.rebuild:
+            for queue in queues.by_key.values():
+                for path in queue.unflushed_files():
+                    self._disk.sync_path(path)
+                queue.flushed_offset = queue.next_offset
+        if all(queue.flushed_offset >= queue.next_offset for queue in queues.by_key.values()):
+            queues.mark = queues.new_mark(self._log.position)
+        else:
+            queues.mark = None if mark is None else mark.queues
+            queues.flush_soon.set()

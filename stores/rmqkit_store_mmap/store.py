@@ -128,7 +128,6 @@ class MmapStore(MessageStore):
             self._queues.directory.mkdir(exist_ok=True)
             if self._index_enabled:
                 self._index.directory.mkdir(exist_ok=True)
-            self._queues.mark = self._queues.new_mark(self._log.position)
             self.write_checkpoint()
         except BaseException:
             self._let_go()

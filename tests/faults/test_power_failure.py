@@ -15,7 +15,7 @@ import trio
 from attrs import define, field
 
 from rmqkit.abc import Level
-from rmqkit.errors import StoreError
+from rmqkit.errors import DecodeError, StoreError
 from rmqkit.model import properties as props
 from rmqkit.model.message import StoredMessage
 from rmqkit.protocol.record import BLANK, MAGIC_BLANK, unpack
@@ -229,6 +229,6 @@ async def test_a_disk_that_lies_is_noticed(tmp_path: Path, disk_kind: type[Losin
     for seed in range(10):
         try:
             await lives(tmp_path / "machine", seed, disk_kind=disk_kind)
-        except* (AssertionError, StoreError) as group:
+        except* (AssertionError, StoreError, DecodeError) as group:
             failures.append(group)
     assert failures

@@ -1,8 +1,9 @@
 """Builds other people's programs once and keeps them outside the repository.
 
 Four things are built: the class path of Apache's servers (Maven), the Java scenarios against one client generation (Maven), a Java program
-around one generation of Apache's message store (Maven), the Go scenarios (Go). Each lands in a folder of the cache whose name carries a hash of everything it was built from, so a changed source or
-version is a new folder and an unchanged one costs nothing. A build goes to a folder of its own first and is renamed when complete.
+around one generation of Apache's message store (Maven), the Go scenarios (Go). Each lands in a folder of the cache whose name carries a
+hash of everything it was built from, so a changed source or version is a new folder and an unchanged one costs nothing. A build goes to a
+folder of its own first and is renamed when complete.
 """
 
 from __future__ import annotations

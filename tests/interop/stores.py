@@ -21,6 +21,7 @@ from typing import Any
 import trio
 
 from rmqkit.abc import Boundary, ReadLimits
+from rmqkit.broker.run import SystemClock
 from rmqkit.config import Config, load
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage, StoredMessage
@@ -28,7 +29,6 @@ from rmqkit.model.sysflag import BORN_HOST_V6
 from rmqkit.protocol.message_id import pack_host
 from rmqkit.protocol.record import unpack, unpack_all
 from rmqkit.protocol.tags import java_hash
-from rmqkit.broker.run import SystemClock
 from rmqkit.testing.store import FlushWhenWanted, message, running
 from rmqkit_store_mmap.store import MmapStore
 from tests.interop.builds import java_store, tool

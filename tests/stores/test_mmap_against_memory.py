@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -23,7 +24,7 @@ from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import SMALL, FlushWhenWanted, contents, message, store_config
 from rmqkit_store_memory.store import MemoryStore
 from rmqkit_store_mmap.disk import Disk
-from rmqkit_store_mmap.key_index import KeyHasher
+from rmqkit_store_mmap.key_hash import KeyHasher
 from rmqkit_store_mmap.store import MmapStore
 
 TOPICS = ("T", "Orders", "%RETRY%" + "g" * 150)
@@ -72,12 +73,41 @@ reads = st.tuples(
     st.integers(1, 5000),
     st.booleans(),
 )
+damages = st.sampled_from((None, None, "consumequeue", "index", "checkpoint", "queue", "queue file", "index file", "garbage", "record"))
 operations = st.lists(
     st.one_of(
-        appends, appends, reads, st.sampled_from([("crash",), ("reopen",), ("tick",)]), st.tuples(st.just("query"), st.sampled_from(KEYS))
+        appends,
+        appends,
+        reads,
+        st.just(("tick",)),
+        st.tuples(st.sampled_from(("crash", "reopen")), damages, st.integers(0, 1 << 30)),
+        st.tuples(st.just("query"), st.sampled_from(KEYS)),
     ),
     max_size=15,
 )
+
+
+def damage(root: Path, kind: str | None, number: int, end: int) -> None:
+    """Take something away that can be made again, or put something behind the end of the log that must not count."""
+    if kind in ("consumequeue", "index"):
+        shutil.rmtree(root / kind)
+    elif kind == "checkpoint":
+        (root / "checkpoint").unlink()
+    elif kind == "index file" and list((root / "index").iterdir()):
+        max((root / "index").iterdir()).unlink()
+    elif kind in ("queue", "queue file"):
+        found = sorted((root / "consumequeue").glob("*/*" if kind == "queue" else "*/*/*"))
+        if found:
+            chosen = found[number % len(found)]
+            shutil.rmtree(chosen) if chosen.is_dir() else chosen.unlink()
+    elif kind in ("garbage", "record"):
+        path = root / "commitlog" / f"{end - end % SMALL['mapped_file_size_commit_log']:020d}"
+        if path.exists() and end % SMALL["mapped_file_size_commit_log"] < 60_000:
+            size = int.from_bytes(path.read_bytes()[:4], "big")
+            noise = Random(number).randbytes(500) if kind == "garbage" else path.read_bytes()[: min(size, 5_000)]
+            with path.open("r+b") as file:
+                file.seek(end % SMALL["mapped_file_size_commit_log"])
+                file.write(noise if end else noise[:3])
 
 
 class Pair:
@@ -124,16 +154,19 @@ class Pair:
     async def tick(self) -> None:
         self.clock.advance(700)
 
-    async def reopen(self) -> None:
+    async def reopen(self, kind: str | None, number: int) -> None:
+        end = self.mmap.end_offset
         await self.mmap.close()
+        damage(self.config.root_path, kind, number, end)
         self.mmap = MmapStore(self.config, self.clock, FlushWhenWanted(), disk=Forgetful())
         await self.mmap.open()
         self.compare()
 
-    async def crash(self) -> None:
+    async def crash(self, kind: str | None, number: int) -> None:
         self.rounds += 1
         copy = self.directory / str(self.rounds)
         shutil.copytree(self.config.root_path, copy)
+        damage(copy, kind, number, self.mmap.end_offset)
         await self.mmap.close()
         shutil.rmtree(self.config.root_path)
         self.config = self.config.with_values(store_path_root_dir=str(copy))
@@ -176,7 +209,7 @@ async def _run(sequence: list[tuple[Any, ...]]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(operations)
 def test_both_stores_agree(sequence: list[tuple[Any, ...]]) -> None:
-    """Appends, reads, queries, clean and unclean restarts in any order: the mmap store answers as the memory store does."""
+    """Appends, reads, queries, clean and unclean restarts in any order, between which things are lost: the mmap store answers as the memory store does."""
     trio.run(_run, sequence)
 
 

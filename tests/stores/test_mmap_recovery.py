@@ -12,6 +12,8 @@ import pytest
 from rmqkit.abc import Boundary, ReadStatus
 from rmqkit.errors import StoreCorrupt
 from rmqkit.model.names import SCHEDULE_TOPIC
+from rmqkit.model.topic import TopicConfig
+from rmqkit.testing.broker import running_broker
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import ALL, SMALL, SMALL_INDEX, FlushWhenWanted, bodies, contents, message, running, store_config
 from rmqkit_store_mmap.consume_queue import FILLER
@@ -192,13 +194,14 @@ async def test_units_without_a_record_are_dropped(tmp_path: Path) -> None:
 
 @pytest.mark.row("S257")
 async def test_a_hole_in_a_queue_file_is_filled_from_the_log(tmp_path: Path) -> None:
-    """A page of units that never reached the disk is made again, those behind it too, and they are on the device when the store opens."""
+    """A page of units that never reached the disk is made again, and those behind it too."""
     crashed = await crashed_store(tmp_path, [message(body=b"%d" % number) for number in range(25)])
     write_at(crashed / "consumequeue" / "Orders" / "0" / FIRST, 60, bytes(60))
     store = make(crashed)
-    async with running(store):
-        assert store._queues.by_key["Orders", 0].flushed_offset == 25
-        assert bodies(store) == [b"%d" % number for number in range(25)]
+    await store.open()
+    assert store._queues.by_key["Orders", 0].flushed_offset == 0
+    assert bodies(store) == [b"%d" % number for number in range(25)]
+    await store.close()
 
 
 @pytest.mark.row("S243")
@@ -283,6 +286,24 @@ async def test_a_record_far_from_its_queue_stops_the_start(tmp_path: Path) -> No
     write_at(crashed / "commitlog" / FIRST, 111 + 20, (1 << 40).to_bytes(8, "big"))
     with pytest.raises(StoreCorrupt, match="queue offset 1099511627776 in Orders queue 0"):
         await make(crashed).open()
+
+
+async def test_a_half_written_table_is_read_from_its_backup(tmp_path: Path) -> None:
+    """A broker that was killed while it wrote `topics.json` starts with the table before, over a store that has the messages."""
+    async with running_broker(tmp_path, store="mmap") as broker:
+        broker.context.topics.put(TopicConfig(topic_name="Orders", read_queue_nums=3, write_queue_nums=3))
+        broker.context.topics.put(TopicConfig(topic_name="Later", read_queue_nums=1, write_queue_nums=1))
+        broker.context.put.put_one(message("Orders", 2, b"kept"))
+    path = tmp_path / "config" / "topics.json"
+    assert (tmp_path / "config" / "topics.json.bak").exists()
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    (tmp_path / "abort").write_text("1")
+    async with running_broker(tmp_path, store="mmap") as broker:
+        found = broker.context.topics.get("Orders")
+        assert found is not None
+        assert found.write_queue_nums == 3
+        assert bodies(broker.context.store, "Orders", 2) == [b"kept"]
 
 
 @pytest.mark.row("S260", "S255")

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 import trio
+from attrs import evolve
 
 from rmqkit.errors import StoreCorrupt
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import SMALL, FlushWhenWanted, NeverFlush, bodies, contents, message, running, store_config
-from rmqkit_store_mmap import recovery
 from rmqkit_store_mmap.checkpoint import CHECKPOINT_BYTES, Checkpoint, IndexMark, Mark, QueueMark
 from rmqkit_store_mmap.disk import Disk
 from rmqkit_store_mmap.index_file import HEADER, IndexFile
-from rmqkit_store_mmap.scan import Found
+from rmqkit_store_mmap.recovery import Recovery
+from rmqkit_store_mmap.scan import Found, parse_record
 from rmqkit_store_mmap.store import MmapStore
 
 SEGMENT_BYTES = 66_560
@@ -57,14 +58,13 @@ async def crashed(directory: Path, before: int = 200, after: int = 30, **setting
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Found]:
     """The records a recovery read in full."""
     found: list[Found] = []
-    parse = recovery.parse_record
 
     def noting(data: memoryview, at: int) -> Found:
-        found.append(parse(data, at))
+        found.append(parse_record(data, at))
         return found[-1]
 
-    monkeypatch.setattr(recovery.Recovery, "_last_known_is_good", lambda self, mark: True)
-    monkeypatch.setattr(recovery, "parse_record", noting)
+    monkeypatch.setattr(Recovery, "_last_known_is_good", lambda self, mark: True)
+    monkeypatch.setattr("rmqkit_store_mmap.recovery.parse_record", noting)
     return found
 
 
@@ -106,7 +106,7 @@ async def test_the_mark_counts_for_nothing_once_java_wrote_the_checkpoint(tmp_pa
 def test_the_mark_comes_back_as_it_was_written(tmp_path: Path) -> None:
     """All numbers of it; a checkpoint cut short, of zeros, or with one byte changed has none."""
     mark = Mark(1 << 40, QueueMark(2, 3, 4, 5), IndexMark(6, 20250919101530123, bytes(range(40))))
-    for given in (mark, mark._replace(index=None)):
+    for given in (mark, evolve(mark, index=None)):
         Checkpoint(tmp_path / "checkpoint", 1, 2, 3, 4, 5, given).write(Disk())
         assert Checkpoint.load(tmp_path / "checkpoint").mark == given
     good = (tmp_path / "checkpoint").read_bytes()
@@ -174,7 +174,7 @@ async def test_a_lost_segment_stops_the_start(tmp_path: Path, number: int, crash
     path = [path for path in sorted((directory / "commitlog").iterdir()) if int(path.name) < mark.log_flushed][number]
     path.rename(tmp_path / "away")
     for _ in range(2):
-        with pytest.raises(StoreCorrupt, match=rf"(?s){path.name if number < 0 else int(path.name)}.* is missing"):
+        with pytest.raises(StoreCorrupt, match=rf"{int(path.name)} is missing"):
             await make(directory).open()
     (tmp_path / "away").rename(path)
     async with running(make(directory)) as store:
@@ -201,7 +201,7 @@ async def test_a_lost_log_stops_the_start(tmp_path: Path) -> None:
     """A file system that is not mounted must not cost the queues; without the checkpoint the store begins anew, as Java does."""
     copy, _ = await crashed(tmp_path)
     shutil.rmtree(copy / "commitlog")
-    with pytest.raises(StoreCorrupt, match="delete .*checkpoint to go on"):
+    with pytest.raises(StoreCorrupt, match=r"delete .*checkpoint to go on"):
         await make(copy).open()
     (copy / "checkpoint").unlink()
     async with running(make(copy)) as store:
@@ -313,6 +313,17 @@ async def test_a_deleted_topic_stays_deleted(tmp_path: Path, mock_clock: trio.te
         shutil.copytree(tmp_path / "live", tmp_path / "crashed")
     async with running(make(tmp_path / "crashed")) as again:
         assert again.queues() == {"Kept": [0]}
+
+
+async def test_an_index_that_was_switched_off_catches_up(tmp_path: Path) -> None:
+    """What was appended without an index is indexed once there is one again, and only that."""
+    copy, _ = await crashed(tmp_path, before=20, after=5)
+    async with running(make(copy, message_index_enable=False)) as store:
+        for number in range(25, 30):
+            store.append([message(queue_id=number % 3, keys=f"k{number}")])
+    async with running(make(copy)) as store:
+        assert isinstance(store, MmapStore)
+        assert all_keys(store, 30)
 
 
 async def test_a_mark_waits_for_the_log(tmp_path: Path) -> None:

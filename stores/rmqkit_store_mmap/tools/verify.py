@@ -19,7 +19,7 @@ from rmqkit.protocol import loose_json
 from rmqkit.protocol.tags import absolute_hash, extend_hash
 from rmqkit.protocol.tags import tags_code as hash_tags
 from rmqkit_store_mmap.guard import AbortMark, lock_holder
-from rmqkit_store_mmap.key_index import KeyHasher
+from rmqkit_store_mmap.key_hash import KeyHasher
 from rmqkit_store_mmap.readonly import StoreReader
 from rmqkit_store_mmap.tools.damage import Damage, check_row
 from rmqkit_store_mmap.tools.index_check import IndexCheck, index_headers
