@@ -149,7 +149,7 @@ def opened(directory: Path, last: int) -> Report:
 
 
 def measure(root: Path, size_bytes: int) -> list[Report]:
-    """Clean and killed, opened twice each: the second time after the stop in order that follows."""
+    """One store that was closed and one that was killed, each opened by a fresh process; both are deleted."""
     rows = []
     for end in ("close", "wait"):
         directory = root / f"{size_bytes}-{end}"
