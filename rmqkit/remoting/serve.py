@@ -66,6 +66,7 @@ class ServedPeer(Peer):
         self._out: list[Buffer] = []
         self._unsent_bytes = 0
         self._writing = False
+        self._woken = False
         self._room = trio.Event()
         self._opaque = 0
         self._calls: dict[int, tuple[trio.Event, list[Command]]] = {}
@@ -199,7 +200,8 @@ class ServedPeer(Peer):
             self._make_room()
 
     def wake_writer(self) -> None:
-        if not self._writing and self._nursery is not None and not self.closed:
+        if not self._writing and not self._woken and self._nursery is not None and not self.closed:
+            self._woken = True
             self._nursery.start_soon(self._write)
 
     def enqueue(self, request: Command, answer: Answer) -> None:
@@ -222,6 +224,7 @@ class ServedPeer(Peer):
 
     async def _write(self) -> None:
         """Send what is queued. One task at a time writes; the others leave theirs in the queue."""
+        self._woken = False
         if self._writing:
             return
         self._writing = True

@@ -16,7 +16,6 @@ import msgspec
 from rmqkit.abc import Answer, Appended, BatchProcessor, Outcome, Peer, SendContext, SendMessageHook
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors import destination
-from rmqkit.broker.put import Put
 from rmqkit.errors import DecodeError, RequestRefused
 from rmqkit.limits import MAX_PROPERTIES_BYTES
 from rmqkit.model import names
@@ -52,6 +51,10 @@ class _Prepared(msgspec.Struct, gc=False):
     messages: Sequence[PutMessage]
     unique_key: str
     context: SendContext | None = None
+
+
+#: A request whose messages are stored, and where.
+_Stored = tuple[_Prepared, Sequence[Appended]]
 
 
 class SendProcessor(BatchProcessor):
@@ -260,26 +263,23 @@ class SendProcessor(BatchProcessor):
         puts = self._broker.put.put(singles)
         last = puts[-1]
         settled = not isinstance(last, RequestRefused) and self._broker.put.nothing_to_wait_for(last)
-        count, success = self._broker.stats.put, self._success
+        count, success, must_wait = self._broker.stats.put, self._success, self._broker.put.must_wait
+        late: list[_Stored] = []
         for (at, prepared), put in zip(waiting, puts, strict=True):
-            if settled and not isinstance(put, RequestRefused):
-                count(prepared.messages[0].topic, put.size_bytes)
+            if isinstance(put, RequestRefused):
+                self._broker.stats.put_failures += 1
+                outcomes[at] = self._refused(prepared, put)
+                continue
+            message = prepared.messages[0]
+            count(message.topic, put.size_bytes)
+            if settled or not must_wait(message, put):
                 outcomes[at] = success(prepared, (put,), 0)
             else:
-                outcomes[at] = self._outcome(prepared, put, peer)
+                late.append((prepared, (put,)))
+        if late:
+            peer.defer(partial(self._answer_later, late, peer), len(late))
         singles.clear()
         waiting.clear()
-
-    def _outcome(self, prepared: _Prepared, put: Put, peer: Peer) -> Outcome:
-        if isinstance(put, RequestRefused):
-            self._broker.stats.put_failures += 1
-            return self._refused(prepared, put)
-        message = prepared.messages[0]
-        self._broker.stats.put(message.topic, put.size_bytes)
-        if self._broker.put.must_wait(message, put):
-            peer.defer(partial(self._answer_later, prepared, [put], peer), 1)
-            return None
-        return self._success(prepared, (put,), ResponseCode.SUCCESS)
 
     def _store_batch(self, prepared: _Prepared, peer: Peer) -> Outcome:
         try:
@@ -290,17 +290,20 @@ class SendProcessor(BatchProcessor):
         for message, at in zip(prepared.messages, landed, strict=True):
             self._broker.stats.put(message.topic, at.size_bytes)
         if self._broker.put.must_wait(prepared.messages[-1], landed[-1]):
-            peer.defer(partial(self._answer_later, prepared, landed, peer), 1)
+            peer.defer(partial(self._answer_later, [(prepared, landed)], peer), 1)
             return None
         return self._success(prepared, landed, ResponseCode.SUCCESS)
 
-    async def _answer_later(self, prepared: _Prepared, landed: list[Appended], peer: Peer) -> None:
-        code = await self._broker.put.settle(prepared.messages[-1], landed[-1])
-        if code == ResponseCode.SERVICE_NOT_AVAILABLE:
-            refusal = RequestRefused(code, "the disk does not take the message for good; it may or may not be stored")
-            peer.respond(prepared.request, self._refused(prepared, refusal))
-        else:
-            peer.respond(prepared.request, self._success(prepared, landed, code))
+    async def _answer_later(self, late: Sequence[_Stored], peer: Peer) -> None:
+        """Answer what was stored together once the last of it is settled: one flush serves them all."""
+        last, landed = late[-1]
+        code = await self._broker.put.settle(last.messages[-1], landed[-1])
+        for prepared, places in late:
+            if code == ResponseCode.SERVICE_NOT_AVAILABLE:
+                refusal = RequestRefused(code, "the disk does not take the message for good; it may or may not be stored")
+                peer.respond(prepared.request, self._refused(prepared, refusal))
+            else:
+                peer.respond(prepared.request, self._success(prepared, places, code))
 
     def _refused(self, prepared: _Prepared, refusal: RequestRefused) -> Command:
         self._after_hooks(prepared.context, refusal.code, refusal.remark, None, -1)
