@@ -81,7 +81,7 @@ def make_context(
 
 def make_routers(broker: BrokerContext) -> tuple[Router, Router]:
     """The tables of the normal and of the fast port. A plugin's processor replaces a built-in one; two plugins for one code are an error."""
-    table: dict[int, RequestProcessor] = {code: LaterProcessor() for code in REFUSED}
+    table: dict[int, RequestProcessor] = dict.fromkeys(REFUSED, LaterProcessor())
     clients, queues, admin = ClientManageProcessor(broker), QueueInfoProcessor(broker), AdminProcessor(broker)
     for several in (clients, queues, admin):
         table.update(dict.fromkeys(several.codes(), several))

@@ -5,7 +5,7 @@ Plain state; time is passed in. A membership or topic change of a group calls `o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from attrs import Factory, define
 
@@ -96,9 +96,7 @@ class ClientTable:
 
     def silent_peers(self, now_ms: int, timeout_ms: int) -> set[Peer]:
         """Peers with a client that has sent no heartbeat for that long."""
-        clients = [client for producers in self.producers.values() for client in producers.values()]
-        clients += [client for group in self.consumers.values() for client in group.members.values()]
-        return {client.peer for client in clients if client.last_seen_ms + timeout_ms < now_ms}
+        return {client.peer for client in self._all() if client.last_seen_ms + timeout_ms < now_ms}
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
         found = self.consumers.get(group)
@@ -106,18 +104,17 @@ class ClientTable:
 
     def find(self, client_id: str) -> ClientInfo | None:
         """A client by its id, producer or consumer."""
-        for producers in self.producers.values():
-            for client in producers.values():
-                if client.client_id == client_id:
-                    return client
-        for group in self.consumers.values():
-            for client in group.members.values():
-                if client.client_id == client_id:
-                    return client
-        return None
+        return next((client for client in self._all() if client.client_id == client_id), None)
 
     def groups_consuming(self, topic: str) -> list[str]:
         return [group.name for group in self.consumers.values() if topic in group.subscriptions]
+
+    def _all(self) -> Iterator[ClientInfo]:
+        """Producers first; a client of several groups comes several times."""
+        for producers in self.producers.values():
+            yield from producers.values()
+        for group in self.consumers.values():
+            yield from group.members.values()
 
     def _left(self, group: ConsumerGroup, notify: bool) -> None:
         if not group.members:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rmqkit.abc import Outcome, Peer, RequestProcessor
 from rmqkit.broker.clients import ClientInfo, ConsumerGroup
 from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.processors import destination
 from rmqkit.errors import DecodeError, RequestRefused
 from rmqkit.limits import MAX_HEARTBEAT_ENTRIES
 from rmqkit.model import names
@@ -13,8 +14,6 @@ from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer, request
 from rmqkit.protocol.headers import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
-
-_MAX_RETRY_QUEUES = 1024
 
 
 class ClientManageProcessor(RequestProcessor):
@@ -43,11 +42,10 @@ class ClientManageProcessor(RequestProcessor):
         if entries > MAX_HEARTBEAT_ENTRIES:
             raise DecodeError(f"heartbeat with {entries} groups and subscriptions, at most {MAX_HEARTBEAT_ENTRIES} are allowed")
         client = ClientInfo(beat.client_id, peer, request.language, request.version, self._broker.clock.now_ms())
-        changed = False
         for data in consumers:
             if beat.without_sub:
                 data.subscription_data_set = None
-            changed |= self._consumer(data, client)
+            self._consumer(data, client)
         for producer in producers:
             if not names.group_fault(producer.group_name):
                 self._broker.clients.register_producer(producer.group_name, client)
@@ -55,14 +53,14 @@ class ClientManageProcessor(RequestProcessor):
         response.ext = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
         return response
 
-    def _consumer(self, data: ConsumerData, client: ClientInfo) -> bool:
+    def _consumer(self, data: ConsumerData, client: ClientInfo) -> None:
         group = self._broker.groups.get(data.group_name)
         if group is None:
             # Unknown and not to be created: skipped silently, as in Java; the pull will say so.
-            return False
+            return
         if group.retry_queue_nums > 0:
-            self._broker.topics.ensure(names.retry_topic(data.group_name), min(group.retry_queue_nums, _MAX_RETRY_QUEUES))
-        return self._broker.clients.register_consumer(data, client, notify=True)
+            destination.retry_topic(self._broker, group)
+        self._broker.clients.register_consumer(data, client, notify=True)
 
     def _notify(self, group: ConsumerGroup) -> None:
         """Tell every member to rebalance (Java: DefaultConsumerIdsChangeListener). Broadcasting groups have nothing to share."""

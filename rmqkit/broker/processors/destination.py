@@ -13,6 +13,7 @@ from rmqkit.model.sysflag import PERM_RW, PERM_WRITE
 from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
 from rmqkit.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode
 
+_MAX_RETRY_QUEUES = 1024
 _SPECIAL = frozenset({TRANSACTION_PREPARED, DELAY, *TIMER_INPUTS})
 
 
@@ -76,6 +77,11 @@ def group_of(broker: BrokerContext, group: str) -> SubscriptionGroupConfig:
             f"consumer group {group} does not exist and may not be created (autoCreateSubscriptionGroup)",
         )
     return config
+
+
+def retry_topic(broker: BrokerContext, group: SubscriptionGroupConfig) -> TopicConfig:
+    """The group's retry topic, made when it is missing."""
+    return broker.topics.ensure(names.retry_topic(group.group_name), min(group.retry_queue_nums, _MAX_RETRY_QUEUES))
 
 
 def dead_letter_topic(broker: BrokerContext, group: str) -> TopicConfig:

@@ -10,7 +10,6 @@ from rmqkit.abc import Answer, ConsumeContext, Outcome, Peer, RequestProcessor
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors import destination
 from rmqkit.errors import DecodeError, RequestRefused
-from rmqkit.model import names
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.sysflag import PERM_WRITE
@@ -24,7 +23,6 @@ from rmqkit.protocol.message_id import offset_message_id
 _log = logging.getLogger(__name__)
 #: The first retry waits for this level, each further one for the next.
 FIRST_RETRY_LEVEL = 3
-_MAX_RETRY_QUEUES = 1024
 
 
 class SendBackProcessor(RequestProcessor):
@@ -42,7 +40,7 @@ class SendBackProcessor(RequestProcessor):
         if group.retry_queue_nums <= 0:
             # Java drops the message and says success.
             return answer(request)
-        retry = broker.topics.ensure(names.retry_topic(header.group), min(group.retry_queue_nums, _MAX_RETRY_QUEUES))
+        retry = destination.retry_topic(broker, group)
         if not retry.writable:
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"topic {retry.topic_name} may not be written")
         original = self._original(header.offset)
