@@ -43,6 +43,10 @@ class Putter:
         self.parks_delayed = parks_delayed
         self._store = store
         self._hooks = tuple(hooks)
+        #: Properties some hook looks for; None when one wants to see every message.
+        self.wants: frozenset[str] | None = None
+        if all(hook.wants for hook in self._hooks):
+            self.wants = frozenset(name for hook in self._hooks for name in hook.wants or ())
         self._dispatchers = tuple(dispatchers)
         self._held = held_pulls
         self._acknowledge_at = acknowledge_at
@@ -75,6 +79,10 @@ class Putter:
                     _ask(hook, message)
         return self._append(messages)
 
+    def put_plain(self, messages: Sequence[PutMessage]) -> list[Appended]:
+        """As `put_together`, for messages to ordinary topics that carry none of the properties in `wants`: no hook need be asked."""
+        return self._land(messages)
+
     def put_one(self, message: PutMessage) -> Appended:
         """Raises RequestRefused."""
         return self.put_together([message])[0]
@@ -97,6 +105,9 @@ class Putter:
             if message.topic == SCHEDULE_TOPIC:
                 due_ms = deliver_time_ms(message.properties, self._clock.now_ms(), self._delay_levels)
                 message.tags_code = message.tags_code if due_ms is None else due_ms
+        return self._land(messages)
+
+    def _land(self, messages: Sequence[PutMessage]) -> list[Appended]:
         try:
             landed = self._store.append(messages)
         except MessageIllegal as error:

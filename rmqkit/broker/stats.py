@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+
+from rmqkit.abc import Appended
+from rmqkit.model.message import PutMessage
 
 
 class BrokerStats:
@@ -24,6 +28,18 @@ class BrokerStats:
         self.put_messages += 1
         self.put_bytes += size_bytes
         self.topic_put[topic] += 1
+
+    def put_many(self, messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
+        """The same for messages that were stored together."""
+        self.put_messages += len(landed)
+        self.put_bytes += sum([at.size_bytes for at in landed])
+        topic, run = messages[0].topic, 0
+        for message in messages:
+            if message.topic != topic:
+                self.topic_put[topic] += run
+                topic, run = message.topic, 0
+            run += 1
+        self.topic_put[topic] += run
 
     def got(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
         self.got_messages += messages

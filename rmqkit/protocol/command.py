@@ -27,6 +27,7 @@ class Command(msgspec.Struct, gc=False):
     ext        header fields as text; None where the frame had none. Read it through `fields()`
     body       raw bytes, empty where Java says null
     codec      SerializeType of the frame; an answer copies it
+    typed      the header fields of the commonest requests, decoded together with the rest; read them through `header()`
     """
 
     code: int = 0
@@ -38,7 +39,10 @@ class Command(msgspec.Struct, gc=False):
     ext: dict[str, str] | None = None
     body: bytes = b""
     codec: int = 0
+    #: Where `fields()` finds the text: the fields alone, or for a command with `typed` the header they stand in.
     ext_json: msgspec.Raw = _NO_EXT
+    head_json: bytes = b""
+    typed: msgspec.Struct | None = None
 
     @property
     def is_response(self) -> bool:
@@ -53,13 +57,18 @@ class Command(msgspec.Struct, gc=False):
         if self.ext is None:
             raw = bytes(self.ext_json)
             try:
-                self.ext = _flat(loose_json.loads(raw)) if raw and raw != _NULL else {}
+                if self.head_json:
+                    self.ext = _flat(loose_json.loads(self.head_json)["extFields"])
+                else:
+                    self.ext = _flat(loose_json.loads(raw)) if raw and raw != _NULL else {}
             except DecodeError as error:
                 raise HeaderError(f"extFields: {error}") from error
         return self.ext
 
     def header(self, kind: type[H]) -> H:
         """The header fields as a typed header. Raises HeaderError naming the field that is missing or of the wrong type."""
+        if type(self.typed) is kind:
+            return self.typed
         raw = self.ext_json
         if self.ext is None and raw:
             decoder: msgspec.json.Decoder[H] = _decoders.get(kind) or _new_decoder(kind)

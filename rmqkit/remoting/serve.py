@@ -222,6 +222,11 @@ class ServedPeer(Peer):
         self._out.append(data)
         self._unsent_bytes += len(data)
 
+    def queue_all(self, frames: Sequence[bytes]) -> None:
+        """The same for several whole frames."""
+        self._out += frames
+        self._unsent_bytes += sum(map(len, frames))
+
     async def _write(self) -> None:
         """Send what is queued. One task at a time writes; the others leave theirs in the queue."""
         self._woken = False
@@ -380,6 +385,14 @@ class RequestServer:
 
     def _finish_many(self, requests: Sequence[Command], outcomes: Sequence[Outcome], peer: ServedPeer) -> None:
         """As `_finish` for each, quickly for frames that are encoded already."""
+        frames = [
+            outcome
+            for request, outcome in zip(requests, outcomes, strict=True)
+            if type(outcome) is bytes and not request.flag & FLAG_ONEWAY
+        ]
+        if len(frames) == len(requests):
+            peer.queue_all(frames)
+            return
         queue = peer.queue
         for request, outcome in zip(requests, outcomes, strict=True):
             if type(outcome) is not bytes:

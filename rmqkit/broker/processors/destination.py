@@ -14,7 +14,8 @@ from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
 from rmqkit.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode
 
 _MAX_RETRY_QUEUES = 1024
-_SPECIAL = frozenset({TRANSACTION_PREPARED, DELAY, *TIMER_INPUTS})
+#: A message that carries one of these is not simply stored and delivered.
+SPECIAL_PROPERTIES = frozenset({TRANSACTION_PREPARED, DELAY, *TIMER_INPUTS})
 
 
 def topic_for_send(broker: BrokerContext, topic: str, template: str, client_queues: int, born_host: str) -> TopicConfig:
@@ -50,7 +51,7 @@ def check_queue(topic: TopicConfig, queue_id: int) -> None:
 
 def refuse_unsupported(broker: BrokerContext, properties: dict[str, str]) -> None:
     """Messages that must not be delivered at once, by features that are not here, are refused rather than delivered wrongly."""
-    if _SPECIAL.isdisjoint(properties):
+    if SPECIAL_PROPERTIES.isdisjoint(properties):
         return
     if properties.get(TRANSACTION_PREPARED, "").lower() == "true":
         raise RequestRefused(

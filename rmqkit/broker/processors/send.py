@@ -1,6 +1,6 @@
 """SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE (Java: SendMessageProcessor; behaviour sheet, C3).
 
-Requests that arrived together go into the store by one append. A simple success is answered from a template; everything else takes the long way.
+Requests that arrived together go into the store by one append. Those with nothing to say about them take the short way (`plain_sends`).
 """
 
 from __future__ import annotations
@@ -9,21 +9,22 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 from random import randrange
-from struct import Struct
 
 import msgspec
 
 from rmqkit.abc import Answer, Appended, BatchProcessor, Outcome, Peer, SendContext, SendMessageHook
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors import destination
+from rmqkit.broker.processors.plain_sends import OUR_BITS, OUR_PROPERTIES, PlainSends
+from rmqkit.broker.put import Put
 from rmqkit.errors import DecodeError, RequestRefused
 from rmqkit.limits import MAX_PROPERTIES_BYTES
 from rmqkit.model import names
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
-from rmqkit.model.sysflag import BORN_HOST_V6, INNER_BATCH, MULTI_TAGS, NEED_UNWRAP, STORE_HOST_V6, TRANSACTION_MASK
+from rmqkit.model.sysflag import BORN_HOST_V6, MULTI_TAGS, STORE_HOST_V6
 from rmqkit.protocol import batch
-from rmqkit.protocol.codes import VERSION, RequestCode, ResponseCode, SerializeType
+from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2, SendMessageResponseHeader
 from rmqkit.protocol.message_id import UniqueKeys, host_text, offset_message_id
@@ -33,15 +34,8 @@ from rmqkit.remoting.serve import error_answer
 _log = logging.getLogger(__name__)
 
 Header = SendMessageRequestHeader | SendMessageRequestHeaderV2
-#: A client that sends one of these has it replaced, or removed.
-_OUR_PROPERTIES = frozenset({props.MSG_REGION, props.TRACE_ON, props.CLUSTER, props.POP_CK})
-#: Bits a client has no say in.
-_JSON = int(SerializeType.JSON)
 _SEND_V1 = int(RequestCode.SEND_MESSAGE)
 _SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
-#: Length and header length (serialisation 0) of a frame without a body.
-_PREFIX = Struct(">ii")
-_OUR_BITS = BORN_HOST_V6 | STORE_HOST_V6 | NEED_UNWRAP | INNER_BATCH | TRANSACTION_MASK
 
 
 class _Prepared(msgspec.Struct, gc=False):
@@ -64,8 +58,6 @@ class SendProcessor(BatchProcessor):
         self._broker = broker
         self._clock = broker.clock
         self._hooks: tuple[SendMessageHook, ...] = broker.registry.send_message_hooks
-        #: RPC hooks want to see answers as commands.
-        self._may_encode = not broker.registry.rpc_hooks
         # An offset message id with the store host in place; see protocol.message_id.
         self._id_form = offset_message_id(broker.store_host, 0)[:-16] + "%016X"
         self._v6_bit = STORE_HOST_V6 if len(broker.store_host) > 8 else 0
@@ -78,15 +70,40 @@ class SendProcessor(BatchProcessor):
             props.CLUSTER: config.broker_cluster_name,
         }
         self._suffix = props.encode(self._our_properties)
-        self._success_form = _success_form(config.region_id, config.trace_on)
         #: Topics without peculiarities -> number of queues; what stands here needs no further check. Forgotten when any topic changes.
         self._plain_topics: dict[str, int] = {}
         broker.topics.on_change.append(self._plain_topics.clear)
+        self._plain = PlainSends.for_broker(broker, self._plain_topics, self._id_form, self._suffix)
 
     def process(self, request: Command, peer: Peer) -> Outcome:
         return self.process_many([request], peer)[0]
 
     def process_many(self, requests: Sequence[Command], peer: Peer) -> list[Outcome]:
+        outcomes = None if self._plain is None else self._process_plain(self._plain, requests, peer)
+        return self._process_any(requests, peer) if outcomes is None else outcomes
+
+    def _process_plain(self, plain: PlainSends, requests: Sequence[Command], peer: Peer) -> list[Outcome] | None:
+        """Serve requests that are plain one and all; None, and nothing was stored, when one is not, or was refused: why is found the long way."""
+        messages = plain.messages(requests, peer)
+        if messages is None:
+            return None
+        put = self._broker.put
+        try:
+            landed = put.put_plain(messages)
+        except RequestRefused:
+            return None
+        if put.nothing_to_wait_for(landed[-1]):
+            self._broker.stats.put_many(messages, landed)
+            return plain.answers(requests, messages, landed) or [
+                self._success(_prepared(request, message), (at,), 0)
+                for request, message, at in zip(requests, messages, landed, strict=True)
+            ]
+        waiting = [(at, _prepared(request, message)) for at, (request, message) in enumerate(zip(requests, messages, strict=True))]
+        outcomes: list[Outcome] = [None] * len(waiting)
+        self._answer(waiting, landed, outcomes, peer)
+        return outcomes
+
+    def _process_any(self, requests: Sequence[Command], peer: Peer) -> list[Outcome]:
         now_ms = self._clock.now_ms()
         outcomes: list[Outcome] = []
         singles: list[PutMessage] = []
@@ -163,7 +180,7 @@ class SendProcessor(BatchProcessor):
         self, header: Header, topic: str, queue_id: int, body: bytes, properties: dict[str, str], text: str, peer: Peer
     ) -> PutMessage:
         """The message with the properties a broker adds: region, trace switch, cluster, and a unique key when the client set none."""
-        rewrite = not _OUR_PROPERTIES.isdisjoint(properties)
+        rewrite = not OUR_PROPERTIES.isdisjoint(properties)
         if props.UNIQ_KEY not in properties:
             properties[props.UNIQ_KEY] = self._keys.make(self._clock.now_ms())
             rewrite = True
@@ -181,7 +198,7 @@ class SendProcessor(BatchProcessor):
             properties=properties,
             properties_bytes=stored.encode(),
             flag=header.flag,
-            sys_flag=header.sys_flag & ~_OUR_BITS | self._v6_bit | (BORN_HOST_V6 if len(born_host) > 8 else 0),
+            sys_flag=header.sys_flag & ~OUR_BITS | self._v6_bit | (BORN_HOST_V6 if len(born_host) > 8 else 0),
             born_timestamp_ms=header.born_timestamp,
             born_host=born_host,
             reconsume_times=header.reconsume_times or 0,
@@ -228,7 +245,7 @@ class SendProcessor(BatchProcessor):
     ) -> list[PutMessage]:
         """The messages of a batch; the broker adds nothing to their properties (store-format sheet, section 2.7)."""
         born_host, born_timestamp_ms, reconsume_times = peer.remote_host, header.born_timestamp, header.reconsume_times or 0
-        sys_flag = header.sys_flag & ~_OUR_BITS | self._v6_bit | (BORN_HOST_V6 if len(born_host) > 8 else 0)
+        sys_flag = header.sys_flag & ~OUR_BITS | self._v6_bit | (BORN_HOST_V6 if len(born_host) > 8 else 0)
         messages: list[PutMessage] = []
         for flag, body, stored in items:
             if not body:
@@ -258,9 +275,13 @@ class SendProcessor(BatchProcessor):
     # Storing and answering.
 
     def _store(self, singles: list[PutMessage], waiting: list[tuple[int, _Prepared]], outcomes: list[Outcome], peer: Peer) -> None:
-        if not singles:
-            return
-        puts = self._broker.put.put(singles)
+        if singles:
+            self._answer(waiting, self._broker.put.put(singles), outcomes, peer)
+            singles.clear()
+            waiting.clear()
+
+    def _answer(self, waiting: Sequence[tuple[int, _Prepared]], puts: Sequence[Put], outcomes: list[Outcome], peer: Peer) -> None:
+        """Put the answers of what was stored, or refused, into its places of `outcomes`; of those that wait for the flush they come later."""
         last = puts[-1]
         settled = not isinstance(last, RequestRefused) and self._broker.put.nothing_to_wait_for(last)
         count, success, must_wait = self._broker.stats.put, self._success, self._broker.put.must_wait
@@ -278,8 +299,6 @@ class SendProcessor(BatchProcessor):
                 late.append((prepared, (put,)))
         if late:
             peer.defer(partial(self._answer_later, late, peer), len(late))
-        singles.clear()
-        waiting.clear()
 
     def _store_batch(self, prepared: _Prepared, peer: Peer) -> Outcome:
         try:
@@ -315,16 +334,12 @@ class SendProcessor(BatchProcessor):
         ids = self._id_form % first.physical_offset if len(landed) == 1 else ",".join([self._id_form % at.physical_offset for at in landed])
         if prepared.context is not None:
             self._after_hooks(prepared.context, code, None, ids, first.queue_offset)
-        key = prepared.unique_key
-        if not code and request.codec == _JSON and self._may_encode and key.isalnum() and key.isascii():
-            text = (self._success_form % (ids, message.queue_id, first.queue_offset, key, request.opaque)).encode()
-            return _PREFIX.pack(len(text) + 4, len(text)) + text
         config = self._broker.config
         header = SendMessageResponseHeader(
             msg_id=ids,
             queue_id=message.queue_id,
             queue_offset=first.queue_offset,
-            transaction_id=key or None,
+            transaction_id=prepared.unique_key or None,
             region_id=config.region_id,
             trace_on=config.trace_on,
         )
@@ -360,19 +375,8 @@ class SendProcessor(BatchProcessor):
                 _log.exception("send hook %s failed", type(hook).__name__)
 
 
-def _success_form(region: str, trace_on: bool) -> str:
-    """The commonest answer as a form to be filled in, which takes a third of the general encoder's time."""
-    region_json = msgspec.json.encode(region).decode().replace("%", "%%")
-    return (
-        '{"code":0,"extFields":{"MSG_REGION":'
-        + region_json
-        + ',"TRACE_ON":"'
-        + ("true" if trace_on else "false")
-        + '","msgId":"%s","queueId":"%d","queueOffset":"%d","transactionId":"%s"},'
-        + '"flag":1,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":'
-        + str(VERSION)
-        + "}"
-    )
+def _prepared(request: Command, message: PutMessage) -> _Prepared:
+    return _Prepared(request, (message,), message.properties[props.UNIQ_KEY])
 
 
 __all__ = ["SendProcessor"]
