@@ -24,7 +24,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks import load
+from benchmarks.load.asking import connect, route
+from benchmarks.load.frames import TEMPLATE_TOPIC, LoadError
 
 POM = Path(__file__).parent / "apache" / "pom.xml"
 CACHE = Path.home() / ".cache" / "rmqkit-bench"
@@ -75,6 +76,8 @@ class Process:
         if self.child.poll() is not None:
             return
         self.child.send_signal(signal.SIGTERM)
+        # A process that was paused gets the signal when it goes on.
+        self.child.send_signal(signal.SIGCONT)
         try:
             self.child.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -106,7 +109,7 @@ def wait_until(condition: Callable[[], bool], process: Process, what: str, deadl
 def listening(address: str) -> bool:
     """Whether something accepts connections there."""
     try:
-        load.connect(address, 1.0).close()
+        connect(address, 1.0).close()
     except OSError:
         return False
     return True
@@ -115,8 +118,8 @@ def listening(address: str) -> bool:
 def routable(namesrv: str) -> bool:
     """Whether the name server knows a broker that creates topics, and that broker accepts connections."""
     try:
-        known = load.route(namesrv, load.TEMPLATE_TOPIC, 2.0)
-    except (OSError, load.LoadError):
+        known = route(namesrv, TEMPLATE_TOPIC, 2.0)
+    except (OSError, LoadError):
         return False
     return known is not None and listening(known[0])
 
@@ -137,11 +140,13 @@ def free_ports() -> tuple[int, int]:
 
 @dataclass
 class Server:
-    """A running name server and broker. `processes` holds the broker last; `ready_s` is from the first fork until a topic can be made."""
+    """A running name server and broker with their data under `data`. `processes` holds the broker last; `ready_s` is from the first fork
+    until a topic can be made."""
 
     name: str
     namesrv: str
     broker: str
+    data: Path
     processes: list[Process] = field(default_factory=list)
     ready_s: float = 0.0
 
@@ -161,6 +166,23 @@ class Server:
         """Raise PeerError if one of its processes is gone."""
         for process in self.processes:
             process.check()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let it use no processor time for a while: idle, Apache's broker takes a twentieth of a core and wakes up all the time.
+
+        Goes on afterwards, and waits until a topic can be made again: a name server forgets a broker that was silent for two minutes.
+        """
+        for process in self.processes:
+            process.check()
+            process.child.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        try:
+            yield
+        finally:
+            for process in self.processes:
+                process.child.send_signal(signal.SIGCONT)
+        wait_until(lambda: routable(self.namesrv), self.processes[-1], self.name, time.perf_counter() + START_TIMEOUT_S)
 
     def stop(self) -> None:
         """Stop the broker, then the name server."""
@@ -218,7 +240,7 @@ def start_apache(data: Path, settings: dict[str, str]) -> Server:
     """Apache's name server, then its broker, with default settings but for `settings`; everything they write is under `data`."""
     jars = class_path()
     namesrv_port, broker_port = free_ports()
-    server = Server("apache", f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}")
+    server = Server("apache", f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}", data)
     namesrv_conf, broker_conf = _apache_config(server, data, settings)
     env = {"ROCKETMQ_HOME": str(data)}
     java = ["java", f"-Duser.home={data}", f"-Djava.io.tmpdir={data}"]
@@ -250,7 +272,7 @@ def rmqkit_program() -> Path:
 def start_rmqkit(data: Path, settings: dict[str, str]) -> Server:
     """`rmqkit serve`: name server and broker in one process, with default settings but for `settings`."""
     namesrv_port, broker_port = free_ports()
-    server = Server("rmqkit", f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}")
+    server = Server("rmqkit", f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}", data)
     command = [str(rmqkit_program()), "serve", "--data", str(data / "store"), "--namesrv", server.namesrv, "--broker", server.broker]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]

@@ -1,0 +1,104 @@
+"""The command line of the load generator."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import benchmarks.load
+from benchmarks.load.asking import find_broker
+from benchmarks.load.frames import LoadError, SendShape
+from benchmarks.load.pacing import READY, Pace, backlog
+from benchmarks.load.pulling import pull
+from benchmarks.load.sending import send
+
+
+def at_least(minimum: int) -> Callable[[str], int]:
+    """An argparse type: an integer that is not below `minimum`."""
+
+    def parse(text: str) -> int:
+        value = int(text)
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"must be {minimum} or more")
+        return value
+
+    return parse
+
+
+def positive(text: str) -> float:
+    """An argparse type: a number above 0."""
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return value
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; see the top of the package for examples."""
+    top = argparse.ArgumentParser(prog="python -m benchmarks.load", description=(benchmarks.load.__doc__ or "").partition("\n")[0])
+    modes = top.add_subparsers(dest="mode", required=True)
+    found = {name: modes.add_parser(name) for name in ("send", "pull", "backlog")}
+    for mode in found.values():
+        where = mode.add_mutually_exclusive_group(required=True)
+        where.add_argument("--broker", metavar="HOST:PORT", help="broker to talk to")
+        where.add_argument("--namesrv", metavar="HOST:PORT", help="name server to ask for the broker of the topic")
+        mode.add_argument("--topic", default="load", help="created by the first send if the broker allows it (default: load)")
+        mode.add_argument("--queues", type=at_least(0), default=0, help="use queues 0..N-1 (default: as the route says, else 4)")
+    for name in ("send", "backlog"):
+        found[name].add_argument("--size", type=at_least(1), default=1024, help="body size in bytes (default 1024)")
+        found[name].add_argument("--connections", type=at_least(1), default=8)
+    found["send"].add_argument("--in-flight", type=at_least(1), default=32, help="requests in flight on each connection (default 32)")
+    found["send"].add_argument("--batch", type=at_least(1), default=1, help="messages per request; above 1: SEND_BATCH_MESSAGE (default 1)")
+    found["send"].add_argument("--messages", type=at_least(0), default=0, help="stop after this many messages")
+    found["send"].add_argument("--seconds", type=float, default=0.0, help="stop sending after this time (default 10 without --messages)")
+    found["pull"].add_argument("--max-messages", type=at_least(1), default=32, help="maxMsgNums of each pull (default 32)")
+    found["pull"].add_argument("--passes", type=at_least(1), default=1, help="read everything this many times (default 1)")
+    found["pull"].add_argument("--seconds", type=float, default=0.0, help="stop after this time (default: read to the end)")
+    found["pull"].add_argument("--on-line", action="store_true", help="connect, say `ready`, and read when a line comes in")
+    found["backlog"].add_argument("--read", required=True, metavar="TOPIC", help="the topic with the backlog")
+    found["backlog"].add_argument("--rate", type=positive, default=1000.0, help="messages sent per second (default 1000)")
+    found["backlog"].add_argument("--quiet-seconds", type=positive, default=5.0, help="how long to send alone first (default 5)")
+    found["backlog"].add_argument("--seconds", type=positive, default=60.0, help="stop reading after this time (default 60)")
+    return top
+
+
+def wait_for_line() -> None:
+    """Say that all is connected and wait; LoadError when standard input ends instead."""
+    print(READY, end="", flush=True)
+    if not sys.stdin.readline():
+        raise LoadError("nobody said when to begin")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Do what the command line asks and return the report."""
+    address, queues = (args.broker, 4) if args.broker else find_broker(args.namesrv, args.topic)
+    queues = args.queues or queues
+    if args.mode == "pull":
+        begin = wait_for_line if args.on_line else None
+        return pull(address, args.topic, queues, args.max_messages, args.passes, args.seconds, begin)
+    if args.mode == "backlog":
+        filled = args.queues or (find_broker(args.namesrv, args.read)[1] if args.namesrv else queues)
+        pace = Pace(args.rate, args.connections, args.quiet_seconds, args.seconds)
+        return backlog(address, SendShape(args.topic, args.size, 1, queues), args.read, filled, pace)
+    seconds = args.seconds if args.messages or args.seconds else 10.0
+    shape = SendShape(args.topic, args.size, args.batch, queues)
+    return send(address, shape, args.connections, args.in_flight, args.messages, seconds)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; 0 if every request succeeded."""
+    args = parser().parse_args(argv)
+    try:
+        result = run(args)
+    except (LoadError, OSError, ValueError) as error:
+        print(f"load: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(result))
+    return 1 if result["errors"] or not result["messages"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
