@@ -5,6 +5,7 @@ Interfaces that touch the hot path are plain functions over plain values; those 
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import Enum, IntEnum
@@ -15,6 +16,7 @@ import anyio.abc
 import trio
 from attrs import define, frozen
 
+from rmqkit.errors import ConfigError
 from rmqkit.model.message import PutMessage
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.subscription import SubscriptionData
@@ -23,6 +25,7 @@ from rmqkit.protocol.command import Command
 if TYPE_CHECKING:
     from rmqkit.broker.context import BrokerContext
     from rmqkit.config import Config
+    from rmqkit.dispatch import KeyLookup, QueueLookup
     from rmqkit.plugins import Registry
 
 Buffer = bytes | memoryview
@@ -84,7 +87,7 @@ class ReadLimits(NamedTuple):
     """Caps of one read. The first message is always accepted whatever its size (store-format sheet, section 8.2).
 
     Records further than `memory_bytes` from the end of the log count as being on disk: for them the `disk` caps hold besides the others.
-    With `wait` false a read touches nothing that is not in memory: see `ReadResult.cold`.
+    With `wait` false a read touches nothing that is not in memory: see `NotInMemory`.
     """
 
     max_messages: int = 32
@@ -96,22 +99,21 @@ class ReadLimits(NamedTuple):
     wait: bool = True
 
 
-class FileRange(NamedTuple):
-    """Bytes [start, stop) of a file of a store."""
+class NotInMemory(Exception):
+    """A read that was told not to wait would have to wait for the device: `await store.warm(error)`, then read again, from the beginning.
 
-    path: Path
-    start: int
-    stop: int
+    `cold` names what is missing, as far as the read has come; what it holds is between the store's `read` and its `warm`.
+    """
+
+    def __init__(self, *cold: object) -> None:
+        super().__init__(*cold)
+        self.cold = cold
 
 
 @define(slots=True)
 class ReadResult:
     """Answer of `MessageStore.read`. `slices` hold `message_count` whole records, `total_bytes` together; neighbours in the log share a slice.
-    They stay valid as long as somebody holds them, also when their part of the log is removed.
-
-    `cold` names what is not in memory, when the read was told not to wait for the device. To use the slices would wait, and the read may have
-    stopped early: `await store.warm(result)`, then read again.
-    """
+    They stay valid as long as somebody holds them, also when their part of the log is removed."""
 
     status: ReadStatus
     next_offset: int
@@ -120,7 +122,6 @@ class ReadResult:
     slices: list[Buffer]
     message_count: int = 0
     total_bytes: int = 0
-    cold: Sequence[FileRange] = ()
 
 
 class LogPart(NamedTuple):
@@ -173,10 +174,38 @@ RecordFilter = Callable[[Buffer], bool]
 
 
 class MessageStore(ABC):
-    """Keeps the log, its queues and its key index. All calls come from one trio task at a time; only `settled`, `open` and `close` wait.
+    """Keeps the log, its queues and its key index. All calls come from one trio task at a time; what is no coroutine never waits for anybody.
 
     The record bytes are the kernel's (`rmqkit.protocol.record`), the arrangement is the store's.
+
+    Old data is on the device alone, and reading it there takes as long as the device takes. A read with `wait` true is for tools; in a broker
+    it would hold up everybody. With `wait` false it raises NotInMemory instead, before it has touched anything cold; what it returns can be used without
+    waiting. `rmqkit.broker.warming` has the usual way to go on. A store that cannot tell what is in memory may ignore `wait`.
+
+    What was appended is found by reads once it is WRITTEN. Where `append` itself writes, that is at once; a store that writes later sets
+    `written_by_append` to False and calls `on_written`.
     """
+
+    #: Whether WRITTEN is reached when `append` returns.
+    written_by_append: bool = True
+    #: Set by the owner of a store that writes later: called in the loop with the physical offset up to which the log is WRITTEN now, each time that
+    #: has moved, when everything before it can be read; `close` does not. Must not block or raise.
+    on_written: Callable[[int], None] | None = None
+
+    def read_queues_from(self, lookup: QueueLookup) -> None:
+        """Before `open`: keep no units of queues, and ask `lookup` whatever would be read from them. Queue offsets are assigned, and recovered, as ever.
+
+        Raises ConfigError when the store cannot do without its queues.
+        """
+        raise ConfigError(f"{type(self).__name__} cannot leave out its consume queues: name consume-queue in dispatchers")
+
+    def look_keys_up_in(self, lookup: KeyLookup) -> None:
+        """Before `open`: keep no key index, and pass key queries to `lookup`. Raises ConfigError when the store cannot do without."""
+        raise ConfigError(f"{type(self).__name__} cannot leave out its key index: name index in dispatchers")
+
+    def dispatch_behind(self) -> Mapping[str, int]:
+        """What the store builds of the log, in the order it does so, and how many bytes of the log are not in it yet: consume-queue, index."""
+        return {}
 
     @abstractmethod
     async def open(self) -> None:
@@ -192,9 +221,10 @@ class MessageStore(ABC):
 
     @abstractmethod
     def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
-        """Append in order, all or none; assigns queue and physical offsets and one store time. What it appended can be read at once.
+        """Append in order, all or none; assigns queue and physical offsets and one store time. The offsets stay, whatever becomes of the write.
 
-        Raises MessageIllegal (a record breaks a limit; nothing was appended) and StoreNotWritable (disk full, closed; nothing was appended).
+        Raises MessageIllegal (a record breaks a limit), StoreNotWritable (disk full, closed) and StoreBusy (too much waits to be written); nothing was
+        appended then.
         """
 
     @abstractmethod
@@ -203,33 +233,35 @@ class MessageStore(ABC):
 
     @abstractmethod
     async def settled(self, offset: int, level: Level) -> None:
-        """Wait until everything before physical `offset` has reached `level`; all that wait share one flush. Raises StoreNotWritable when
-        the device failed: then nothing may be acknowledged. Cancelled: the data stays as it is."""
+        """Wait until everything before physical `offset` has reached `level`; all that wait share one write or flush. Raises StoreNotWritable when
+        that failed: then nothing may be acknowledged, though it may be stored all the same. Cancelled: the data stays as it is."""
 
     @abstractmethod
     def read(
         self, topic: str, queue_id: int, offset: int, limits: ReadLimits, unit_filter: UnitFilter | None, record_filter: RecordFilter | None
     ) -> ReadResult:
-        """Records of a queue from queue `offset` on (store-format sheet, section 8.1 for statuses and next offsets)."""
+        """Records of a queue from queue `offset` on (store-format sheet, section 8.1 for statuses and next offsets). Raises NotInMemory."""
 
-    async def warm(self, result: ReadResult) -> None:
-        """Bring what a read found cold into memory, off the loop; few at a time, so that readers of old data do not keep flushes waiting.
+    async def warm(self, missed: NotInMemory) -> None:
+        """Bring what a read did not find in memory there, off the loop; few at a time, so that readers of old data do not keep flushes waiting.
 
-        What is gone, or cannot be read, is left as it is: the next read says so. Stores without files have nothing to do.
+        What is gone, or cannot be read, is left as it is: the next read says so. Stores without files have nothing to do. Cancelled: the device
+        is not stopped, nobody waits for it.
         """
         await trio.lowlevel.checkpoint()
 
     @abstractmethod
-    def read_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueUnit]:
-        """Up to `count` consume-queue entries from queue `offset` on; empty when there are none. Does not touch the records."""
+    def read_units(self, topic: str, queue_id: int, offset: int, count: int, wait: bool = True) -> list[QueueUnit]:
+        """Up to `count` consume-queue entries from queue `offset` on; empty when there are none. Does not touch the records. Raises NotInMemory."""
 
     @abstractmethod
-    def read_record(self, physical_offset: int) -> Buffer | None:
-        """The whole record that begins at `physical_offset`, None when none begins there."""
+    def read_record(self, physical_offset: int, wait: bool = True) -> Buffer | None:
+        """The whole record that begins at `physical_offset`, None when none begins there. Raises NotInMemory."""
 
     @abstractmethod
-    def query_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, max_results: int) -> KeyMatches:
-        """Records whose key hash matches, stored within [begin, end] (to the second). Hash collisions are the caller's to sort out."""
+    def query_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, max_results: int, wait: bool = True) -> KeyMatches:
+        """Records whose key hash matches, stored within [begin, end] (to the second). Hash collisions are the caller's to sort out. Writes nothing.
+        Raises NotInMemory."""
 
     @abstractmethod
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -237,15 +269,16 @@ class MessageStore(ABC):
 
     @abstractmethod
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset the next message gets; 0 for an unknown queue."""
+        """Queue offset behind the last message that can be read, which the next one gets unless some wait to be written; 0 for an unknown queue."""
 
     @abstractmethod
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary) -> int:
-        """Queue offset at a store time. Before the first message the minimum; behind the last one the maximum (LOWER) or the last (UPPER)."""
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary, wait: bool = True) -> int:
+        """Queue offset at a store time. Before the first message the minimum; behind the last one the maximum (LOWER) or the last (UPPER).
+        Raises NotInMemory, perhaps many times one after the other: a search learns with each look where the next one goes."""
 
     @abstractmethod
-    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store timestamp in ms of the message at a queue offset, -1 when there is none."""
+    def store_time(self, topic: str, queue_id: int, offset: int, wait: bool = True) -> int:
+        """Store timestamp in ms of the message at a queue offset, -1 when there is none. Raises NotInMemory."""
 
     @abstractmethod
     def queues(self) -> Mapping[str, Sequence[int]]:
@@ -283,8 +316,13 @@ class MessageStore(ABC):
         """
 
     @abstractmethod
-    def read_log(self, offset: int, max_bytes: int) -> Buffer:
-        """Raw log bytes from physical `offset` on, ending at a record boundary; empty at the end. For replicas and tools."""
+    def read_log(self, offset: int, max_bytes: int, wait: bool = True) -> Buffer:
+        """Raw log bytes from physical `offset` on, ending at a record boundary; empty at the end. For replicas and tools. Raises NotInMemory."""
+
+    @property
+    @abstractmethod
+    def start_offset(self) -> int:
+        """Physical offset at which the log begins, 0 unless it was trimmed; costs nothing."""
 
     @property
     @abstractmethod
@@ -302,14 +340,23 @@ StoreFactory = Callable[["Config", Clock, "FlushPolicy"], MessageStore]
 
 
 class Flushable(Protocol):
-    """The part of a store a flush policy drives. Offsets are physical, in bytes."""
+    """The part of a store a flush policy drives. Offsets are physical, in bytes: how far the log is appended, WRITTEN and FLUSHED."""
 
+    @property
+    def appended_offset(self) -> int: ...
     @property
     def written_offset(self) -> int: ...
     @property
     def flushed_offset(self) -> int: ...
+    async def commit(self) -> int:
+        """Write everything appended so far (in a worker thread); returns the new written offset. Does nothing where `append` writes.
+
+        Raises StoreNotWritable when that failed; the store takes no message then until a later commit succeeds.
+        """
+        ...
+
     async def flush(self) -> int:
-        """Bring everything written so far to the device (in a worker thread); returns the new flushed offset. Raises StoreNotWritable."""
+        """Bring everything written so far to the device (in a worker thread); returns the new flushed offset. Raises StoreNotWritable, for good."""
         ...
 
 
@@ -318,33 +365,16 @@ class FlushPolicy(ABC):
 
     #: What a message that wants to wait is acknowledged after.
     acknowledge_at: Level = Level.WRITTEN
+    #: 0: an append writes at once. Else appended messages wait in memory, about so many bytes at most, until the policy commits. For stores that can.
+    commit_buffer_bytes: int = 0
 
     @abstractmethod
     async def run(self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]) -> None:
-        """Flush until cancelled. `await wanted()` returns when somebody waits for FLUSHED; a policy for group commit flushes then."""
+        """Commit and flush until cancelled. `await wanted()` returns when somebody waits for WRITTEN or FLUSHED: a policy with a commit buffer commits
+        then, one for group commit flushes."""
 
 
 FlushPolicyFactory = Callable[["Config"], FlushPolicy]
-
-# --- dispatch --------------------------------------------------------------------------------------------------------
-
-
-class DispatchEntry(NamedTuple):
-    """A message together with where it landed."""
-
-    message: PutMessage
-    at: Appended
-
-
-class Dispatcher(ABC):
-    """Sees every appended message, in log order, right behind the append (Java: CommitLogDispatcher). Must not block; must take the same entry
-    twice after a restart."""
-
-    name: str
-
-    @abstractmethod
-    def dispatch(self, entries: Sequence[DispatchEntry]) -> None: ...
-
 
 # --- allocation ------------------------------------------------------------------------------------------------------
 
@@ -388,55 +418,98 @@ class FilterServer(ABC):
 # --- transport -------------------------------------------------------------------------------------------------------
 
 
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
+#: Schemes whose addresses have a port. A plugin's own scheme may have one, or be followed by a name or path.
+_PORT_SCHEMES = frozenset({"tcp", "tls", "quic"})
+
+
 @frozen
 class Address:
-    """`tcp://127.0.0.1:10911`; without a scheme it is tcp. An IPv6 host stands in brackets in text."""
+    """Where something listens: `127.0.0.1:10911` (tcp), `tls://broker-a:10911`, `unix:///run/rmqkit.sock`, `memory://name`.
+
+    Either `host` and `port` are set, or `name` is: a path, or what else a scheme without ports calls its listeners. As text an IPv6 host stands in
+    brackets, and the scheme tcp is left out.
+    """
 
     scheme: str
-    host: str
-    port: int
+    host: str = ""
+    port: int = 0
+    name: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Address:
         """Raises ValueError that says what is wrong and shows the form."""
         scheme, separator, rest = text.strip().rpartition("://")
+        scheme = scheme if separator else "tcp"
+        if not _SCHEME.fullmatch(scheme):
+            raise ValueError(f"address {text!r}: {scheme!r} is no scheme; an address is like 127.0.0.1:10911 or unix:///run/rmqkit.sock")
         host, colon, port = rest.rpartition(":")
+        if scheme not in _PORT_SCHEMES and rest and (rest.startswith("/") or not (host and port.isascii() and port.isdigit())):
+            return cls(scheme, name=rest)
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
         elif ":" in host:
             raise ValueError(f"address {text!r}: an IPv6 host stands in brackets, as in [::1]:10911")
         if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
             raise ValueError(f"address {text!r} is not of the form HOST:PORT, as in 127.0.0.1:10911")
-        return cls(scheme if separator else "tcp", host, int(port))
+        return cls(scheme, host, int(port))
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}" if self.scheme == "tcp" else f"{self.scheme}://{host}:{self.port}"
+        where = self.name or f"{host}:{self.port}"
+        return where if self.scheme == "tcp" else f"{self.scheme}://{where}"
 
 
 class ServerStream(trio.abc.Stream):
-    """One accepted connection. `remote` is the peer as `(ip, port)`."""
+    """One accepted connection. `remote` is the peer as `(ip, port)`, `local` this end; `("127.0.0.1", 0)` where there is none."""
 
     remote: tuple[str, int]
     local: tuple[str, int]
+
+    async def opened(self) -> ServerStream:
+        """What to read and write, once the peer has said enough to know: a handshake is made here. Called once, before all else, in the connection's
+        own task.
+
+        Raises BrokenResourceError. Cancelled or failed: the stream is still to be closed.
+        """
+        return self
 
     @abstractmethod
     async def send_parts(self, parts: Sequence[Buffer]) -> None:
         """Send all parts in order, without joining them where the transport can (scatter-gather). Raises like `send_all`."""
 
 
+class LanedStream(anyio.abc.ByteStream):
+    """A client's stream over a connection that carries several side by side: lanes, which do not wait for each other."""
+
+    @abstractmethod
+    async def open_lane(self) -> LanedStream:
+        """One more lane to the same server, which sees a connection of its own once bytes come. Raises anyio.BrokenResourceError."""
+
+
+class WorkingListener(trio.abc.Listener[ServerStream]):
+    """A listener with work to do besides accepting: moving datagrams, watching certificate files."""
+
+    @abstractmethod
+    async def run(self) -> None:
+        """That work; a server runs it for as long as it serves the listener or one of its connections, then cancels it. An exception ends the server."""
+
+
 class Transport(ABC):
-    """Brings byte streams (Java: NettyRemotingServer, NettyRemotingClient)."""
+    """Brings byte streams (Java: NettyRemotingServer, NettyRemotingClient). Contract tests: `rmqkit.testing.transport`."""
 
     scheme: str
 
     @abstractmethod
     async def listen(self, address: Address) -> Sequence[trio.abc.Listener[ServerStream]]:
-        """Bound listeners; port 0 takes a free one. Raises OSError (address in use, not local)."""
+        """Bound listeners; port 0 takes a free one. Raises OSError (address in use, not local), ConfigError (the settings of the transport)."""
 
     @abstractmethod
     async def connect(self, address: Address, timeout_ms: int) -> anyio.abc.ByteStream:
-        """A connected stream; runs under trio and asyncio. Raises OSError, TimeoutError. Cancelled: nothing stays open."""
+        """A connected stream; runs under trio and asyncio. Raises OSError, TimeoutError, ConfigError. Cancelled: nothing stays open.
+
+        `receive` and `send` may be under way at the same time, one each. The stream raises anyio's errors.
+        """
 
     @abstractmethod
     def bound_address(self, listener: trio.abc.Listener[ServerStream]) -> Address:
@@ -539,81 +612,3 @@ class Server(ABC):
         self, config: Config, registry: Registry, listeners: Iterable[Address], task_status: trio.TaskStatus[ServerHandle]
     ) -> None:
         """Serve until cancelled; then stop accepting, finish what is in flight, and return."""
-
-
-# --- per-message hooks -----------------------------------------------------------------------------------------------
-
-
-@define(slots=True, kw_only=True)
-class SendContext:
-    """What a SendMessageHook sees (behaviour sheet, C14). The fields from `code` on are set for `after` only."""
-
-    producer_group: str
-    topic: str
-    queue_id: int
-    body_bytes: int
-    properties: Mapping[str, str]
-    born_host: str
-    born_timestamp_ms: int
-    request_timestamp_ms: int
-    broker_address: str
-    unique_key: str | None
-    code: int = -1
-    remark: str | None = None
-    message_id: str | None = None
-    queue_offset: int = -1
-
-
-class SendMessageHook:
-    """Around every send a broker handles. `before` may raise RequestRefused; what `after` raises is logged and changes nothing."""
-
-    def before(self, context: SendContext) -> None:
-        return
-
-    def after(self, context: SendContext) -> None:
-        return
-
-
-@define(slots=True, kw_only=True)
-class ConsumeContext:
-    """What a ConsumeMessageHook sees: `before` in a pull once the store was read, `after` in a send-back."""
-
-    group: str
-    topic: str
-    queue_id: int
-    client_address: str
-    code: int
-    message_count: int
-    body_bytes: int
-
-
-class ConsumeMessageHook:
-    """Around consumption (behaviour sheet, C14). Exceptions are logged and change nothing."""
-
-    def before(self, context: ConsumeContext) -> None:
-        return
-
-    def after(self, context: ConsumeContext) -> None:
-        return
-
-
-class PutMessageHook(ABC):
-    """Last word before the append, also for messages the broker writes by itself: may rewrite the destination, or refuse by RequestRefused.
-
-    `wants` names properties: a message with none of them is not shown to the hook, which then costs the others next to nothing.
-    """
-
-    wants: frozenset[str] | None = None
-
-    @abstractmethod
-    def before_put(self, message: PutMessage) -> None: ...
-
-
-class RpcHook:
-    """Around every request a server handles. `before` may raise RequestRefused; what `after` raises is logged and changes nothing."""
-
-    def before(self, request: Command, peer: Peer) -> None:
-        return
-
-    def after(self, request: Command, response: Command, peer: Peer) -> None:
-        return

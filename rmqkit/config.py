@@ -12,16 +12,22 @@ import re
 import socket
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from rmqkit.errors import ConfigError, DecodeError
+from rmqkit import plugin_settings, tls_settings
+from rmqkit.errors import ConfigError, DecodeError, Fault
 from rmqkit.model.names import group_fault, topic_fault
 from rmqkit.model.sysflag import PERM_RW
 from rmqkit.protocol.message_id import pack_host
 
+#: Names in the setting `dispatchers`: what a store builds by itself, always in this order, and all dispatchers of plugins that are not listed.
+CONSUME_QUEUE, INDEX = STORE_DISPATCHERS = ("consume-queue", "index")
+ALL_DISPATCHERS = "*"
+S = TypeVar("S", bound=msgspec.Struct)
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
@@ -37,8 +43,25 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     broker_ip1: str = msgspec.field(name="brokerIP1", default="")
     namesrv_addr: str = ""
     namesrv_listen: str = "127.0.0.1:9876"
+    listeners: tuple[str, ...] = ()
+    unix_socket_mode: str = "0600"
     broker_permission: int = PERM_RW
     region_id: str = "DefaultRegion"
+    # TLS: RocketMQ's own keys, which have dots. What they mean together: rmqkit.tls_settings.
+    tls_enable: bool = msgspec.field(name="tls.enable", default=False)
+    tls_test_mode_enable: bool = msgspec.field(name="tls.test.mode.enable", default=False)
+    tls_server_mode: str = msgspec.field(name="tls.server.mode", default="")
+    tls_server_cert_path: str = msgspec.field(name="tls.server.certPath", default="")
+    tls_server_key_path: str = msgspec.field(name="tls.server.keyPath", default="")
+    tls_server_key_password: str = msgspec.field(name="tls.server.keyPassword", default="")
+    tls_server_trust_cert_path: str = msgspec.field(name="tls.server.trustCertPath", default="")
+    tls_server_auth_client: bool = msgspec.field(name="tls.server.authClient", default=True)
+    tls_server_need_client_auth: str = msgspec.field(name="tls.server.need.client.auth", default="none")
+    tls_client_cert_path: str = msgspec.field(name="tls.client.certPath", default="")
+    tls_client_key_path: str = msgspec.field(name="tls.client.keyPath", default="")
+    tls_client_key_password: str = msgspec.field(name="tls.client.keyPassword", default="")
+    tls_client_trust_cert_path: str = msgspec.field(name="tls.client.trustCertPath", default="")
+    tls_client_auth_server: bool = msgspec.field(name="tls.client.authServer", default=True)
     # Topics and groups.
     auto_create_topic_enable: bool = True
     auto_create_subscription_group: bool = True
@@ -80,6 +103,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     flush_commit_log_least_pages: int = 4
     flush_commit_log_thorough_interval: int = 10_000
     sync_flush_timeout: int = 5_000
+    transient_store_pool_enable: bool = False
+    transient_store_pool_size: int = 5
+    commit_interval_commit_log: int = 200
+    commit_commit_log_least_pages: int = 4
+    commit_commit_log_thorough_interval: int = 200
     # Clean-up.
     file_reserved_time: int = 72
     delete_when: str = "04"
@@ -96,7 +124,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     order_message_enable: bool = False
     enable_all_topic_list: bool = True
     return_order_topic_config_to_broker: bool = True
+    # Metrics, when its plugin is on: see `hooks_on`.
+    metrics_exporter_type: str = "DISABLE"
+    metrics_prom_exporter_host: str = "127.0.0.1"
+    metrics_prom_exporter_port: int = 5557
+    metrics_label: str = ""
     # Plugins.
+    hooks: tuple[str, ...] = ()
+    dispatchers: tuple[str, ...] = (*STORE_DISPATCHERS, ALL_DISPATCHERS)
     disabled_plugins: tuple[str, ...] = ()
     disabled_services: tuple[str, ...] = ()
 
@@ -106,6 +141,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     unknown: dict[str, Any] = {}
     #: What to tell the user at start.
     warnings: tuple[str, ...] = ()
+    #: Plugin -> its table, as it was written; read it through `plugin_settings`.
+    plugins: dict[str, dict[str, Any]] = {}
 
     @property
     def commit_log_path(self) -> Path:
@@ -114,6 +151,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def root_path(self) -> Path:
         return Path(self.store_path_root_dir)
+
+    @property
+    def flush_policy(self) -> str:
+        """Name of the flush policy: flushDiskType, with the commit buffer where that is asked for and means something."""
+        buffered = self.transient_store_pool_enable and self.flush_disk_type == "ASYNC_FLUSH"
+        return "ASYNC_FLUSH_BUFFERED" if buffered else self.flush_disk_type
+
+    @property
+    def hooks_on(self) -> tuple[str, ...]:
+        """The plugins of entry-point group rmqkit.hooks that are used: those `hooks` names, and metrics where RocketMQ's own key asks for it."""
+        metrics = self.metrics_exporter_type == "PROM" and "metrics" not in self.hooks
+        return (*self.hooks, "metrics") if metrics else self.hooks
+
+    def plugin_settings(self, name: str, kind: type[S]) -> S:
+        """The table [plugins.NAME] as the plugin's struct; what is not given has the struct's default. Raises ConfigError."""
+        return plugin_settings.convert(name, self.plugins.get(name, {}), lambda key: self.sources[f"plugins.{name}.{key}"], kind)
 
     @property
     def config_path(self) -> Path:
@@ -130,13 +183,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return tuple(part.strip() for part in self.namesrv_addr.split(";") if part.strip())
 
     def described(self) -> list[tuple[str, Any, str]]:
-        """(key, value, source) of every setting, sorted by key."""
+        """(key, value, source) of every setting, sorted by key; what is secret is masked."""
         rows = []
         for attribute, key in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
             if attribute not in _BOOKKEEPING:
-                rows.append((key, getattr(self, attribute), self.sources.get(key, "default")))
-        rows += [(key, value, self.sources.get(key, "default") + " (unknown key)") for key, value in self.unknown.items()]
-        return sorted(rows)
+                rows.append((key, _masked(key, getattr(self, attribute)), self.sources.get(key, "default")))
+        rows += [(key, _masked(key, value), self.sources.get(key, "default") + " (unknown key)") for key, value in self.unknown.items()]
+        for plugin, table in self.plugins.items():
+            keys = {key: f"plugins.{plugin}.{key}" for key in table}
+            rows += [(whole, _masked(whole, table[key]), self.sources.get(whole, "default")) for key, whole in keys.items()]
+        return sorted(rows, key=lambda row: row[0])
+
+    def __repr__(self) -> str:
+        return f"Config({', '.join(f'{key}={value!r}' for key, value, source in self.described() if source != 'default')})"
 
     def with_values(self, **values: Any) -> Config:
         """A checked copy with some attributes replaced, as if given on the command line."""
@@ -146,7 +205,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return copy
 
 
-_BOOKKEEPING = frozenset({"sources", "unknown", "warnings"})
+_BOOKKEEPING = frozenset({"sources", "unknown", "warnings", "plugins"})
 _KEYS = {
     key: attribute
     for attribute, key in zip(Config.__struct_fields__, Config.__struct_encode_fields__, strict=True)
@@ -154,14 +213,16 @@ _KEYS = {
 }
 _ALIASES = {"mapedFileSizeCommitLog": "mappedFileSizeCommitLog", "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue"}
 #: Asking for one of these and not getting it would leave a server open that its owner believes closed. Found in any spelling, see `_bare`.
-_SECURITY_KEYS = {
+_SECURITY_KEYS: dict[str, set[str]] = {
     "aclEnable": {"false"},
     "authenticationEnabled": {"false"},
     "authorizationEnabled": {"false"},
-    "tls.server.mode": {"disabled", "permissive"},
-    "tls.server.need.client.auth": {"none", "optional"},
-    "tls.enable": {"false"},
+    "tls.config.file": set(),
+    "tls.ciphers": set(),
+    "tls.protocols": set(),
 }
+_SECRET = re.compile(r"password|secret", re.IGNORECASE)
+_MASK = "***"
 #: RocketMQ's own settings that mean nothing here; they are taken without a warning because they cannot change what users see.
 _HARMLESS = re.compile(r".*(ThreadPool|Threads|QueueCapacity|RocketmqHome|rocketmqHome|transferMsgByHeap|useEpollNativeSelector).*")
 _ENV_PREFIX = "RMQKIT_"
@@ -172,39 +233,75 @@ def _bare(key: str) -> str:
     return re.sub(r"[._-]", "", key).lower()
 
 
+def _masked(key: str, value: Any) -> Any:
+    """The value as it may be shown."""
+    if isinstance(value, dict):
+        return {name: _masked(name, item) for name, item in value.items()}
+    return _MASK if value and _SECRET.search(key) else value
+
+
+_BARE_TLS_KEYS = {_bare(key): key for key in _KEYS if key.startswith("tls.")}
 _BARE_SECURITY_KEYS = {_bare(key): key for key in _SECURITY_KEYS}
 _BARE_KEYS = {_bare(key): key for key in _KEYS}
+#: How alike (0 to 1) an unknown key and a setting must be for the setting to be what was meant.
+_NEAR = 0.8
 
 
 def load(
     file: str | Path | None = None, *, environ: Mapping[str, str] | None = None, flags: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()
 ) -> Config:
-    """Read and check all settings; `flags` are the command line's. Raises ConfigError that names the key, its source and the fault."""
+    """Read and check all settings; `flags` are the command line's. Raises ConfigError that names each key, its source and the fault."""
+    config, faults = examine(file, environ=environ, flags=flags)
+    if faults:
+        raise ConfigError.of(faults)
+    return config
+
+
+def examine(
+    file: str | Path | None = None, *, environ: Mapping[str, str] | None = None, flags: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()
+) -> tuple[Config, list[Fault]]:
+    """The settings as far as they can be read, and all that is wrong with them: with faults they are only good for looking further.
+
+    Raises ConfigError where nothing can be read.
+    """
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    given = [(name, value, f"file {file}") for name, value in (read_file(file) if file is not None else {}).items()]
+    given = [(name, value, f"file {file}") for name, value in _with_dotted_keys(read_file(file) if file is not None else {})]
     given += _from_environment(os.environ if environ is None else environ)
     given += [(name, value, "command line") for name, value in dict(flags).items()]
-    for name, value, source in given:
+    for name, value, source in plugin_settings.fold(given):
         key = _ALIASES.get(name, name)
+        # What was given last stands last.
+        values.pop(key, None)
         values[key] = value
         sources[key] = source
     return _build(values, sources)
 
 
-def _build(values: dict[str, Any], sources: dict[str, str]) -> Config:
-    _refuse_security(values, sources)
-    known = {key: _typed(key, value, sources[key]) for key, value in values.items() if key in _KEYS}
+def _build(values: dict[str, Any], sources: dict[str, str]) -> tuple[Config, list[Fault]]:
+    faults = list(_security_faults(values, sources))
+    plugins = plugin_settings.take(values, sources)
+    attributes: dict[str, Any] = {}
+    for key in _KEYS.keys() & values.keys():
+        try:
+            attributes[_KEYS[key]] = _typed(key, values[key], sources[key])
+        except ConfigError as error:
+            faults += error.faults
     unknown = {key: value for key, value in values.items() if key not in _KEYS}
     warnings = tuple(
         f"unknown setting {key!r} ({sources[key]}) is kept but has no effect here{_suggestion(key)}"
         for key in unknown
         if not _HARMLESS.fullmatch(key) and not isinstance(unknown[key], dict) and _security_key(key) is None
     )
-    attributes: dict[str, Any] = {_KEYS[key]: value for key, value in known.items()}
-    config = Config(**attributes, sources=sources, unknown=unknown, warnings=warnings)
-    _check(config)
-    return config
+    config = Config(**attributes, sources=sources, unknown=unknown, warnings=warnings, plugins=plugins)
+    faults += _faults(config)
+    given = list(values)
+    faults.sort(key=lambda fault: given.index(fault.key) if fault.key in given else len(given))
+    config = msgspec.structs.replace(config, warnings=(*warnings, *tls_settings.warnings(config)))
+    if config.transient_store_pool_enable and config.flush_policy == config.flush_disk_type:
+        ignored = f"transientStorePoolEnable has no effect with flushDiskType = {config.flush_disk_type}, only with ASYNC_FLUSH"
+        config = msgspec.structs.replace(config, warnings=(*config.warnings, ignored))
+    return config, faults
 
 
 _FIELD_TYPES = {field.encode_name: field.type for field in msgspec.structs.fields(Config)}
@@ -219,17 +316,29 @@ def _typed(key: str, value: Any, source: str) -> Any:
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"setting {key} = {value!r} ({source}): {error}") from error
+        text = f"setting {key} = {_masked(key, value)!r} ({source}): {error}"
+        raise ConfigError(text, [Fault(key, text)]) from error
 
 
-def _refuse_security(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
+def _with_dotted_keys(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """A file's settings; of TOML's tables those that hold settings are opened up, since RocketMQ's keys may have dots. The others are plugins'."""
+    for name, value in values.items():
+        leaves = list(_leaves(name, value))
+        yield from leaves if any(key in _KEYS for key, _ in leaves) else [(name, value)]
+
+
+def _security_faults(values: Mapping[str, Any], sources: Mapping[str, str]) -> Iterator[Fault]:
     for given, whole in values.items():
         for name, value in _leaves(given, whole):
+            meant = _BARE_TLS_KEYS.get(_bare(name.removeprefix(_ENV_PREFIX)))
+            if meant is not None and name != meant:
+                yield Fault(name, f"setting {name} ({sources[given]}) is not read in this spelling: write {meant}")
             key = _security_key(name)
             if key is not None and str(value).strip().lower() not in _SECURITY_KEYS[key]:
-                raise ConfigError(
+                yield Fault(
+                    name,
                     f"setting {name} = {value!r} ({sources[given]}) asks for protection that this version does not have; "
-                    f"remove it only if the listeners are protected in another way"
+                    f"remove it only if the listeners are protected in another way",
                 )
 
 
@@ -247,14 +356,26 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _suggestion(key: str) -> str:
-    match = _BARE_KEYS.get(_bare(key.removeprefix(_ENV_PREFIX)))
-    return f"; did you mean {match!r}?" if match else ""
+    near = get_close_matches(_bare(key.removeprefix(_ENV_PREFIX)), _BARE_KEYS, 1, _NEAR)
+    return f"; did you mean {_BARE_KEYS[near[0]]!r}?" if near else ""
 
 
 def _check(config: Config) -> None:
+    faults = _faults(config)
+    if faults:
+        raise ConfigError.of(faults)
+
+
+def _faults(config: Config) -> list[Fault]:
+    """What is wrong with values of the right type."""
     faults: list[tuple[str, str]] = []
-    if not 0 <= config.listen_port <= 65_535:
-        faults.append(("listenPort", "must be between 0 and 65535"))
+    for key in ("listenPort", "metricsPromExporterPort"):
+        if not 0 <= getattr(config, _KEYS[key]) <= 65_535:
+            faults.append((key, "must be between 0 and 65535"))
+    if config.metrics_exporter_type not in ("DISABLE", "PROM"):
+        faults.append(("metricsExporterType", "is DISABLE or PROM"))
+    if not re.fullmatch("0?[0-7]{3}", config.unix_socket_mode):
+        faults.append(("unixSocketMode", "is three octal digits, as in 0660"))
     if config.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         faults.append(("flushDiskType", "is ASYNC_FLUSH or SYNC_FLUSH"))
     if config.broker_id != 0:
@@ -264,23 +385,32 @@ def _check(config: Config) -> None:
     for key, fault in (("brokerName", topic_fault(config.broker_name)), ("brokerClusterName", group_fault(config.broker_cluster_name))):
         if fault:
             faults.append((key, fault))
-    positive = ("mappedFileSizeConsumeQueue", "maxMessageSize", "maxHashSlotNum", "flushConsumerOffsetInterval", "cleanResourceInterval")
+    positive: tuple[str, ...] = (
+        "mappedFileSizeConsumeQueue",
+        "maxMessageSize",
+        "maxHashSlotNum",
+        "flushConsumerOffsetInterval",
+        "cleanResourceInterval",
+    )
+    positive += ("transientStorePoolSize", "commitIntervalCommitLog")
     faults += [(key, "must be positive") for key in positive if getattr(config, _KEYS[key]) <= 0]
     if config.file_reserved_time < 0:
         faults.append(("fileReservedTime", "must not be negative"))
     if config.max_index_num < 2:
         faults.append(("maxIndexNum", "must be at least 2"))
-    if faults:
-        raise ConfigError(
-            "; ".join(
-                f"setting {key} = {getattr(config, _KEYS[key])!r} ({config.sources.get(key, 'default')}): {fault}" for key, fault in faults
-            )
-        )
+    faults += tls_settings.faults(config)
+    own = [name for name in STORE_DISPATCHERS if name in config.dispatchers]
+    if len(set(config.dispatchers)) < len(config.dispatchers):
+        faults.append(("dispatchers", "names one twice"))
+    elif list(config.dispatchers[: len(own)]) != own:
+        faults.append(("dispatchers", f"must begin with {', '.join(own)}: the store does these with the append, before all others"))
+    where = {key: f"setting {key} = {getattr(config, _KEYS[key])!r} ({config.sources.get(key, 'default')})" for key, _ in faults}
+    return [Fault(key, f"{where[key]}: {fault}") for key, fault in faults]
 
 
 def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """(key, value, source) of NAMESRV_ADDR and of everything with our prefix; a name that is no setting stays as it is, to be warned of."""
-    by_name = {_ENV_PREFIX + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).upper(): key for key in _KEYS}
+    by_name = {_ENV_PREFIX + re.sub(r"(?<=[a-z0-9])(?=[A-Z])|\.", "_", key).upper(): key for key in _KEYS}
     names = sorted(name for name in environ if name.startswith(_ENV_PREFIX))
     if "NAMESRV_ADDR" in environ:
         names.insert(0, "NAMESRV_ADDR")
@@ -340,8 +470,9 @@ def _unescape(text: str) -> str:
 
 
 def properties_text(config: Config) -> str:
-    """All settings as `key=value` lines, unescaped, as GET_BROKER_CONFIG answers."""
-    return "".join(f"{key}={_property(value)}\n" for key, value, _ in config.described())
+    """All settings but those of plugins as `key=value` lines, unescaped, as GET_BROKER_CONFIG answers: what plugins keep secret nobody knows."""
+    rows = config.described()
+    return "".join(f"{key}={_property(value)}\n" for key, value, _ in rows if not key.startswith("plugins."))
 
 
 def _property(value: Any) -> str:

@@ -6,7 +6,9 @@ Errors raised by the client carry the address they concern and, when a broker an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
+from typing import NamedTuple, Self
 
 from rmqkit.protocol.codes import ResponseCode
 
@@ -35,8 +37,25 @@ def wire_code(error: RmqError) -> int:
 _CLIENT_CODES = frozenset(map(int, ClientErrorCode))
 
 
+class Fault(NamedTuple):
+    """One thing that is wrong with the settings or the plugins. `key` is the setting it is about, empty when it is about none."""
+
+    key: str
+    text: str
+
+
 class ConfigError(RmqError):
-    """A setting, a plugin or a file named by a setting is wrong; the text says what to change."""
+    """A setting, a plugin or a file named by a setting is wrong; the text says what to change. `faults` has one entry for each thing that is wrong."""
+
+    def __init__(self, text: str, faults: Iterable[Fault] = ()) -> None:
+        super().__init__(text)
+        self.faults = tuple(faults) or (Fault("", text),)
+
+    @classmethod
+    def of(cls, faults: Iterable[Fault]) -> Self:
+        """One error for all of them, the same one once; there must be one."""
+        faults = tuple(dict.fromkeys(faults))
+        return cls("; ".join(fault.text for fault in faults), faults)
 
 
 class PluginError(ConfigError):
@@ -74,6 +93,12 @@ class StoreNotWritable(StoreError):
     code = ResponseCode.SERVICE_NOT_AVAILABLE
 
 
+class StoreBusy(StoreNotWritable):
+    """More is appended than the disk takes, for the moment; answered with SYSTEM_BUSY, as Java does without a free buffer."""
+
+    code = ResponseCode.SYSTEM_BUSY
+
+
 class MessageIllegal(StoreError):
     """A message breaks a limit of the stored format; answered with MESSAGE_ILLEGAL."""
 
@@ -86,6 +111,10 @@ class StoreInUse(StoreError):
 
 class StoreCorrupt(StoreError):
     """The files of a store do not fit together; the text names the file."""
+
+
+class BrokerProcessFailed(RmqError):
+    """One of several broker processes (`--brokers N`) cannot start, dies again and again, or does not stop cleanly; the text names the broker."""
 
 
 class ClientError(RmqError):

@@ -5,7 +5,7 @@ hooks are called once, while a process is put together; what they register is co
 stands on the path of a message. Example:
 
     from rmqkit import hookimpl
-    from rmqkit.abc import SendContext, SendMessageHook
+    from rmqkit.hooks import SendContext, SendMessageHook
 
     class Audit(SendMessageHook):
         def after(self, context: SendContext) -> None:
@@ -23,26 +23,17 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import pluggy
 
 if TYPE_CHECKING:
-    from rmqkit.abc import (
-        AllocationStrategy,
-        ConsumeMessageHook,
-        Dispatcher,
-        FilterServer,
-        FlushPolicyFactory,
-        PutMessageHook,
-        RequestProcessor,
-        RpcHook,
-        SendMessageHook,
-        Server,
-        Service,
-        StoreFactory,
-        Transport,
-    )
+    from rmqkit.abc import AllocationStrategy, FilterServer, FlushPolicyFactory, RequestProcessor, Server, Service, StoreFactory, Transport
     from rmqkit.broker.context import BrokerContext
     from rmqkit.cli.verbs import Verb
     from rmqkit.config import Config
+    from rmqkit.dispatch import LogFollower
+    from rmqkit.hooks import ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
 
 PROJECT = "rmqkit"
+#: Version of these hooks and of the interfaces in rmqkit.abc, rmqkit.dispatch and rmqkit.hooks; it changes when a plugin may have to. A plugin that says
+#: what it was made for (`rmqkit_api = 1`) is refused by a kernel with another one.
+API = 1
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
@@ -71,17 +62,18 @@ def rmqkit_register_stores(register: Register[StoreFactory], config: Config) -> 
 
 @hookspec
 def rmqkit_register_transports(register: Register[Transport], config: Config) -> None:
-    """Transports, chosen by the scheme of an address. Example: register("tcp", TcpTransport())."""
+    """Transports, chosen by the scheme of an address. Example: register("tcp", TcpTransport(config))."""
 
 
 @hookspec
 def rmqkit_register_flush_policies(register: Register[FlushPolicyFactory], config: Config) -> None:
-    """Flush policies, chosen by `flushDiskType`. Example: register("ASYNC_FLUSH", AsyncFlush)."""
+    """Flush policies, chosen by `flushDiskType` and `transientStorePoolEnable` (`Config.flush_policy`). Example: register("ASYNC_FLUSH", AsyncFlush)."""
 
 
 @hookspec
-def rmqkit_register_dispatchers(register: Register[Dispatcher], config: Config) -> None:
-    """Dispatchers that see every appended message right behind the append, in `order`. Example: register("counter", Counter(), order=10)."""
+def rmqkit_register_dispatchers(register: Register[LogFollower], config: Config) -> None:
+    """Dispatchers, with or without a queue of their own, that see every appended message; chosen and ordered by `dispatchers`, there in `order` where
+    it says `*`. They may replace the store's queues or index. Example: register("counter", Counter(), order=10)."""
 
 
 @hookspec

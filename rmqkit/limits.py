@@ -30,8 +30,15 @@ MAX_HELD_PULLS_PER_CONNECTION = 16_384
 MAX_UNSENT_BYTES_PER_CONNECTION = 16 * 1024 * 1024
 #: What one read takes from a socket; several requests arrive together under load.
 READ_CHUNK_BYTES = 256 * 1024
+#: What a commit buffer may hold for each one of `transientStorePoolSize`. Java's are as large as a log file; but here senders wait for the commit, so
+#: the buffer has to bridge no more than what arrives during one write.
+COMMIT_BUFFER_BYTES = 16 * 1024 * 1024
 #: A connection without any byte in either direction is closed after this (Java: NettyServerConfig).
 IDLE_TIMEOUT_MS = 120_000
+#: A TLS handshake from its first byte on (Netty's default).
+TLS_HANDSHAKE_TIMEOUT_MS = 10_000
+#: Bytes that OpenSSL wants to answer by itself (key updates are about 30 each) and that no write has taken along yet.
+MAX_TLS_ANSWER_BYTES = 64 * 1024
 #: Connections one listener accepts at a time.
 MAX_CONNECTIONS = 16_384
 #: Topics and groups a broker creates by itself on behalf of clients; a hostile client could otherwise fill the disk with names.
@@ -50,3 +57,27 @@ MAX_HOLD_MS = 300_000
 MAX_QUERY_RESULTS = 64
 #: Calls of one client connection that may wait for an answer (Java: clientAsyncSemaphoreValue).
 MAX_PENDING_CALLS = 65_535
+#: Records that wait in memory for one dispatcher that takes its time; what comes after them it is given from the log.
+MAX_DISPATCH_QUEUE_BYTES = 16 * 1024 * 1024
+#: QUIC connections of one listener. Each keeps a state machine of some 100 KiB in Python, besides what is under way.
+MAX_QUIC_CONNECTIONS = 4_096
+#: QUIC handshakes under way at one listener: each takes milliseconds of the processor, and strangers can begin them.
+MAX_QUIC_HANDSHAKES = 256
+#: Lanes a client may have open on one QUIC connection; ours uses three.
+MAX_LANES_PER_QUIC_CONNECTION = 8
+#: With more QUIC handshakes than that under way a client must prove its address first.
+QUIC_RETRY_ABOVE_HANDSHAKES = 32
+#: The same with more attempts in a second: what does not become a handshake costs time too.
+QUIC_RETRY_ABOVE_ATTEMPTS_PER_S = 200
+#: What a peer may send on one lane before it was read: at 20 ms of round trip 50 MB/s.
+QUIC_LANE_WINDOW_BYTES = 1024 * 1024
+#: The same for all lanes of a connection together: one that nobody reads must not stop the others.
+QUIC_CONNECTION_WINDOW_BYTES = 4 * 1024 * 1024
+#: What is put into the state machine of a QUIC connection at a time: it copies what it keeps.
+QUIC_SEND_AHEAD_BYTES = 64 * 1024
+#: A handshake that takes longer is given up; three round trips and a few lost packets fit.
+QUIC_HANDSHAKE_TIMEOUT_MS = 10_000
+#: A QUIC connection without lanes is closed after this.
+QUIC_EMPTY_TIMEOUT_MS = 10_000
+#: At the end of a QUIC connection its last bytes get this long to be acknowledged.
+QUIC_LINGER_MS = 2_000

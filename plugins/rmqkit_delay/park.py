@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmqkit.abc import PutMessageHook
 from rmqkit.errors import RequestRefused
+from rmqkit.hooks import PutMessageHook
 from rmqkit.model import names
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage

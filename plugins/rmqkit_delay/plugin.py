@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rmqkit import hookimpl
-from rmqkit.abc import PutMessageHook, Service
+from rmqkit.abc import Service
 from rmqkit.config import Config
+from rmqkit.hooks import PutMessageHook
 from rmqkit.hookspecs import Register
 from rmqkit.model.delay import parse_levels
 from rmqkit_delay.park import ParkDelayed

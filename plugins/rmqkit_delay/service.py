@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
-from rmqkit.abc import QueueUnit, Service
+from rmqkit.abc import Buffer, NotInMemory, QueueUnit, Service
 from rmqkit.broker.json_file import JsonFile
-from rmqkit.errors import DecodeError, RequestRefused
+from rmqkit.broker.warming import again_when_warm, all_of
+from rmqkit.errors import DecodeError, RequestRefused, StoreError
 from rmqkit.model import names
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
@@ -38,6 +40,7 @@ class DelayService(Service):
         self._table = DelayOffsetFile()
         self._file: JsonFile[DelayOffsetFile] | None = None
         self._not_before_ms: dict[int, int] = {}
+        self._cold: set[int] = set()
         self._dirty = False
         self._stopped = False
         self._writing = trio.Lock()
@@ -52,8 +55,21 @@ class DelayService(Service):
             while not self._stopped:
                 await trio.sleep(_POLL_MS / 1000)
                 for level in range(1, len(self._levels) + 1):
-                    if self._deliver_due(broker, level, broker.clock.now_ms()):
-                        await trio.lowlevel.checkpoint()
+                    if level in self._cold:
+                        continue
+                    try:
+                        if self._deliver_due(broker, level, wait=False):
+                            await trio.lowlevel.checkpoint()
+                    except NotInMemory as missed:
+                        self._cold.add(level)
+                        nursery.start_soon(self._deliver_when_warm, broker, level, missed)
+
+    async def _deliver_when_warm(self, broker: BrokerContext, level: int, missed: NotInMemory) -> None:
+        """Messages of the long levels may have left the memory while they waited. Other levels go on meanwhile."""
+        try:
+            await again_when_warm(broker.store, partial(self._deliver_due, broker, level), missed)
+        finally:
+            self._cold.discard(level)
 
     async def stop(self, broker: BrokerContext) -> None:
         """Deliver no more and write how far the levels have come, so that a restart repeats nothing."""
@@ -65,21 +81,22 @@ class DelayService(Service):
         self._file = JsonFile(broker.config.config_path / "delayOffset.json", DelayOffsetFile)
         self._table = self._file.load() or DelayOffsetFile()
         self._not_before_ms.clear()
+        self._cold.clear()
         for level in range(1, len(self._levels) + 1):
             first = broker.store.min_offset(names.SCHEDULE_TOPIC, level - 1)
             end = broker.store.max_offset(names.SCHEDULE_TOPIC, level - 1)
             self._table.offset_table[level] = max(first, min(self._table.offset_table.get(level, 0), end))
 
-    def _deliver_due(self, broker: BrokerContext, level: int, now_ms: int) -> bool:
-        """Deliver up to `_BATCH` due messages of a level; True when some work was done."""
-        offset = self._table.offset_table[level]
+    def _deliver_due(self, broker: BrokerContext, level: int, wait: bool) -> bool:
+        """Deliver up to `_BATCH` due messages of a level; True when some work was done. Raises NotInMemory unless `wait`, before anything is delivered."""
+        offset, now_ms = self._table.offset_table[level], broker.clock.now_ms()
         if (
             self._stopped
             or self._not_before_ms.get(level, 0) > now_ms
             or offset >= broker.store.max_offset(names.SCHEDULE_TOPIC, level - 1)
         ):
             return False
-        units = broker.store.read_units(names.SCHEDULE_TOPIC, level - 1, offset, _BATCH)
+        units = broker.store.read_units(names.SCHEDULE_TOPIC, level - 1, offset, _BATCH, wait)
         due = [unit for unit in units if self._is_due(unit, level, now_ms)]
         # Only the head of the queue counts: a later one may be due first when the clock was set.
         due = [unit for unit, head in zip(due, units, strict=False) if unit is head]
@@ -87,7 +104,8 @@ class DelayService(Service):
             if not units:
                 self._table.offset_table[level] = max(offset, broker.store.min_offset(names.SCHEDULE_TOPIC, level - 1))
             return False
-        done = self._deliver(broker, due, level, now_ms)
+        parked = all_of(partial(broker.store.read_record, unit.physical_offset, wait) for unit in due)
+        done = self._deliver(broker, due, parked, level, now_ms)
         if done:
             self._table.offset_table[level] = due[done - 1].queue_offset + 1
             self._dirty = True
@@ -98,10 +116,10 @@ class DelayService(Service):
         left_ms = unit.tags_code - now_ms
         return left_ms <= 0 or left_ms > self._levels[level - 1]
 
-    def _deliver(self, broker: BrokerContext, units: Sequence[QueueUnit], level: int, now_ms: int) -> int:
+    def _deliver(self, broker: BrokerContext, units: Sequence[QueueUnit], parked: Sequence[Buffer | None], level: int, now_ms: int) -> int:
         """How many units are done with. A refused message stops the level for a while; one that cannot be read is dropped with a log line."""
-        for number, unit in enumerate(units):
-            message = self._restore(broker, unit)
+        for number, (unit, found) in enumerate(zip(units, parked, strict=True)):
+            message = self._restore(unit, found)
             if message is None:
                 continue
             try:
@@ -113,9 +131,8 @@ class DelayService(Service):
             broker.stats.put(message.topic, at.size_bytes)
         return len(units)
 
-    def _restore(self, broker: BrokerContext, unit: QueueUnit) -> PutMessage | None:
+    def _restore(self, unit: QueueUnit, found: Buffer | None) -> PutMessage | None:
         """The message under its real topic. Its stored properties keep DELAY, REAL_TOPIC and REAL_QID, as Java leaves them."""
-        found = broker.store.read_record(unit.physical_offset)
         if found is None:
             _log.error("delayed message at %s is gone from the log, dropped", unit.physical_offset)
             return None
@@ -149,7 +166,7 @@ class DelayService(Service):
             await trio.sleep(broker.config.flush_delay_offset_interval / 1000)
             try:
                 await self._persist(broker)
-            except OSError as error:
+            except (OSError, StoreError) as error:
                 _log.error("delayOffset.json cannot be written, trying again: %s", error)
 
     async def _persist(self, broker: BrokerContext) -> None:
@@ -158,8 +175,10 @@ class DelayService(Service):
                 return
             self._dirty = False
             self._table.data_version.next(broker.clock.now_ms())
+            content = self._file.encode(self._table)
             try:
-                await trio.to_thread.run_sync(self._file.write, self._file.encode(self._table))
-            except OSError:
+                await broker.put.settle_everything()  # what was delivered must not be lost once the file says that it was
+                await trio.to_thread.run_sync(self._file.write, content)
+            except BaseException:
                 self._dirty = True
                 raise

@@ -1,1 +1,1 @@
-"""When the log goes to the device: the flush policies ASYNC_FLUSH and SYNC_FLUSH."""
+"""When the log goes to the device: the flush policies ASYNC_FLUSH, the same with a commit buffer, and SYNC_FLUSH."""

@@ -68,7 +68,7 @@ class RetentionService(Service):
         parts = await store.log_parts()
         decision = decide(datetime.fromtimestamp(broker.clock.now_ms() / 1000), usage, self._settings, parts, manual)
         self._refuse(store, decision.refusal)
-        await self._delete(store, decision)
+        await self._delete(broker, decision)
         if decision.refusal is not None and decision.parts:
             self._refuse(store, refusal(await self._usages(store), self._settings))
 
@@ -83,11 +83,12 @@ class RetentionService(Service):
         self._refusal = why
         store.refuse_writes(why)
 
-    async def _delete(self, store: MessageStore, decision: Decision) -> None:
+    async def _delete(self, broker: BrokerContext, decision: Decision) -> None:
         for number, part in enumerate(decision.parts):
             if number:
                 await trio.sleep(self._pause_s)
-            trimmed = await store.trim(part.end)
+            trimmed = await broker.store.trim(part.end)
+            broker.dispatching.trimmed(trimmed.log_start)
             _log.info(
                 "the log up to %s was removed, %s files and %s bytes: %s",
                 trimmed.log_start,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 from rmqkit.abc import Address, Clock, FlushPolicy, MessageStore, RequestProcessor
 from rmqkit.broker.clients import ClientTable
 from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.dispatching import Dispatching, choose, first_of
 from rmqkit.broker.groups import GroupTable
 from rmqkit.broker.held_pulls import HeldPulls
 from rmqkit.broker.offsets import OffsetTable
@@ -21,7 +24,8 @@ from rmqkit.broker.put import Putter
 from rmqkit.broker.queue_locks import QueueLocks
 from rmqkit.broker.stats import BrokerStats
 from rmqkit.broker.topics import TopicTable
-from rmqkit.config import Config
+from rmqkit.config import CONSUME_QUEUE, INDEX, Config
+from rmqkit.dispatch import KeyLookup, NoKeys, NoQueues, QueueLookup
 from rmqkit.errors import PluginError
 from rmqkit.model.delay import parse_levels
 from rmqkit.plugins import Registry
@@ -30,6 +34,7 @@ from rmqkit.protocol.message_id import pack_host
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.remoting.serve import Router
 
+_log = logging.getLogger(__name__)
 _SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 _REPLIES = (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
 #: Not served on the fast port (Java: PullMessageProcessor is registered on the normal server only).
@@ -37,9 +42,18 @@ _PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
 def make_store(config: Config, registry: Registry, clock: Clock) -> tuple[MessageStore, FlushPolicy]:
-    """The store and flush policy the settings choose. Raises PluginError when no plugin brings them."""
-    policy: FlushPolicy = registry.chosen("flush_policies", config.flush_disk_type)(config)
+    """The store and flush policy the settings choose, the store without what `dispatchers` leaves out. Raises PluginError when no plugin brings them,
+    ConfigError when that cannot be left out."""
+    policy: FlushPolicy = registry.chosen("flush_policies", config.flush_policy)(config)
     store: MessageStore = registry.chosen("stores", config.store)(config, clock, policy)
+    dispatchers = choose(config, registry).values()
+    if CONSUME_QUEUE not in config.dispatchers:
+        queues = first_of(QueueLookup, dispatchers)  # type: ignore[type-abstract]
+        if queues is None:
+            _log.warning("dispatchers names neither consume-queue nor one in its place: messages are kept, but cannot be read from queues")
+        store.read_queues_from(queues or NoQueues())
+    if INDEX not in config.dispatchers or not config.message_index_enable:
+        store.look_keys_up_in(first_of(KeyLookup, dispatchers) or NoKeys())  # type: ignore[type-abstract]
     return store, policy
 
 
@@ -49,6 +63,10 @@ def make_context(
     """The broker's parts with their tables still to be loaded. `ip` and `port` are what clients are told."""
     held = HeldPulls()
     clients = ClientTable()
+    levels_ms = parse_levels(config.message_delay_level)
+    dispatchers = choose(config, registry)
+    plugins = {name: registry.brought_by("dispatcher", name) for name in dispatchers}
+    dispatching = Dispatching(store, dispatchers, plugins, levels_ms)
     directory = config.config_path
     return BrokerContext(
         config=config,
@@ -61,15 +79,16 @@ def make_context(
         clients=clients,
         locks=QueueLocks(),
         held_pulls=held,
+        dispatching=dispatching,
         put=Putter(
             store,
             registry.put_message_hooks,
-            registry.dispatchers,
+            dispatching,
             held,
             policy.acknowledge_at,
             config.sync_flush_timeout,
             clock,
-            parse_levels(config.message_delay_level),
+            levels_ms,
             parks_delayed="delay" in registry.services and "delay" not in config.disabled_services,
         ),
         stats=BrokerStats(clock.now_ms()),

@@ -9,6 +9,7 @@ from attrs import define
 if TYPE_CHECKING:
     from rmqkit.abc import Clock, MessageStore
     from rmqkit.broker.clients import ClientTable
+    from rmqkit.broker.dispatching import Dispatching
     from rmqkit.broker.groups import GroupTable
     from rmqkit.broker.held_pulls import HeldPulls
     from rmqkit.broker.offsets import OffsetTable
@@ -35,6 +36,7 @@ class BrokerContext:
     clients: ClientTable
     locks: QueueLocks
     held_pulls: HeldPulls
+    dispatching: Dispatching
     put: Putter
     stats: BrokerStats
     pool: ConnectionPool

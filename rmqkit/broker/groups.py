@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -17,13 +18,14 @@ from rmqkit.protocol.codes import ResponseCode
 
 
 class GroupTable:
-    """Group settings; every change moves the data version and is written at once."""
+    """Group settings. Every change moves the data version, is written at once and told to `on_change`."""
 
     def __init__(self, config: Config, clock: Clock, directory: Path) -> None:
         self._config = config
         self._clock = clock
         self._file = JsonFile(directory / "subscriptionGroup.json", SubscriptionGroupTable)
         self._table = SubscriptionGroupTable()
+        self.on_change: list[Callable[[], None]] = []
         self._auto_created = 0
         #: The file is older than the table: a write failed.
         self._unsaved = False
@@ -79,3 +81,5 @@ class GroupTable:
         self._unsaved = True
         self._file.save(self._table)
         self._unsaved = False
+        for listener in self.on_change:
+            listener()

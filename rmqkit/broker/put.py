@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 
 import trio
 
-from rmqkit.abc import Appended, Clock, DispatchEntry, Dispatcher, Level, MessageStore, PutMessageHook
+from rmqkit.abc import Appended, Clock, Level, MessageStore
+from rmqkit.broker.dispatching import Dispatching
 from rmqkit.broker.held_pulls import HeldPulls
 from rmqkit.errors import MessageIllegal, RequestRefused, StoreError
+from rmqkit.hook_calls import Hooks
+from rmqkit.hooks import PutMessageHook
 from rmqkit.model.delay import deliver_time_ms
 from rmqkit.model.message import PutMessage
 from rmqkit.model.names import SCHEDULE_TOPIC
@@ -31,8 +35,8 @@ class Putter:
     def __init__(
         self,
         store: MessageStore,
-        hooks: Sequence[PutMessageHook],
-        dispatchers: Sequence[Dispatcher],
+        hooks: Iterable[PutMessageHook],
+        dispatching: Dispatching,
         held_pulls: HeldPulls,
         acknowledge_at: Level,
         flush_timeout_ms: int,
@@ -42,27 +46,32 @@ class Putter:
     ) -> None:
         self.parks_delayed = parks_delayed
         self._store = store
-        self._hooks = tuple(hooks)
+        self._hooks = Hooks.of("put message hook", hooks).checked(PutMessageHook, ["before_put"])
         #: Properties some hook looks for; None when one wants to see every message.
         self.wants: frozenset[str] | None = None
         if all(hook.wants for hook in self._hooks):
             self.wants = frozenset(name for hook in self._hooks for name in hook.wants or ())
-        self._dispatchers = tuple(dispatchers)
+        self._dispatching = dispatching
         self._held = held_pulls
         self._acknowledge_at = acknowledge_at
         self._flush_timeout_ms = flush_timeout_ms
         self._clock = clock
         self._delay_levels = tuple(delay_levels)
+        #: What others are told of once it can be read, with the log offset behind it; None where that is at once. As large as what the store buffers.
+        self._unwritten: deque[tuple[int, Sequence[PutMessage], Sequence[Appended]]] | None = None
+        if not store.written_by_append:
+            self._unwritten = deque()
+            store.on_written = self._written
 
     def put(self, messages: Sequence[PutMessage]) -> list[Put]:
         """Store messages that have nothing to do with each other: each is stored or refused by itself. Order is kept. Never raises."""
         refused: dict[int, RequestRefused] = {}
-        for hook in self._hooks:
-            wants = hook.wants
+        for entry in self._hooks.entries:
+            wants = entry.hook.wants
             for at, message in enumerate(messages):
                 if at not in refused and not (wants and wants.isdisjoint(message.properties)):
                     try:
-                        _ask(hook, message)
+                        entry.demand("before_put", message)
                     except RequestRefused as refusal:
                         refused[at] = refusal
         if not refused:
@@ -72,11 +81,11 @@ class Putter:
 
     def put_together(self, messages: Sequence[PutMessage]) -> list[Appended]:
         """Store all or none (a batch request). Raises RequestRefused."""
-        for hook in self._hooks:
-            wants = hook.wants
+        for entry in self._hooks.entries:
+            wants = entry.hook.wants
             for message in messages:
                 if not (wants and wants.isdisjoint(message.properties)):
-                    _ask(hook, message)
+                    entry.demand("before_put", message)
         return self._append(messages)
 
     def put_plain(self, messages: Sequence[PutMessage]) -> list[Appended]:
@@ -117,52 +126,61 @@ class Putter:
         except Exception as error:
             _log.exception("the store failed at an append")
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the store failed: {type(error).__name__}: {error}") from error
-        if self._dispatchers:
-            self._dispatch(messages, landed)
+        if self._unwritten is not None:
+            if landed:
+                self._unwritten.append((_end(landed[-1]), tuple(messages), landed))
+        elif self._dispatching.feeds or self._held.holding:
+            self._tell(messages, landed)
+        return landed
+
+    def _written(self, offset: int) -> None:
+        """The store has written everything before an offset (MessageStore.on_written): it can be read, so others may know of it."""
+        unwritten = self._unwritten
+        while unwritten and unwritten[0][0] <= offset:
+            _, messages, landed = unwritten.popleft()
+            self._tell(messages, landed)
+
+    def _tell(self, messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
+        if self._dispatching.feeds and landed:
+            self._dispatching.appended(messages, landed)
         held = self._held
         if held.holding:
             for message, at in zip(messages, landed, strict=True):
                 held.arrived(message.topic, message.queue_id, at.queue_offset + 1, message.tags_code)
-        return landed
-
-    def _dispatch(self, messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
-        entries = [DispatchEntry(message, at) for message, at in zip(messages, landed, strict=True)]
-        for dispatcher in self._dispatchers:
-            try:
-                dispatcher.dispatch(entries)
-            except Exception:  # noqa: BLE001 - one plugin's dispatcher must not take the messages from the others
-                _log.exception("dispatcher %s failed", type(dispatcher).__name__)
 
     def must_wait(self, message: PutMessage, at: Appended) -> bool:
         """Whether the acknowledgement of a stored message has to wait for `settle`."""
         level = self._acknowledge_at if message.wait else Level.WRITTEN
-        return not self._store.is_settled(at.physical_offset + at.size_bytes, level)
+        return not self._store.is_settled(_end(at), level)
 
     def nothing_to_wait_for(self, last: Appended) -> bool:
         """Whether everything up to a stored message may be acknowledged now, whatever its senders asked for."""
-        return self._store.is_settled(last.physical_offset + last.size_bytes, self._acknowledge_at)
+        return self._store.is_settled(_end(last), self._acknowledge_at)
 
-    async def settle(self, message: PutMessage, at: Appended) -> int:
-        """Wait for the level the sender is promised: SUCCESS, FLUSH_DISK_TIMEOUT when it takes too long (the message is stored all the same), or
-        SERVICE_NOT_AVAILABLE when the device failed and nothing may be promised."""
-        end = at.physical_offset + at.size_bytes
-        level = self._acknowledge_at if message.wait else Level.WRITTEN
+    async def settle(self, wait: bool, at: Appended) -> int:
+        """Wait until everything up to a stored message may be acknowledged, to senders who `wait` for the disk (PutMessage.wait) or do not: SUCCESS, or
+        FLUSH_DISK_TIMEOUT when the flush takes too long (the message is written all the same).
+
+        Raises RequestRefused, SERVICE_NOT_AVAILABLE, when nothing may be promised: writing or flushing failed, or the write takes too long.
+        """
         try:
             with trio.move_on_after(self._flush_timeout_ms / 1000):
-                await self._store.settled(end, level)
+                await self._store.settled(_end(at), self._acknowledge_at if wait else Level.WRITTEN)
                 return ResponseCode.SUCCESS
         except StoreError as error:
-            _log.error("a message at %s cannot be promised: %s", at.physical_offset, error)
-            return ResponseCode.SERVICE_NOT_AVAILABLE
-        return ResponseCode.FLUSH_DISK_TIMEOUT
+            why = str(error)
+        else:
+            if self._store.is_settled(_end(at), Level.WRITTEN):
+                return ResponseCode.FLUSH_DISK_TIMEOUT
+            why = f"the disk has not taken it within {self._flush_timeout_ms} ms"
+        _log.error("a message at %s cannot be promised: %s", at.physical_offset, why)
+        raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, f"the message may or may not be stored: {why}")
+
+    async def settle_everything(self) -> None:
+        """Wait until all that was put so far is as safe as an acknowledged message. Raises StoreError."""
+        await self._store.settled(self._store.end_offset, self._acknowledge_at)
 
 
-def _ask(hook: PutMessageHook, message: PutMessage) -> None:
-    """Raises RequestRefused, whatever the hook raises: a plugin must not end the broker, and the sender is told."""
-    try:
-        hook.before_put(message)
-    except RequestRefused:
-        raise
-    except Exception as error:
-        _log.exception("put hook %s failed", type(hook).__name__)
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"put hook failed: {type(error).__name__}: {error}") from error
+def _end(at: Appended) -> int:
+    """The log offset behind a message."""
+    return at.physical_offset + at.size_bytes

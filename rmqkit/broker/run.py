@@ -1,12 +1,13 @@
 """Runs a broker: ordered start, one nursery, graceful stop (Java: BrokerController.start and shutdown; behaviour sheet, C1).
 
-Start: bind, open the store, load the tables, store services, serve, services. Stop, in reverse: hooks, services (unregister first), stop accepting and
-finish what is in flight, write the tables, close the store.
+Start: bind, open the store, load the tables, open the dispatchers and give them what they missed, store services, serve, services. Stop, in reverse:
+hooks, services (unregister first), stop accepting and finish what is in flight, write the tables, close the dispatchers, close the store.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from time import time
 
 import trio
@@ -15,10 +16,12 @@ from attrs import define
 from rmqkit.abc import Address, Clock, Peer, Service
 from rmqkit.broker import assemble
 from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.processors.own_routes import OwnRoutesProcessor
 from rmqkit.config import Config, store_host
 from rmqkit.errors import ConfigError
 from rmqkit.plugins import Registry
 from rmqkit.protocol.message_id import unpack_host
+from rmqkit.remoting.dial import TCP, Dialer
 from rmqkit.remoting.listen import Listener, bind
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.remoting.serve import RequestServer, Router
@@ -41,12 +44,13 @@ class SystemClock:
 
 @define(eq=False)
 class RunningBroker:
-    """A broker that serves. `address` is where clients connect, `stop` ends it gracefully."""
+    """A broker that serves. `address` is where clients connect, `stop` ends it gracefully; `others` are those that the setting `listeners` names."""
 
     context: BrokerContext
     address: Address
     fast_address: Address | None
     stop: trio.Event
+    others: Sequence[Address] = ()
 
 
 async def run_broker(
@@ -59,26 +63,32 @@ async def run_broker(
 ) -> None:
     """Run until `RunningBroker.stop` is set, then stop gracefully. Cancelled: connections are cut, but tables and store are still closed cleanly.
 
-    Port 0 takes free ports. Raises ConfigError, PluginError, StoreInUse, StoreCorrupt at the start; what a service raises later ends the broker.
+    `scheme` is that of the normal and the fast port, and of plain addresses that the broker connects to. Port 0 takes free ports. Raises ConfigError,
+    PluginError, StoreInUse, StoreCorrupt at the start; what a service raises later ends the broker.
     """
     clock = clock or SystemClock()
     listeners, address, fast_address = await _bind(config, registry, scheme)
     try:
+        extra, others = await bind(registry, _additional(config))
+        listeners += extra
         config = config.with_values(listen_port=address.port)
         ip, _ = unpack_host(store_host(config))
         store, policy = assemble.make_store(config, registry, clock)
-        async with ConnectionPool() as pool:
+        async with ConnectionPool(connect=Dialer(config, registry, None if scheme == TCP else scheme)) as pool:
             context = assemble.make_context(config, registry, clock, store, policy, pool, ip, address.port)
             await store.open()
             try:
                 for table in (context.topics, context.groups, context.offsets):
                     table.load()
-                await _run_opened(context, listeners, RunningBroker(context, address, fast_address, trio.Event()), task_status)
+                context.topics.warn_of_unknown(store.queues())
+                await context.dispatching.open()
+                await _run_opened(context, listeners, RunningBroker(context, address, fast_address, trio.Event(), others), task_status)
             finally:
                 with trio.CancelScope(shield=True):
                     try:
                         await context.offsets.persist()
                     finally:
+                        await context.dispatching.close()
                         await store.close()
     finally:
         for listener in listeners:
@@ -92,8 +102,8 @@ async def _run_opened(
     hook = broker.registry.manager.hook
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.store.run)
-        normal, fast = _servers(broker, assemble.make_routers(broker))
-        servers = [normal, fast][: len(listeners)]
+        await nursery.start(broker.dispatching.run)
+        servers = _servers(broker, running)
         nursery.start_soon(_expire_held_pulls, broker)
         nursery.start_soon(_persist_offsets, broker)
         nursery.start_soon(_drop_silent_clients, broker)
@@ -125,17 +135,24 @@ async def _stop(broker: BrokerContext, services: list[Service], servers: list[Re
             nursery.start_soon(server.drain, DRAIN_TIMEOUT_MS)
 
 
-def _servers(broker: BrokerContext, routers: tuple[Router, Router]) -> tuple[RequestServer, RequestServer]:
+def _servers(broker: BrokerContext, running: RunningBroker) -> list[RequestServer]:
+    """One for each listener: the normal port, the fast one, and what `listeners` names."""
+
     def closed(peer: Peer) -> None:
         broker.held_pulls.drop_peer(peer)
         broker.clients.drop_peer(peer)
 
-    hooks = broker.registry.rpc_hooks
-    normal, fast = routers
-    return (
-        RequestServer(normal, rpc_hooks=hooks, on_closed=closed, name="broker"),
-        RequestServer(fast, rpc_hooks=hooks, on_closed=closed, name="broker, fast port"),
-    )
+    def server(router: Router, name: str) -> RequestServer:
+        return RequestServer(router, rpc_hooks=broker.registry.rpc_hooks, on_closed=closed, name=name)
+
+    normal, fast = assemble.make_routers(broker)
+    servers = [server(normal, "broker")]
+    if running.fast_address is not None:
+        servers.append(server(fast, "broker, fast port"))
+    for address in running.others:
+        own = OwnRoutesProcessor(broker, address)
+        servers.append(server(Router({**normal.processors, **dict.fromkeys(own.codes(), own)}, normal.default), f"broker, {address}"))
+    return servers
 
 
 async def _serve(server: RequestServer, listener: Listener, task_status: trio.TaskStatus[None]) -> None:
@@ -163,6 +180,13 @@ async def _bind(config: Config, registry: Registry, scheme: str) -> tuple[list[L
         else:
             return listeners + fast, address, fast_address
     raise ConfigError(f"no two free ports at a distance of 2 were found on {config.bind_address}; name one with listenPort")
+
+
+def _additional(config: Config) -> list[Address]:
+    try:
+        return [Address.parse(text) for text in config.listeners]
+    except ValueError as error:
+        raise ConfigError(f"listeners: {error}") from error
 
 
 async def _expire_held_pulls(broker: BrokerContext) -> None:

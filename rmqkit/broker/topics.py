@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,10 @@ from rmqkit.model import names
 from rmqkit.model.sysflag import PERM_INHERIT, PERM_RW
 from rmqkit.model.topic import DataVersion, TopicConfig, TopicConfigTable
 from rmqkit.protocol.codes import ResponseCode
+
+_log = logging.getLogger(__name__)
+#: Topics that a warning names; there may be thousands.
+_MOST_NAMED = 20
 
 
 class TopicTable:
@@ -40,6 +45,18 @@ class TopicTable:
             self.data_version = stored.data_version
         for topic in _built_in(self._config):
             self.configs.setdefault(topic.topic_name, topic)
+
+    def warn_of_unknown(self, stored: Iterable[str]) -> None:
+        """Log which topics of the store do not stand in the table. They keep their place in the store and are not served; to forget them by itself would
+        be wrong if it is the table that is old."""
+        unknown = sorted(topic for topic in stored if topic not in self.configs and not names.is_system_topic(topic))
+        if unknown:
+            _log.warning(
+                "the store has %d topics that are not in topics.json and are not served: %s. Were they deleted, and came back when queues were made again "
+                "from the log? Then `mqadmin cleanUnusedTopic` forgets them. Is the file older than they are? Then create them again",
+                len(unknown),
+                ", ".join(unknown[:_MOST_NAMED]) + (", ..." if len(unknown) > _MOST_NAMED else ""),
+            )
 
     def get(self, topic: str) -> TopicConfig | None:
         return self.configs.get(topic)

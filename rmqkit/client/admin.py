@@ -17,7 +17,7 @@ from rmqkit.errors import ClientError, DecodeError, RmqError
 from rmqkit.model import properties as props
 from rmqkit.model.names import topic_fault
 from rmqkit.model.queue import MessageQueue
-from rmqkit.model.route import ClusterInfo, TopicRouteData
+from rmqkit.model.route import ClusterInfo, KVTable, TopicRouteData
 from rmqkit.model.sysflag import PERM_RW
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
@@ -147,6 +147,11 @@ class Admin:
             known = ", ".join(sorted(info.broker_addr_table)) or "none: no broker has registered"
             raise ClientError(f"no master of broker {broker!r}, cluster {cluster!r}; known brokers: {known}")
         return found
+
+    async def runtime_info(self, address: str) -> dict[str, str]:
+        """What a broker says of itself, by the keys it uses (GET_BROKER_RUNTIME_INFO); keys and texts differ between versions. Raises DecodeError."""
+        response = await self._call(address, request(RequestCode.GET_BROKER_RUNTIME_INFO), f"asking {address} how it is")
+        return response.decode_body(KVTable).table
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
         """Offsets of all queues, sorted. Raises NoRoute, DecodeError."""

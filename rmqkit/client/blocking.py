@@ -23,6 +23,7 @@ from rmqkit.client.pulling import PullResult
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.client.send_result import SendResult
 from rmqkit.client.settings import ClientKeywords, ProducerKeywords
+from rmqkit.config import Config
 from rmqkit.errors import ClientError
 from rmqkit.model.message import Message
 from rmqkit.model.queue import MessageQueue
@@ -34,8 +35,15 @@ T = TypeVar("T")
 class BlockingClient:
     """`Client` for threads. Takes the same arguments save `connect` and `now_ms`, and `backend`: asyncio (default) or trio. Several threads may share it."""
 
-    def __init__(self, namesrv: str | Iterable[str] | None = None, *, backend: str = "asyncio", **settings: Unpack[ClientKeywords]) -> None:
-        self._client = Client(namesrv, **settings)
+    def __init__(
+        self,
+        namesrv: str | Iterable[str] | None = None,
+        *,
+        config: Config | None = None,
+        backend: str = "asyncio",
+        **settings: Unpack[ClientKeywords],
+    ) -> None:
+        self._client = Client(namesrv, config=config, **settings)
         self._backend = backend
         self._stack = ExitStack()
         self._portal: BlockingPortal | None = None

@@ -14,8 +14,9 @@ from rmqkit.client.instance import Instance, wall_clock_ms
 from rmqkit.client.producer import Producer
 from rmqkit.client.pull_consumer import PullConsumer
 from rmqkit.client.settings import ClientKeywords, ClientSettings, ProducerKeywords, ProducerOptions, parse_name_servers
+from rmqkit.config import Config
 from rmqkit.errors import ClientError
-from rmqkit.remoting.pool import Connect, connect_tcp
+from rmqkit.remoting.dial import Connect, Dialer
 
 
 class Client:
@@ -24,28 +25,31 @@ class Client:
         async with Client("127.0.0.1:9876") as client, client.producer("orders") as producer:
             await producer.send("Orders", b"hello", tag="new")
 
-    namesrv   `host:port;host:port` or a list; default the environment's NAMESRV_ADDR
-    settings  keywords of `ClientSettings`: client_id, instance_name, connect_timeout_ms, call_timeout_ms, serialize_type,
+    namesrv   `host:port;host:port` or a list; default the environment's NAMESRV_ADDR. The address of a broker's additional listener does too, such
+              as `unix:///run/rmqkit.sock`: that broker is all that there is then
+    config    what transports go by: `tls.enable`, `tls.client.*`; default the environment's (RMQKIT_TLS_ENABLE=true)
+    settings  keywords of `ClientSettings`: client_id, instance_name, transport, connect_timeout_ms, call_timeout_ms, serialize_type,
               poll_name_server_interval_ms, heartbeat_interval_ms
-    connect   how to open a connection, default TCP: `(host, port, timeout_ms) -> anyio ByteStream`
+    connect   how to open a connection, `(address, timeout_ms) -> anyio ByteStream`; default by the transports of the installed plugins
     now_ms    the clock for ids and timestamps
 
     Opening it sends nothing; the first use asks a name server. Its tasks live in a task group of its own: an error of the body passes through
     unwrapped. The VIP channel of brokers (port - 2) is not used. A client belongs to the process that opened it.
 
-    Raises ConfigError when no name server is named, TypeError for an unknown keyword.
+    Raises ConfigError when no name server is named or a setting is wrong, TypeError for an unknown keyword.
     """
 
     def __init__(
         self,
         namesrv: str | Iterable[str] | None = None,
         *,
-        connect: Connect = connect_tcp,
+        config: Config | None = None,
+        connect: Connect | None = None,
         now_ms: Callable[[], int] = wall_clock_ms,
         **settings: Unpack[ClientKeywords],
     ) -> None:
         self.settings = ClientSettings(name_servers=parse_name_servers(namesrv), **settings)
-        self._connect = connect
+        self._connect = connect or Dialer(config, plain=self.settings.transport)
         self._now_ms = now_ms
         self._instance: Instance | None = None
         self._group: TaskGroup | None = None

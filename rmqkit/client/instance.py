@@ -22,7 +22,8 @@ from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer, request
 from rmqkit.protocol.headers import UnregisterClientRequestHeader
 from rmqkit.protocol.message_id import UniqueKeys
-from rmqkit.remoting.pool import Connect, ConnectionPool, connect_tcp
+from rmqkit.remoting.dial import Connect
+from rmqkit.remoting.pool import ConnectionPool
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class Instance:
     `handlers` maps request codes of brokers to what answers them; other codes are answered with REQUEST_CODE_NOT_SUPPORTED.
     """
 
-    def __init__(self, settings: ClientSettings, *, connect: Connect = connect_tcp, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+    def __init__(self, settings: ClientSettings, *, connect: Connect, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self.settings = settings
         self.now_ms = now_ms
         self.pool = ConnectionPool(

@@ -54,6 +54,7 @@ class ClientKeywords(TypedDict, total=False):
     ip: str
     instance_name: str
     client_id: str
+    transport: str
     connect_timeout_ms: int
     call_timeout_ms: int
     poll_name_server_interval_ms: int
@@ -66,6 +67,7 @@ class ClientSettings:
     """Settings of one client; times in ms.
 
     client_id                    what brokers know it by: `ip@instance`; the instance defaults to `pid#nanoseconds`
+    transport                    what plain `host:port` addresses are reached by: tcp, tls, ...; default tls with the setting tls.enable, else tcp
     call_timeout_ms              administration and route requests
     poll_name_server_interval_ms between two looks at the routes
     heartbeat_interval_ms        between two heartbeats to all known brokers
@@ -76,6 +78,7 @@ class ClientSettings:
     ip: str = field(factory=local_ip)
     instance_name: str = field(factory=lambda: f"{os.getpid()}#{time.time_ns()}")
     client_id: str = ""
+    transport: str = ""
     connect_timeout_ms: int = 3000
     call_timeout_ms: int = 3000
     poll_name_server_interval_ms: int = 30_000

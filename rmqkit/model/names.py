@@ -68,6 +68,27 @@ def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
 
+def is_system_group(group: str) -> bool:
+    return group.upper().startswith(SYSTEM_GROUP_PREFIX)
+
+
+def namespace_of(name: str) -> str:
+    """The namespace in the name of a topic or group, empty when there is none (Java: NamespaceUtil.getNamespaceFromResource)."""
+    if is_system_topic(name) or is_system_group(name):
+        return ""
+    namespace, separator, _ = name.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX).partition("%")
+    return namespace if separator else ""
+
+
+def without_namespace(name: str) -> str:
+    """`ns%name` -> `name`; the prefix of a retry or dead-letter topic stays (Java: NamespaceUtil.withoutNamespace)."""
+    namespace = namespace_of(name)
+    if not namespace:
+        return name
+    prefix = next((prefix for prefix in (RETRY_PREFIX, DLQ_PREFIX) if name.startswith(prefix)), "")
+    return prefix + name.removeprefix(prefix)[len(namespace) + 1 :]
+
+
 def topic_fault(topic: str) -> str | None:
     """Why a topic name is illegal, or None. The legal characters leave no way to a path separator, a dot or a control character."""
     if not topic or topic.isspace():

@@ -37,21 +37,23 @@ def encode(items: Iterable[BatchItem]) -> bytes:
 def decode(body: bytes) -> list[BatchItem]:
     """All messages of a batch body. Magic and CRC are ignored. Raises DecodeError when lengths do not fit each other."""
     items: list[BatchItem] = []
+    unpack_head, new, done = _HEAD.unpack_from, tuple.__new__, items.append
     at, end = 0, len(body)
     try:
         while at < end:
             if len(items) == MAX_BATCH_MESSAGES:
                 raise DecodeError(f"batch of more than {MAX_BATCH_MESSAGES} messages")
-            total, _, _, flag, size = _HEAD.unpack_from(body, at)
+            total, _, _, flag, size = unpack_head(body, at)
             body_at = at + 20
             properties_at = body_at + size
             if size < 0 or properties_at + 2 > end:
                 raise DecodeError(f"batch message at byte {at} claims a body of {size} bytes")
-            (properties_bytes,) = _I16.unpack_from(body, properties_at)
-            stop = properties_at + 2 + properties_bytes
-            if properties_bytes < 0 or stop > end or stop - at != total:
+            properties_bytes = body[properties_at] << 8 | body[properties_at + 1]
+            properties_at += 2
+            stop = properties_at + properties_bytes
+            if properties_bytes > MAX_PROPERTIES_BYTES or stop > end or stop - at != total:
                 raise DecodeError(f"batch message at byte {at} claims {total} bytes")
-            items.append(BatchItem(flag, body[body_at:properties_at], body[properties_at + 2 : stop]))
+            done(new(BatchItem, (flag, body[body_at : body_at + size], body[properties_at:stop])))
             at = stop
     except StructError as error:
         raise DecodeError(f"batch message at byte {at} is cut short") from error

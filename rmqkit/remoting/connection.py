@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from math import inf
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import ByteStream, TaskGroup, TaskStatus
@@ -20,6 +21,9 @@ from rmqkit.limits import MAX_IN_FLIGHT_PER_CONNECTION, MAX_PENDING_CALLS, MAX_U
 from rmqkit.protocol.codes import CLIENT_VERSION, FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode, SerializeType
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.frame import FrameDecoder, encode
+
+if TYPE_CHECKING:
+    from rmqkit.remoting.lanes import Lanes
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +65,8 @@ class Connection:
         version: int = CLIENT_VERSION,
     ) -> None:
         self.address = address
+        #: The lanes this connection is one of, over a transport that has lanes.
+        self.lanes: Lanes | None = None
         #: When bytes last arrived, in the time of `anyio.current_time`.
         self.last_received_s = anyio.current_time()
         self._stream = stream
@@ -205,9 +211,11 @@ class Connection:
     async def _read(self, group: TaskGroup) -> None:
         decoder = FrameDecoder()
         receive, pending = self._stream.receive, self._pending
+        heard = False
         try:
             while True:
                 data = await receive(READ_CHUNK_BYTES)
+                heard = True
                 self.last_received_s = anyio.current_time()
                 for command in decoder.feed(data):
                     if command.flag & FLAG_RESPONSE:
@@ -221,7 +229,10 @@ class Connection:
                         self._take_request(command, group)
         except anyio.EndOfStream:
             unfinished = decoder.pending_bytes
-            self._end(f"closed by the peer inside a frame, {unfinished} bytes had come" if unfinished else "closed by the peer")
+            if unfinished:
+                self._end(f"closed by the peer inside a frame, {unfinished} bytes had come")
+            else:
+                self._end("closed by the peer" if heard else "closed by the peer before it said anything, as ports do that take only TLS (tls.enable)")
         except ProtocolError as error:
             self._end(f"the peer broke the framing: {error}")
         except _STREAM_ERRORS as error:

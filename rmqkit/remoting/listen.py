@@ -27,7 +27,7 @@ async def bind(registry: Registry, addresses: Iterable[Address]) -> tuple[list[L
             try:
                 listeners = await transport.listen(address)
             except OSError as error:
-                raise ConfigError(f"cannot listen on {address}: {error.strerror or error}; {_next_step(error)}") from error
+                raise ConfigError(f"cannot listen on {address}: {error.strerror or error}; {_next_step(error, address)}") from error
             for listener in listeners:
                 bound.append(listener)
                 where.append(transport.bound_address(listener))
@@ -38,12 +38,16 @@ async def bind(registry: Registry, addresses: Iterable[Address]) -> tuple[list[L
     return bound, where
 
 
-def _next_step(error: OSError) -> str:
+def _next_step(error: OSError, address: Address) -> str:
     match error.errno:
+        case errno.EADDRINUSE if address.name:
+            return "stop it, or choose another name"
         case errno.EADDRINUSE:
             return "another process has the port: stop it, or choose another port"
         case errno.EADDRNOTAVAIL:
             return "the address does not belong to this machine: choose one that does, such as 127.0.0.1"
+        case errno.EACCES if address.name:
+            return "this user may not write there: choose another folder"
         case errno.EACCES:
             return "ports below 1024 need privileges: choose a higher one"
         case _:

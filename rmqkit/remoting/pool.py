@@ -1,29 +1,29 @@
 """Connections by address, made when first needed (Java: NettyRemotingClient; wire-protocol sheet, section 9).
 
-One connection per address carries any number of requests at a time. A connection that died is replaced by the next call. Nothing here
-retries a request, save for GO_AWAY, by which the server says that it did not handle it.
+One connection per address carries any number of requests at a time, on lanes where the transport has them (`rmqkit.remoting.lanes`). A connection that
+died is replaced by the next call. Nothing here retries a request, save for GO_AWAY, by which the server says that it did not handle it.
 """
 
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute, TaskGroup
+from anyio.abc import ByteStream, TaskGroup
 
-from rmqkit.errors import ClientError, ConnectFailed, ConnectionLost, RequestTimeout
+from rmqkit.abc import Address, LanedStream
+from rmqkit.errors import ClientError, ConnectFailed, RequestTimeout, RmqError
 from rmqkit.protocol.codes import CLIENT_VERSION, ResponseCode, SerializeType
 from rmqkit.protocol.command import Command
 from rmqkit.remoting.connection import Connection
+from rmqkit.remoting.dial import Connect, connect_tcp
+from rmqkit.remoting.lanes import Lanes
 
 log = logging.getLogger(__name__)
 
-#: `(host, port, timeout_ms) -> stream`; raises OSError or TimeoutError.
-Connect = Callable[[str, int, int], Awaitable[ByteStream]]
 #: Answers a request of a server, with the address of its connection; see `connection.RequestHandler`.
 AddressedHandler = Callable[[Command, str], "Command | Awaitable[Command | None] | None"]
 
@@ -34,22 +34,15 @@ FLUSH_TIMEOUT_S = 1.0
 SUSPICIOUS_TIMEOUT_MS = 1000
 
 
-async def connect_tcp(host: str, port: int, timeout_ms: int) -> ByteStream:
-    """A TCP stream with TCP_NODELAY. Raises OSError, TimeoutError. Cancelled: nothing stays open."""
-    with anyio.fail_after(timeout_ms / 1000):
-        stream = await anyio.connect_tcp(host, port)
-    stream.extra(SocketAttribute.raw_socket).setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return stream
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port` -> host and port. Raises ConnectFailed naming the text, since nothing can be reached there."""
-    host, separator, port = address.strip().rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    if not separator or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+def parse_address(address: str) -> Address:
+    """Raises ConnectFailed naming the text, since nothing can be reached there."""
+    try:
+        parsed = Address.parse(address)
+    except ValueError as error:
+        raise ConnectFailed(address, str(error)) from error
+    if not parsed.name and not parsed.port:
         raise ConnectFailed(address, "not of the form host:port with a port between 1 and 65535")
-    return host, int(port)
+    return parsed
 
 
 class _Dial:
@@ -68,7 +61,7 @@ class ConnectionPool:
 
     Leaving it gives unsent one-way requests a second to go out, then closes everything; an error of the body passes through unwrapped.
 
-    connect            how to open a stream; default TCP
+    connect            how to open a stream, such as a `Dialer`; default TCP
     on_request         answers requests of the servers: `(command, address) -> answer or None`, plain or coroutine function
     serialize_type     header form of what goes out
     connect_timeout_ms limit of one connect
@@ -106,7 +99,8 @@ class ConnectionPool:
             return await group.__aexit__(kind, error, trace)
         with anyio.move_on_after(FLUSH_TIMEOUT_S, shield=True):
             for connection in list(self._connections.values()):
-                await connection.flush()
+                for lane in _lanes(connection):
+                    await lane.flush()
         group.cancel_scope.cancel()
         # The task group is not shown an error of the body: it would wrap it into an exception group.
         await group.__aexit__(None, None, None)
@@ -128,7 +122,8 @@ class ConnectionPool:
             log.info("%s is going away, connecting anew", address)
             if self._connections.get(address) is connection:
                 del self._connections[address]
-            connection.retire()
+            for lane in _lanes(connection):
+                lane.retire()
             connection, left_ms = await self._within(address, timeout_ms)
             response = await self._call(connection, command, left_ms)
         return response
@@ -140,6 +135,8 @@ class ConnectionPool:
         """
         with anyio.move_on_after(timeout_ms / 1000):
             connection = await self.ensure(address)
+            if connection.lanes is not None:
+                connection = await connection.lanes.carrying(command.code)
             await connection.oneway(command)
             return
         raise RequestTimeout(address, timeout_ms)
@@ -153,9 +150,9 @@ class ConnectionPool:
             raise ConnectFailed(address, "the connection pool is not open; use it inside `async with`")
         dial = self._dials.get(address)
         if dial is None:
-            host, port = split_address(address)
+            where = parse_address(address)
             dial = self._dials[address] = _Dial()
-            self._group.start_soon(self._dial_and_run, dial, address, host, port)
+            self._group.start_soon(self._dial_and_run, dial, address, where)
         await dial.done.wait()
         if dial.connection is None:
             raise ConnectFailed(address, dial.why)
@@ -165,7 +162,8 @@ class ConnectionPool:
         """Drop the connection to an address, if there is one: its waiting calls fail with ConnectionLost, the next call connects anew."""
         connection = self._connections.pop(address, None)
         if connection is not None:
-            connection.close()
+            for lane in _lanes(connection):
+                lane.close()
 
     def addresses(self) -> list[str]:
         """Addresses with an open connection."""
@@ -180,23 +178,28 @@ class ConnectionPool:
         raise RequestTimeout(address, timeout_ms)
 
     async def _call(self, connection: Connection, command: Command, timeout_ms: int) -> Command:
+        if connection.lanes is not None:
+            connection = await connection.lanes.carrying(command.code)
         try:
             return await connection.call(command, timeout_ms)
         except RequestTimeout:
             began_s = anyio.current_time() - timeout_ms / 1000
-            if timeout_ms >= SUSPICIOUS_TIMEOUT_MS and connection.last_received_s <= began_s:
-                connection.close(f"silent for {timeout_ms} ms with a request unanswered")
+            suspects = _lanes(connection)
+            if timeout_ms >= SUSPICIOUS_TIMEOUT_MS and all(lane.last_received_s <= began_s for lane in suspects):
+                for lane in suspects:
+                    lane.close(f"silent for {timeout_ms} ms with a request unanswered")
             raise
 
-    async def _dial_and_run(self, dial: _Dial, address: str, host: str, port: int) -> None:
+    async def _dial_and_run(self, dial: _Dial, address: str, where: Address) -> None:
         stream = None
         try:
-            stream = await self._connect(host, port, self._connect_timeout_ms)
+            stream = await self._connect(where, self._connect_timeout_ms)
         except TimeoutError:
             dial.why = f"no connection within {self._connect_timeout_ms} ms"
         except OSError as error:
-            dial.why = _connect_reason(error)
-        except ConnectionLost as error:
+            dial.why = str(error) or type(error).__name__
+        except RmqError as error:
+            # A transport's settings are wrong, or no plugin brings it.
             dial.why = str(error)
         finally:
             if stream is None:
@@ -205,31 +208,35 @@ class ConnectionPool:
                 dial.done.set()
         if stream is None:
             return
+        connection = self._over(address, stream)
+        run: Callable[[], Awaitable[None]] = connection.run
+        if isinstance(stream, LanedStream):
+            connection.lanes = Lanes(connection, stream, partial(self._over, address))
+            run = connection.lanes.run
+        self._dials.pop(address, None)
+        self._connections[address] = dial.connection = connection
+        dial.done.set()
+        try:
+            await run()
+        finally:
+            if self._connections.get(address) is connection:
+                del self._connections[address]
+
+    def _over(self, address: str, stream: ByteStream) -> Connection:
         handler = self._on_request
-        connection = Connection(
+        return Connection(
             stream,
             address,
             on_request=None if handler is None else partial(_with_address, handler, address),
             serialize_type=self._serialize_type,
             version=self._version,
         )
-        self._dials.pop(address, None)
-        self._connections[address] = dial.connection = connection
-        dial.done.set()
-        try:
-            await connection.run()
-        finally:
-            if self._connections.get(address) is connection:
-                del self._connections[address]
+
+
+def _lanes(connection: Connection) -> list[Connection]:
+    """The connection, with the others that it shares a transport's connection with."""
+    return [connection] if connection.lanes is None else connection.lanes.all
 
 
 def _with_address(handler: AddressedHandler, address: str, command: Command) -> Command | Awaitable[Command | None] | None:
     return handler(command, address)
-
-
-def _connect_reason(error: OSError) -> str:
-    """anyio wraps what the socket said; the inner text is the useful one."""
-    cause = error.__cause__
-    if isinstance(cause, BaseExceptionGroup):
-        return "; ".join(dict.fromkeys(str(inner) for inner in cause.exceptions))
-    return str(cause or error) or type(error).__name__

@@ -8,13 +8,15 @@ too many of its requests are unanswered or too many bytes are unsent; that is th
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 
 import trio
 
-from rmqkit.abc import Answer, BatchProcessor, Buffer, Outcome, Peer, Reply, RequestProcessor, RpcHook, ServerStream
+from rmqkit.abc import Answer, BatchProcessor, Buffer, Outcome, Peer, Reply, RequestProcessor, ServerStream, WorkingListener
 from rmqkit.errors import ConnectionLost, DecodeError, ProtocolError, RequestRefused, RequestTimeout, RmqError, wire_code
+from rmqkit.hook_calls import HookEntry, Hooks
+from rmqkit.hooks import RpcHook
 from rmqkit.limits import (
     IDLE_TIMEOUT_MS,
     MAX_CONNECTIONS,
@@ -152,7 +154,11 @@ class ServedPeer(Peer):
             self._reading.cancel()
 
     async def _read_loop(self) -> None:
-        stream, handle = self._stream, self._server.handle
+        if self._stopping:
+            return
+        self._receiving = True
+        self._stream = stream = await self._stream.opened()
+        handle = self._server.handle
         decoder = frame.FrameDecoder()
         chunk_bytes = _FIRST_CHUNK_BYTES
         while not self._stopping:
@@ -270,7 +276,7 @@ class RequestServer:
     """Serves a router on listeners.
 
     router      request code -> processor
-    rpc_hooks   around every request, in order
+    rpc_hooks   around the requests they want to see, in order
     on_closed   called when a connection has ended
     name        stands in log lines
     """
@@ -279,13 +285,13 @@ class RequestServer:
         self,
         router: Router,
         *,
-        rpc_hooks: Sequence[RpcHook] = (),
+        rpc_hooks: Iterable[RpcHook] = (),
         on_closed: Callable[[Peer], None] | None = None,
         name: str = "server",
     ) -> None:
         self.router = router
         self.peers: set[ServedPeer] = set()
-        self._rpc_hooks = tuple(rpc_hooks)
+        self._hooks = _HooksByCode(Hooks.of("rpc hook", rpc_hooks).checked(RpcHook, ("before", "after")))
         self._on_closed = on_closed
         self._name = name
         self._accepting = trio.CancelScope()
@@ -298,6 +304,9 @@ class RequestServer:
         """Accept and serve until cancelled or drained. Cancelled: connections are cut."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._housekeeping)
+            for listener in listeners:
+                if isinstance(listener, WorkingListener):
+                    nursery.start_soon(listener.run)
             with self._accepting:
                 # It closes the listeners when it ends.
                 async with trio.open_nursery() as accepting:
@@ -362,7 +371,7 @@ class RequestServer:
 
         Returns how far it came: not to the end when the peer is congested.
         """
-        find, default = self.router.processors.get, self.router.default
+        find, default, hooks_of = self.router.processors.get, self.router.default, self._hooks.of
         end = len(commands)
         while at < end and not peer.congested:
             if peer.closed:
@@ -373,9 +382,14 @@ class RequestServer:
                 peer.on_response(command)
                 continue
             processor = find(command.code, default)
-            if isinstance(processor, BatchProcessor) and not self._rpc_hooks:
+            if isinstance(processor, BatchProcessor) and not hooks_of(command.code):
                 start = at - 1
-                while at < end and find(commands[at].code, default) is processor and not commands[at].flag & FLAG_RESPONSE:
+                while at < end:
+                    follower = commands[at]
+                    if follower.flag & FLAG_RESPONSE or find(follower.code, default) is not processor:
+                        break
+                    if follower.code != command.code and hooks_of(follower.code):
+                        break
                     at += 1
                 run = commands[start:at] if at - start < end else commands
                 self._finish_many(run, _process_many(processor, run, peer), peer)
@@ -402,8 +416,8 @@ class RequestServer:
 
     def _process(self, processor: RequestProcessor, request: Command, peer: ServedPeer) -> Outcome:
         try:
-            for hook in self._rpc_hooks:
-                hook.before(request, peer)
+            for entry in self._hooks.of(request.code):
+                entry.demand("before", request, peer)
             return processor.process(request, peer)
         except Exception as error:  # noqa: BLE001 - whatever a processor or hook raises must become an answer, never end the server
             return error_answer(request, error)
@@ -413,8 +427,7 @@ class RequestServer:
             return
         if isinstance(outcome, (Command, Reply, bytes)):
             if not request.flag & FLAG_ONEWAY:
-                if self._rpc_hooks:
-                    self.after_hooks(request, outcome, peer)
+                self.after_hooks(request, outcome, peer)
                 peer.enqueue(request, outcome)
             return
         if not peer.closed:
@@ -432,14 +445,27 @@ class RequestServer:
 
     def after_hooks(self, request: Command, answer: Answer, peer: Peer) -> None:
         """Show an answer to the hooks; what they raise is logged and changes nothing."""
-        response = answer.head if isinstance(answer, Reply) else answer
-        if isinstance(response, bytes):
-            return
-        for hook in self._rpc_hooks:
-            try:
-                hook.after(request, response, peer)
-            except Exception:  # noqa: BLE001 - the contract of after-hooks
-                _log.exception("rpc hook %s failed after request %s", type(hook).__name__, request.code)
+        hooks = self._hooks.of(request.code)
+        if hooks:
+            response = answer.head if isinstance(answer, Reply) else answer
+            if isinstance(response, bytes):
+                return
+            for entry in hooks:
+                entry.tell("after", request, response, peer)
+
+
+class _HooksByCode:
+    """Request code -> the hooks that want to see it."""
+
+    def __init__(self, hooks: Hooks[RpcHook]) -> None:
+        self._for_all = tuple(entry for entry in hooks.entries if entry.hook.codes is None)
+        named = {int(code) for hook in hooks for code in hook.codes or ()}
+        self._by_code = {
+            code: tuple(entry for entry in hooks.entries if entry.hook.codes is None or code in entry.hook.codes) for code in named
+        }
+
+    def of(self, code: int) -> tuple[HookEntry[RpcHook], ...]:
+        return self._by_code.get(code, self._for_all)
 
 
 def _process_many(processor: BatchProcessor, run: Sequence[Command], peer: Peer) -> Sequence[Outcome]:

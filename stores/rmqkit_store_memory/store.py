@@ -28,7 +28,8 @@ from rmqkit.abc import (
     Trimmed,
     UnitFilter,
 )
-from rmqkit.config import Config, store_host
+from rmqkit.config import CONSUME_QUEUE, INDEX, Config, store_host
+from rmqkit.dispatch import KeyLookup, QueueLookup
 from rmqkit.errors import MessageIllegal, StoreError, StoreNotWritable
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
@@ -86,9 +87,22 @@ class MemoryStore(MessageStore):
         self._log = _Log()
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._keys: dict[int, list[tuple[int, int]]] = {}
+        self._queue_lookup: QueueLookup | None = None
+        self._key_lookup: KeyLookup | None = None
         self._last_indexed = (0, 0)
         self._open = False
         self._refusal: str | None = None
+
+    def read_queues_from(self, lookup: QueueLookup) -> None:
+        self._queue_lookup = lookup
+
+    def look_keys_up_in(self, lookup: KeyLookup) -> None:
+        self._key_lookup = lookup
+        self._index_enabled = False
+
+    def dispatch_behind(self) -> Mapping[str, int]:
+        built = {CONSUME_QUEUE: self._queue_lookup is None, INDEX: self._index_enabled}
+        return {name: 0 for name, is_built in built.items() if is_built}
 
     async def open(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -119,7 +133,7 @@ class MemoryStore(MessageStore):
         for message in checked:
             key = (message.topic, message.queue_id)
             queued = message.sys_flag & TRANSACTION_MASK not in _UNQUEUED
-            offset = next_offsets.get(key, self.max_offset(*key)) if queued else 0
+            offset = next_offsets.get(key, self._queues.get(key, _Queue()).end) if queued else 0
             try:
                 record = pack(message, message_size(message), offset, physical_offset, now, self._store_host)
             except StructError as error:
@@ -174,7 +188,7 @@ class MemoryStore(MessageStore):
     def read(
         self, topic: str, queue_id: int, offset: int, limits: ReadLimits, unit_filter: UnitFilter | None, record_filter: RecordFilter | None
     ) -> ReadResult:
-        queue = self._queues.get((topic, queue_id))
+        queue = self._found(topic, queue_id)
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
         low, end = queue.first, queue.end
@@ -187,17 +201,20 @@ class MemoryStore(MessageStore):
         if offset > end:
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, end, low, end, [])
         found: list[Buffer] = []
+        status = ReadStatus.NO_MATCHED_MESSAGE
         total = 0
         at = offset
         for unit in queue.slice(offset, max(limits.max_scanned_units, limits.max_messages)):
             if found and self._is_full(unit, len(found), total + unit.size_bytes, limits):
                 break
             at += 1
-            record = self._log.records[unit.physical_offset]
-            if (unit_filter is None or unit_filter(unit.tags_code)) and (record_filter is None or record_filter(record)):
+            record = self._log.records.get(unit.physical_offset)
+            if record is None:
+                status = ReadStatus.MESSAGE_WAS_REMOVING
+            elif (unit_filter is None or unit_filter(unit.tags_code)) and (record_filter is None or record_filter(record)):
                 found.append(record)
                 total += len(record)
-        return ReadResult(ReadStatus.FOUND if found else ReadStatus.NO_MATCHED_MESSAGE, at, low, end, found, len(found), total)
+        return ReadResult(ReadStatus.FOUND if found else status, at, low, end, found, len(found), total)
 
     def _is_full(self, unit: QueueUnit, count: int, total_bytes: int, limits: ReadLimits) -> bool:
         if count >= limits.max_messages or total_bytes > limits.max_bytes:
@@ -205,31 +222,33 @@ class MemoryStore(MessageStore):
         on_disk = self._log.end - unit.physical_offset > limits.memory_bytes
         return on_disk and (count >= limits.max_disk_messages or total_bytes > limits.max_disk_bytes)
 
-    def read_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueUnit]:
-        return self._queues.get((topic, queue_id), _Queue()).slice(offset, count)
+    def read_units(self, topic: str, queue_id: int, offset: int, count: int, wait: bool = True) -> list[QueueUnit]:
+        return self._queue(topic, queue_id).slice(offset, count)
 
-    def read_record(self, physical_offset: int) -> Buffer | None:
+    def read_record(self, physical_offset: int, wait: bool = True) -> Buffer | None:
         return self._log.records.get(physical_offset)
 
-    def query_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, max_results: int) -> KeyMatches:
+    def query_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, max_results: int, wait: bool = True) -> KeyMatches:
+        if self._key_lookup is not None:
+            return self._key_lookup.query_by_key(topic, key, begin_ms, end_ms, max_results)
         entries = self._keys.get(index_hash(topic, key), ())
         offsets = sorted({offset for time_ms, offset in entries if begin_ms <= time_ms <= end_ms}, reverse=True)
         return KeyMatches(offsets[: max(0, max_results)], *self._last_indexed)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        return self._queues.get((topic, queue_id), _Queue()).first
+        return self._queue(topic, queue_id).first
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        return self._queues.get((topic, queue_id), _Queue()).end
+        return self._queue(topic, queue_id).end
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary) -> int:
-        queue = self._queues.get((topic, queue_id), _Queue())
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary, wait: bool = True) -> int:
+        queue = self._queue(topic, queue_id)
         times = [self._time(unit) for unit in queue.units]
         if boundary is Boundary.LOWER:
             return queue.first + sum(time_ms < timestamp_ms for time_ms in times)
         return queue.first + max(0, sum(time_ms <= timestamp_ms for time_ms in times) - 1)
 
-    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+    def store_time(self, topic: str, queue_id: int, offset: int, wait: bool = True) -> int:
         units = self.read_units(topic, queue_id, offset, 1)
         return self._time(units[0]) if units else -1
 
@@ -243,10 +262,25 @@ class MemoryStore(MessageStore):
         return found
 
     def delete_topic(self, topic: str) -> None:
-        self._queues = {key: queue for key, queue in self._queues.items() if key[0] != topic}
+        for queue_id in self.queues().get(topic, ()):
+            self.delete_queue(topic, queue_id)
 
     def delete_queue(self, topic: str, queue_id: int) -> None:
         self._queues.pop((topic, queue_id), None)
+        if self._queue_lookup is not None:
+            self._queue_lookup.delete_queue(topic, queue_id)
+
+    def _found(self, topic: str, queue_id: int) -> _Queue | None:
+        """The queue as readers see it, None for an unknown one."""
+        queue = self._queues.get((topic, queue_id))
+        lookup = self._queue_lookup
+        if lookup is None or queue is None:
+            return queue
+        low, high = lookup.min_offset(topic, queue_id), lookup.max_offset(topic, queue_id)
+        return _Queue(list(lookup.units(topic, queue_id, low, high - low)), low)
+
+    def _queue(self, topic: str, queue_id: int) -> _Queue:
+        return self._found(topic, queue_id) or _Queue()
 
     def refuse_writes(self, reason: str | None) -> None:
         self._refusal = reason
@@ -274,7 +308,7 @@ class MemoryStore(MessageStore):
         self._keys = {key: entries for key, entries in kept_keys.items() if entries}
         return Trimmed(log.start, log.start - before)
 
-    def read_log(self, offset: int, max_bytes: int) -> Buffer:
+    def read_log(self, offset: int, max_bytes: int, wait: bool = True) -> Buffer:
         found: list[bytes] = []
         total = 0
         while offset + total in self._log.records:
@@ -284,6 +318,10 @@ class MemoryStore(MessageStore):
             found.append(record)
             total += len(record)
         return b"".join(found)
+
+    @property
+    def start_offset(self) -> int:
+        return self._log.start
 
     @property
     def end_offset(self) -> int:

@@ -7,10 +7,13 @@ The map, from the bytes up:
     checkpoint       the file `checkpoint`: Java's five times and offsets, and the mark of what surely is on the device
     segment          one file of the commit log
     commit_log       the files of the log, the write position, flushing
+    commit_buffer    a log whose appends wait in memory and are written together
     units            the 20-byte entries of a consume queue
     queue_trim       cutting the front off a queue, by its files alone
     consume_queue    the units of one queue
     queue_table      all queues of the directory
+    queue_numbers    the same without units, for a store whose queues a plugin keeps
+    queue_lookup     what reads ask of a queue, and one that a plugin keeps
     index_file       one hash index file
     key_hash         hashes of keys
     key_index        the row of index files, fed in batches

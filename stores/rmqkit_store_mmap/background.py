@@ -47,9 +47,10 @@ async def run(
 
 async def _run_policy(log: CommitLog, policy: FlushPolicy, task_status: trio.TaskStatus[None]) -> None:
     try:
-        await policy.run(log, log.flush_wanted, task_status)
-    except StoreNotWritable as error:
-        _logger.error("no message is taken any more: %s", error)
+        await policy.run(log, log.progress_wanted, task_status)
+    except* StoreNotWritable as errors:
+        _logger.error("no message is taken any more: %s", errors.exceptions[0])
+        log.give_up(log.fault or str(errors.exceptions[0]))
 
 
 async def _flush_queues(log: CommitLog, queues: QueueTable, index: KeyIndex, write_checkpoint: WriteCheckpoint) -> None:
@@ -66,11 +67,13 @@ async def _flush_queues(log: CommitLog, queues: QueueTable, index: KeyIndex, wri
         time_ms = log.last_time_ms if thorough else None
         mark = queues.new_mark(log.position) if thorough else None
         try:
+            if thorough:
+                await log.commit()  # of the units that the mark is about the records may still wait in memory
             if not queues.doubtful:
                 await queues.flush(everything=thorough)
                 queues.mark = mark or queues.mark
             if thorough:
-                await index.flush(log.position)
+                await index.flush(log.written)
                 if log.fault is None:
                     await log.flush()  # the mark of the index waits for the records
             await trio.to_thread.run_sync(write_checkpoint, None if queues.doubtful else time_ms)
@@ -83,7 +86,7 @@ async def _build_index(index: KeyIndex) -> None:
         await index.wanted.wait()
         index.wanted = trio.Event()
         await trio.sleep(_INDEX_DELAY_S)
-        while index.backlog:
+        while index.ready:
             try:
                 index.drain(_INDEX_BATCH)
             except StoreNotWritable as error:

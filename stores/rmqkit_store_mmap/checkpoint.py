@@ -15,8 +15,9 @@ at   size  field
  88     8  log offset: the keys of all records before it are in the index files on the device, -1 = not known
  96     8  name of the newest index file, as a number, 0 = no file
 104    40  header of that file as of then
-144     4  CRC-32 of bytes 0 to 143
-148        zeros up to 4096
+144     8  index files there were then
+152     4  CRC-32 of bytes 0 to 151
+156        zeros up to 4096
 
 The CRC covers Java's fields too: once Java has written the file, the mark counts for nothing. Everything lies in one sector of 512 bytes, so a
 torn write leaves the old content or the new.
@@ -36,7 +37,7 @@ from rmqkit_store_mmap.disk import Disk
 
 CHECKPOINT_BYTES = 4096
 _LAYOUT = Struct(">qqqqq")
-_MARK = Struct(">8sqqqqqqq40s")
+_MARK = Struct(">8sqqqqqqq40sq")
 _CRC = Struct(">I")
 _MAGIC = b"rmqkit01"
 _CRC_AT = _LAYOUT.size + _MARK.size
@@ -55,11 +56,13 @@ class QueueMark(NamedTuple):
 
 
 class IndexMark(NamedTuple):
-    """All keys of records before log `offset` are in the files up to the one called `name` (0 = there is none), which then had this `header`."""
+    """All keys of records before log `offset` are in the files up to the one called `name` (0 = there is none), which then had this `header`;
+    there were `files` of them."""
 
     offset: int
     name: int
     header: bytes
+    files: int
 
     @property
     def entries(self) -> int:
@@ -118,7 +121,7 @@ class Checkpoint:
 
 
 def _pack_mark(mark: Mark) -> bytes:
-    index = mark.index or IndexMark(-1, 0, b"")
+    index = mark.index or IndexMark(-1, 0, b"", 0)
     return _MARK.pack(_MAGIC, mark.log_flushed, *mark.queues, *index)
 
 

@@ -1,4 +1,4 @@
-"""The log: a row of segment files, one write position, one flushed position (Java: CommitLog, MappedFileQueue; store-format sheet, section 2)."""
+"""The log: a row of segment files, where it ends, and how far it is written and flushed (Java: CommitLog, MappedFileQueue; store-format sheet, section 2)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,16 @@ _NEVER = 1 << 63
 Chunk = tuple[Segment, int, Sequence[Buffer]]
 
 
-class CommitLog:
-    """All offsets are physical: bytes since the log began. `position` is the end of what is written, `flushed` of what is on the device.
-    What this process wrote begins at `written_from`.
+#: Why nothing is appended, as the error to raise and its text.
+Refusal = tuple[type[StoreNotWritable], str]
 
-    `fault` is set for good once the device failed to flush: what it holds is then unknown, so nothing more is taken.
+
+class CommitLog:
+    """All offsets are physical: bytes since the log began. `position` is where the next record goes, `written` the end of what the files hold,
+    `flushed` of what is on the device. An append here writes at once, so the first two are one; `commit_buffer.BufferedLog` holds them apart.
+    What this process wrote begins at `written_from`; `last_time_ms` is the store time of the last record that is written.
+
+    `fault` is set for good by `give_up`, once the device failed to flush; `refusal` says whether anything is taken now.
     """
 
     def __init__(self, directory: Path, segment_bytes: int, disk: Disk) -> None:
@@ -36,11 +41,13 @@ class CommitLog:
         self.segment_bytes = segment_bytes
         self.segments: dict[int, Segment] = {}
         self.position = 0
+        self.written = 0
         self.flushed = 0
         self.written_from = 0
         self.last_time_ms = 0
         self.flushed_time_ms = 0
         self.fault: str | None = None
+        self.refusal: Refusal | None = None
         self.next_wanted = trio.Event()
         self._disk = disk
         self._first = 0
@@ -59,7 +66,7 @@ class CommitLog:
         for base in checked_files(self.directory, self.segment_bytes):
             self.segments[base] = Segment(self.directory, base, self.segment_bytes)
         self._first = next(iter(self.segments), 0)
-        self.position = self.flushed = self._first
+        self.position = self.written = self.flushed = self._first
 
     @property
     def min_offset(self) -> int:
@@ -75,7 +82,7 @@ class CommitLog:
             self.segments.pop(base).remove()
         segment = self.segment_at(position)
         zeroed = segment is not None and zero_range(segment.open(), position - segment.base, self.segment_bytes)
-        self.position = self.flushed = self.written_from = position
+        self.position = self.written = self.flushed = self.written_from = position
         self._prepare_at = 0
         return zeroed or bool(behind)
 
@@ -180,7 +187,7 @@ class CommitLog:
         return True
 
     def write(self, chunks: Iterable[Chunk], position: int, time_ms: int) -> None:
-        """Write what one append packed and move the write position. Raises StoreNotWritable, and then none of it can be found again."""
+        """Take what one append packed, here by writing it, and move the position. Raises StoreNotWritable, and then none of it can be found again."""
         begun: list[Chunk] = []
         try:
             for chunk in chunks:
@@ -192,11 +199,19 @@ class CommitLog:
                 with contextlib.suppress(OSError):
                     os.pwrite(segment.open(), bytes(sum(map(len, parts))), start - segment.base)
             raise not_writable(f"cannot write {begun[-1][0].path}", error) from error
-        self.position = position
+        self.position = self.written = position
         self.last_time_ms = time_ms
         if position >= self._prepare_at:
-            self._prepare_at = _NEVER
-            self.next_wanted.set()
+            self._want_next()
+
+    def _want_next(self) -> None:
+        self._prepare_at = _NEVER
+        self.next_wanted.set()
+
+    async def commit(self) -> int:
+        """Write what waits in memory (Flushable.commit): nothing here."""
+        await trio.lowlevel.checkpoint()
+        return self.written
 
     def _make(self, base: int) -> Segment:
         segment = Segment(self.directory, base, self.segment_bytes)
@@ -211,8 +226,8 @@ class CommitLog:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def record(self, offset: int, size_bytes: int) -> memoryview | None:
-        """A stretch of one segment, None when it is not (or no longer) there."""
-        if offset < self._first or size_bytes <= 0 or offset + size_bytes > self.position:
+        """A stretch of one segment, None when it is not (or no longer, or not yet) there."""
+        if offset < self._first or size_bytes <= 0 or offset + size_bytes > self.written:
             return None
         segment = self.segment_at(offset)
         if segment is None or offset + size_bytes > segment.stop:
@@ -220,11 +235,20 @@ class CommitLog:
         at = offset - segment.base
         return segment.view()[at : at + size_bytes]
 
+    def stretch_at(self, offset: int) -> tuple[int, int]:
+        """From where to where, around an offset, `record` finds everything; (0, 0) when it finds nothing there."""
+        segment = self.segment_at(offset)
+        return (0, 0) if segment is None else (max(segment.base, self._first), min(segment.stop, self.written))
+
     # --- flushing ----------------------------------------------------------------------------------------------------
 
     @property
-    def written_offset(self) -> int:
+    def appended_offset(self) -> int:
         return self.position
+
+    @property
+    def written_offset(self) -> int:
+        return self.written
 
     @property
     def flushed_offset(self) -> int:
@@ -235,7 +259,7 @@ class CommitLog:
         async with self._flushing:
             if self.fault is not None:
                 raise StoreNotWritable(self.fault)
-            target, time_ms = self.position, self.last_time_ms
+            target, time_ms = self.written, self.last_time_ms
             if target > self.flushed:
                 dirty = [segment for segment in self.segments.values() if segment.stop > self.flushed and segment.base < target]
                 new_files, self._new_files = self._new_files, False
@@ -243,8 +267,7 @@ class CommitLog:
                     await trio.to_thread.run_sync(self._sync, [segment.open() for segment in dirty], new_files)
                 except OSError as error:
                     refusal = not_writable(f"the device failed to flush {self.directory}", error)
-                    self.fault = str(refusal)
-                    self._wake()
+                    self.give_up(str(refusal))
                     raise refusal from error
                 self.flushed, self.flushed_time_ms = target, time_ms
                 for segment in dirty:
@@ -252,6 +275,12 @@ class CommitLog:
                         segment.release()
             self._wake()
             return self.flushed
+
+    def give_up(self, fault: str) -> None:
+        """Take nothing more, and tell those that wait: nobody knows what the device has, or nobody is left who would flush."""
+        self.fault = fault
+        self.refusal = StoreNotWritable, fault
+        self._wake()
 
     def _sync(self, descriptors: Sequence[int], new_files: bool) -> None:
         for fd in descriptors:
@@ -263,18 +292,27 @@ class CommitLog:
         self._progress.set()
         self._progress = trio.Event()
 
+    async def wait_written(self, offset: int) -> None:
+        """Wait until everything before `offset` is written. Raises StoreNotWritable when that failed; it may be written later all the same."""
+        while self.written < offset:
+            await self._wait(offset)
+
     async def wait_flushed(self, offset: int) -> None:
         """Wait until everything before `offset` is on the device. Raises StoreNotWritable when the device failed."""
         while self.flushed < offset:
-            if self.fault is not None:
-                raise StoreNotWritable(self.fault)
-            if offset > self.position:
-                raise StoreError(f"offset {offset} is behind the end of the log, {self.position}")
-            self._wanted.set()
-            await self._progress.wait()
+            await self._wait(offset)
 
-    async def flush_wanted(self) -> None:
-        """Wait until somebody waits for a flush."""
+    async def _wait(self, offset: int) -> None:
+        """Ask for progress and wait for some."""
+        if self.fault is not None:
+            raise StoreNotWritable(self.fault)
+        if offset > self.position:
+            raise StoreError(f"offset {offset} is behind the end of the log, {self.position}")
+        self._wanted.set()
+        await self._progress.wait()
+
+    async def progress_wanted(self) -> None:
+        """Wait until somebody waits for a commit or a flush."""
         await self._wanted.wait()
         self._wanted = trio.Event()
 
@@ -285,21 +323,23 @@ class FileMissing(StoreCorrupt):
 
 def checked_files(directory: Path, size_bytes: int) -> list[int]:
     """Start offsets of a directory's files in order; a last file of no length is deleted, for a crash may leave one. Raises StoreCorrupt."""
-    found: list[int] = []
-    for path in sorted(directory.iterdir()):
-        if path.is_dir():
-            continue
-        if not (path.name.isascii() and path.name.isdigit()):
-            raise StoreCorrupt(f"{path} does not belong into a directory of files named by their start offset")
-        found.append(int(path.name))
-    for base, following in zip(list(found), [*found[1:], None], strict=False):
-        path = directory / f"{base:020d}"
-        length = path.stat().st_size
-        if length == 0 and following is None:
-            path.unlink()
-            found.pop()
-        elif length != size_bytes:
-            raise StoreCorrupt(f"{path} has {length} bytes, the settings say {size_bytes}")
-        elif following is not None and following != base + size_bytes:
-            raise FileMissing(f"{path} is followed by offset {following}; the file of offset {base + size_bytes} is missing")
-    return found
+    found: list[tuple[int, int]] = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                continue
+            if not (entry.name.isascii() and entry.name.isdigit()):
+                raise StoreCorrupt(f"{entry.path} does not belong into a directory of files named by their start offset")
+            found.append((int(entry.name), entry.stat().st_size))
+    found.sort()
+    if found and found[-1][1] == 0:
+        (directory / f"{found.pop()[0]:020d}").unlink()
+    expected = found[0][0] if found else 0
+    for base, length in found:
+        if base != expected:
+            before = directory / f"{expected - size_bytes:020d}"
+            raise FileMissing(f"{before} is followed by offset {base}; the file of offset {expected} is missing")
+        if length != size_bytes:
+            raise StoreCorrupt(f"{directory / f'{base:020d}'} has {length} bytes, the settings say {size_bytes}")
+        expected = base + size_bytes
+    return [base for base, _ in found]

@@ -11,17 +11,19 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rmqkit.abc import FileRange, QueueUnit
+from rmqkit.abc import NotInMemory, QueueUnit
 from rmqkit.errors import StoreCorrupt
 from rmqkit.protocol.record import MAGIC_V1, MAGIC_V2, record_size
 from rmqkit.protocol.tags import extend_hash
+from rmqkit_store_mmap.cold import FileRange, read_in_memory
 from rmqkit_store_mmap.commit_log import checked_files
 from rmqkit_store_mmap.disk import Disk, create_file, not_writable, zero_range
+from rmqkit_store_mmap.mincore import PAGES, address_of
 from rmqkit_store_mmap.queue_trim import QueueFiles, first_kept
 from rmqkit_store_mmap.segment import offset_name
 from rmqkit_store_mmap.units import FILLER, FILLER_SIZE, UNIT, UNIT_BYTES
 
-__all__ = ["FILLER", "FILLER_SIZE", "UNIT", "UNIT_BYTES", "ConsumeQueue", "MappedFiles", "NotInMemory"]
+__all__ = ["FILLER", "FILLER_SIZE", "UNIT", "UNIT_BYTES", "ConsumeQueue", "MappedFiles"]
 
 #: Disk is taken this far ahead in a queue's file; there may be thousands of queues.
 ALLOCATION_STEP_BYTES = 64 * 1024
@@ -32,14 +34,8 @@ HOT_BYTES = 1024 * 1024
 _RECOVERED_FILES = 3
 _NOT_MAPPED = bytearray()
 _READ_UNITS = 1024
-
-
-class NotInMemory(Exception):
-    """A read that must not wait for the device would have to; inside this package only."""
-
-    def __init__(self, where: FileRange) -> None:
-        super().__init__(where)
-        self.where = where
+#: Whoever reads units that are not in memory wants what follows too.
+_AHEAD_BYTES = 256 * 1024
 
 
 class MappedFiles:
@@ -92,8 +88,13 @@ class ConsumeQueue:
         self.room_end = 0
         self.touched = False
         self._map: mmap.mmap | None = None
+        self._address = 0
         self._file_bytes = file_bytes
         self._first = 0
+        #: Log offset of the record of the first unit, -1 when it is not known, or the unit is filler.
+        self._first_physical = -1
+        #: Whether zeros, and no files, are known to stand behind the units.
+        self._ends_clean = True
         self._new_files = False
         self._disk = disk
         self._mapped = mapped
@@ -157,6 +158,10 @@ class ConsumeQueue:
         self.min_offset = offset
         self.flushed_offset = self._first
 
+    def clear_behind(self) -> bool:
+        """Have nothing but zeros behind the units. Returns whether there was anything else. Raises OSError."""
+        return not self._ends_clean and self.truncate(self.next_offset)
+
     def truncate(self, offset: int) -> bool:
         """Keep the units before `offset`; what lies behind becomes zeros or goes away. Returns whether there was anything. Raises OSError."""
         self.unmap()
@@ -178,6 +183,9 @@ class ConsumeQueue:
         self.next_offset = offset
         self.flushed_offset = min(self.flushed_offset, offset)
         self._find_max_physical()
+        self._ends_clean = True
+        if offset == self._first:
+            self._first_physical = -1
         return found
 
     def truncate_physical(self, end: int) -> None:
@@ -187,7 +195,8 @@ class ConsumeQueue:
 
     def correct_min(self, log_min: int) -> None:
         """Move `min_offset` to the first unit whose record is there (Java: correctMinOffset). Raises OSError."""
-        self.min_offset = first_kept(self.files(), log_min)
+        if self.min_offset > self._first or self._first_physical < log_min:
+            self.min_offset = first_kept(self.files(), log_min)
 
     def files(self) -> QueueFiles:
         """The queue as it is now, for a worker thread."""
@@ -209,24 +218,35 @@ class ConsumeQueue:
         while offset < stop:
             base = offset - offset % self.file_units
             end = min(stop, base + self.file_units, offset + _READ_UNITS)
-            yield self._bytes(base, (offset - base) * UNIT_BYTES, (end - base) * UNIT_BYTES, wait)
+            yield self._bytes(base, (offset - base) * UNIT_BYTES, (end - base) * UNIT_BYTES, wait, _AHEAD_BYTES)
             offset = end
 
-    def unit(self, offset: int) -> QueueUnit:
-        """The unit at `offset`, which must be there. Raises OSError."""
+    def unit(self, offset: int, wait: bool = True) -> QueueUnit:
+        """The unit at `offset`, which must be there. Raises OSError, NotInMemory unless `wait`."""
         base = offset - offset % self.file_units
         at = (offset - base) * UNIT_BYTES
-        return QueueUnit(offset, *UNIT.unpack(self._bytes(base, at, at + UNIT_BYTES)))
+        return QueueUnit(offset, *UNIT.unpack(self._bytes(base, at, at + UNIT_BYTES, wait)))
 
-    def _bytes(self, base: int, start: int, stop: int, wait: bool = True) -> bytes | bytearray:
-        if self._map is not None and base == self.base_offset and (wait or (self.next_offset - base) * UNIT_BYTES - start <= HOT_BYTES):
+    def _bytes(self, base: int, start: int, stop: int, wait: bool = True, ahead_bytes: int = 0) -> bytes | bytearray:
+        if self._map is not None and base == self.base_offset and (wait or self._is_in_memory(self._map, start, stop)):
             return self._map[start:stop]
         path = self._path(base)
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return os.pread(fd, stop - start, start) if wait else _in_memory(fd, FileRange(path, start, stop))
+            data = os.pread(fd, stop - start, start) if wait else read_in_memory(fd, start, stop)
         finally:
             os.close(fd)
+        if data is None:
+            raise NotInMemory(FileRange(path, start, stop, ahead_bytes))
+        return data
+
+    def _is_in_memory(self, mapped: mmap.mmap, start: int, stop: int) -> bool:
+        """Whether bytes of the file that is mapped can be read through the map without waiting."""
+        if (self.next_offset - self.base_offset) * UNIT_BYTES - start <= HOT_BYTES:
+            return True
+        if not self._address:
+            self._address = address_of(mapped)
+        return PAGES.are_resident(self._address, start, stop)
 
     # --- files -------------------------------------------------------------------------------------------------------
 
@@ -241,42 +261,63 @@ class ConsumeQueue:
         if bases[0] % self.file_units:
             raise StoreCorrupt(f"{self._path(bases[0])} does not begin at a multiple of {self._file_bytes}")
         self._first = self.min_offset = bases[0]
-        self.next_offset = bases[-1] + self.file_units
+        self._ends_clean = False
         start = bases[-_RECOVERED_FILES:][0]
         if crashed and flushed_to is None:
-            self.next_offset = self._walk(start, self.next_offset)
-        elif crashed:
-            self.next_offset = start = self._find_end(bases, flushed_to)
+            self.next_offset = self._walk(start, bases[-1] + self.file_units)
+            self._find_max_physical()
         else:
-            self.next_offset = self._find_end(bases[-_RECOVERED_FILES:], None)
-        self.flushed_offset = start if crashed else self.next_offset
-        self._find_max_physical()
+            self._find_end(bases if crashed else bases[-_RECOVERED_FILES:], flushed_to if crashed else None)
+            start = self.next_offset
+        self.flushed_offset = start
 
     def _walk(self, start: int, stop: int) -> int:
-        for base in range(start, stop, self.file_units):
-            data = self._bytes(base, 0, self._file_bytes)
-            for at, (physical_offset, size_bytes, _) in enumerate(UNIT.iter_unpack(data)):
+        self.next_offset = stop
+        at = start
+        for data in self.data(start, stop - start):
+            for physical_offset, size_bytes, _ in UNIT.iter_unpack(data):
                 if physical_offset < 0 or size_bytes <= 0:
-                    return base + at
+                    return at
+                at += 1
         return stop
 
-    def _find_end(self, bases: Sequence[int], log_end: int | None) -> int:
-        """By bisection, first among the files: behind the last unit, of a record before `log_end` if that is given."""
-        base = bases[max(0, bisect_left(bases, True, key=lambda base: _is_end(self._bytes(base, 0, UNIT_BYTES), log_end)) - 1)]
+    def _find_end(self, bases: Sequence[int], log_end: int | None) -> None:
+        """Set `next_offset` behind the last unit, of a record before `log_end` if that is given: by bisection, among the files, in the file, in memory."""
+        base = bases[0]
+        if len(bases) > 1:
+            base = bases[max(0, bisect_left(bases, True, key=lambda base: _is_end(self._bytes(base, 0, UNIT_BYTES), 0, log_end)) - 1)]
         fd = os.open(self._path(base), os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return base + bisect_left(
-                range(self.file_units), True, key=lambda at: _is_end(os.pread(fd, UNIT_BYTES, at * UNIT_BYTES), log_end)
-            )
+            low, high = 0, -(-os.lseek(fd, 0, os.SEEK_HOLE) // UNIT_BYTES)
+            while high - low > _READ_UNITS:
+                middle = (low + high) // 2
+                if _is_end(os.pread(fd, UNIT_BYTES, middle * UNIT_BYTES), 0, log_end):
+                    high = middle
+                else:
+                    low = middle + 1
+            start = max(low - 1, 0)
+            data = os.pread(fd, min(high * UNIT_BYTES, self._file_bytes) - start * UNIT_BYTES, start * UNIT_BYTES)
+            count = bisect_left(range(len(data) // UNIT_BYTES), True, key=lambda at: _is_end(data, at, log_end))
+            self.next_offset = base + start + count
+            behind = data[count * UNIT_BYTES :].lstrip(b"\0")
+            self._ends_clean = not behind and base == bases[-1] and not _has_data(fd, start * UNIT_BYTES + len(data))
+            if base == self._first and count:
+                first, size_bytes, _ = UNIT.unpack(data[:UNIT_BYTES] if start == 0 else os.pread(fd, UNIT_BYTES, 0))
+                self._first_physical = -1 if size_bytes == FILLER_SIZE else first
         finally:
             os.close(fd)
+        if count:
+            self._take_last(QueueUnit(self.next_offset - 1, *UNIT.unpack_from(data, (count - 1) * UNIT_BYTES)))
+        else:
+            self._find_max_physical()
 
     def _find_max_physical(self) -> None:
         self.max_physical = 0
         if self.next_offset > self._first:
-            last = self.unit(self.next_offset - 1)
-            if last.size_bytes != FILLER_SIZE:
-                self.max_physical = last.physical_offset + last.size_bytes
+            self._take_last(self.unit(self.next_offset - 1))
+
+    def _take_last(self, unit: QueueUnit) -> None:
+        self.max_physical = 0 if unit.size_bytes == FILLER_SIZE else unit.physical_offset + unit.size_bytes
 
     def unflushed_files(self) -> list[Path]:
         """What to flush to bring every unit to the device: files, and the directory when files were made."""
@@ -293,6 +334,7 @@ class ConsumeQueue:
         if self._map is not None:
             self._map.close()
             self._map = None
+            self._address = 0
             self.view = _NOT_MAPPED
         self.room_end = 0
         self.touched = False
@@ -304,6 +346,8 @@ class ConsumeQueue:
         if self.directory.is_dir():
             shutil.rmtree(self.directory)
         self.min_offset = self.next_offset = self.flushed_offset = self.max_physical = self._first = 0
+        self._first_physical = -1
+        self._ends_clean = True
 
     def path_at(self, offset: int) -> Path:
         """The file in which the unit at `offset` is or would be."""
@@ -313,20 +357,17 @@ class ConsumeQueue:
         return self.directory / offset_name(base * UNIT_BYTES)
 
 
-def _is_end(data: bytes | bytearray, log_end: int | None) -> bool:
-    physical_offset, size_bytes, _ = UNIT.unpack(data)
+def _is_end(data: bytes | bytearray, number: int, log_end: int | None) -> bool:
+    physical_offset, size_bytes, _ = UNIT.unpack_from(data, number * UNIT_BYTES)
     return physical_offset < 0 or size_bytes <= 0 or (log_end is not None and physical_offset >= log_end)
 
 
-def _in_memory(fd: int, where: FileRange) -> bytes | bytearray:
-    """Read without waiting for the device; a file system that cannot say what is in memory is waited for. Raises NotInMemory, OSError."""
-    data = bytearray(where.stop - where.start)
+def _has_data(fd: int, start: int) -> bool:
+    """Whether a file has more than holes from byte `start` on. Raises OSError."""
     try:
-        if os.preadv(fd, [data], where.start, os.RWF_NOWAIT) == len(data):
-            return data
+        os.lseek(fd, start, os.SEEK_DATA)
     except OSError as error:
-        if error.errno == errno.EOPNOTSUPP:
-            return os.pread(fd, len(data), where.start)
-        if error.errno != errno.EAGAIN:
-            raise
-    raise NotInMemory(where)
+        if error.errno == errno.ENXIO:
+            return False
+        raise
+    return True

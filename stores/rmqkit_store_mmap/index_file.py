@@ -21,11 +21,15 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from struct import Struct
+from struct import Struct, pack_into
 
+from attrs import define
+
+from rmqkit.abc import NotInMemory
 from rmqkit.errors import StoreCorrupt
+from rmqkit_store_mmap.cold import Cold, read_in_memory
 from rmqkit_store_mmap.disk import Disk, create_file
 
 HEADER = Struct(">qqqqii")
@@ -34,10 +38,56 @@ ENTRY = Struct(">iqii")
 ENTRY_BYTES = 20
 _SLOT = Struct(">i")
 _SLOT_BYTES = 4
+_unpack_slot = _SLOT.unpack_from
 _MAX_I32 = 0x7FFFFFFF
 #: Disk under slots and entries is taken in pieces of this size, when they are first written.
 _PIECE_SHIFT = 16
 _PIECE_BYTES = 1 << _PIECE_SHIFT
+
+#: Entries are read a page at a time, for chains of keys that many messages have go from neighbour to neighbour.
+_PAGE_BYTES = 4096
+
+#: Hash of `topic#key`, physical offset and store time in ms of a record.
+NewEntry = tuple[int, int, int]
+
+
+@define(eq=False)
+class Chain(Cold):
+    """The entries of a slot, newest first, back to those before `begin_ms`. The first is number `newest`, or what the slot says if that is 0; all have
+    numbers below `stop`. Such entries do not change any more, so that a worker thread may follow them while others are added."""
+
+    path: Path
+    slot_at: int
+    newest: int
+    stop: int
+    entries_at: int
+    begin_time_ms: int
+    begin_ms: int
+
+    def entries(self, read: Callable[[int, int], bytes | bytearray]) -> Iterator[tuple[int, int, int]]:
+        """Hash, physical offset and time of each; `read` gives the bytes from one place in the file to another."""
+        number = self.newest or int.from_bytes(read(self.slot_at, self.slot_at + _SLOT_BYTES), "big", signed=True)
+        data: bytes | bytearray = b""
+        stop, start = self.stop, self.entries_at + self.stop * ENTRY_BYTES
+        while 0 < number < stop:
+            at = self.entries_at + number * ENTRY_BYTES
+            if at < start:
+                start = max(self.entries_at, at - at % _PAGE_BYTES)
+                data = read(start, at + ENTRY_BYTES)
+            code, physical_offset, seconds, previous = ENTRY.unpack_from(data, at - start)
+            time_ms = self.begin_time_ms + seconds * 1000
+            if seconds < 0 or time_ms + 999 < self.begin_ms:
+                return
+            yield code, physical_offset, time_ms
+            stop, number = number, previous
+
+    def advise(self, fd: int) -> None:
+        at = self.entries_at + self.newest * ENTRY_BYTES if self.newest else self.slot_at
+        os.posix_fadvise(fd, at, ENTRY_BYTES, os.POSIX_FADV_WILLNEED)
+
+    def read(self, fd: int) -> None:
+        for _ in self.entries(lambda start, stop: os.pread(fd, stop - start, start)):
+            pass
 
 
 class IndexFile:
@@ -80,51 +130,54 @@ class IndexFile:
         return self.next_entry >= self._entries
 
     @property
+    def room(self) -> int:
+        """How many entries it can still take."""
+        return self._entries - self.next_entry
+
+    @property
     def waiting(self) -> int:
         """Slots that are kept in memory because what they name is not on the device yet."""
         return len(self._fresh) + len(self._held)
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def put(self, key_hash: int, physical_offset: int, time_ms: int) -> None:
-        """Add one entry; the file must not be full. Raises OSError when the disk is; then nothing was added."""
-        number = self.next_entry
-        slot = key_hash % self._slots
-        slot_at = HEADER_BYTES + slot * _SLOT_BYTES
-        entry_at = self._entries_at + number * ENTRY_BYTES
-        allocated = self._allocated
-        if not (allocated[slot_at >> _PIECE_SHIFT] and allocated[entry_at >> _PIECE_SHIFT] and allocated[entry_at + 19 >> _PIECE_SHIFT]):
-            self._allocate(slot_at, _SLOT_BYTES)
-            self._allocate(entry_at, ENTRY_BYTES)
-        previous = self._fresh.get(slot) or self._held.get(slot)
-        if previous is None:
-            (previous,) = _SLOT.unpack_from(self._map, slot_at)
-        if previous <= 0 or previous >= number:
-            previous = 0
-            self.used_slots += 1
-        begin = self.begin_time_ms
-        seconds = min((time_ms - begin) // 1000, _MAX_I32) if 0 < begin < time_ms else 0
+    def put(self, entries: Sequence[NewEntry]) -> None:
+        """Add entries, no more than there is room for. Raises OSError when the disk is full; `next_entry` says then how many were added."""
+        first = number = self.next_entry
+        fresh, allocated, slots, view = self._fresh, self._allocated, self._slots, self._map
+        held = self._held.get
         if number == 1:
-            self.begin_time_ms = time_ms
-            self.begin_offset = physical_offset
-            seconds = 0
-        ENTRY.pack_into(self._map, entry_at, key_hash, physical_offset, seconds, previous)
-        self._fresh[slot] = number
-        self.next_entry = number + 1
-        self.end_time_ms = time_ms
-        self.end_offset = physical_offset
-
-    def _newest(self, slot: int) -> int:
-        number = self._fresh.get(slot) or self._held.get(slot)
-        if number is not None:
-            return number
-        at = HEADER_BYTES + slot * _SLOT_BYTES
-        # It may lie in a hole. On a tmpfs a hole takes disk when it is read through a map, and when there is none the process dies of it.
-        data = self._map[at : at + _SLOT_BYTES] if self._allocated[at >> _PIECE_SHIFT] else os.pread(self._fd, _SLOT_BYTES, at)
-        return int.from_bytes(data, "big", signed=True)
+            _, self.begin_offset, self.begin_time_ms = entries[0]
+        begin, last_ms, seconds = self.begin_time_ms, -1, 0
+        fields: list[int] = []
+        try:
+            self._allocate(self._entries_at + number * ENTRY_BYTES, len(entries) * ENTRY_BYTES)
+            for key_hash, physical_offset, time_ms in entries:
+                slot = key_hash % slots
+                previous = fresh.get(slot) or held(slot)
+                if previous is None:
+                    slot_at = HEADER_BYTES + slot * _SLOT_BYTES
+                    if not allocated[slot_at >> _PIECE_SHIFT]:
+                        self._allocate(slot_at, _SLOT_BYTES)
+                    (previous,) = _unpack_slot(view, slot_at)
+                if previous <= 0 or previous >= number:
+                    previous = 0
+                    self.used_slots += 1
+                if time_ms != last_ms:
+                    last_ms = time_ms
+                    seconds = min((time_ms - begin) // 1000, _MAX_I32) if 0 < begin < time_ms else 0
+                fields += (key_hash, physical_offset, seconds, previous)
+                fresh[slot] = number
+                number += 1
+        finally:
+            count = number - first
+            if count:
+                pack_into(">" + "iqii" * count, view, self._entries_at + first * ENTRY_BYTES, *fields)
+                self.next_entry = number
+                _, self.end_offset, self.end_time_ms = entries[count - 1]
 
     def _allocate(self, at: int, length: int) -> None:
-        for piece in (at >> _PIECE_SHIFT, at + length - 1 >> _PIECE_SHIFT):
+        for piece in range(at >> _PIECE_SHIFT, (at + length - 1 >> _PIECE_SHIFT) + 1):
             if not self._allocated[piece]:
                 start = piece << _PIECE_SHIFT
                 self._disk.allocate(self._fd, start, min(_PIECE_BYTES, self.size_bytes - start))
@@ -192,21 +245,25 @@ class IndexFile:
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets of the entries of a hash, newest first. Entry times are known to the second: all that may lie within are given."""
-        number = self._newest(key_hash % self._slots)
-        stop = self.next_entry
-        while 0 < number < stop:
-            code, physical_offset, seconds, previous = ENTRY.unpack_from(self._map, self._entries_at + number * ENTRY_BYTES)
-            if seconds < 0:
-                return
-            time_ms = self.begin_time_ms + seconds * 1000
-            if time_ms + 999 < begin_ms:
-                return
+    def find(self, key_hash: int, begin_ms: int, end_ms: int, wait: bool = True) -> Iterator[int]:
+        """Physical offsets of the entries of a hash, newest first. Entry times are known to the second: all that may lie within are given.
+
+        Reads through the descriptor: a slot may lie in a hole, and on a tmpfs a hole takes disk when it is read through a map; when there is none the
+        process dies of it. Raises NotInMemory unless `wait`.
+        """
+        slot = key_hash % self._slots
+        newest = self._fresh.get(slot) or self._held.get(slot) or 0
+        chain = Chain(self.path, HEADER_BYTES + slot * _SLOT_BYTES, newest, self.next_entry, self._entries_at, self.begin_time_ms, begin_ms)
+
+        def read(start: int, stop: int) -> bytes | bytearray:
+            data = os.pread(self._fd, stop - start, start) if wait else read_in_memory(self._fd, start, stop)
+            if data is None:
+                raise NotInMemory(chain)
+            return data
+
+        for code, physical_offset, time_ms in chain.entries(read):
             if code == key_hash and time_ms <= end_ms:
                 yield physical_offset
-            stop = number
-            number = previous
 
     def close(self) -> None:
         """Let go of the file. Slots that were not applied are gone, as after a crash."""

@@ -7,10 +7,13 @@ from rmqkit.protocol.tags import absolute_hash, extend_hash
 _UNIQUE_KEY_LENGTH = 32
 _HEAD_LENGTH = 28
 _MAX_HEADS = 4096
-_PAIRS = {f"{number:02X}": extend_hash(0, f"{number:02X}") for number in range(256)}
-_POWER_32 = pow(31, _UNIQUE_KEY_LENGTH, 1 << 32)
+_HALF = 0x80000000
+_MASK = 0xFFFFFFFF
+#: Hash of the last two digits, and what the two before add.
+_FOURTH = {f"{number:02X}": extend_hash(0, f"{number:02X}") for number in range(256)}
+_THIRD = {pair: code * 31**2 & _MASK for pair, code in _FOURTH.items()}
+_POWER_28 = pow(31, _HEAD_LENGTH, 1 << 32)
 _POWER_4 = 31**4
-_POWER_2 = 31**2
 
 
 class KeyHasher:
@@ -20,26 +23,34 @@ class KeyHasher:
     """
 
     def __init__(self) -> None:
-        self._heads: dict[str, int] = {}
+        self._heads: dict[int, dict[str, int]] = {}
         self._clients: dict[str, int] = {}
+        self._kept = 0
 
     def unique(self, key_code: int, key: str) -> int:
-        head = self._heads.get(key[:_HEAD_LENGTH])
-        if head is None:
-            head = self._head(key[:_HEAD_LENGTH])
-        third, fourth = _PAIRS.get(key[28:30]), _PAIRS.get(key[30:])
-        if third is None or fourth is None or len(key) != _UNIQUE_KEY_LENGTH:
-            return absolute_hash(extend_hash(key_code, key))
-        return absolute_hash(key_code * _POWER_32 + head * _POWER_4 + third * _POWER_2 + fourth & 0xFFFFFFFF)
+        """`key_code` is the hash of `topic#`."""
+        heads = self._heads.get(key_code)
+        if heads is None:
+            heads = self._heads[key_code] = {}
+        try:
+            code = heads[key[:_HEAD_LENGTH]] + _THIRD[key[28:30]] + _FOURTH[key[30:]] & _MASK
+        except KeyError:
+            if len(key) != _UNIQUE_KEY_LENGTH or key[28:30] not in _THIRD or key[30:] not in _FOURTH:
+                return absolute_hash(extend_hash(key_code, key))
+            code = self._head(key_code, key[:_HEAD_LENGTH]) + _THIRD[key[28:30]] + _FOURTH[key[30:]] & _MASK
+        return code if code < _HALF else _MASK + 1 - code & ~_HALF
 
-    def _head(self, text: str) -> int:
+    def _head(self, key_code: int, text: str) -> int:
+        """What `topic#` and the beginning of a key add to the hash of the whole."""
+        if self._kept >= _MAX_HEADS:
+            self._heads.clear()
+            self._clients.clear()
+            self._kept = 0
         client = text[:20]
         code = self._clients.get(client)
         if code is None:
-            if len(self._clients) >= _MAX_HEADS:
-                self._clients.clear()
             code = self._clients[client] = extend_hash(0, client)
-        if len(self._heads) >= _MAX_HEADS:
-            self._heads.clear()
-        code = self._heads[text] = extend_hash(code, text[20:])
+        self._kept += 1
+        code = (key_code * _POWER_28 + extend_hash(code, text[20:])) * _POWER_4 & _MASK
+        self._heads.setdefault(key_code, {})[text] = code
         return code

@@ -14,7 +14,8 @@ _READ_UNITS = 1024
 
 
 class QueueReader:
-    """One consume queue. Queue offsets count units; `end_offset` is exclusive and was looked up when this was made."""
+    """One consume queue. Queue offsets count units; `end_offset` is exclusive and was looked up when this was made. The last units may be there before
+    their records: see StoreReader.readable_end."""
 
     def __init__(self, topic: str, queue_id: int, row: FileRow, file_bytes: int) -> None:
         """`file_bytes` is the length of the files of all queues. Raises OSError."""

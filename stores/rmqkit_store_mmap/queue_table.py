@@ -11,7 +11,7 @@ import trio
 
 from rmqkit.errors import MessageIllegal
 from rmqkit.model.names import topic_fault
-from rmqkit_store_mmap.checkpoint import QueueMark
+from rmqkit_store_mmap.checkpoint import Mark, QueueMark
 from rmqkit_store_mmap.commit_log import FileMissing
 from rmqkit_store_mmap.consume_queue import ConsumeQueue, MappedFiles
 from rmqkit_store_mmap.disk import Disk, delete_file
@@ -50,15 +50,23 @@ class QueueTable:
         self.lost = not self.directory.is_dir()
         if self.lost:
             return
-        for topic in sorted(self.directory.iterdir()):
-            for path in sorted(topic.iterdir()) if topic.is_dir() else []:
-                if path.is_dir() and path.name.isascii() and path.name.isdigit():
-                    queue = self._new(topic.name, int(path.name))
+        for topic in _directories(self.directory):
+            for name in _directories(self.directory / topic):
+                if name.isascii() and name.isdigit():
+                    queue = self._new(topic, int(name))
                     try:
                         queue.load(crashed, flushed_to)
                     except FileMissing:
                         self.broken.append(queue)
                         self.lost = True
+
+    def known(self, mark: Mark | None) -> Mark | None:
+        """The checkpoint's mark, as far as it holds for what was loaded."""
+        return mark
+
+    def make_directory(self) -> None:
+        """Raises OSError."""
+        self.directory.mkdir(exist_ok=True)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self.by_key.get((topic, queue_id))
@@ -123,6 +131,10 @@ class QueueTable:
         used = [queue.files() for queue in self.by_key.values() if queue.next_offset > 0]
         return QueueMark(log_offset, len(used), sum(files.next_offset for files in used), sum(files.first for files in used))
 
+    async def before_trim(self, log_start: int) -> None:
+        """The log is about to be trimmed up to `log_start` or less. Raises nothing."""
+        await trio.lowlevel.checkpoint()
+
     async def trim(self, log_start: int) -> tuple[int, int]:
         """Correct the minimum offsets after the log's front is gone, and delete the files nobody needs then; returns files and bytes. Raises OSError."""
         files = taken = 0
@@ -166,6 +178,12 @@ class QueueTable:
     def unmap(self) -> None:
         for queue in self.by_key.values():
             queue.unmap()
+
+
+def _directories(path: Path) -> list[str]:
+    """Names of the directories in a directory."""
+    with os.scandir(path) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir())
 
 
 def _first_kept_of(queues: Sequence[QueueFiles], log_start: int) -> list[int | None]:

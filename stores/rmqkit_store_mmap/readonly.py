@@ -30,6 +30,7 @@ from rmqkit_store_mmap.units import FILLER_SIZE
 #: How often, and how long apart, a record that looks torn is looked at again: a broker may be writing it.
 LOOKS = 3
 LOOK_AGAIN_S = 0.02
+_LOOK_BACK_UNITS = 256
 
 
 class StoreReader:
@@ -79,8 +80,22 @@ class StoreReader:
             raise StoreError(f"{self.root} has no queue {queue_id} of the topic {topic!r}")
         return QueueReader(topic, queue_id, file_row(directory), self.queue_file_bytes)
 
+    def readable_end(self, queue: QueueReader) -> int:
+        """The queue offset behind the last unit whose record is in the log now: a running broker writes units first, and one with a commit buffer some
+        time before. Whoever reads on from where he stopped stops here. Raises OSError."""
+        end = queue.end_offset
+        while end > queue.first_offset:
+            start = max(queue.first_offset, end - _LOOK_BACK_UNITS)
+            for unit in reversed(list(queue.units(start, end))):
+                taken = unit.size_bytes == FILLER_SIZE or unit.physical_offset < self.log.min_offset
+                if taken or self.log.record(unit.physical_offset, unit.size_bytes) is not None:
+                    return unit.queue_offset + 1
+            end = start
+        return end
+
     def records(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[QueueUnit, memoryview]]:
-        """Units of the queue offsets [start, stop) and their records; those that retention has taken, or that are not written yet, are left out.
+        """Units of the queue offsets [start, stop) and their records; those that retention has taken, or that are not written yet (`readable_end`),
+        are left out.
 
         Slices of the mapped log: no copy, valid for as long as they are kept. Raises StoreError when there is no such queue; OSError.
         """

@@ -8,7 +8,8 @@ carries a mark (`checkpoint.Mark`), renewed every few seconds, of what surely is
 - Queues. Units lie in order of their records and every unit before the mark is on the device; so bisection finds where each queue stood, whatever the
   machine had or had not written of what came later. The rest becomes zeros and is made again from the log. The mark also holds how many queues
   there were and the sum of their ends: if that is not what is found, queues or files of them were lost, and all are made again from the whole log.
-- Index. The newest file goes back to what it was at the mark (`index_file`), later ones are deleted, and the log is indexed from there.
+- Index. The newest file goes back to what it was at the mark (`index_file`), later ones are deleted, and the log is indexed from there. When the files
+  are not as many as they were, the log is looked at between them (`index_gaps`): from the first one that is lost on, all are made again.
 
 The mark is believed if its CRC is right (Java's writes break it) and the last record the queues know is good. Otherwise Java's rules hold: behind the
 last record the queues know after a clean stop; after a crash in the last segment that the checkpoint's times say was safe, or where the index needs it.
@@ -33,6 +34,7 @@ from rmqkit_store_mmap.checkpoint import Checkpoint, Mark, QueueMark
 from rmqkit_store_mmap.commit_log import CommitLog
 from rmqkit_store_mmap.consume_queue import ConsumeQueue
 from rmqkit_store_mmap.disk import Disk
+from rmqkit_store_mmap.index_gaps import GLANCE_BYTES, first_gap
 from rmqkit_store_mmap.key_index import KeyIndex
 from rmqkit_store_mmap.queue_table import QueueTable
 from rmqkit_store_mmap.redispatch import Redispatch
@@ -75,6 +77,7 @@ class Recovery:
             queue.destroy()
         if mark is not None and (log.min_offset > mark.log_flushed or not self._last_known_is_good(mark)):
             mark = None
+        self._look_for_lost_index_files()
         start = self._begin_as_java(crashed) if mark is None else self._begin_at_mark(mark)
         self._forget_index_mark()
         end = self._scan(start)
@@ -86,6 +89,27 @@ class Recovery:
         self._mark_queues(mark)
         if self._index is not None:
             self._index.drain(len(self._index.backlog))
+
+    def _look_for_lost_index_files(self) -> None:
+        """Without a mark one cannot tell a lost file from what Java leaves out of the index after a crash, and goes on, as Java does."""
+        index, mark = self._index, self._checkpoint.mark
+        if index is None:
+            return
+        known = mark is not None and mark.index is not None
+        if known and not index.incomplete:
+            return
+        gap = first_gap(self._log, index.files, None if known else GLANCE_BYTES)
+        if gap is not None and known:
+            _log.warning("an index file before %s is lost; it and those behind it are made again from the log", gap.behind.path)
+            index.forget_from(gap.behind)
+        elif gap is not None:
+            _log.warning(
+                "messages from log offset %d on, before those of the index file %s, cannot be found by their keys; with the directory %s deleted a start "
+                "makes the index again from the whole log",
+                gap.start,
+                gap.behind.path,
+                index.directory,
+            )
 
     def _forget_index_mark(self) -> None:
         """Before an index is made again that the mark tells of: a file of it may get the name of the one that is lost, and if this
@@ -109,7 +133,7 @@ class Recovery:
     # --- where to begin ----------------------------------------------------------------------------------------------
 
     def _begin_at_mark(self, mark: Mark) -> int:
-        log, queues, index = self._log, self._queues, self._index
+        log, queues = self._log, self._queues
         self._proven = mark.log_flushed
         self._redispatch.rebuild = queues.lost or not self._all_queues_are_there(mark.queues)
         if self._redispatch.rebuild:
@@ -119,13 +143,11 @@ class Recovery:
                     queue.destroy()
                 self._drop_unproven(queue)
         self._redispatch.queues_from = log.min_offset if self._redispatch.rebuild else mark.queues.offset
-        self._redispatch.index_from = (
-            self._redispatch.queues_from if index is None or index.next_offset is None else max(index.next_offset, log.min_offset)
-        )
+        self._redispatch.index_from = self._index_from(self._redispatch.rebuild)
         return min(self._proven, self._redispatch.queues_from, self._redispatch.index_from)
 
     def _begin_as_java(self, crashed: bool) -> int:
-        log, queues, index = self._log, self._queues, self._index
+        log, queues = self._log, self._queues
         known = -1 if queues.lost else queues.max_physical
         if crashed:
             start = self._safe_segment().base
@@ -133,13 +155,20 @@ class Recovery:
         else:
             start = self._start_after_stop(known)
             self._redispatch.queues_from = known if queues.lost else max(known, self._checkpoint.confirmed_offset)
-        self._redispatch.index_from = self._redispatch.queues_from
-        if index is not None and index.next_offset is not None:
-            self._redispatch.index_from = max(index.next_offset, log.min_offset)
+        self._redispatch.index_from = self._index_from(queues.lost)
         segment = log.segment_at(self._redispatch.index_from)
         if queues.lost:
             start = log.min_offset
         return start if segment is None or self._redispatch.index_from >= start else segment.base
+
+    def _index_from(self, queues_lost: bool) -> int:
+        """The log offset from which on records lack their keys. An index that lost nothing has the keys of all that was dispatched: up to where the
+        queues stood or, when that is not known, up to its own last record."""
+        index = self._index
+        if index is None or (index.next_offset is None and not queues_lost):
+            return self._redispatch.queues_from
+        after = index.last[1] + 1 if index.files else 0
+        return max(after if index.next_offset is None else index.next_offset, self._log.min_offset)
 
     def _all_queues_are_there(self, mark: QueueMark) -> bool:
         """Whether the queues, as they were at the mark, are those of the mark. The first files may have been trimmed since."""
@@ -240,7 +269,7 @@ class Recovery:
         for queue in self._queues.by_key.values():
             cut = queue.max_physical > end
             queue.truncate_physical(end)
-            if (crashed or self._redispatch.rebuild) and queue.truncate(queue.next_offset):
+            if (crashed or self._redispatch.rebuild) and queue.clear_behind():
                 cut = True
             if cut:
                 paths[queue.path_at(queue.next_offset)] = None

@@ -7,17 +7,14 @@ device, and that would be the loop, with every sender behind it. `mincore` says 
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import mmap
-import os
 from collections.abc import Sequence
 
 import trio
 
-from rmqkit.abc import FileRange
+from rmqkit.abc import NotInMemory
+from rmqkit_store_mmap.cold import FileRange, bring_in
 from rmqkit_store_mmap.commit_log import CommitLog
-from rmqkit_store_mmap.consume_queue import NotInMemory
+from rmqkit_store_mmap.mincore import PAGES
 from rmqkit_store_mmap.segment import Segment
 
 #: Records that this process wrote and that lie no further behind the end of the log are taken to be in memory without asking.
@@ -32,19 +29,6 @@ _MAX_BLOCKS = 4096
 _AHEAD_BYTES = 2 * 1024 * 1024
 #: Threads that may wait for the device on behalf of readers.
 _READERS = 4
-_CHUNK_BYTES = 256 * 1024
-_PAGE_BYTES = mmap.PAGESIZE
-
-
-def _find_mincore() -> ctypes._NamedFuncPointer | None:
-    """The system call, None where there is none. It holds the GIL: it takes some microseconds, and giving the GIL away may cost milliseconds."""
-    try:
-        function = ctypes.PyDLL(None).mincore
-    except (OSError, AttributeError):
-        return None
-    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-    function.restype = ctypes.c_int
-    return function
 
 
 class Residency:
@@ -52,9 +36,6 @@ class Residency:
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
-        self._mincore = _find_mincore()
-        self._pages = bytearray()
-        self._pages_at = 0
         self._trusted: dict[int, float] = {}
         self._readers = trio.CapacityLimiter(_READERS)
 
@@ -65,23 +46,30 @@ class Residency:
 
     def is_resident(self, segment: Segment, start: int, stop: int) -> bool:
         """Whether all pages of [start, stop) (physical offsets of one segment) are in memory. True when the system does not say."""
-        if self._mincore is None:
-            return True
-        first = (start - segment.base) & -_PAGE_BYTES
-        count = (stop - segment.base - first + _PAGE_BYTES - 1) // _PAGE_BYTES
-        if count > len(self._pages):  # never resized, so that its address stays
-            self._pages = bytearray(max(count, 1024))
-            self._pages_at = ctypes.addressof((ctypes.c_char * len(self._pages)).from_buffer(self._pages))
-        return self._mincore(segment.address + first, count * _PAGE_BYTES, self._pages_at) != 0 or self._pages.find(0, 0, count) < 0
+        return PAGES.are_resident(segment.address, start - segment.base, stop - segment.base)
 
     def look_ahead(self, offset: int, size: int) -> int:
         """Up to which offset the log is in memory from a record on that is about to be touched. Raises NotInMemory, naming some of what follows too."""
         segment = self._log.segment_at(offset)
         if segment is None or offset >= self.hot_from:
             return offset + size
-        stop = min(max(offset + size, offset + SPAN_BYTES), segment.stop, self._log.position)
+        stop = min(max(offset + size, offset + SPAN_BYTES), segment.stop, self._log.written)
         if not self.is_resident(segment, offset, stop):
-            raise NotInMemory(FileRange(segment.path, offset - segment.base, stop - segment.base))
+            raise NotInMemory(FileRange(segment.path, offset - segment.base, stop - segment.base, _AHEAD_BYTES))
+        return stop
+
+    def require(self, offset: int, size: int, likely_bytes: int = 0) -> int:
+        """Up to which offset the log is in memory from `offset` on: at least `size` bytes, or as many as the segment has. Raises NotInMemory; if more than
+        that will be asked for next, it names `likely_bytes` from `offset` on."""
+        if offset >= self.hot_from:
+            return self._log.position
+        segment = self._log.segment_at(offset)
+        if segment is None:
+            return offset
+        end = min(segment.stop, self._log.written)
+        stop = min(offset + size, end)
+        if not self.is_resident(segment, offset, stop):
+            raise NotInMemory(FileRange(segment.path, offset - segment.base, max(stop, min(offset + likely_bytes, end)) - segment.base))
         return stop
 
     def cold(self, found: Sequence[tuple[int, int]]) -> list[FileRange]:
@@ -109,7 +97,7 @@ class Residency:
         at = start - (start - segment.base) % BLOCK_BYTES
         while at < stop:
             if trusted.get(at, now) <= now:
-                if not self.is_resident(segment, at, min(at + BLOCK_BYTES, segment.stop, self._log.position)):
+                if not self.is_resident(segment, at, min(at + BLOCK_BYTES, segment.stop, self._log.written)):
                     return False
                 if len(trusted) >= _MAX_BLOCKS:
                     trusted.clear()
@@ -119,22 +107,8 @@ class Residency:
 
     def _look(self, segment: Segment | None, start: int, stop: int, ranges: list[FileRange]) -> None:
         if segment is not None and not self.is_resident(segment, start, stop):
-            ranges.append(FileRange(segment.path, start - segment.base, stop - segment.base))
+            ranges.append(FileRange(segment.path, start - segment.base, stop - segment.base, _AHEAD_BYTES))
 
-    async def fetch(self, ranges: Sequence[FileRange]) -> None:
-        """Read ranges in worker threads of their own limit. Cancelled: the thread finishes by itself."""
-        await trio.to_thread.run_sync(_fetch, ranges, limiter=self._readers, abandon_on_cancel=True)
-
-
-def _fetch(ranges: Sequence[FileRange]) -> None:
-    """Errors are left to who touches the data: a file that is gone, a device that fails."""
-    buffer = bytearray(_CHUNK_BYTES)
-    for path, start, stop in ranges:
-        with contextlib.suppress(OSError):
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.posix_fadvise(fd, start, stop - start + _AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
-                for at in range(start, stop, _CHUNK_BYTES):
-                    os.preadv(fd, [memoryview(buffer)[: min(_CHUNK_BYTES, stop - at)]], at)
-            finally:
-                os.close(fd)
+    async def fetch(self, pieces: Sequence[object]) -> None:
+        """Bring in pieces in worker threads of their own limit. Cancelled: the thread finishes by itself."""
+        await trio.to_thread.run_sync(bring_in, pieces, limiter=self._readers, abandon_on_cancel=True)

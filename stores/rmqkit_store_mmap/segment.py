@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 from pathlib import Path
 
 from rmqkit_store_mmap.disk import Disk, create_file
-
-
-class _PyBuffer(ctypes.Structure):
-    """Py_buffer of CPython's C interface; of all its fields only the address is of use here."""
-
-    _fields_ = (("buf", ctypes.c_void_p), ("object", ctypes.py_object), ("rest", ctypes.c_char * 128))
-
-
-def address_of(view: memoryview) -> int:
-    """Where a map lies in memory."""
-    buffer = _PyBuffer()
-    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), ctypes.byref(buffer), 0)
-    try:
-        return int(buffer.buf or 0)
-    finally:
-        ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
+from rmqkit_store_mmap.mincore import address_of
 
 
 def offset_name(offset: int) -> str:

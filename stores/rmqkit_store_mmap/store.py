@@ -25,6 +25,7 @@ from rmqkit.abc import (
     Level,
     LogPart,
     MessageStore,
+    NotInMemory,
     QueueUnit,
     ReadLimits,
     ReadResult,
@@ -34,23 +35,27 @@ from rmqkit.abc import (
     Trimmed,
     UnitFilter,
 )
-from rmqkit.config import Config, store_host
+from rmqkit.config import CONSUME_QUEUE, INDEX, Config, store_host
+from rmqkit.dispatch import KeyLookup, QueueLookup
 from rmqkit.errors import ConfigError, MessageIllegal, StoreError, StoreNotWritable
 from rmqkit.limits import MAX_PROPERTIES_BYTES
 from rmqkit.model.delay import parse_levels
 from rmqkit.model.message import PutMessage
 from rmqkit.model.properties import KEYS, UNIQ_KEY
 from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from rmqkit.protocol.record import BLANK, BLANK_BYTES, CRC_MASK, MAGIC_BLANK, peek_store_timestamp
+from rmqkit.protocol.record import BLANK, BLANK_BYTES, CRC_MASK, MAGIC_BLANK
 from rmqkit.protocol.record import pack as pack_record
 from rmqkit.protocol.tags import extend_hash
 from rmqkit_store_mmap import background, reader
 from rmqkit_store_mmap.checkpoint import Checkpoint, Mark
+from rmqkit_store_mmap.commit_buffer import BufferedLog
 from rmqkit_store_mmap.commit_log import Chunk, CommitLog
 from rmqkit_store_mmap.consume_queue import ConsumeQueue
 from rmqkit_store_mmap.disk import Disk
 from rmqkit_store_mmap.guard import AbortMark, DirectoryLock
-from rmqkit_store_mmap.key_index import MAX_BACKLOG, KeyIndex
+from rmqkit_store_mmap.key_index import EVERYTHING, MAX_BACKLOG, KeyIndex
+from rmqkit_store_mmap.queue_lookup import LookedUpQueue, ReadableQueue
+from rmqkit_store_mmap.queue_numbers import table_to_load, table_to_use
 from rmqkit_store_mmap.queue_table import QueueTable
 from rmqkit_store_mmap.recovery import Recovery
 from rmqkit_store_mmap.residency import Residency
@@ -89,8 +94,12 @@ class MmapStore(MessageStore):
         self._long_way = BORN_HOST_V6 | STORE_HOST_V6 | TRANSACTION_PREPARED
         self._lock = DirectoryLock(self._root)
         self._abort = AbortMark(self._root)
-        self._log = CommitLog(config.commit_log_path, config.mapped_file_size_commit_log, self.disk)
-        self._queues = QueueTable(self._root / "consumequeue", config.mapped_file_size_consume_queue, self.disk)
+        self.written_by_append = policy.commit_buffer_bytes == 0
+        self._log = self._new_log(config)
+        self._queue_file_bytes = config.mapped_file_size_consume_queue
+        self._queues = QueueTable(self._root / "consumequeue", self._queue_file_bytes, self.disk)
+        self._queue_lookup: QueueLookup | None = None
+        self._key_lookup: KeyLookup | None = None
         self._index = KeyIndex(self._root / "index", config.max_hash_slot_num, config.max_index_num, self.disk, config.message_index_enable)
         self._index_enabled = config.message_index_enable
         self._note = self._index.backlog.append if self._index_enabled else None
@@ -103,6 +112,30 @@ class MmapStore(MessageStore):
         self._stopped = trio.Event()
         self._stopped.set()
 
+    def _new_log(self, config: Config) -> CommitLog:
+        directory, segment_bytes = config.commit_log_path, config.mapped_file_size_commit_log
+        if self.written_by_append:
+            return CommitLog(directory, segment_bytes, self.disk)
+        return BufferedLog(directory, segment_bytes, self.disk, self._policy.commit_buffer_bytes, self._written)
+
+    # --- what is left out --------------------------------------------------------------------------------------------
+
+    def read_queues_from(self, lookup: QueueLookup) -> None:
+        self._queue_lookup = lookup
+
+    def look_keys_up_in(self, lookup: KeyLookup) -> None:
+        self._key_lookup = lookup
+        self._index.leave_out()
+        self._index_enabled = False
+        self._note = None
+
+    def dispatch_behind(self) -> Mapping[str, int]:
+        behind = {} if self._queue_lookup is not None else {CONSUME_QUEUE: 0}
+        if self._index_enabled:
+            backlog = self._index.backlog
+            behind[INDEX] = self._log.position - backlog[0][3] if backlog else 0
+        return behind
+
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
@@ -113,22 +146,29 @@ class MmapStore(MessageStore):
 
     def _open_sync(self) -> None:
         self._lock.take()
-        self._trimmer = Trimmer(self._log, self._queues, self._index)
+        self._index.written_to = EVERYTHING
         self._refusal = None
         try:
             crashed = self._abort.present()
             self._checkpoint = Checkpoint.load(self._root / "checkpoint")
             mark = self._checkpoint.mark
             self._log.load()
+            left_out = self._queue_lookup is not None
+            self._queues = table_to_load(self._queues.directory, self._queue_file_bytes, self.disk, self._log, left_out)
             self._queues.load(crashed, mark.queues.offset if mark else None)
+            mark = self._checkpoint.mark = self._queues.known(mark)
             self._index.load(crashed, self._checkpoint.index_time_ms, mark.index if mark else None)
             self._abort.set(self.disk)
             index = self._index if self._index_enabled else None
             Recovery(self._log, self._queues, index, self._checkpoint, self._levels_ms, self.disk).run(crashed)
-            self._queues.directory.mkdir(exist_ok=True)
+            self._queues = table_to_use(self._queues, self._queue_file_bytes, self.disk, self._log, left_out)
+            self._queues.make_directory()
+            self._trimmer = Trimmer(self._log, self._queues, self._index)
             if self._index_enabled:
                 self._index.directory.mkdir(exist_ok=True)
             self.write_checkpoint()
+            if not self.written_by_append:
+                self._index.written_to = self._log.written
         except BaseException:
             self._let_go()
             raise
@@ -150,6 +190,7 @@ class MmapStore(MessageStore):
         with trio.CancelScope(shield=True):
             await self._stopped.wait()
             try:
+                await self._log.commit()
                 self._index.drain(len(self._index.backlog))
                 await self._log.flush()
                 await self._queues.flush(everything=True)
@@ -192,8 +233,8 @@ class MmapStore(MessageStore):
     # --- appending ---------------------------------------------------------------------------------------------------
 
     def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
-        if not self._open or self._log.fault is not None or self._refusal is not None:
-            raise StoreNotWritable(_CLOSED if not self._open else self._log.fault or self._refusal)
+        if not self._open or self._log.refusal is not None or self._refusal is not None:
+            raise self._refused()
         backlog = self._index.backlog
         noted = len(backlog)
         if noted >= MAX_BACKLOG:
@@ -215,6 +256,12 @@ class MmapStore(MessageStore):
         if not noted and backlog:
             self._index.wanted.set()
         return results
+
+    def _refused(self) -> StoreNotWritable:
+        if not self._open:
+            return StoreNotWritable(_CLOSED)
+        kind, text = self._log.refusal or (StoreNotWritable, self._refusal)
+        return kind(text)
 
     def _pack(self, messages: Sequence[PutMessage], now: int, results: list[Appended], made: list[ConsumeQueue]) -> tuple[list[Chunk], int]:
         """The hot path: records into chunks for one write each, units into the queues, keys into the index backlog, places into `results`.
@@ -313,81 +360,93 @@ class MmapStore(MessageStore):
     # --- durability --------------------------------------------------------------------------------------------------
 
     def is_settled(self, offset: int, level: Level) -> bool:
-        return offset <= (self._log.position if level is Level.WRITTEN else self._log.flushed)
+        return offset <= (self._log.written if level is Level.WRITTEN else self._log.flushed)
 
     async def settled(self, offset: int, level: Level) -> None:
-        if self.is_settled(offset, level):
-            return
         if level is Level.WRITTEN:
-            raise StoreError(f"offset {offset} is behind the end of the log, {self._log.position}")
-        await self._log.wait_flushed(offset)
+            await self._log.wait_written(offset)
+        else:
+            await self._log.wait_flushed(offset)
+
+    def _written(self, offset: int) -> None:
+        """A commit has brought the log to `offset`: from here on it can be read."""
+        self._index.written_to = offset
+        if self._index.backlog:
+            self._index.wanted.set()
+        if self.on_written is not None and self._open:
+            self.on_written(offset)
 
     # --- reading -----------------------------------------------------------------------------------------------------
+
+    def _readable(self, topic: str, queue_id: int) -> ReadableQueue | None:
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or self._queue_lookup is None:
+            return queue
+        return LookedUpQueue(self._queue_lookup, topic, queue_id)
 
     def read(
         self, topic: str, queue_id: int, offset: int, limits: ReadLimits, unit_filter: UnitFilter | None, record_filter: RecordFilter | None
     ) -> ReadResult:
-        queue = self._queues.get(topic, queue_id)
+        queue = self._readable(topic, queue_id)
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
         return reader.read(self._log, self._residency, queue, offset, limits, unit_filter, record_filter)
 
-    async def warm(self, result: ReadResult) -> None:
-        await self._residency.fetch(result.cold)
+    async def warm(self, missed: NotInMemory) -> None:
+        await self._residency.fetch(missed.cold)
 
-    def read_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueUnit]:
-        queue = self._queues.get(topic, queue_id)
-        if queue is None or not queue.min_offset <= offset < queue.next_offset:
+    def read_units(self, topic: str, queue_id: int, offset: int, count: int, wait: bool = True) -> list[QueueUnit]:
+        queue = self._readable(topic, queue_id)
+        high = 0 if queue is None else reader.end_offset(self._log, queue)
+        if queue is None or not queue.min_offset <= offset < high:
             return []
-        units = (unit for data in queue.data(offset, count) for unit in UNIT.iter_unpack(data))
+        units = (unit for data in queue.data(offset, min(count, high - offset), wait) for unit in UNIT.iter_unpack(data))
         return [QueueUnit(at, *unit) for at, unit in enumerate(units, offset)]
 
-    def read_record(self, physical_offset: int) -> Buffer | None:
-        return reader.read_record(self._log, physical_offset)
+    def read_record(self, physical_offset: int, wait: bool = True) -> Buffer | None:
+        return reader.read_record(self._log, self._residency, physical_offset, wait)
 
-    def query_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, max_results: int) -> KeyMatches:
-        index = self._index
-        index.drain(len(index.backlog))
-        found: dict[int, None] = {}
-        if max_results > 0:
-            for offset in index.find(extend_hash(0, f"{topic}#"), key, begin_ms, end_ms):
-                record = None if offset in found else reader.read_record(self._log, offset)
-                if record is not None and begin_ms <= peek_store_timestamp(record) <= end_ms:
-                    found[offset] = None
-                    if len(found) == max_results:
-                        break
-        return KeyMatches(sorted(found, reverse=True), *index.last)
+    def query_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, max_results: int, wait: bool = True) -> KeyMatches:
+        if self._key_lookup is not None:
+            return self._key_lookup.query_by_key(topic, key, begin_ms, end_ms, max_results)
+        code = extend_hash(0, f"{topic}#")
+        return reader.query_by_key(self._log, self._residency, self._index, (code, key), begin_ms, end_ms, max_results, wait)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        queue = self._queues.get(topic, queue_id)
+        queue = self._readable(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        queue = self._queues.get(topic, queue_id)
-        return 0 if queue is None else queue.next_offset
+        queue = self._readable(topic, queue_id)
+        return 0 if queue is None else reader.end_offset(self._log, queue)
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary) -> int:
-        queue = self._queues.get(topic, queue_id)
-        return 0 if queue is None else reader.offset_by_time(self._log, queue, timestamp_ms, boundary)
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary, wait: bool = True) -> int:
+        queue = self._readable(topic, queue_id)
+        return 0 if queue is None else reader.offset_by_time(self._log, self._residency, queue, timestamp_ms, boundary, wait)
 
-    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        queue = self._queues.get(topic, queue_id)
-        return -1 if queue is None else reader.store_time(self._log, queue, offset)
+    def store_time(self, topic: str, queue_id: int, offset: int, wait: bool = True) -> int:
+        queue = self._readable(topic, queue_id)
+        return -1 if queue is None else reader.store_time(self._log, self._residency, queue, offset, wait)
 
     def queues(self) -> Mapping[str, Sequence[int]]:
         return self._queues.topics()
 
     def delete_topic(self, topic: str) -> None:
+        if self._queue_lookup is not None:
+            for queue_id in self._queues.topics().get(topic, ()):
+                self._queue_lookup.delete_queue(topic, queue_id)
         self._queues.forget_topic(topic)
 
     def delete_queue(self, topic: str, queue_id: int) -> None:
+        if self._queue_lookup is not None:
+            self._queue_lookup.delete_queue(topic, queue_id)
         self._queues.forget(topic, queue_id)
 
     # --- clean-up ----------------------------------------------------------------------------------------------------
 
     @property
     def disk_paths(self) -> Sequence[Path]:
-        return self._log.directory, self._queues.directory
+        return self._log.directory, self._root if self._queue_lookup is not None else self._queues.directory
 
     def refuse_writes(self, reason: str | None) -> None:
         self._refusal = reason
@@ -400,8 +459,12 @@ class MmapStore(MessageStore):
 
     # --- the log -----------------------------------------------------------------------------------------------------
 
-    def read_log(self, offset: int, max_bytes: int) -> Buffer:
-        return reader.read_log(self._log, offset, max_bytes)
+    def read_log(self, offset: int, max_bytes: int, wait: bool = True) -> Buffer:
+        return reader.read_log(self._log, self._residency, offset, max_bytes, wait)
+
+    @property
+    def start_offset(self) -> int:
+        return self._log.min_offset
 
     @property
     def end_offset(self) -> int:

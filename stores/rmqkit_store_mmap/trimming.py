@@ -39,6 +39,7 @@ class Trimmer:
     async def trim(self, before_offset: int) -> Trimmed:
         """MessageStore.trim. First readers are told that the front is gone, then it goes."""
         async with self._working:
+            await self._queues.before_trim(before_offset)
             gone = self._log.detach(before_offset)
             self._undeleted += gone
             start = self._log.min_offset

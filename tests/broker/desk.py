@@ -149,7 +149,9 @@ async def open_desk(
     await store.open()
     for table in (broker.topics, broker.groups, broker.offsets):
         table.load()
+    await broker.dispatching.open()
     broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
     normal, fast = assemble.make_routers(broker)
     yield Desk(broker, clock, normal, fast)
+    await broker.dispatching.close()
     await store.close()

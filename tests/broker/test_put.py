@@ -11,10 +11,13 @@ import trio
 import trio.testing
 from attrs import define, field
 
-from rmqkit.abc import Appended, DispatchEntry, Dispatcher, FlushPolicy, Level, PutMessageHook
+from rmqkit.abc import Appended, FlushPolicy, Level, UnitFilter
+from rmqkit.broker.dispatching import Dispatching
 from rmqkit.broker.held_pulls import HeldPull, HeldPulls
 from rmqkit.broker.put import Putter
+from rmqkit.dispatch import DispatchEntry, Dispatcher
 from rmqkit.errors import MessageIllegal, RequestRefused, StoreNotWritable
+from rmqkit.hooks import PutMessageHook
 from rmqkit.model.message import PutMessage
 from rmqkit.model.names import SCHEDULE_TOPIC
 from rmqkit.protocol.codes import ResponseCode
@@ -92,7 +95,9 @@ class Bench:
         acknowledge_at: Level = Level.WRITTEN,
         levels: Sequence[int] = (1_000, 5_000),
     ) -> Putter:
-        return Putter(self.store, hooks, dispatchers, self.held, acknowledge_at, FLUSH_TIMEOUT_MS, FakeClock(), levels, parks_delayed=True)
+        named = {f"d{number}": dispatcher for number, dispatcher in enumerate(dispatchers)}
+        dispatching = Dispatching(self.store, named, dict.fromkeys(named, "tests"), levels)
+        return Putter(self.store, hooks, dispatching, self.held, acknowledge_at, FLUSH_TIMEOUT_MS, FakeClock(), levels, parks_delayed=True)
 
 
 @pytest.fixture
@@ -174,7 +179,7 @@ async def test_a_hook_that_breaks_refuses_its_message_only(bench: Bench, caplog:
 
     putter = bench.putter(Hook(broken))
     assert codes(putter.put([message(b"1"), message(b"2")])) == [0, ResponseCode.SYSTEM_ERROR]
-    with pytest.raises(RequestRefused, match="put hook failed: ValueError: boom") as refusal:
+    with pytest.raises(RequestRefused, match="put message hook 'Hook' failed: ValueError: boom") as refusal:
         putter.put_together([message(b"1"), message(b"2")])
     assert refusal.value.code == ResponseCode.SYSTEM_ERROR
     assert bench.store.max_offset("T", 0) == 1
@@ -275,7 +280,7 @@ async def test_a_flushed_message_is_a_success(bench: Bench) -> None:
     assert putter.must_wait(sent, at)
     bench.store.flushed = at.size_bytes
     assert not putter.must_wait(sent, at)
-    assert await putter.settle(sent, at) == ResponseCode.SUCCESS
+    assert await putter.settle(True, at) == ResponseCode.SUCCESS
 
 
 async def test_a_slow_disk_is_a_flush_time_out(bench: Bench, autojump_clock: trio.testing.MockClock) -> None:
@@ -284,16 +289,112 @@ async def test_a_slow_disk_is_a_flush_time_out(bench: Bench, autojump_clock: tri
     sent = message()
     at = putter.put_one(sent)
     began = trio.current_time()
-    assert await putter.settle(sent, at) == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert await putter.settle(True, at) == ResponseCode.FLUSH_DISK_TIMEOUT
     assert trio.current_time() - began == pytest.approx(FLUSH_TIMEOUT_MS / 1000)
     assert bench.store.read_record(at.physical_offset) is not None
 
 
 async def test_a_failed_device_promises_nothing(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """SERVICE_NOT_AVAILABLE, which producers retry elsewhere, and a log line."""
+    """SERVICE_NOT_AVAILABLE with the reason, which producers retry elsewhere, and a log line."""
     putter = bench.putter(acknowledge_at=Level.FLUSHED)
-    sent = message()
-    at = putter.put_one(sent)
+    at = putter.put_one(message())
     bench.store.broken = StoreNotWritable("fsync failed")
-    assert await putter.settle(sent, at) == ResponseCode.SERVICE_NOT_AVAILABLE
+    with pytest.raises(RequestRefused, match="may or may not be stored: fsync failed") as refusal:
+        await putter.settle(True, at)
+    assert refusal.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "fsync failed" in caplog.text
+
+
+class LaterStore(Store):
+    """A store that writes when the test says: `written` is how far it has come."""
+
+    written_by_append = False
+    written = 0
+
+    def write(self, offset: int | None = None) -> None:
+        self.written = self.end_offset if offset is None else offset
+        assert self.on_written is not None
+        self.on_written(self.written)
+
+    def is_settled(self, offset: int, level: Level) -> bool:
+        return offset <= (self.written if level is Level.WRITTEN else self.flushed)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        units = self.read_units(topic, queue_id, 0, 1_000)
+        return sum(unit.physical_offset + unit.size_bytes <= self.written for unit in units)
+
+
+def hold(bench: Bench, woken: list[int], unit_filter: UnitFilter | None = None) -> None:
+    """Hold a pull for the end of queue 0, which notes what it finds when it wakes."""
+
+    def retry() -> None:
+        woken.append(bench.store.max_offset("T", 0))
+
+    bench.held.hold("T", 0, HeldPull(request(11), FakePeer(), bench.store.max_offset("T", 0), 9_000, unit_filter, retry))
+
+
+@pytest.fixture
+async def later() -> LaterStore:
+    store = LaterStore(AsyncFlush(config_of()))
+    await store.open()
+    return store
+
+
+async def test_others_are_told_when_a_message_is_written(later: LaterStore) -> None:
+    """Dispatchers and held pulls hear nothing of what is only appended: they could not read it, and it might never come to be."""
+    collect, woken = Collect(), list[int]()
+    bench = Bench(later)
+    putter = bench.putter(dispatchers=[collect])
+    hold(bench, woken)
+    ends = [at.physical_offset + at.size_bytes for _ in range(3) for at in putter.put_together([message(b"1"), message(b"2")])]
+    assert (collect.entries, woken) == ([], [])
+    later.write(ends[1])
+    assert ([entry.at.queue_offset for entry in collect.entries], woken) == ([0, 1], [2])
+    hold(bench, woken)
+    later.write()
+    assert ([entry.at.queue_offset for entry in collect.entries], woken) == ([0, 1, 2, 3, 4, 5], [2, 6])
+
+
+async def test_a_pull_that_is_held_between_append_and_write_is_woken(later: LaterStore) -> None:
+    """It came too late for the append and too early for the write; only by messages that its filter lets pass."""
+    woken = list[int]()
+    bench = Bench(later)
+    putter = bench.putter()
+    putter.put([message(tags_code=8)])
+    hold(bench, woken, lambda code: code == 7)
+    later.write()
+    assert woken == []
+    given = [message(tags_code=7)]
+    putter.put(given)
+    given.clear()  # the list is the caller's
+    later.write()
+    assert woken == [2]
+    later.write()
+    assert len(bench.held) == 0
+
+
+@pytest.mark.parametrize("wait", [False, True])
+async def test_nobody_is_promised_what_is_not_written(later: LaterStore, wait: bool, autojump_clock: trio.testing.MockClock) -> None:
+    """Neither at once nor after the time-out of a flush, which would count as sent."""
+    bench = Bench(later)
+    putter = bench.putter()
+    sent = message(wait=wait)
+    at = putter.put_one(sent)
+    assert putter.must_wait(sent, at)
+    assert not putter.nothing_to_wait_for(at)
+    with pytest.raises(RequestRefused, match="may or may not be stored: the disk has not taken it within 5000 ms") as refusal:
+        await putter.settle(wait, at)
+    assert refusal.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    later.write()
+    assert not putter.must_wait(sent, at)
+    assert await putter.settle(wait, at) == ResponseCode.SUCCESS
+
+
+async def test_a_slow_flush_of_what_is_written(later: LaterStore, autojump_clock: trio.testing.MockClock) -> None:
+    """FLUSH_DISK_TIMEOUT is for those who wait for the flush; the others are served by the write."""
+    bench = Bench(later)
+    putter = bench.putter(acknowledge_at=Level.FLUSHED)
+    at = putter.put_one(message())
+    later.write()
+    assert await putter.settle(True, at) == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert await putter.settle(False, at) == ResponseCode.SUCCESS

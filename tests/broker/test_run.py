@@ -30,11 +30,11 @@ from rmqkit.protocol.headers import PullMessageRequestHeader
 from rmqkit.protocol.record import unpack_all
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.remoting.serve import RequestServer
+from rmqkit.remoting.sockets import SocketStream
 from rmqkit.testing.broker import running_broker, test_config
 from rmqkit.testing.peer import FakePeer
 from rmqkit.testing.store import message
 from rmqkit_store_memory.store import MemoryStore
-from rmqkit_transport_tcp.tcp import TcpServerStream
 from tests.broker.kit import client
 
 
@@ -249,13 +249,13 @@ async def test_clients_that_fell_silent_are_found_by_a_scan_every_ten_seconds(
 async def test_messages_go_out_from_the_log_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a pull finds is a view of the mapped file: large ones are sent from there, small ones are copied once into one piece."""
     sent: list[list[int]] = []
-    send_parts = TcpServerStream.send_parts
+    send_parts = SocketStream.send_parts
 
-    async def noting(stream: TcpServerStream, parts: Sequence[Buffer]) -> None:
+    async def noting(stream: SocketStream, parts: Sequence[Buffer]) -> None:
         sent.append([len(part) for part in parts if isinstance(part, memoryview) and isinstance(part.obj, mmap)])
         await send_parts(stream, parts)
 
-    monkeypatch.setattr(TcpServerStream, "send_parts", noting)
+    monkeypatch.setattr(SocketStream, "send_parts", noting)
     async with running_broker(tmp_path, store="mmap") as running, ConnectionPool() as pool:
         running.context.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
         for queue_id, body in enumerate((b"s" * 100, b"l" * 1_000_000)):

@@ -15,12 +15,13 @@ import trio.testing
 from attrs import define, field
 
 from rmqkit import hookimpl
-from rmqkit.abc import Answer, Outcome, Peer, RpcHook, Service
+from rmqkit.abc import Answer, Outcome, Peer, Service
 from rmqkit.broker import run
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.run import RunningBroker
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, ConnectFailed, ConnectionLost
+from rmqkit.hooks import RpcHook
 from rmqkit.hookspecs import Register, RegisterProcessor
 from rmqkit.model.subscription import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from rmqkit.protocol import loose_json, record

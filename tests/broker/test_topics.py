@@ -170,3 +170,17 @@ def test_broken_files_stop_the_start(tmp_path: Path) -> None:
     (tmp_path / "topics.json").write_bytes(b"{")
     with pytest.raises(ConfigError, match=r"topics\.json"):
         loaded(tmp_path)
+
+
+def test_topics_of_the_store_that_the_table_lacks_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By name, as far as there is room for names; not those that every broker has, and nothing when all are known."""
+    table = loaded(tmp_path)
+    table.put(TopicConfig(topic_name="Known", read_queue_nums=1, write_queue_nums=1))
+    table.warn_of_unknown(["Known", "TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"])
+    assert not caplog.records
+    table.warn_of_unknown(["Known", "Gone", "Back"])
+    assert "the store has 2 topics that are not in topics.json and are not served: Back, Gone. " in caplog.text
+    table.warn_of_unknown(f"T{number:02}" for number in range(30))
+    assert "30 topics" in caplog.text
+    assert "T18, T19, ..." in caplog.text
+    assert "T20" not in caplog.text

@@ -13,6 +13,7 @@ import trio.testing
 from anyio.abc import ByteStream, TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from rmqkit.abc import Address
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.frame import FrameDecoder, encode
 
@@ -139,8 +140,8 @@ class Network:
         self.servers[address] = server = FakeServer(script)
         return server
 
-    async def connect(self, host: str, port: int, timeout_ms: int) -> ByteStream:
-        address = f"{host}:{port}"
+    async def connect(self, where: Address, timeout_ms: int) -> ByteStream:
+        address = str(where)
         self.connects.append(address)
         if self.gate is not None:
             with anyio.fail_after(timeout_ms / 1000):

@@ -3,8 +3,8 @@
     python -m tests.faults.killing --runs 200 --seed 1
 
 A run starts the broker, compares what it has with all that it ever acknowledged, puts it under load and kills it after a number of
-acknowledgements that the seed gives; now and then it is also killed while it starts. Half of the runs are under ASYNC_FLUSH, half under
-SYNC_FLUSH, each with a store of its own. The seed gives sizes, order and moments; how the processes' steps interleave is chance.
+acknowledgements that the seed gives; now and then it is also killed while it starts. The flush policies share the runs, each with a store
+of its own. The seed gives sizes, order and moments; how the processes' steps interleave is chance.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ from rmqkit.client.producer import Producer
 from rmqkit.errors import RmqError
 from rmqkit.model.message import Message
 from rmqkit.model.queue import MessageQueue
-from tests.faults.kit import PATIENCE_S, SMALL_FILES, serving, spawn
+from tests.faults.kit import PATIENCE_S, POLICIES, SMALL_FILES, serving, spawn
 from tests.faults.ledger import READERS, Ledger, body_of
 
-POLICIES = ("ASYNC_FLUSH", "SYNC_FLUSH")
 TOPIC = "Kept"
 QUEUES = 4
 BROKER = "broker-a"
@@ -63,7 +62,7 @@ class Killing:
 
     @property
     def settings(self) -> dict[str, str]:
-        return SMALL_FILES | {"flushDiskType": self.policy}
+        return SMALL_FILES | POLICIES[self.policy]
 
     async def run(self, number: int) -> None:
         """Check what the runs before left, then load and kill."""
@@ -197,11 +196,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.faults.killing", description="Kill a broker again and again; nothing may be lost."
     )
-    parser.add_argument("--runs", type=int, default=200, help="half of them under each flush policy (default 200)")
+    parser.add_argument("--runs", type=int, default=200, help="shared among the flush policies (default 200)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--policy", choices=POLICIES, action="append", help="only this one")
     arguments = parser.parse_args()
-    policies = arguments.policy or POLICIES
+    policies = arguments.policy or list(POLICIES)
     directory = Path(tempfile.mkdtemp(prefix="rmqkit-killing-"))
     for policy in policies:
         began = time.monotonic()

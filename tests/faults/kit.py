@@ -35,6 +35,12 @@ SMALL_FILES = {
     "flushConsumerOffsetInterval": "50",
 }
 PULL_MESSAGES = 1024
+#: The flush policies and the settings that choose them.
+POLICIES = {
+    "ASYNC_FLUSH": {"flushDiskType": "ASYNC_FLUSH"},
+    "ASYNC_FLUSH_BUFFERED": {"flushDiskType": "ASYNC_FLUSH", "transientStorePoolEnable": "true"},
+    "SYNC_FLUSH": {"flushDiskType": "SYNC_FLUSH"},
+}
 
 
 @define

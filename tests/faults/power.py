@@ -61,6 +61,13 @@ class LosingDisk(Disk):
         super().write(fd, parts, offset)
         self._step()
 
+    def write_many(self, fd: int, parts: Sequence[Buffer], offset: int) -> None:
+        """One step for each part, though one call may write them all: the power may fail in between."""
+        for part in parts:
+            super().write(fd, [part], offset)
+            self._step()
+            offset += len(part)
+
     def sync(self, fd: int) -> None:
         self._step()
         path = Path(os.readlink(f"/proc/self/fd/{fd}"))

@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from rmqkit.client import Client
-from tests.faults.killing import POLICIES, Killing
-from tests.faults.kit import PATIENCE_S, SMALL_FILES, serving
+from tests.faults.killing import Killing
+from tests.faults.kit import PATIENCE_S, POLICIES, SMALL_FILES, serving
 
 _STOP_S = 15
 
@@ -20,7 +20,7 @@ _STOP_S = 15
 async def test_a_stop_under_load(tmp_path: Path, policy: str) -> None:
     """Exit code 0 in time, everything acknowledged is there, commits included, the abort file is gone and nothing had to be said."""
     killing = Killing.begin(tmp_path / "store", policy, seed=7)
-    settings = SMALL_FILES | {"flushDiskType": policy, "flushConsumerOffsetInterval": "3600000"}
+    settings = SMALL_FILES | POLICIES[policy] | {"flushConsumerOffsetInterval": "3600000"}
     stopped_at = 0.0
     for number in range(2):
         killing.ledger.persisted = killing.offsets_on_disk()

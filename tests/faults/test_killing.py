@@ -9,8 +9,8 @@ import pytest
 
 from rmqkit.client import Client
 from rmqkit.protocol.record import unpack
-from tests.faults.killing import BROKER, POLICIES, TOPIC, Killing, kill_often
-from tests.faults.kit import SMALL_FILES, serving
+from tests.faults.killing import BROKER, TOPIC, Killing, kill_often
+from tests.faults.kit import POLICIES, SMALL_FILES, serving
 from tests.faults.ledger import Ledger, Promise
 
 RUNS = 6

@@ -14,13 +14,13 @@ import pytest
 import trio
 from attrs import define, field
 
-from rmqkit.abc import Level
+from rmqkit.abc import FlushPolicy, Level
 from rmqkit.errors import DecodeError, StoreError
 from rmqkit.model import properties as props
 from rmqkit.model.message import StoredMessage
 from rmqkit.protocol.record import BLANK, MAGIC_BLANK, unpack
 from rmqkit.testing.clock import FakeClock
-from rmqkit.testing.store import SMALL, FlushWhenWanted, contents, message, store_config
+from rmqkit.testing.store import SMALL, CommitWhenWanted, FlushWhenWanted, contents, message, store_config
 from rmqkit_store_mmap.store import MmapStore
 from tests.faults.power import LosingDisk
 
@@ -45,6 +45,7 @@ class Machine:
     rng: random.Random
     setbacks: bool = False
     disk_kind: type[LosingDisk] = LosingDisk
+    policy: FlushPolicy = field(factory=FlushWhenWanted)
     clock: FakeClock = field(factory=FakeClock)
     promised: dict[tuple[str, int, int], bytes] = field(factory=dict)
     appended: dict[bytes, tuple[str, int, int]] = field(factory=dict)
@@ -61,13 +62,13 @@ class Machine:
         self.root.mkdir(parents=True, exist_ok=True)
         disk = self.disk_kind(self.root, self.rng, self.rng.randrange(120), self.base / str(self.generation + 1), self._failed)
         self.clock.advance(self.rng.randrange(5_000))
-        store = MmapStore(store_config(self.root, **SIZES), self.clock, FlushWhenWanted(), disk=disk)
+        store = MmapStore(store_config(self.root, **SIZES), self.clock, self.policy, disk=disk)
         self.waiting = {}
         await store.open()
         if not disk.has_failed:
             self._compare(store)
             async with trio.open_nursery() as nursery:
-                await nursery.start(FlushWhenWanted().run, store._log, store._log.flush_wanted)
+                await nursery.start(self.policy.run, store._log, store._log.progress_wanted)
                 while not disk.has_failed:
                     await self._act(store, disk)
                 nursery.cancel_scope.cancel()
@@ -78,7 +79,7 @@ class Machine:
 
     async def last_start(self) -> None:
         disk = LosingDisk(self.root, self.rng, 1 << 60, self.base / "never", self._failed)
-        store = MmapStore(store_config(self.root, **SIZES), self.clock, FlushWhenWanted(), disk=disk)
+        store = MmapStore(store_config(self.root, **SIZES), self.clock, self.policy, disk=disk)
         await store.open()
         self._compare(store, all_keys=True)
         store._let_go()
@@ -87,7 +88,7 @@ class Machine:
         self.failed_with = dict(self.promised)
 
     async def _act(self, store: MmapStore, disk: LosingDisk) -> None:
-        match self.rng.choices(range(8), (40, 25, 6, 4, 4, 4, 2, 2))[0]:
+        match self.rng.choices(range(9), (40, 25, 6, 4, 4, 4, 2, 2, 4))[0]:
             case 0:
                 self._append(store)
             case 1:
@@ -114,6 +115,8 @@ class Machine:
                         self._compare(store)
             case 7:
                 disk.fail()
+            case 8:
+                await store._log.commit()
 
     async def _background_round(self, store: MmapStore, *, thorough: bool) -> None:
         """What rmqkit_store_mmap.background does every second, and every few."""
@@ -123,10 +126,12 @@ class Machine:
             queues.flush_soon = trio.Event()
         time_ms = log.last_time_ms if thorough else None
         mark = queues.new_mark(log.position) if thorough else None
+        if thorough:
+            await log.commit()
         await queues.flush(everything=thorough)
         queues.mark = mark or queues.mark
         if thorough or index.full_waits:
-            await index.flush(log.position)
+            await index.flush(log.written)
         store.write_checkpoint(time_ms)
 
     def _append(self, store: MmapStore) -> None:
@@ -185,9 +190,16 @@ class Machine:
         return found
 
 
-async def lives(base: Path, seed: int, *, setbacks: bool = False, disk_kind: type[LosingDisk] = LosingDisk) -> None:
+async def lives(
+    base: Path,
+    seed: int,
+    *,
+    setbacks: bool = False,
+    disk_kind: type[LosingDisk] = LosingDisk,
+    policy: type[FlushPolicy] = FlushWhenWanted,
+) -> None:
     """One machine through its generations."""
-    machine = Machine(base, random.Random(seed), setbacks, disk_kind)
+    machine = Machine(base, random.Random(seed), setbacks, disk_kind, policy())
     try:
         for _ in range(GENERATIONS):
             await machine.live_and_die()
@@ -200,11 +212,15 @@ async def lives(base: Path, seed: int, *, setbacks: bool = False, disk_kind: typ
 
 
 @pytest.mark.row("S256", "S258", "S261", "S333")
-@pytest.mark.parametrize("setbacks", [False, True], ids=["", "the clock is set back"])
-async def test_what_was_flushed_survives_power_failures(tmp_path: Path, setbacks: bool) -> None:
+@pytest.mark.parametrize(
+    ("setbacks", "policy"),
+    [(False, FlushWhenWanted), (True, FlushWhenWanted), (False, CommitWhenWanted)],
+    ids=["", "the clock is set back", "with a commit buffer"],
+)
+async def test_what_was_flushed_survives_power_failures(tmp_path: Path, setbacks: bool, policy: type[FlushPolicy]) -> None:
     """Power failures at any call to the disk, also while the store starts or stops; the seed of a failure is in its notes."""
     for seed in range(ROUNDS):
-        await lives(tmp_path / "machine", seed, setbacks=setbacks)
+        await lives(tmp_path / "machine", seed, setbacks=setbacks, policy=policy)
 
 
 class IdleDisk(LosingDisk):

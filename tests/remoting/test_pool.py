@@ -5,11 +5,13 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from rmqkit.abc import Address
 from rmqkit.errors import ClientError, ConnectFailed, ConnectionLost, RequestTimeout
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command, answer, request
 from rmqkit.protocol.frame import encode
-from rmqkit.remoting.pool import ConnectionPool, connect_tcp, split_address
+from rmqkit.remoting.dial import connect_tcp
+from rmqkit.remoting.pool import ConnectionPool, parse_address
 from tests.client.fakes import FakeServer, Network, on_both_backends, run, settled
 
 A = "10.0.0.1:10911"
@@ -234,14 +236,15 @@ def test_a_pool_that_is_not_open_says_so(backend: str) -> None:
 @pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:x", "host:0", "host:65536", "host:-1", "host:１"])
 def test_a_malformed_address_is_no_traceback(text: str) -> None:
     """The error repeats the text and the form it should have."""
-    with pytest.raises(ConnectFailed, match="host:port"):
-        split_address(text)
+    with pytest.raises(ConnectFailed, match=r"(?i)host:port"):
+        parse_address(text)
 
 
 def test_addresses() -> None:
-    """Names, IPv4 and bracketed IPv6."""
-    assert split_address("broker-a:10911") == ("broker-a", 10911)
-    assert split_address("[::1]:9876") == ("::1", 9876)
+    """Names, IPv4 and bracketed IPv6, and other schemes."""
+    assert parse_address("broker-a:10911") == Address("tcp", "broker-a", 10911)
+    assert parse_address("[::1]:9876") == Address("tcp", "::1", 9876)
+    assert parse_address("unix:///run/s") == Address("unix", name="/run/s")
 
 
 @pytest.mark.row("S305")
@@ -270,6 +273,6 @@ def test_tcp(backend: str) -> None:
             group.cancel_scope.cancel()
         await listener.aclose()
         with pytest.raises(OSError, match=r".+"):
-            await connect_tcp("127.0.0.1", port, 1000)
+            await connect_tcp(Address("tcp", "127.0.0.1", port), 1000)
 
     run(backend, body)

@@ -12,8 +12,9 @@ import pytest
 import trio
 import trio.testing
 
-from rmqkit.abc import Answer, BatchProcessor, Buffer, Outcome, Peer, Reply, RpcHook
+from rmqkit.abc import Answer, BatchProcessor, Buffer, Outcome, Peer, Reply
 from rmqkit.errors import ConnectionLost, HeaderError, RequestRefused, RequestTimeout
+from rmqkit.hooks import RpcHook
 from rmqkit.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from rmqkit.protocol import frame
 from rmqkit.protocol.codes import RequestCode, ResponseCode, SerializeType
@@ -445,7 +446,7 @@ async def test_there_is_no_after_for_a_one_way_request() -> None:
     ("error", "code", "remark"),
     [
         (RequestRefused(ResponseCode.NO_PERMISSION, "who are you"), 16, "who are you"),
-        (ValueError("boom"), 1, "internal error: ValueError: boom"),
+        (ValueError("boom"), 1, "rpc hook 'Note' failed: ValueError: boom"),
     ],
 )
 async def test_a_before_hook_refuses(error: Exception, code: int, remark: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -490,6 +491,31 @@ async def test_with_hooks_batches_are_seen_one_by_one() -> None:
         await client.send(numbered(ECHO, opaque=1), numbered(ECHO, opaque=2))
         assert [(await client.receive()).code for _ in range(2)] == [0, 0]
     assert len(seen) == 4
+
+
+async def test_a_hook_is_shown_the_codes_it_names() -> None:
+    """Requests of other codes go by it, and go together to a batch processor up to the first it wants to see."""
+    seen: list[str] = []
+    runs: list[list[int]] = []
+
+    class Batch(BatchProcessor):
+        def process(self, request: Command, peer: Peer) -> Outcome:
+            runs.append([request.code])
+            return answer(request)
+
+        def process_many(self, requests: Sequence[Command], peer: Peer) -> list[Outcome]:
+            runs.append([request.code for request in requests])
+            return [answer(request) for request in requests]
+
+    hook = Note("a", seen)
+    hook.codes = frozenset({LATE})
+    batch = Batch()
+    async with served({ECHO: batch, LATE: batch, BIG: batch}, rpc_hooks=(hook,)) as there, there.client() as client:
+        codes = [ECHO, BIG, ECHO, LATE, LATE, BIG, ECHO]
+        await client.send(*(numbered(code, opaque=at) for at, code in enumerate(codes)))
+        assert [(await client.receive()).opaque for _ in codes] == list(range(len(codes)))
+    assert seen == ["a before 3", "a after 3: 0", "a before 4", "a after 4: 0"]
+    assert runs == [[ECHO, BIG, ECHO], [LATE], [LATE], [BIG, ECHO]]
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------

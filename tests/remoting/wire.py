@@ -11,7 +11,9 @@ from typing import Any
 import trio
 from attrs import define, field
 
-from rmqkit.abc import Address, Outcome, Peer, RequestProcessor, RpcHook
+from rmqkit.abc import Address, Outcome, Peer, RequestProcessor
+from rmqkit.config import Config
+from rmqkit.hooks import RpcHook
 from rmqkit.protocol import frame
 from rmqkit.protocol.command import Command
 from rmqkit.remoting.serve import RequestServer, Router
@@ -96,7 +98,7 @@ async def served(
     processors: Mapping[int, RequestProcessor], *, rpc_hooks: tuple[RpcHook, ...] = (), **router: Any
 ) -> AsyncIterator[Served]:
     """A server with those processors; leaving cancels it."""
-    transport = TcpTransport()
+    transport = TcpTransport(Config())
     (listener,) = await transport.listen(Address("tcp", "127.0.0.1", 0))
     closed: list[Peer] = []
     server = RequestServer(Router(processors, **router), rpc_hooks=rpc_hooks, on_closed=closed.append, name="test")

@@ -12,7 +12,7 @@ import pytest
 from rmqkit.abc import MessageStore
 from rmqkit.plugins import load
 from rmqkit.testing.clock import FakeClock
-from rmqkit.testing.store import FlushWhenWanted, StoreContract, store_config
+from rmqkit.testing.store import CommitWhenWanted, FlushWhenWanted, StoreContract, store_config
 from rmqkit_store_mmap import plugin
 from rmqkit_store_mmap.disk import Disk
 from rmqkit_store_mmap.store import MmapStore
@@ -40,6 +40,15 @@ class TestMmapStore(StoreContract):
     def fill_disk(self, store: MessageStore, full: bool) -> None:
         assert isinstance(store, MmapStore)
         store.disk.full = full  # type: ignore[attr-defined]
+
+
+class TestMmapStoreWithCommitBuffer(TestMmapStore):
+    """The same when appends wait in memory for a commit."""
+
+    def make_store(self, directory: Path, clock: FakeClock, **settings: Any) -> MessageStore:
+        store = MmapStore(store_config(directory, **settings), clock, CommitWhenWanted(), disk=FullDisk())
+        assert not store.written_by_append
+        return store
 
 
 def test_the_plugin_registers_the_store(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqkit.abc import Boundary, MessageStore, ReadLimits
+from rmqkit.abc import Boundary, FlushPolicy, MessageStore, ReadLimits
 from rmqkit.model.message import PutMessage
 from rmqkit.model.sysflag import BORN_HOST_V6, TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rmqkit.protocol.message_id import UniqueKeys
 from rmqkit.protocol.record import message_size, pack
 from rmqkit.protocol.tags import extend_hash, index_hash, java_hash
 from rmqkit.testing.clock import FakeClock
-from rmqkit.testing.store import SMALL, FlushWhenWanted, contents, message, store_config
+from rmqkit.testing.store import SMALL, CommitWhenWanted, FlushWhenWanted, contents, message, store_config
 from rmqkit_store_memory.store import MemoryStore
 from rmqkit_store_mmap.disk import Disk
 from rmqkit_store_mmap.key_hash import KeyHasher
@@ -82,6 +82,7 @@ operations = st.lists(
         st.just(("tick",)),
         st.tuples(st.sampled_from(("crash", "reopen")), damages, st.integers(0, 1 << 30)),
         st.tuples(st.just("query"), st.sampled_from(KEYS)),
+        st.tuples(st.just("index"), st.integers(1, 50)),
     ),
     max_size=15,
 )
@@ -111,20 +112,26 @@ def damage(root: Path, kind: str | None, number: int, end: int) -> None:
 
 
 class Pair:
-    """Both stores; physical offsets are compared by the order of the messages, since only one of them has segments."""
+    """Both stores; physical offsets are compared by the order of the messages, since only one of them has segments.
 
-    def __init__(self, directory: Path) -> None:
+    With a commit buffer what was appended is committed when somebody looks, or before the store goes away.
+    """
+
+    def __init__(self, directory: Path, policy: FlushPolicy) -> None:
         self.clock = FakeClock()
+        self.policy = policy
         self.directory = directory
         self.rounds = 0
         self.config = store_config(directory / "0", **SMALL, max_hash_slot_num=3, max_index_num=6)
         self.memory: MessageStore = MemoryStore(self.config, self.clock, FlushWhenWanted())
-        self.mmap: MessageStore = MmapStore(self.config, self.clock, FlushWhenWanted(), disk=Forgetful())
+        self.mmap = MmapStore(self.config, self.clock, policy, disk=Forgetful())
         self.order: dict[int, int] = {}
         self.times: list[int] = []
 
     async def apply(self, operation: tuple[Any, ...]) -> None:
         kind, *arguments = operation
+        if kind not in ("append", "tick"):
+            await self.mmap._log.commit()
         await getattr(self, kind)(*arguments)
 
     async def append(self, batch: list[PutMessage], times: int) -> None:
@@ -144,6 +151,9 @@ class Pair:
         if first.max_offset:
             assert first.status is second.status
 
+    async def index(self, count: int) -> None:
+        self.mmap._index.drain(count)
+
     async def query(self, keys: str) -> None:
         for topic in TOPICS:
             for key in (*keys.split(), *UNIQUE):
@@ -158,7 +168,7 @@ class Pair:
         end = self.mmap.end_offset
         await self.mmap.close()
         damage(self.config.root_path, kind, number, end)
-        self.mmap = MmapStore(self.config, self.clock, FlushWhenWanted(), disk=Forgetful())
+        self.mmap = MmapStore(self.config, self.clock, self.policy, disk=Forgetful())
         await self.mmap.open()
         self.compare()
 
@@ -170,7 +180,7 @@ class Pair:
         await self.mmap.close()
         shutil.rmtree(self.config.root_path)
         self.config = self.config.with_values(store_path_root_dir=str(copy))
-        self.mmap = MmapStore(self.config, self.clock, FlushWhenWanted(), disk=Forgetful())
+        self.mmap = MmapStore(self.config, self.clock, self.policy, disk=Forgetful())
         await self.mmap.open()
         self.compare()
 
@@ -192,14 +202,15 @@ class Pair:
         assert all(high == 0 for _, high, _, _ in second.values())
 
 
-async def _run(sequence: list[tuple[Any, ...]]) -> None:
+async def _run(sequence: list[tuple[Any, ...]], policy: FlushPolicy) -> None:
     with TemporaryDirectory() as directory:
-        pair = Pair(Path(directory))
+        pair = Pair(Path(directory), policy)
         await pair.memory.open()
         await pair.mmap.open()
         try:
             for operation in sequence:
                 await pair.apply(operation)
+            await pair.mmap._log.commit()
             pair.compare()
             await pair.query("Aa BB k1 k2 k3")
         finally:
@@ -210,7 +221,14 @@ async def _run(sequence: list[tuple[Any, ...]]) -> None:
 @given(operations)
 def test_both_stores_agree(sequence: list[tuple[Any, ...]]) -> None:
     """Appends, reads, queries, clean and unclean restarts in any order, between which things are lost: the mmap store answers as the memory store does."""
-    trio.run(_run, sequence)
+    trio.run(_run, sequence, FlushWhenWanted())
+
+
+@settings(max_examples=40, deadline=None)
+@given(operations)
+def test_both_stores_agree_when_one_writes_later(sequence: list[tuple[Any, ...]]) -> None:
+    """The same with a commit buffer, in which several appends wait together."""
+    trio.run(_run, sequence, CommitWhenWanted())
 
 
 @pytest.mark.row("S237")

@@ -97,9 +97,9 @@ async def test_a_query_looks_into_the_newest_files_first_and_only_where_the_time
     looked: list[str] = []
     find = IndexFile.find
 
-    def noting(file: IndexFile, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+    def noting(file: IndexFile, key_hash: int, begin_ms: int, end_ms: int, wait: bool) -> Iterator[int]:
         looked.append(file.path.name)
-        return find(file, key_hash, begin_ms, end_ms)
+        return find(file, key_hash, begin_ms, end_ms, wait)
 
     monkeypatch.setattr(IndexFile, "find", noting)
     clock = FakeClock()
@@ -110,6 +110,7 @@ async def test_a_query_looks_into_the_newest_files_first_and_only_where_the_time
             places.append(at.physical_offset)
             times.append(clock.now_ms())
             clock.advance(10_000)
+        store._index.drain(9)
         assert store.query_by_key("Orders", "k", 0, 1 << 60, 99).physical_offsets == places[::-1]
         files = sorted(path.name for path in (tmp_path / "index").iterdir())
         assert len(files) == 3

@@ -157,13 +157,36 @@ async def test_a_full_disk_under_the_index(tmp_path: Path) -> None:
     disk_of(store).errors["allocate"] = errno.ENOSPC
     with pytest.raises(StoreNotWritable, match="index"):
         store.append([message()])
-    with pytest.raises(StoreNotWritable, match="index"):
-        store.query_by_key("Orders", "k1", 0, 1 << 60, 1)
     assert store.max_offset("Orders", 0) == MAX_BACKLOG
     disk_of(store).errors.clear()
     store.append([message(keys="last")])
     for key in ("k0", "k1", f"k{MAX_BACKLOG - 1}", "last"):
         assert len(store.query_by_key("Orders", key, 0, 1 << 60, 9).physical_offsets) == 1
+    await store.close()
+
+
+@pytest.mark.parametrize("indexed", [0, 1, 3_000])
+async def test_queries_while_the_disk_is_full(tmp_path: Path, indexed: int) -> None:
+    """They write nothing: what waits to be indexed is found where it waits, together with what is in the index."""
+    store = make(tmp_path, mapped_file_size_commit_log=32 << 20, max_hash_slot_num=100, max_index_num=40_000)
+    await store.open()
+    landed = store.append([message(body=b"", keys=f"k{number} all  ", unique_key=f"U{number}") for number in range(5_000)])
+    places = [at.physical_offset for at in landed]
+    store._index.drain(indexed)
+    disk_of(store).errors["allocate"] = errno.ENOSPC
+    before = {path: path.read_bytes() for path in (tmp_path / "index").iterdir()}
+    for number in (0, 1, 2_999, 3_000, 4_999):
+        for key in (f"k{number}", f"U{number}"):
+            assert store.query_by_key("Orders", key, 0, 1 << 60, 9).physical_offsets == [places[number]]
+    assert store.query_by_key("Orders", "all", 0, 1 << 60, 5_000).physical_offsets == places[::-1]
+    assert store.query_by_key("Orders", "all", 0, 1 << 60, 7).physical_offsets == places[:-8:-1]
+    stored_ms = landed[0].store_timestamp_ms
+    assert store.query_by_key("Orders", "all", 0, stored_ms - 1, 9) == ([], stored_ms, places[-1])
+    for topic, key in (("Orders", "none"), ("Orders", ""), ("Bills", "all")):
+        assert store.query_by_key(topic, key, 0, 1 << 60, 9).physical_offsets == []
+    assert len(store._index.backlog) == 5_000 - indexed
+    assert {path: path.read_bytes() for path in (tmp_path / "index").iterdir()} == before
+    disk_of(store).errors.clear()
     await store.close()
 
 
@@ -203,7 +226,7 @@ async def test_checkpoint_and_full_index_files_are_flushed(tmp_path: Path) -> No
     store = make(tmp_path, **SMALL_INDEX)
     async with running(store):
         store.append([message(keys=f"k{number}") for number in range(5)])
-        store.query_by_key("Orders", "k0", 0, 1, 1)
+        store._index.drain(5)
         assert store._index.full_waits
         await store._index.flush(store.end_offset)
         assert not store._index.full_waits

@@ -76,6 +76,7 @@ async def test_every_byte_of_a_small_store(tmp_path: Path) -> None:
         + bytes.fromhex("000000000000007d")  # keys as well
         + int(Path(index).name).to_bytes(8, "big")
         + files[index][:40]
+        + bytes.fromhex("0000000000000001")  # one index file
     )
     assert files["checkpoint"] == (expected + mark + crc32(expected + mark).to_bytes(4, "big")).ljust(4096, b"\0")
 
@@ -134,6 +135,7 @@ async def test_files_are_full_length_but_take_little_disk(tmp_path: Path) -> Non
     store = make(tmp_path, mapped_file_size_consume_queue=6_000_000, **sizes)
     async with running(store):
         store.append([message(keys="k")])
+        store._index.drain(1)
         assert store.query_by_key("Orders", "k", 0, 1 << 60, 1).physical_offsets == [0]
         assert (tmp_path / "commitlog" / ("0" * 20)).stat().st_size == 1_073_741_824
         assert next((tmp_path / "index").iterdir()).stat().st_size == 420_000_040

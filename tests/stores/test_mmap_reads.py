@@ -7,7 +7,7 @@ import mmap
 import os
 import resource
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,15 @@ import pytest
 import trio
 import trio.testing
 
-from rmqkit.abc import Buffer, FileRange, ReadResult, ReadStatus
+from rmqkit.abc import Boundary, Buffer, NotInMemory, ReadResult
 from rmqkit.protocol.record import unpack
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import ALL, SMALL, NeverFlush, bodies, message, records, running, store_config
 from rmqkit_store_mmap import consume_queue, residency
+from rmqkit_store_mmap.cold import FileRange
 from rmqkit_store_mmap.commit_log import CommitLog
 from rmqkit_store_mmap.disk import Disk
+from rmqkit_store_mmap.mincore import PAGES
 from rmqkit_store_mmap.residency import SPAN_BYTES, TRUST_S, Residency
 from rmqkit_store_mmap.segment import Segment
 from rmqkit_store_mmap.store import MmapStore
@@ -50,6 +52,7 @@ async def fill(directory: Path) -> None:
 def is_cold(path: Path) -> bool:
     """Whether the first page of a file is out of memory. (To ask by RWF_NOWAIT would begin to read it.)"""
     segment = Segment(path.parent, int(path.name), path.stat().st_size)
+    segment.path = path  # the names of index files are shorter
     try:
         return not Residency(CommitLog(path.parent, segment.size_bytes, Disk())).is_resident(segment, segment.base, segment.base + 1)
     finally:
@@ -80,21 +83,29 @@ def read(store: MmapStore, offset: int = 0, **options: Any) -> ReadResult:
     return store.read("Orders", 0, offset, NO_WAIT._replace(**options), None, None)
 
 
+def missing(read: Callable[[], object]) -> list[FileRange]:
+    """What a read says is not in memory."""
+    with pytest.raises(NotInMemory) as caught:
+        read()
+    return [piece for piece in caught.value.cold if isinstance(piece, FileRange)]
+
+
+async def warm(store: MmapStore, pieces: Iterable[FileRange]) -> None:
+    await store.warm(NotInMemory(*pieces))
+
+
 async def test_cold_records_are_noticed_and_warmed(tmp_path: Path) -> None:
     """A read that must not wait names the stretch; once that is warm it names none, and gives the same as one that waits."""
     await fill(tmp_path)
     async with running(make(tmp_path)) as store:
         evict(log_files(tmp_path))
-        result = read(store, max_messages=5)
-        assert (result.status, result.message_count, result.next_offset) == (ReadStatus.FOUND, 5, 5)
-        (where,) = result.cold
+        (where,) = missing(lambda: read(store, max_messages=5))
         size = store.read_units("Orders", 0, 0, 1)[0].size_bytes
         assert where == FileRange(log_files(tmp_path)[0], 0, 9 * size)
         assert is_cold(where.path)
-        await store.warm(result)
+        await warm(store, [where])
         assert not is_cold(where.path)
         again = read(store, max_messages=5)
-        assert list(again.cold) == []
         assert [found.body for found in records(again)] == [body(number) for number in range(0, 10, 2)]
 
 
@@ -110,9 +121,10 @@ async def test_the_loop_never_waits_for_the_device(tmp_path: Path) -> None:
         evict(log_files(tmp_path))
         before, offset = faults(), 0
         while offset < 50:
-            result = read(store, offset, max_messages=7)
-            if result.cold:
-                await store.warm(result)
+            try:
+                result = read(store, offset, max_messages=7)
+            except NotInMemory as missed:
+                await store.warm(missed)
                 result = read(store, offset, max_messages=7)
             assert [found.queue_offset for found in records(result)] == list(range(offset, offset + 7))
             offset = result.next_offset
@@ -126,31 +138,29 @@ async def test_the_loop_never_waits_for_the_device(tmp_path: Path) -> None:
 
 
 async def test_a_read_that_waits_says_nothing_of_the_cold(tmp_path: Path) -> None:
-    """Tools and services read as ever."""
+    """Tools read as ever."""
     await fill(tmp_path)
     async with running(make(tmp_path)) as store:
         evict(log_files(tmp_path))
-        result = read(store, wait=True)
-        assert list(result.cold) == []
-        assert len(records(result)) == 100
+        assert len(records(read(store, wait=True))) == 100
 
 
 async def test_cold_units_end_a_read(tmp_path: Path) -> None:
-    """The entries of a queue are on disk too: the read stops before them with what it has, and goes on when they are warm."""
+    """The entries of a queue are on disk too: the read stops before them. What it found by then, and what it lacks of that, is not forgotten."""
     await fill(tmp_path)
     async with running(make(tmp_path)) as store:
         store.append([message()])  # maps the last file
         evict(queue_files(tmp_path)[:5])
-        result = read(store, 3)
-        assert (result.status, result.next_offset, result.message_count) == (ReadStatus.NO_MATCHED_MESSAGE, 3, 0)
-        assert list(result.cold) == [FileRange(queue_files(tmp_path)[0], 60, 200)]
-        await store.warm(result)
+        assert missing(lambda: read(store, 3)) == [FileRange(queue_files(tmp_path)[0], 60, 200)]
+        await warm(store, missing(lambda: read(store, 3)))
         assert not is_cold(queue_files(tmp_path)[0])
         assert read(store, 3, max_messages=7, max_scanned_units=7).message_count == 7
         evict(queue_files(tmp_path)[1:3])
-        result = read(store, 3)
-        assert (result.status, result.next_offset, result.message_count) == (ReadStatus.FOUND, 10, 7)
-        assert list(result.cold) == [FileRange(queue_files(tmp_path)[1], 0, 200)]
+        assert missing(lambda: read(store, 3)) == [FileRange(queue_files(tmp_path)[1], 0, 200)]
+        evict(queue_files(tmp_path)[1:3])
+        store._residency = counted = CountedResidency(store._log)
+        counted.cold_bases = frozenset({0})
+        assert [where.path for where in missing(lambda: read(store, 3))] == [log_files(tmp_path)[0], queue_files(tmp_path)[1]]
 
 
 async def test_a_filter_does_not_touch_cold_records(tmp_path: Path) -> None:
@@ -164,12 +174,11 @@ async def test_a_filter_does_not_touch_cold_records(tmp_path: Path) -> None:
     seen: list[bytes] = []
     async with running(make(tmp_path)) as store:
         evict(log_files(tmp_path))
+        pieces = missing(lambda: store.read("Orders", 0, 0, NO_WAIT, None, is_b))
+        assert seen == []
+        assert [where.stop - where.start for where in pieces] == [min(SPAN_BYTES, store.end_offset)]
+        await warm(store, pieces)
         result = store.read("Orders", 0, 0, NO_WAIT, None, is_b)
-        assert (result.status, result.next_offset, seen) == (ReadStatus.NO_MATCHED_MESSAGE, 0, [])
-        assert [where.stop - where.start for where in result.cold] == [min(SPAN_BYTES, store.end_offset)]
-        await store.warm(result)
-        result = store.read("Orders", 0, 0, NO_WAIT, None, is_b)
-        assert list(result.cold) == []
         assert [found.body for found in records(result)] == [body(number) for number in range(150, COUNT, 2)]
         assert len(seen) == 100
 
@@ -183,12 +192,161 @@ async def test_old_units_of_the_file_that_is_written_to(tmp_path: Path, monkeypa
     (path,) = queue_files(tmp_path)
     async with running(make(tmp_path, **large)) as store:
         evict([path])
-        result = read(store, 80, max_scanned_units=10, max_messages=10)
-        assert (result.status, list(result.cold)) == (ReadStatus.NO_MATCHED_MESSAGE, [FileRange(path, 80 * UNIT_BYTES, 90 * UNIT_BYTES)])
+        pieces = missing(lambda: read(store, 80, max_scanned_units=10, max_messages=10))
+        assert pieces == [FileRange(path, 80 * UNIT_BYTES, 90 * UNIT_BYTES)]
         store.append([message()])
         assert read(store, 91, max_messages=10).message_count == 10
-        await store.warm(result)
+        await warm(store, pieces)
         assert [found.queue_offset for found in records(read(store, 80, max_scanned_units=10, max_messages=10))] == list(range(80, 90))
+
+
+# --- every kind of read ------------------------------------------------------------------------------------------------
+
+STARTED_MS = FakeClock().now_ms()
+#: Messages are 10 ms apart, by turns in queues 0 and 1, every twentieth long. `at` has their physical offsets.
+READS: dict[str, Callable[[MmapStore, Sequence[int], bool], object]] = {
+    "units": lambda store, at, wait: store.read_units("Orders", 0, 5, 30, wait),
+    "record": lambda store, at, wait: bytes(store.read_record(at[0], wait) or b""),
+    "long record": lambda store, at, wait: bytes(store.read_record(at[19], wait) or b""),
+    "no record": lambda store, at, wait: store.read_record(17, wait),
+    "store time": lambda store, at, wait: store.store_time("Orders", 0, 31, wait),
+    "up to a time": lambda store, at, wait: store.offset_by_time("Orders", 0, STARTED_MS + 555, Boundary.UPPER, wait),
+    "from a time on": lambda store, at, wait: store.offset_by_time("Orders", 0, STARTED_MS + 555, Boundary.LOWER, wait),
+    "log": lambda store, at, wait: bytes(store.read_log(at[0], 300_000, wait)),
+    "long record of the log": lambda store, at, wait: bytes(store.read_log(at[19], 10, wait)),
+    "key": lambda store, at, wait: store.query_by_key("Orders", "k77", 0, 1 << 60, 64, wait),
+    "key of many": lambda store, at, wait: store.query_by_key("Orders", "all", 0, 1 << 60, 64, wait),
+    "key in a time": lambda store, at, wait: store.query_by_key("Orders", "all", STARTED_MS + 500, STARTED_MS + 900, 64, wait),
+    "no key": lambda store, at, wait: store.query_by_key("Orders", "none", 0, 1 << 60, 64, wait),
+}
+SMALL_FILES: dict[str, Any] = {"max_message_size": 100_000, "max_hash_slot_num": 2_000, "max_index_num": 100}
+
+
+async def fill_with_keys(directory: Path) -> list[int]:
+    """As `fill`, with two keys to each message and five index files; some messages are longer than what is read of one on suspicion."""
+    clock = FakeClock()
+    store = MmapStore(store_config(directory, **SETTINGS | SMALL_FILES), clock, NeverFlush())
+    places: list[int] = []
+    async with running(store):
+        for number in range(COUNT):
+            long = 20 if number % 20 == 19 else 1
+            (at,) = store.append([message(queue_id=number % 2, body=body(number) * long, keys=f"all k{number}")])
+            places.append(at.physical_offset)
+            clock.advance(10)
+    return places
+
+
+def forget(store: MmapStore, directory: Path) -> None:
+    """Throw everything out of memory; skips the test where that is not possible."""
+    for segment in store._log.segments.values():
+        segment.view()
+        assert segment._map is not None
+        segment._map.madvise(mmap.MADV_DONTNEED)
+    for file in store._index.files:
+        file._map.madvise(mmap.MADV_DONTNEED)
+    evict([*log_files(directory), *queue_files(directory), *queue_files(directory, 1), *(directory / "index").iterdir()])
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """How the thread of the test has read from files so that it may have waited for the device. (Not seen: pages touched through a map.)"""
+    waited: list[str] = []
+    this, pread, preadv = threading.get_ident(), os.pread, os.preadv
+
+    def watched_pread(fd: int, size: int, offset: int) -> bytes:
+        if threading.get_ident() == this:
+            waited.append(f"pread at {offset}")
+        return pread(fd, size, offset)
+
+    def watched_preadv(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        if threading.get_ident() == this and not flags & os.RWF_NOWAIT:
+            waited.append(f"preadv at {offset}")
+        return preadv(fd, buffers, offset, flags)
+
+    monkeypatch.setattr(os, "pread", watched_pread)
+    monkeypatch.setattr(os, "preadv", watched_preadv)
+    return waited
+
+
+@pytest.mark.parametrize("kind", READS)
+async def test_no_read_lets_the_loop_wait_for_the_device(tmp_path: Path, device: list[str], kind: str) -> None:
+    """Told not to wait, it says what is missing, without a major fault or a read that might block; when that is warm it gives what it gives else."""
+    places = await fill_with_keys(tmp_path)
+    read = READS[kind]
+    store = make(tmp_path, **SMALL_FILES)
+    async with running(store):
+        expected = read(store, places, True)
+        forget(store, tmp_path)
+        device.clear()
+        before, rounds = faults(), 0
+        while True:
+            try:
+                found = read(store, places, False)
+                break
+            except NotInMemory as missed:
+                rounds += 1
+                await store.warm(missed)
+        assert (device, faults()) == ([], before)
+        assert found == expected
+        assert 0 < rounds < 20
+
+
+@pytest.mark.parametrize(
+    ("kind", "most"), [("key", 2), ("key of many", 3), ("no key", 1), ("log", 1), ("record", 1), ("long record", 2), ("up to a time", 14)]
+)
+async def test_the_device_is_waited_for_seldom(tmp_path: Path, kind: str, most: int) -> None:
+    """The files of an index are searched side by side, each to its end, and the records of an answer brought in together."""
+    places = await fill_with_keys(tmp_path)
+    store = make(tmp_path, **SMALL_FILES)
+    async with running(store):
+        forget(store, tmp_path)
+        for rounds in range(20):  # noqa: B007 - it is looked at below
+            try:
+                READS[kind](store, places, False)
+                break
+            except NotInMemory as missed:
+                await store.warm(missed)
+        assert 0 < rounds <= most
+
+
+async def test_an_index_file_that_is_trimmed_while_it_is_waited_for(tmp_path: Path) -> None:
+    """What was missing is gone: the search begins again without it."""
+    await fill_with_keys(tmp_path)
+    store = make(tmp_path, **SMALL_FILES)
+    async with running(store):
+        forget(store, tmp_path)
+        with pytest.raises(NotInMemory) as caught:
+            store.query_by_key("Orders", "k3", 0, 1 << 60, 9, wait=False)
+        for file in store._index.detach(1 << 60):
+            file.close()
+            file.path.unlink()
+        await store.warm(caught.value)
+        while True:
+            try:
+                assert store.query_by_key("Orders", "k3", 0, 1 << 60, 9, wait=False).physical_offsets == []
+                break
+            except NotInMemory as missed:
+                await store.warm(missed)
+
+
+async def test_a_newer_index_file_that_is_cold_keeps_older_ones_from_answering(tmp_path: Path) -> None:
+    """Else the count of a query would be filled with old messages."""
+    await fill_with_keys(tmp_path)
+    store = make(tmp_path, **SMALL_FILES)
+    async with running(store):
+        newest = store.query_by_key("Orders", "all", 0, 1 << 60, 2)
+        await warm_everything(store)
+        store._index.files[-1]._map.madvise(mmap.MADV_DONTNEED)
+        evict([store._index.files[-1].path])
+        with pytest.raises(NotInMemory) as caught:
+            store.query_by_key("Orders", "all", 0, 1 << 60, 2, wait=False)
+        await store.warm(caught.value)
+        assert store.query_by_key("Orders", "all", 0, 1 << 60, 2, wait=False) == newest
+
+
+async def warm_everything(store: MmapStore) -> None:
+    paths = [*log_files(store._root), *(store._root / "index").iterdir()]
+    await warm(store, [FileRange(path, 0, path.stat().st_size) for path in paths])
 
 
 class CountedResidency(Residency):
@@ -229,12 +387,12 @@ async def test_a_block_in_memory_is_trusted_for_a_moment(tmp_path: Path, mock_cl
             store.read("Orders", offset % 2, offset, NO_WAIT._replace(max_messages=10), None, None)
         assert counted.asked == 1
         mock_clock.jump(TRUST_S)
-        assert list(read(store, max_messages=10).cold) == []
+        assert read(store, max_messages=10).message_count == 10
         assert counted.asked == 2
         mock_clock.jump(TRUST_S)
         counted.cold_bases = frozenset({0})
         for _ in range(3):
-            assert len(read(store, max_messages=10).cold) == 1
+            assert len(missing(lambda: read(store, max_messages=10))) == 1
         assert counted.asked == 8
 
 
@@ -258,12 +416,13 @@ async def test_one_question_for_neighbours(tmp_path: Path) -> None:
         assert counted.asked == 3
 
 
-async def test_where_the_system_does_not_say(tmp_path: Path) -> None:
+async def test_where_the_system_does_not_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without mincore everything counts as in memory."""
     await fill(tmp_path)
     async with running(make(tmp_path)) as store:
-        store._residency._mincore = None
-        assert list(read(store).cold) == []
+        evict(log_files(tmp_path))
+        monkeypatch.setattr(PAGES, "call", None)
+        assert read(store).message_count == 100
 
 
 async def test_every_page_counts(tmp_path: Path) -> None:
@@ -309,9 +468,7 @@ async def test_warming_what_is_gone(tmp_path: Path) -> None:
     """A file that was trimmed meanwhile, or cannot be read, is left to the next read."""
     await fill(tmp_path)
     async with running(make(tmp_path)) as store:
-        result = read(store)
-        result.cold = [FileRange(tmp_path / "gone", 0, 10), FileRange(tmp_path, 0, 10)]
-        await store.warm(result)
+        await warm(store, [FileRange(tmp_path / "gone", 0, 10), FileRange(tmp_path, 0, 10)])
         assert len(bodies(store)) == 100
 
 
@@ -331,13 +488,12 @@ async def test_few_threads_wait_for_readers(tmp_path: Path, monkeypatch: pytest.
         with lock:
             running_now.pop()
 
-    monkeypatch.setattr(residency, "_fetch", slow)
+    monkeypatch.setattr(residency, "bring_in", slow)
     async with running(make(tmp_path)) as store:
         store.append([message()])
-        result = read(store)
         async with trio.open_nursery() as nursery:
             for _ in range(20):
-                nursery.start_soon(store.warm, result)
+                nursery.start_soon(store.warm, NotInMemory())
             with trio.fail_after(30):
                 while most < 4:
                     await trio.lowlevel.checkpoint()
@@ -348,6 +504,6 @@ async def test_few_threads_wait_for_readers(tmp_path: Path, monkeypatch: pytest.
         let_go.clear()
         with trio.CancelScope() as scope:
             scope.cancel()
-            await store.warm(result)
+            await store.warm(NotInMemory())
         assert scope.cancelled_caught
         let_go.set()

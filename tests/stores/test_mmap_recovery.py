@@ -13,9 +13,13 @@ from rmqkit.abc import Boundary, ReadStatus
 from rmqkit.errors import StoreCorrupt
 from rmqkit.model.names import SCHEDULE_TOPIC
 from rmqkit.model.topic import TopicConfig
+from rmqkit.protocol.codes import RequestCode
+from rmqkit.protocol.command import request
 from rmqkit.testing.broker import running_broker
 from rmqkit.testing.clock import FakeClock
+from rmqkit.testing.peer import FakePeer, ask
 from rmqkit.testing.store import ALL, SMALL, SMALL_INDEX, FlushWhenWanted, bodies, contents, message, running, store_config
+from rmqkit_retention.processor import CleanProcessor
 from rmqkit_store_mmap.consume_queue import FILLER
 from rmqkit_store_mmap.disk import Disk
 from rmqkit_store_mmap.store import MmapStore
@@ -277,6 +281,26 @@ async def test_a_topic_made_anew_is_found_as_it_was_last(tmp_path: Path) -> None
         (tmp_path / "crashed" / "abort").write_text("1")
         async with running(make(tmp_path / "crashed")) as store:
             assert bodies(store) == [b"new"] * 2
+
+
+async def test_a_deleted_topic_that_comes_back_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Queues made from the log are those of deleted topics too. The broker does not serve them, says so, and forgets them when asked."""
+    async with running_broker(tmp_path, store="mmap") as broker:
+        for topic in ("Gone", "Kept"):
+            broker.context.topics.put(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
+            broker.context.put.put_one(message(topic))
+        broker.context.topics.delete("Gone")
+        broker.context.store.delete_topic("Gone")
+    shutil.rmtree(tmp_path / "consumequeue")
+    caplog.clear()
+    async with running_broker(tmp_path, store="mmap") as broker:
+        assert broker.context.store.queues() == {"Gone": [0], "Kept": [0]}
+        assert "1 topics that are not in topics.json and are not served: Gone. " in caplog.text
+        assert broker.context.topics.get("Gone") is None
+        answer = await ask(CleanProcessor(broker.context), request(RequestCode.CLEAN_UNUSED_TOPIC), FakePeer())
+        assert answer is not None
+        assert answer.code == 0
+        assert broker.context.store.queues() == {"Kept": [0]}
 
 
 async def test_a_record_far_from_its_queue_stops_the_start(tmp_path: Path) -> None:

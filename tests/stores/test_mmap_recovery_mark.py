@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 import trio
 from attrs import evolve
 
+from rmqkit.abc import Level
 from rmqkit.errors import StoreCorrupt
+from rmqkit.model.sysflag import TRANSACTION_ROLLBACK
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import SMALL, FlushWhenWanted, NeverFlush, bodies, contents, message, running, store_config
 from rmqkit_store_mmap.checkpoint import CHECKPOINT_BYTES, Checkpoint, IndexMark, Mark, QueueMark
@@ -105,13 +108,13 @@ async def test_the_mark_counts_for_nothing_once_java_wrote_the_checkpoint(tmp_pa
 
 def test_the_mark_comes_back_as_it_was_written(tmp_path: Path) -> None:
     """All numbers of it; a checkpoint cut short, of zeros, or with one byte changed has none."""
-    mark = Mark(1 << 40, QueueMark(2, 3, 4, 5), IndexMark(6, 20250919101530123, bytes(range(40))))
+    mark = Mark(1 << 40, QueueMark(2, 3, 4, 5), IndexMark(6, 20250919101530123, bytes(range(40)), 7))
     for given in (mark, evolve(mark, index=None)):
         Checkpoint(tmp_path / "checkpoint", 1, 2, 3, 4, 5, given).write(Disk())
         assert Checkpoint.load(tmp_path / "checkpoint").mark == given
     good = (tmp_path / "checkpoint").read_bytes()
     assert len(good) == CHECKPOINT_BYTES
-    bad = [good[:100], bytes(4096), *(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :] for at in range(148))]
+    bad = [good[:100], bytes(4096), *(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :] for at in range(156))]
     for data in bad:
         (tmp_path / "checkpoint").write_bytes(data)
         assert Checkpoint.load(tmp_path / "checkpoint").mark is None
@@ -132,8 +135,13 @@ def lose_queue_file(number: int) -> Callable[[Path], None]:
     return lose
 
 
-def lose_index_file(directory: Path) -> None:
-    max((directory / "index").iterdir()).unlink()
+def lose_index_files(*numbers: int) -> Callable[[Path], None]:
+    def lose(directory: Path) -> None:
+        files = sorted((directory / "index").iterdir())
+        for number in numbers:
+            files[number].unlink()
+
+    return lose
 
 
 LOSSES = {
@@ -142,7 +150,10 @@ LOSSES = {
     "its first file": lose_queue_file(0),
     "a file between": lose_queue_file(2),
     "its last file": lose_queue_file(-1),
-    "the newest index file": lose_index_file,
+    "the newest index file": lose_index_files(-1),
+    "the oldest index file": lose_index_files(0),
+    "an index file between": lose_index_files(2),
+    "several index files": lose_index_files(1, 3, -1),
 }
 
 
@@ -150,16 +161,19 @@ LOSSES = {
 @pytest.mark.parametrize("crash", [True, False])
 @pytest.mark.parametrize("lost", list(LOSSES))
 async def test_what_was_lost_is_made_again(tmp_path: Path, lost: str, crash: bool) -> None:
-    """Single queues, single files of a queue, and the newest index file: all offsets and keys are as before, and appending goes on behind them."""
-    copy, held = await crashed(tmp_path, max_index_num=100)
+    """Single queues, single files of a queue, single index files: all offsets and keys are as before, no key is there twice, and appending goes on."""
+    copy, held = await crashed(tmp_path, max_index_num=50)
     directory = copy if crash else tmp_path / "live"
     LOSSES[lost](directory)
-    store = make(directory, max_index_num=100)
+    store = make(directory, max_index_num=50)
     async with running(store):
         assert contents(store) == held
         assert all_keys(store, 230)
+        store._index.drain(1_000)
+        # The last record of a file that stayed may be entered again in the next: nobody knows whether all its keys were in it.
+        assert 230 <= sum(file.next_entry - 1 for file in store._index.files) <= 231
         assert [store.append([message(queue_id=queue_id)])[0].queue_offset for queue_id in range(3)] == [77, 77, 76]
-    async with running(make(directory, max_index_num=100)) as again:
+    async with running(make(directory, max_index_num=50)) as again:
         assert [again.max_offset("Orders", queue_id) for queue_id in range(3)] == [78, 78, 77]
 
 
@@ -179,6 +193,77 @@ async def test_a_lost_segment_stops_the_start(tmp_path: Path, number: int, crash
     (tmp_path / "away").rename(path)
     async with running(make(directory)) as store:
         assert contents(store) == held
+
+
+def as_java_left_it(directory: Path) -> None:
+    """Take the mark out of a checkpoint: Java knows none."""
+    path = directory / "checkpoint"
+    path.write_bytes(path.read_bytes()[:40].ljust(CHECKPOINT_BYTES, b"\0"))
+
+
+@pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/Orders/1/00000000000000000400"])
+async def test_an_index_that_lost_nothing_is_not_made_a_second_time(tmp_path: Path, lost: str) -> None:
+    """Queues that Java's directory lacks after a clean stop are made again; the entries of the index are there already, and stay the only ones."""
+    _, held = await crashed(tmp_path, max_index_num=50)
+    directory = tmp_path / "live"
+    as_java_left_it(directory)
+    shutil.rmtree(directory / lost) if (directory / lost / "Orders").is_dir() else (directory / lost).unlink()
+    before = {path.name: path.read_bytes() for path in (directory / "index").iterdir()}
+    async with running(make(directory, max_index_num=50)) as store:
+        assert contents(store) == held
+    assert {path.name: path.read_bytes() for path in (directory / "index").iterdir()} == before
+
+
+async def test_queues_lost_before_anything_was_indexed(tmp_path: Path) -> None:
+    """An index directory without files has no last record behind which to go on: keys are looked for from the beginning of the log."""
+    async with running(make(tmp_path)) as store:
+        store.append([message(keys="k")])
+    as_java_left_it(tmp_path)
+    shutil.rmtree(tmp_path / "consumequeue")
+    for path in (tmp_path / "index").iterdir():
+        path.unlink()
+    async with running(make(tmp_path)) as store:
+        assert store.query_by_key("Orders", "k", 0, 1 << 60, 9).physical_offsets == [0]
+
+
+@pytest.mark.parametrize("number", [0, 2])
+async def test_an_index_file_that_javas_directory_lacks_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int) -> None:
+    """Java leaves gaps in its index after a crash and lives with them; so does the first start of ours, but it says which messages cannot be found."""
+    _, held = await crashed(tmp_path, max_index_num=50)
+    directory = tmp_path / "live"
+    as_java_left_it(directory)
+    lose_index_files(number)(directory)
+    async with running(make(directory, max_index_num=50)) as store:
+        found = [len(store.query_by_key("Orders", f"k{n}", 0, 1 << 60, 9).physical_offsets) for n in range(230)]
+        assert found == [int(not 49 * number <= n < 49 * (number + 1)) for n in range(230)]
+    (warning,) = [record.getMessage() for record in caplog.records if "cannot be found by their keys" in record.getMessage()]
+    offset = next(one.physical_offset for queue in held.values() for one in queue[2] if one.properties["KEYS"] == f"k{49 * number}")
+    assert f"from log offset {offset} on" in warning
+    caplog.clear()
+    async with running(make(directory, max_index_num=50)):
+        pass
+    assert not caplog.records
+
+
+async def test_messages_without_keys_between_two_index_files_are_no_gap(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor are those that were trimmed, and those that were rolled back."""
+    plain, rolled_back = message(keys=" "), message(keys="x", sys_flag=TRANSACTION_ROLLBACK)
+    async with running(make(tmp_path, max_index_num=4)) as store:
+        for number in range(900):
+            store.append([plain, rolled_back, message(keys=f"k{number}")] if number % 3 == 0 else [message(keys=f"k{number}")])
+        await store.settled(store.end_offset, Level.FLUSHED)
+    first, second, third, *_ = sorted((tmp_path / "index").iterdir())
+    log = sorted((tmp_path / "commitlog").iterdir())[0]
+    log.unlink()
+    for path in (first, second):
+        path.unlink()
+    for directory in (tmp_path / "live", tmp_path / "java"):
+        shutil.copytree(tmp_path, directory, ignore=lambda _, names: {"live", "java"} & set(names))
+    as_java_left_it(tmp_path / "java")
+    for directory in (tmp_path / "live", tmp_path / "java"):
+        async with running(make(directory, max_index_num=4)) as store:
+            assert store._index.files[0].path.name == third.name
+    assert not caplog.records
 
 
 async def test_keys_go_with_the_records_that_are_cut(tmp_path: Path) -> None:
@@ -315,6 +400,55 @@ async def test_a_deleted_topic_stays_deleted(tmp_path: Path, mock_clock: trio.te
         assert again.queues() == {"Kept": [0]}
 
 
+@pytest.mark.parametrize("crash", [True, False])
+async def test_a_start_opens_the_file_of_a_queue_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash: bool) -> None:
+    """Thousands of queues make a start slow by what each of them costs: one look into the file that is written to, if nothing came after the mark. Only
+    the queue that has the newest record is asked again, for a look at that record."""
+    async with running(make(tmp_path / "live", mapped_file_size_consume_queue=20_000)) as store:
+        assert isinstance(store, MmapStore)
+        store.append([message(f"T{number % 10}", number % 7) for number in range(1_000)])
+        await bring(store)
+        shutil.copytree(tmp_path / "live", tmp_path / "crashed")
+        held = contents(store)
+    directory = tmp_path / ("crashed" if crash else "live")
+    opened: list[str] = []
+    really = os.open
+
+    def counting(path: Any, *arguments: Any, **options: Any) -> int:
+        opened.append(str(path))
+        return really(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", counting)
+    store = make(directory, mapped_file_size_consume_queue=20_000)
+    await store.open()
+    monkeypatch.undo()
+    assert set(opened) >= set(map(str, directory.glob("consumequeue/*/*/*")))
+    assert len([path for path in opened if "consumequeue" in path]) == len(held) + 1 == 71
+    assert contents(store) == held
+    await store.close()
+
+
+@pytest.mark.parametrize("at", [2_000, 19_000])
+async def test_what_stands_behind_the_units_of_a_queue_becomes_zeros(tmp_path: Path, at: int) -> None:
+    """Right behind them, or behind a hole: after a crash of the machine nobody knows which pages got to the device."""
+    async with running(make(tmp_path / "live", mapped_file_size_consume_queue=20_000)) as store:
+        assert isinstance(store, MmapStore)
+        store.append([message() for _ in range(100)])
+        await bring(store)
+        shutil.copytree(tmp_path / "live", tmp_path / "crashed")
+        held = contents(store)
+    path = tmp_path / "crashed" / "consumequeue" / "Orders" / "0" / FIRST
+    os.truncate(path, 2_000)
+    os.truncate(path, 20_000)  # a hole from the next page on
+    units = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(units[:20])
+    async with running(make(tmp_path / "crashed", mapped_file_size_consume_queue=20_000)) as store:
+        assert contents(store) == held
+        assert path.read_bytes() == units
+
+
 async def test_an_index_that_was_switched_off_catches_up(tmp_path: Path) -> None:
     """What was appended without an index is indexed once there is one again, and only that."""
     copy, _ = await crashed(tmp_path, before=20, after=5)
@@ -375,12 +509,12 @@ def test_an_index_file_goes_back_to_an_earlier_state(tmp_path: Path, applied: bo
     """Whether or not the slots of later entries reached the file, the chains lead to the entries of then; newer ones are erased."""
     file = index_file(tmp_path / "1")
     for number in range(20):
-        file.put(number % 13, 1000 + number, 5_000_000 + number * 1000)
+        file.put([(number % 13, 1000 + number, 5_000_000 + number * 1000)])
     file.hold()
     file.flush_held()
     header, then = file.header, entries(file)
     for number in range(20, 49):
-        file.put(number % 13, 1000 + number, 5_000_000 + number * 1000)
+        file.put([(number % 13, 1000 + number, 5_000_000 + number * 1000)])
     file.hold()
     if applied:
         file.flush_held()
@@ -390,7 +524,7 @@ def test_an_index_file_goes_back_to_an_earlier_state(tmp_path: Path, applied: bo
     assert file.restore(header)
     assert (file.header, entries(file)) == (header, then)
     assert not any((tmp_path / "1").read_bytes()[-29 * 20 :])
-    file.put(3, 2000, 5_000_000)
+    file.put([(3, 2000, 5_000_000)])
     assert list(file.find(3, 0, 1 << 60)) == [2000, *then[3]]
     file.close()
 
@@ -399,7 +533,7 @@ def test_an_index_file_refuses_the_header_of_another(tmp_path: Path) -> None:
     """A file that was made anew, or has fewer entries, is no later state of the one the mark tells of; it stays as it is."""
     file = index_file(tmp_path / "1")
     for number in range(5):
-        file.put(number, 1000 + number, 5_000_000)
+        file.put([(number, 1000 + number, 5_000_000)])
     file.write_header()
     begin, end, begin_offset, end_offset, used, count = HEADER.unpack(file.header)
     before = (tmp_path / "1").read_bytes()
@@ -427,12 +561,12 @@ def test_slots_are_on_the_device_before_what_they_named_is_erased(tmp_path: Path
     disk = Keeping()
     file = index_file(tmp_path / "1", disk)
     for number in range(10):
-        file.put(number % 3, 1000 + number, 5_000_000)
+        file.put([(number % 3, 1000 + number, 5_000_000)])
     file.hold()
     file.flush_held()
     header = file.header
     for number in range(10, 20):
-        file.put(number % 3, 1000 + number, 5_000_000)
+        file.put([(number % 3, 1000 + number, 5_000_000)])
     file.hold()
     file.flush_held()
     late = disk.synced[-1]

@@ -49,7 +49,7 @@ async def test_files_go_with_what_they_hold(tmp_path: Path) -> None:
     store = make(tmp_path, **SMALL_INDEX)
     async with running(store):
         parts = await fill(store, 4)
-        store.query_by_key("Orders", "k0", 0, 1, 1)
+        store._index.drain(len(store._index.backlog))
         await store._index.flush(store.end_offset)
         queue, index = tmp_path / "consumequeue" / "Orders" / "0", tmp_path / "index"
         queue_files, index_files = names(queue), names(index)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
+
 from rmqkit import config as settings
 from rmqkit.abc import Outcome, Peer, RequestProcessor
 from rmqkit.broker.clients import ClientInfo
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors import runtime_info
+from rmqkit.broker.warming import all_of, when_warm
 from rmqkit.errors import DecodeError, RequestRefused
 from rmqkit.model import names
 from rmqkit.model.queue import MessageQueue
@@ -37,13 +41,11 @@ class AdminProcessor(RequestProcessor):
             RequestCode.DELETE_TOPIC_IN_BROKER: self._delete_topic,
             RequestCode.GET_ALL_TOPIC_CONFIG: self._all_topics,
             RequestCode.GET_TOPIC_CONFIG: self._topic_config,
-            RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._system_topics,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._create_group,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete_group,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self._group_config,
-            RequestCode.GET_CONSUME_STATS: self._consume_stats,
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumer_connections,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producer_connections,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._consumed_by,
@@ -53,12 +55,19 @@ class AdminProcessor(RequestProcessor):
             RequestCode.GET_BROKER_CONFIG: self._broker_config,
             RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
         }
+        self._readers = {
+            RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
+            RequestCode.GET_CONSUME_STATS: self._consume_stats,
+        }
 
     def codes(self) -> list[int]:
-        return list(self._handlers)
+        return [*self._handlers, *self._readers]
 
     def process(self, request: Command, peer: Peer) -> Outcome:
-        return self._handlers[RequestCode(request.code)](request)
+        code = RequestCode(request.code)
+        if code in self._readers:
+            return when_warm(self._broker.store, partial(self._readers[code], request))
+        return self._handlers[code](request)
 
     # Topics.
 
@@ -118,19 +127,21 @@ class AdminProcessor(RequestProcessor):
             )
         return config
 
-    def _topic_stats(self, request: Command) -> Command:
+    def _topic_stats(self, request: Command, wait: bool) -> Command:
         topic = self._topic(request.header(GetTopicStatsInfoRequestHeader).topic)
-        store = self._broker.store
+        name, store = topic.topic_name, self._broker.store
+        places = [(name, queue_id, store.max_offset(name, queue_id)) for queue_id in range(topic.write_queue_nums)]
         table = {}
-        for queue_id in range(topic.write_queue_nums):
-            first, end = store.min_offset(topic.topic_name, queue_id), store.max_offset(topic.topic_name, queue_id)
-            updated = store.store_time(topic.topic_name, queue_id, end - 1) if end > first else 0
-            table[self._queue_key(topic.topic_name, queue_id)] = {
-                "lastUpdateTimestamp": max(updated, 0),
-                "maxOffset": end,
-                "minOffset": first,
-            }
+        for (_, queue_id, end), updated in zip(places, self._times_before(places, wait), strict=True):
+            first = store.min_offset(name, queue_id)
+            table[self._queue_key(name, queue_id)] = {"lastUpdateTimestamp": updated, "maxOffset": end, "minOffset": first}
         return answer(request, body=loose_json.dumps({"offsetTable": table, "topicPutTps": 0.0}))
+
+    def _times_before(self, places: Iterable[tuple[str, int, int]], wait: bool) -> list[int]:
+        """Store times of the messages before offsets of queues, 0 where there is none."""
+        store = self._broker.store
+        reads = (partial(store.store_time, topic, queue_id, offset - 1, wait) for topic, queue_id, offset in places)
+        return [max(stored_ms, 0) for stored_ms in all_of(reads)]
 
     def _queue_key(self, topic: str, queue_id: int) -> str:
         """A queue as the text Java accepts in place of an object key."""
@@ -163,23 +174,22 @@ class AdminProcessor(RequestProcessor):
             raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group!r} does not exist")
         return answer(request, body=loose_json.dumps(config))
 
-    def _consume_stats(self, request: Command) -> Command:
+    def _consume_stats(self, request: Command, wait: bool) -> Command:
         header = request.header(GetConsumeStatsRequestHeader)
         topics = [header.topic] if header.topic else sorted(self._topics_consumed(header.consumer_group))
-        table = {}
+        places = []
         for topic in topics:
             config = self._broker.topics.get(topic)
             for queue_id in range(config.read_queue_nums if config else 0):
-                end = self._broker.store.max_offset(topic, queue_id)
-                consumed = self._broker.offsets.get(header.consumer_group, topic, queue_id)
-                consumed = 0 if consumed is None else consumed
-                last = self._broker.store.store_time(topic, queue_id, consumed - 1) if consumed else 0
-                table[self._queue_key(topic, queue_id)] = {
-                    "brokerOffset": end,
-                    "consumerOffset": consumed,
-                    "lastTimestamp": max(last, 0),
-                    "pullOffset": consumed,
-                }
+                places.append((topic, queue_id, self._broker.offsets.get(header.consumer_group, topic, queue_id) or 0))
+        table = {}
+        for (topic, queue_id, consumed), last in zip(places, self._times_before(places, wait), strict=True):
+            table[self._queue_key(topic, queue_id)] = {
+                "brokerOffset": self._broker.store.max_offset(topic, queue_id),
+                "consumerOffset": consumed,
+                "lastTimestamp": last,
+                "pullOffset": consumed,
+            }
         return answer(request, body=loose_json.dumps({"consumeTps": 0.0, "offsetTable": table}))
 
     def _topics_consumed(self, group: str) -> set[str]:

@@ -1,7 +1,7 @@
 """The short way of a send: what nearly all of them need and nothing else.
 
 A send is plain when it carries one message to an ordinary topic, none of its properties has a meaning for the broker beyond the queue's tags code and the
-index, and no hook wants to see it. Every figure in docs/flow.md is about these; what is checked here is checked, and answered, in
+index, and no hook wants to be asked about it. Every figure in docs/flow.md is about these; what is checked here is checked, and answered, in
 `processors.send` for all others.
 """
 
@@ -15,6 +15,7 @@ import msgspec
 from rmqkit.abc import Appended, Outcome, Peer
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors import destination
+from rmqkit.hooks import ManySendsHook
 from rmqkit.limits import MAX_PROPERTIES_BYTES
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
@@ -54,9 +55,11 @@ class PlainSends:
 
     @classmethod
     def for_broker(cls, broker: BrokerContext, topics: Mapping[str, int], id_form: str, suffix: str) -> PlainSends | None:
-        """None when a plugin wants to see every message or answer: then no send is plain."""
+        """None when a plugin wants to be asked about every message, or to see every request: then no send is plain."""
         wants = broker.put.wants
-        if wants is None or broker.registry.send_message_hooks or broker.registry.rpc_hooks:
+        if wants is None or not all(isinstance(hook, ManySendsHook) for hook in broker.registry.send_message_hooks):
+            return None
+        if any(hook.codes is None or _SEND_V2 in hook.codes for hook in broker.registry.rpc_hooks):
             return None
         return cls(broker, topics, wants | destination.SPECIAL_PROPERTIES | OUR_PROPERTIES, id_form, suffix)
 

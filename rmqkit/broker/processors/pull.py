@@ -8,11 +8,13 @@ from functools import partial
 
 from attrs import define
 
-from rmqkit.abc import CompiledFilter, ConsumeContext, Outcome, Peer, ReadLimits, ReadResult, ReadStatus, Reply, RequestProcessor
+from rmqkit.abc import CompiledFilter, NotInMemory, Outcome, Peer, ReadLimits, ReadResult, ReadStatus, Reply, RequestProcessor
 from rmqkit.broker.clients import ConsumerGroup
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.held_pulls import HeldPull
+from rmqkit.broker.warming import again_when_warm
 from rmqkit.errors import RequestRefused
+from rmqkit.hooks import RCV_EPOLLS, RCV_SUCCESS, ConsumeContext, ConsumeMessageHook
 from rmqkit.limits import MAX_HOLD_MS
 from rmqkit.model.subscription import SQL92, TAG, SubscriptionData
 from rmqkit.model.sysflag import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
@@ -26,8 +28,6 @@ _UNIT_BYTES = 20
 _MAX_CACHED_FILTERS = 1024
 #: A client that is given at most this many bytes at a time gets at least its first message.
 _MIN_TRANSFER_BYTES = 100
-#: How often messages are brought into memory for one pull before it takes them from wherever they are.
-_WARM_ATTEMPTS = 3
 
 _CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -57,6 +57,8 @@ class PullProcessor(RequestProcessor):
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self._config = broker.config
+        self._hooks = broker.registry.consume_message_hooks.checked(ConsumeMessageHook, ("before", "after"))
+        self._watched = len(self._hooks) > 0
         self._filters: dict[tuple[object, ...], CompiledFilter] = {}
         machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._memory_bytes = machine_bytes * broker.config.access_message_in_memory_max_ratio // 100
@@ -65,16 +67,22 @@ class PullProcessor(RequestProcessor):
         header = request.header(PullMessageRequestHeader)
         self._check(header)
         pull = _Pull(request, header, peer, self._filter(header), self._limits(header))
-        result = self._read(pull)
         may_hold = header.sys_flag & PULL_SUSPEND != 0
+        try:
+            result = self._read(pull, wait=False)
+        except NotInMemory as missed:
+            self._commit(header)
+            return again_when_warm(self._broker.store, partial(self._answer, pull), missed)
+        self._commit(header)
         code = _code(result.status, header.queue_offset)
-        if may_hold and header.sys_flag & PULL_COMMIT_OFFSET:
-            self._broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        if result.cold:
-            return self._reply_when_warm(pull, result)
         if code == ResponseCode.PULL_NOT_FOUND and may_hold and self._hold(pull, result):
             return None
         return self._reply(pull, result, code)
+
+    def _commit(self, header: PullMessageRequestHeader) -> None:
+        """The offset that came along, once, when the pull is read for the first time."""
+        if header.sys_flag & PULL_SUSPEND and header.sys_flag & PULL_COMMIT_OFFSET:
+            self._broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
 
     def _check(self, header: PullMessageRequestHeader) -> None:
         """Raises RequestRefused, in the order of the sheet."""
@@ -168,22 +176,10 @@ class PullProcessor(RequestProcessor):
             wait=False,
         )
 
-    def _read(self, pull: _Pull, wait: bool = False) -> ReadResult:
+    def _read(self, pull: _Pull, wait: bool) -> ReadResult:
         header = pull.header
         limits = pull.limits._replace(wait=True) if wait else pull.limits
         return self._broker.store.read(header.topic, header.queue_id, header.queue_offset, limits, pull.filter.unit, pull.filter.record)
-
-    async def _reply_when_warm(self, pull: _Pull, result: ReadResult) -> Command | Reply:
-        """The answer to a pull of messages that are on disk alone: others are served while they are brought in. Raises RequestRefused."""
-        for _ in range(_WARM_ATTEMPTS):
-            await self._broker.store.warm(result)
-            self._check(pull.header)
-            result = self._read(pull)
-            if not result.cold:
-                break
-        else:
-            result = self._read(pull, wait=True)
-        return self._reply(pull, result, _code(result.status, pull.header.queue_offset))
 
     def _hold(self, pull: _Pull, result: ReadResult) -> bool:
         header = pull.header
@@ -200,14 +196,27 @@ class PullProcessor(RequestProcessor):
         return self._broker.held_pulls.hold(header.topic, header.queue_id, held)
 
     def _retry(self, pull: _Pull) -> None:
-        """Second run of a held pull: it is answered now, whatever it finds."""
+        """Second run of a held pull: it is answered now, whatever it finds, or as soon as that is in memory. It may run inside another client's send,
+        which must neither wait for it nor fail."""
         try:
-            self._check(pull.header)
-            result = self._read(pull, wait=True)
-            outcome = self._reply(pull, result, _code(result.status, pull.header.queue_offset))
-        except Exception as error:  # noqa: BLE001 - this runs inside another client's send and must not fail that
-            outcome = error_answer(pull.request, error)
-        pull.peer.respond(pull.request, outcome)
+            pull.peer.respond(pull.request, self._answer(pull, wait=False))
+        except NotInMemory as missed:
+            pull.peer.defer(partial(self._retry_when_warm, pull, missed), 1)
+        except Exception as error:  # noqa: BLE001 - see above
+            pull.peer.respond(pull.request, error_answer(pull.request, error))
+
+    async def _retry_when_warm(self, pull: _Pull, missed: NotInMemory) -> None:
+        try:
+            answered: Command | Reply = await again_when_warm(self._broker.store, partial(self._answer, pull), missed)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the peer waits for an answer
+            answered = error_answer(pull.request, error)
+        pull.peer.respond(pull.request, answered)
+
+    def _answer(self, pull: _Pull, wait: bool) -> Command | Reply:
+        """The answer to a pull that is not held (any more). Raises RequestRefused, NotInMemory unless `wait`."""
+        self._check(pull.header)
+        result = self._read(pull, wait)
+        return self._reply(pull, result, _code(result.status, pull.header.queue_offset))
 
     def _reply(self, pull: _Pull, result: ReadResult, code: int) -> Command | Reply:
         header = PullMessageResponseHeader(
@@ -219,7 +228,7 @@ class PullProcessor(RequestProcessor):
             group_sys_flag=0,
         )
         head = answer(pull.request, code, result.status.value, header=header)
-        if self._broker.registry.consume_message_hooks:
+        if self._watched:
             self._before_hooks(pull, result, code)
         if code != ResponseCode.SUCCESS:
             return head
@@ -227,20 +236,21 @@ class PullProcessor(RequestProcessor):
         return Reply(head, result.slices, result.total_bytes)
 
     def _before_hooks(self, pull: _Pull, result: ReadResult, code: int) -> None:
+        header = pull.header
         context = ConsumeContext(
-            group=pull.header.consumer_group,
-            topic=pull.header.topic,
-            queue_id=pull.header.queue_id,
+            request=pull.request,
+            status=RCV_SUCCESS if code == ResponseCode.SUCCESS else RCV_EPOLLS,
+            group=header.consumer_group,
+            topic=header.topic,
+            queue_id=header.queue_id,
             client_address=pull.peer.remote_text,
             code=code,
             message_count=result.message_count,
             body_bytes=result.total_bytes,
+            offset=header.queue_offset,
+            next_offset=result.next_offset,
         )
-        for hook in self._broker.registry.consume_message_hooks:
-            try:
-                hook.before(context)
-            except Exception:  # noqa: BLE001 - the contract of consume hooks
-                _log.exception("consume hook %s failed", type(hook).__name__)
+        self._hooks.tell("before", context)
 
 
 def _code(status: ReadStatus, offset: int) -> int:

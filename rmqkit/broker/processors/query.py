@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rmqkit.abc import Buffer, Outcome, Peer, Reply, RequestProcessor
 from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.warming import all_of, when_warm
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_FRAME_BYTES, MAX_QUERY_RESULTS
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -22,17 +25,17 @@ class QueryProcessor(RequestProcessor):
         self._broker = broker
 
     def process(self, request: Command, peer: Peer) -> Outcome:
-        return self._view(request) if request.code == RequestCode.VIEW_MESSAGE_BY_ID else self._query(request)
+        handle = self._view if request.code == RequestCode.VIEW_MESSAGE_BY_ID else self._query
+        return when_warm(self._broker.store, partial(handle, request))
 
-    def _query(self, request: Command) -> Reply:
+    def _query(self, request: Command, wait: bool) -> Reply:
         header = request.header(QueryMessageRequestHeader)
         wanted = _UNIQUE_KEY_RESULTS if header.unique_key_query else max(0, min(header.max_num, MAX_QUERY_RESULTS))
         store = self._broker.store
-        matches = store.query_by_key(header.topic, header.key, header.begin_timestamp, header.end_timestamp, wanted)
+        matches = store.query_by_key(header.topic, header.key, header.begin_timestamp, header.end_timestamp, wanted, wait)
         slices: list[Buffer] = []
         total = 0
-        for offset in sorted(matches.physical_offsets):
-            found = store.read_record(offset)
+        for found in all_of(partial(store.read_record, offset, wait) for offset in sorted(matches.physical_offsets)):
             if found is not None and total + len(found) <= _MAX_BODY_BYTES:
                 slices.append(found)
                 total += len(found)
@@ -49,9 +52,9 @@ class QueryProcessor(RequestProcessor):
         )
         return Reply(head, slices, total)
 
-    def _view(self, request: Command) -> Reply:
+    def _view(self, request: Command, wait: bool) -> Reply:
         header = request.header(ViewMessageRequestHeader)
-        found = self._broker.store.read_record(header.offset) if header.offset >= 0 else None
+        found = self._broker.store.read_record(header.offset, wait) if header.offset >= 0 else None
         if found is None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no message begins at commit-log offset {header.offset}")
         return Reply(answer(request), [found], len(found))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from rmqkit.abc import Boundary, Outcome, Peer, RequestProcessor
 from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.warming import when_warm
 from rmqkit.errors import RequestRefused
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.topic import TopicConfig
@@ -33,21 +35,26 @@ class QueueInfoProcessor(RequestProcessor):
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self._handlers = {
-            RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
             RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search_offset,
             RequestCode.GET_MAX_OFFSET: self._max_offset,
             RequestCode.GET_MIN_OFFSET: self._min_offset,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self._earliest_time,
             RequestCode.LOCK_BATCH_MQ: self._lock,
             RequestCode.UNLOCK_BATCH_MQ: self._unlock,
         }
+        self._readers = {
+            RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self._earliest_time,
+        }
 
     def codes(self) -> list[int]:
-        return list(self._handlers)
+        return [*self._handlers, *self._readers]
 
     def process(self, request: Command, peer: Peer) -> Outcome:
-        return self._handlers[RequestCode(request.code)](request)
+        code = RequestCode(request.code)
+        if code in self._readers:
+            return when_warm(self._broker.store, partial(self._readers[code], request))
+        return self._handlers[code](request)
 
     def _topic(self, topic: str, queue_id: int) -> TopicConfig:
         """The topic, after the checks that keep made-up names and numbers out of the tables."""
@@ -68,24 +75,24 @@ class QueueInfoProcessor(RequestProcessor):
             and 0 <= queue.queue_id < max(config.read_queue_nums, config.write_queue_nums)
         )
 
-    def _query_offset(self, request: Command) -> Command:
+    def _query_offset(self, request: Command, wait: bool) -> Command:
         header = request.header(QueryConsumerOffsetRequestHeader)
         offset = self._broker.offsets.get(header.consumer_group, header.topic, header.queue_id)
         if offset is not None and offset >= 0:
             return answer(request, header=OffsetResponseHeader(offset=offset))
         # A new group on a young queue starts at its first message, whatever consumeFromWhere says.
-        if header.set_zero_if_not_found is not False and self._is_young(header.topic, header.queue_id):
+        if header.set_zero_if_not_found is not False and self._is_young(header.topic, header.queue_id, wait):
             return answer(request, header=OffsetResponseHeader(offset=0))
         raise RequestRefused(
             ResponseCode.QUERY_NOT_FOUND, f"group {header.consumer_group} has no offset in queue {header.queue_id} of {header.topic}"
         )
 
-    def _is_young(self, topic: str, queue_id: int) -> bool:
+    def _is_young(self, topic: str, queue_id: int, wait: bool) -> bool:
         """The queue still has its first message, and that is near the end of the log: within 40 % of the memory, as Java draws the line."""
         store = self._broker.store
         if store.min_offset(topic, queue_id) > 0:
             return False
-        first = store.read_units(topic, queue_id, 0, 1)
+        first = store.read_units(topic, queue_id, 0, 1, wait)
         return not first or store.end_offset - first[0].physical_offset <= _IN_MEMORY_BYTES
 
     def _update_offset(self, request: Command) -> Command:
@@ -96,11 +103,11 @@ class QueueInfoProcessor(RequestProcessor):
         self._broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return answer(request)
 
-    def _search_offset(self, request: Command) -> Command:
+    def _search_offset(self, request: Command, wait: bool) -> Command:
         header = request.header(SearchOffsetRequestHeader)
         upper = (header.boundary_type or "").upper() == "UPPER"
         boundary = Boundary.UPPER if upper else Boundary.LOWER
-        offset = self._broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp, boundary)
+        offset = self._broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp, boundary, wait)
         return answer(request, header=OffsetResponseHeader(offset=offset))
 
     def _max_offset(self, request: Command) -> Command:
@@ -111,11 +118,12 @@ class QueueInfoProcessor(RequestProcessor):
         header = request.header(QueueRequestHeader)
         return answer(request, header=OffsetResponseHeader(offset=self._broker.store.min_offset(header.topic, header.queue_id)))
 
-    def _earliest_time(self, request: Command) -> Command:
+    def _earliest_time(self, request: Command, wait: bool) -> Command:
         header = request.header(QueueRequestHeader)
         store = self._broker.store
         first = store.min_offset(header.topic, header.queue_id)
-        return answer(request, header=TimestampResponseHeader(timestamp=store.store_time(header.topic, header.queue_id, first)))
+        stored_ms = store.store_time(header.topic, header.queue_id, first, wait)
+        return answer(request, header=TimestampResponseHeader(timestamp=stored_ms))
 
     def _lock(self, request: Command) -> Command:
         body = request.decode_body(LockBatchMqBody)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 
 from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.dispatching import DispatchProgress
 from rmqkit.protocol.codes import VERSION, VERSION_NAME
 
 
@@ -37,7 +39,8 @@ def collect(broker: BrokerContext) -> dict[str, str]:
         "commitLogMinOffset": store.min_physical_offset,
         "commitLogMaxOffset": store.max_physical_offset,
         "remainHowManyDataToFlush": f"{store.max_physical_offset - store.flushed_physical_offset} B",
-        "dispatchBehindBytes": 0,
+        "dispatchBehindBytes": max(broker.store.dispatch_behind().values(), default=0),
+        **_dispatch(broker.dispatching.progress()),
         "pageCacheLockTimeMills": 0,
         "earliestMessageTimeStamp": -1,
         "timerReadBehind": 0,
@@ -53,6 +56,17 @@ def collect(broker: BrokerContext) -> dict[str, str]:
         table[f"{pool}ThreadPoolQueueCapacity"] = 0
         table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = 0
     return {key: str(value) for key, value in sorted(table.items())}
+
+
+def _dispatch(progress: Sequence[DispatchProgress]) -> dict[str, int]:
+    """Keys for each dispatcher. Java has one dispatcher and one key."""
+    table: dict[str, int] = {}
+    for each in progress:
+        table[f"dispatchBehindBytes.{each.name}"] = each.behind_bytes
+        table[f"dispatchFailures.{each.name}"] = each.failures
+        if each.unsaved_bytes is not None:
+            table[f"dispatchUnsavedBytes.{each.name}"] = each.unsaved_bytes
+    return table
 
 
 def _disk_ratio(broker: BrokerContext) -> float:

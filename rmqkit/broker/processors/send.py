@@ -5,18 +5,18 @@ Requests that arrived together go into the store by one append. Those with nothi
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from functools import partial
 from random import randrange
 
 import msgspec
 
-from rmqkit.abc import Answer, Appended, BatchProcessor, Outcome, Peer, SendContext, SendMessageHook
+from rmqkit.abc import Answer, Appended, BatchProcessor, Outcome, Peer
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors import destination
 from rmqkit.broker.processors.plain_sends import OUR_BITS, OUR_PROPERTIES, PlainSends
 from rmqkit.broker.put import Put
+from rmqkit.broker.send_hooks import SendHooks, WatchedSend
 from rmqkit.errors import DecodeError, RequestRefused
 from rmqkit.limits import MAX_PROPERTIES_BYTES
 from rmqkit.model import names
@@ -27,11 +27,9 @@ from rmqkit.protocol import batch
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2, SendMessageResponseHeader
-from rmqkit.protocol.message_id import UniqueKeys, host_text, offset_message_id
+from rmqkit.protocol.message_id import UniqueKeys, offset_message_id
 from rmqkit.protocol.tags import tags_code
 from rmqkit.remoting.serve import error_answer
-
-_log = logging.getLogger(__name__)
 
 Header = SendMessageRequestHeader | SendMessageRequestHeaderV2
 _SEND_V1 = int(RequestCode.SEND_MESSAGE)
@@ -44,7 +42,7 @@ class _Prepared(msgspec.Struct, gc=False):
     request: Command
     messages: Sequence[PutMessage]
     unique_key: str
-    context: SendContext | None = None
+    watched: WatchedSend | None = None
 
 
 #: A request whose messages are stored, and where.
@@ -57,7 +55,7 @@ class SendProcessor(BatchProcessor):
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self._clock = broker.clock
-        self._hooks: tuple[SendMessageHook, ...] = broker.registry.send_message_hooks
+        self._hooks = SendHooks.for_broker(broker)
         # An offset message id with the store host in place; see protocol.message_id.
         self._id_form = offset_message_id(broker.store_host, 0)[:-16] + "%016X"
         self._v6_bit = STORE_HOST_V6 if len(broker.store_host) > 8 else 0
@@ -94,6 +92,8 @@ class SendProcessor(BatchProcessor):
             return None
         if put.nothing_to_wait_for(landed[-1]):
             self._broker.stats.put_many(messages, landed)
+            if self._hooks is not None:
+                self._hooks.after_many(peer, requests, messages, landed, ResponseCode.SUCCESS)
             return plain.answers(requests, messages, landed) or [
                 self._success(_prepared(request, message), (at,), 0)
                 for request, message, at in zip(requests, messages, landed, strict=True)
@@ -109,8 +109,14 @@ class SendProcessor(BatchProcessor):
         singles: list[PutMessage] = []
         waiting: list[tuple[int, _Prepared]] = []
         for request in requests:
+            watched = None
             try:
-                prepared = self._prepare(request, peer, now_ms)
+                header, properties = _header(request)
+                if self._hooks is not None:
+                    watched = self._hooks.before(request, header, properties, peer, now_ms)
+                prepare = self._prepare_batch if header.batch or request.code == _SEND_BATCH else self._prepare
+                prepared = prepare(request, header, properties, peer, now_ms)
+                prepared.watched = watched
                 if len(prepared.messages) == 1:
                     waiting.append((len(outcomes), prepared))
                     singles.append(prepared.messages[0])
@@ -121,20 +127,16 @@ class SendProcessor(BatchProcessor):
                     outcomes.append(self._store_batch(prepared, peer))
             except Exception as error:  # noqa: BLE001 - one request's failure is its own answer
                 self._broker.stats.put_failures += 1
-                outcomes.append(error_answer(request, error))
+                refused = error_answer(request, error)
+                if watched is not None:
+                    watched.ended(refused.code, refused.remark)
+                outcomes.append(refused)
         self._store(singles, waiting, outcomes, peer)
         return outcomes
 
     # Checking.
 
-    def _prepare(self, request: Command, peer: Peer, now_ms: int) -> _Prepared:
-        header: Header
-        if request.code == _SEND_V1:
-            header = request.header(SendMessageRequestHeader)
-        else:
-            header = request.header(SendMessageRequestHeaderV2)
-        if header.batch or request.code == _SEND_BATCH:
-            return self._prepare_batch(request, header, peer, now_ms)
+    def _prepare(self, request: Command, header: Header, properties: dict[str, str], peer: Peer, now_ms: int) -> _Prepared:
         body = request.body
         if not body:
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "the message has no body; at least one byte is needed")
@@ -143,8 +145,6 @@ class SendProcessor(BatchProcessor):
                 ResponseCode.MESSAGE_ILLEGAL, f"body of {len(body)} bytes, at most {self._max_body_bytes} are allowed (maxMessageSize)"
             )
         text = header.properties or ""
-        properties = props.decode(text)
-        context = self._before_hooks(header, properties, peer, len(body), now_ms) if self._hooks else None
         destination.refuse_unsupported(self._broker, properties)
         if 0 <= header.queue_id < self._plain_topics.get(header.topic, 0):
             message = self._message(header, header.topic, header.queue_id, body, properties, text, peer)
@@ -155,7 +155,7 @@ class SendProcessor(BatchProcessor):
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"properties of {len(message.properties_bytes)} bytes, at most {MAX_PROPERTIES_BYTES} are allowed",
             )
-        return _Prepared(request, (message,), message.properties[props.UNIQ_KEY], context)
+        return _prepared(request, message)
 
     def _to_peculiar_topic(
         self, request: Command, header: Header, properties: dict[str, str], text: str, peer: Peer, now_ms: int
@@ -215,7 +215,7 @@ class SendProcessor(BatchProcessor):
             if props.DELAY in message.properties:
                 message.set_properties({name: value for name, value in message.properties.items() if name != props.DELAY})
 
-    def _prepare_batch(self, request: Command, header: Header, peer: Peer, now_ms: int) -> _Prepared:
+    def _prepare_batch(self, request: Command, header: Header, outer: dict[str, str], peer: Peer, now_ms: int) -> _Prepared:
         if header.topic.startswith(names.RETRY_PREFIX):
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch may not go to a retry topic")
         if len(request.body) > self._max_body_bytes:
@@ -223,8 +223,6 @@ class SendProcessor(BatchProcessor):
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"batch of {len(request.body)} bytes, at most {self._max_body_bytes} are allowed (maxMessageSize)",
             )
-        outer = props.decode(header.properties or "")
-        context = self._before_hooks(header, outer, peer, len(request.body), now_ms) if self._hooks else None
         topic = destination.topic_for_send(
             self._broker, header.topic, header.default_topic, header.default_topic_queue_nums, peer.remote_text
         )
@@ -238,7 +236,7 @@ class SendProcessor(BatchProcessor):
             messages = self._batch_messages(header, topic.topic_name, queue_id, outer.get(props.WAIT) != "false", items, peer)
         except (DecodeError, UnicodeDecodeError) as error:
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}") from error
-        return _Prepared(request, messages, outer.get(props.UNIQ_KEY, ""), context)
+        return _Prepared(request, messages, outer.get(props.UNIQ_KEY, ""))
 
     def _batch_messages(
         self, header: Header, topic: str, queue_id: int, wait: bool, items: Sequence[batch.BatchItem], peer: Peer
@@ -246,14 +244,17 @@ class SendProcessor(BatchProcessor):
         """The messages of a batch; the broker adds nothing to their properties (store-format sheet, section 2.7)."""
         born_host, born_timestamp_ms, reconsume_times = peer.remote_host, header.born_timestamp, header.reconsume_times or 0
         sys_flag = header.sys_flag & ~OUR_BITS | self._v6_bit | (BORN_HOST_V6 if len(born_host) > 8 else 0)
+        special, decode = destination.SPECIAL_PROPERTIES, props.decode
         messages: list[PutMessage] = []
         for flag, body, stored in items:
             if not body:
                 raise DecodeError("one of its messages has no body")
-            properties = props.decode(stored.decode())
-            destination.refuse_unsupported(self._broker, properties)
-            if props.DELAY in properties:
-                raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "delayed messages may not travel in a batch")
+            properties = decode(stored.decode())
+            if not special.isdisjoint(properties):
+                destination.refuse_unsupported(self._broker, properties)
+                if props.DELAY in properties:
+                    raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "delayed messages may not travel in a batch")
+            tags = properties.get(props.TAGS)
             messages.append(
                 PutMessage(
                     topic=topic,
@@ -266,7 +267,7 @@ class SendProcessor(BatchProcessor):
                     born_timestamp_ms=born_timestamp_ms,
                     born_host=born_host,
                     reconsume_times=reconsume_times,
-                    tags_code=tags_code(properties.get(props.TAGS)),
+                    tags_code=tags_code(tags) if tags else 0,
                     wait=wait,
                 )
             )
@@ -285,6 +286,7 @@ class SendProcessor(BatchProcessor):
         last = puts[-1]
         settled = not isinstance(last, RequestRefused) and self._broker.put.nothing_to_wait_for(last)
         count, success, must_wait = self._broker.stats.put, self._success, self._broker.put.must_wait
+        done: list[_Stored] = []
         late: list[_Stored] = []
         for (at, prepared), put in zip(waiting, puts, strict=True):
             if isinstance(put, RequestRefused):
@@ -295,8 +297,11 @@ class SendProcessor(BatchProcessor):
             count(message.topic, put.size_bytes)
             if settled or not must_wait(message, put):
                 outcomes[at] = success(prepared, (put,), 0)
+                if self._hooks is not None:
+                    done.append((prepared, (put,)))
             else:
                 late.append((prepared, (put,)))
+        self._after_plain(done, peer, ResponseCode.SUCCESS)
         if late:
             peer.defer(partial(self._answer_later, late, peer), len(late))
 
@@ -306,8 +311,7 @@ class SendProcessor(BatchProcessor):
         except RequestRefused as refusal:
             self._broker.stats.put_failures += 1
             return self._refused(prepared, refusal)
-        for message, at in zip(prepared.messages, landed, strict=True):
-            self._broker.stats.put(message.topic, at.size_bytes)
+        self._broker.stats.put_many(prepared.messages, landed)
         if self._broker.put.must_wait(prepared.messages[-1], landed[-1]):
             peer.defer(partial(self._answer_later, [(prepared, landed)], peer), 1)
             return None
@@ -315,25 +319,39 @@ class SendProcessor(BatchProcessor):
 
     async def _answer_later(self, late: Sequence[_Stored], peer: Peer) -> None:
         """Answer what was stored together once the last of it is settled: one flush serves them all."""
-        last, landed = late[-1]
-        code = await self._broker.put.settle(last.messages[-1], landed[-1])
-        for prepared, places in late:
-            if code == ResponseCode.SERVICE_NOT_AVAILABLE:
-                refusal = RequestRefused(code, "the disk does not take the message for good; it may or may not be stored")
+        _, landed = late[-1]
+        wait = any(prepared.messages[-1].wait for prepared, _ in late)
+        try:
+            code = await self._broker.put.settle(wait, landed[-1])
+        except RequestRefused as refusal:
+            for prepared, _ in late:
                 peer.respond(prepared.request, self._refused(prepared, refusal))
-            else:
-                peer.respond(prepared.request, self._success(prepared, places, code))
+            self._after_plain(late, peer, refusal.code, refusal.remark)
+            return
+        for prepared, places in late:
+            peer.respond(prepared.request, self._success(prepared, places, code))
+        self._after_plain(late, peer, code)
+
+    def _after_plain(self, stored: Sequence[_Stored], peer: Peer, code: int, remark: str | None = None) -> None:
+        """Show hooks the plain sends among these; of the others they were told with their answers."""
+        if self._hooks is None:
+            return
+        plain = [(prepared, at) for prepared, (at, *_) in stored if prepared.watched is None]
+        if plain:
+            requests, messages = [prepared.request for prepared, _ in plain], [prepared.messages[0] for prepared, _ in plain]
+            self._hooks.after_many(peer, requests, messages, [at for _, at in plain], code, remark)
 
     def _refused(self, prepared: _Prepared, refusal: RequestRefused) -> Command:
-        self._after_hooks(prepared.context, refusal.code, refusal.remark, None, -1)
+        if prepared.watched is not None:
+            prepared.watched.ended(refusal.code, refusal.remark)
         return answer(prepared.request, refusal.code, refusal.remark)
 
     def _success(self, prepared: _Prepared, landed: Sequence[Appended], code: int) -> Answer:
         message, request = prepared.messages[0], prepared.request
         first = landed[0]
         ids = self._id_form % first.physical_offset if len(landed) == 1 else ",".join([self._id_form % at.physical_offset for at in landed])
-        if prepared.context is not None:
-            self._after_hooks(prepared.context, code, None, ids, first.queue_offset)
+        if prepared.watched is not None:
+            prepared.watched.ended(code, None, ids, prepared.messages, landed)
         config = self._broker.config
         header = SendMessageResponseHeader(
             msg_id=ids,
@@ -345,34 +363,15 @@ class SendProcessor(BatchProcessor):
         )
         return answer(request, code, header=header)
 
-    # Hooks.
 
-    def _before_hooks(self, header: Header, properties: dict[str, str], peer: Peer, body_bytes: int, now_ms: int) -> SendContext:
-        context = SendContext(
-            producer_group=header.producer_group,
-            topic=header.topic,
-            queue_id=header.queue_id,
-            body_bytes=body_bytes,
-            properties=properties,
-            born_host=host_text(peer.remote_host),
-            born_timestamp_ms=header.born_timestamp,
-            request_timestamp_ms=now_ms,
-            broker_address=self._broker.address,
-            unique_key=properties.get(props.UNIQ_KEY),
-        )
-        for hook in self._hooks:
-            hook.before(context)
-        return context
-
-    def _after_hooks(self, context: SendContext | None, code: int, remark: str | None, ids: str | None, queue_offset: int) -> None:
-        if context is None:
-            return
-        context.code, context.remark, context.message_id, context.queue_offset = code, remark, ids, queue_offset
-        for hook in self._hooks:
-            try:
-                hook.after(context)
-            except Exception:  # noqa: BLE001 - the contract of after-hooks
-                _log.exception("send hook %s failed", type(hook).__name__)
+def _header(request: Command) -> tuple[Header, dict[str, str]]:
+    """The header of a send, and the properties in it. Raises HeaderError."""
+    header: Header
+    if request.code == _SEND_V1:
+        header = request.header(SendMessageRequestHeader)
+    else:
+        header = request.header(SendMessageRequestHeaderV2)
+    return header, props.decode(header.properties or "")
 
 
 def _prepared(request: Command, message: PutMessage) -> _Prepared:

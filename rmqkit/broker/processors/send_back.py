@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from random import randrange
 
-from rmqkit.abc import Answer, ConsumeContext, Outcome, Peer, RequestProcessor
+from rmqkit.abc import Answer, Outcome, Peer, RequestProcessor
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors import destination
+from rmqkit.broker.warming import when_warm
 from rmqkit.errors import DecodeError, RequestRefused
+from rmqkit.hooks import SEND_BACK, SEND_BACK_TO_DLQ, ConsumeContext, ConsumeMessageHook
+from rmqkit.model import names
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.sysflag import PERM_WRITE
@@ -20,7 +23,6 @@ from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import ConsumerSendMsgBackRequestHeader
 from rmqkit.protocol.message_id import offset_message_id
 
-_log = logging.getLogger(__name__)
 #: The first retry waits for this level, each further one for the next.
 FIRST_RETRY_LEVEL = 3
 
@@ -30,8 +32,12 @@ class SendBackProcessor(RequestProcessor):
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
+        self._hooks = broker.registry.consume_message_hooks.checked(ConsumeMessageHook, ("before", "after"))
 
     def process(self, request: Command, peer: Peer) -> Outcome:
+        return when_warm(self._broker.store, partial(self._send_back, request, peer))
+
+    def _send_back(self, request: Command, peer: Peer, wait: bool) -> Outcome:
         header = request.header(ConsumerSendMsgBackRequestHeader)
         broker = self._broker
         group = destination.group_of(broker, header.group)
@@ -43,7 +49,7 @@ class SendBackProcessor(RequestProcessor):
         retry = destination.retry_topic(broker, group)
         if not retry.writable:
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"topic {retry.topic_name} may not be written")
-        original = self._original(header.offset)
+        original = self._original(header.offset, wait)
         limit = group.retry_max_times
         if request.version >= VERSION_MAX_RECONSUME_TIMES and header.max_reconsume_times is not None:
             limit = header.max_reconsume_times
@@ -51,22 +57,33 @@ class SendBackProcessor(RequestProcessor):
         target = destination.dead_letter_topic(broker, header.group) if to_dead_letters else retry
         queue_id = 0 if to_dead_letters else randrange(max(target.write_queue_nums, 1))
         message = self._copy(original, target, queue_id, None if to_dead_letters else header.delay_level)
-        at = broker.put.put_one(message)
+        tell = partial(self._tell, request, header, original, peer, target)
+        try:
+            at = broker.put.put_one(message)
+        except RequestRefused as refusal:
+            tell(refusal.code)
+            raise
         table = broker.stats.dead_lettered if to_dead_letters else broker.stats.sent_back
         table[header.group, original.topic] += 1
-        self._after_hooks(header, original, peer, target)
         if broker.put.must_wait(message, at):
-            return self._settled(request, broker.put.settle(message, at))
+            return self._settled(request, broker.put.settle(message.wait, at), tell)
+        tell(ResponseCode.SUCCESS)
         return answer(request)
 
-    async def _settled(self, request: Command, settled: Awaitable[int]) -> Answer:
-        code = await settled
+    async def _settled(self, request: Command, settled: Awaitable[int], tell: Callable[[int], None]) -> Answer:
+        try:
+            code = await settled
+        except RequestRefused as refusal:
+            tell(ResponseCode.SYSTEM_ERROR)
+            return answer(request, ResponseCode.SYSTEM_ERROR, refusal.remark)
         if code == ResponseCode.SUCCESS:
+            tell(code)
             return answer(request)
+        tell(ResponseCode.SYSTEM_ERROR)
         return answer(request, ResponseCode.SYSTEM_ERROR, "the message was sent back, but is not on disk yet")
 
-    def _original(self, offset: int) -> StoredMessage:
-        found = self._broker.store.read_record(offset) if offset >= 0 else None
+    def _original(self, offset: int, wait: bool) -> StoredMessage:
+        found = self._broker.store.read_record(offset, wait) if offset >= 0 else None
         if found is None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no message begins at commit-log offset {offset}")
         try:
@@ -102,18 +119,29 @@ class SendBackProcessor(RequestProcessor):
         message.set_properties(properties)
         return message
 
-    def _after_hooks(self, header: ConsumerSendMsgBackRequestHeader, original: StoredMessage, peer: Peer, target: TopicConfig) -> None:
-        for hook in self._broker.registry.consume_message_hooks:
-            context = ConsumeContext(
-                group=header.group,
-                topic=target.topic_name,
-                queue_id=original.queue_id,
-                client_address=peer.remote_text,
-                code=ResponseCode.SUCCESS,
-                message_count=1,
-                body_bytes=len(original.body),
-            )
-            try:
-                hook.after(context)
-            except Exception:  # noqa: BLE001 - the contract of consume hooks
-                _log.exception("consume hook %s failed", type(hook).__name__)
+    def _tell(
+        self,
+        request: Command,
+        header: ConsumerSendMsgBackRequestHeader,
+        original: StoredMessage,
+        peer: Peer,
+        target: TopicConfig,
+        code: int,
+    ) -> None:
+        """Show hooks what became of it. Java does so only when the client names the original's id; here that is known in any case."""
+        if not len(self._hooks):
+            return
+        context = ConsumeContext(
+            request=request,
+            status=SEND_BACK_TO_DLQ if target.topic_name.startswith(names.DLQ_PREFIX) else SEND_BACK,
+            group=header.group,
+            topic=original.properties.get(props.RETRY_TOPIC, original.topic),
+            queue_id=original.queue_id,
+            client_address=peer.remote_text,
+            code=code,
+            message_count=1,
+            body_bytes=len(original.body),
+            offset=original.queue_offset,
+            target_topic=target.topic_name,
+        )
+        self._hooks.tell("after", context)

@@ -66,7 +66,8 @@ def index_headers(directory: Path) -> list[IndexHeader]:
 
 
 class IndexCheck:
-    """`next_offset` is the log offset that the entry at the cursor points to; `checked` counts the entries that were found right."""
+    """`next_offset` is the log offset that the entry at the cursor points to; `checked` counts the entries that were found right. `unindexed` counts the
+    records with keys before each file that neither it nor those before it have, with the log offset of the first."""
 
     def __init__(self, headers: Sequence[IndexHeader], slots: int, log_min: int, is_open: bool) -> None:
         """`is_open` when a broker is running, or was killed: headers and slots then lag behind the entries.
@@ -95,7 +96,8 @@ class IndexCheck:
             if header.next_entry > entries:
                 raise Damage(header.path, HEADER_BYTES - 4, f"the header says {header.next_entry - 1} entries, at most {entries - 1} fit")
         self._cursor = self._entries()
-        self._covered = [(header.begin_offset, header.end_offset) for header in self._headers]
+        self._covered = list(self._headers)
+        self.unindexed: dict[Path, tuple[int, int]] = {}
         self._advance()
 
     @property
@@ -104,13 +106,17 @@ class IndexCheck:
         return max((header.end_offset for header in self._headers), default=-1)
 
     def wants(self, physical_offset: int) -> bool:
-        """Whether the index must have the keys of the record at an offset; offsets asked for only grow."""
+        """Whether the index must have the keys of the record at an offset, which has some; offsets asked for only grow."""
         covered = self._covered
-        while covered and covered[0][1] < physical_offset:
+        while covered and covered[0].end_offset < physical_offset:
             covered.pop(0)
-        if not covered or physical_offset < covered[0][0]:
+        if not covered:
             return False
-        return physical_offset < covered[-1][1] or not self._is_open
+        if physical_offset < covered[0].begin_offset:
+            first, count = self.unindexed.get(covered[0].path, (physical_offset, 0))
+            self.unindexed[covered[0].path] = first, count + 1
+            return False
+        return physical_offset < covered[-1].end_offset or not self._is_open
 
     def take(self, physical_offset: int, time_ms: int, keys: Sequence[tuple[int, str]], wanted: bool) -> None:
         """The next record that has keys, or that an entry points to: the hash and text of each key. Raises Damage; OSError."""

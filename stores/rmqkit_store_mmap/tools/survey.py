@@ -11,6 +11,7 @@ from rmqkit_store_mmap.checkpoint import Checkpoint
 from rmqkit_store_mmap.data_files import FileRow, gaps
 from rmqkit_store_mmap.guard import AbortMark, lock_holder
 from rmqkit_store_mmap.log_reader import LogReader
+from rmqkit_store_mmap.queue_numbers import FILE_NAME
 from rmqkit_store_mmap.queue_reader import QueueReader
 from rmqkit_store_mmap.readonly import StoreReader
 from rmqkit_store_mmap.tools.index_check import IndexHeader, index_headers
@@ -140,5 +141,5 @@ def _config_files(directory: Path) -> list[dict[str, Any]]:
 
 def _others(store: StoreReader) -> list[str]:
     """Names in the directory that this tool does not read."""
-    known = {"abort", "lock", "checkpoint", "config", "index", "consumequeue", "commitlog"}
+    known = {"abort", "lock", "checkpoint", "config", "index", "consumequeue", "commitlog", FILE_NAME}
     return sorted(path.name for path in store.root.iterdir() if path.name not in known and path != store.log.row.directory)

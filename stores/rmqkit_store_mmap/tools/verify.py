@@ -18,8 +18,10 @@ from rmqkit.model.sysflag import INNER_BATCH, TRANSACTION_MASK, TRANSACTION_PREP
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.tags import absolute_hash, extend_hash
 from rmqkit.protocol.tags import tags_code as hash_tags
+from rmqkit_store_mmap.checkpoint import Checkpoint
 from rmqkit_store_mmap.guard import AbortMark, lock_holder
 from rmqkit_store_mmap.key_hash import KeyHasher
+from rmqkit_store_mmap.queue_numbers import FILE_NAME
 from rmqkit_store_mmap.readonly import StoreReader
 from rmqkit_store_mmap.tools.damage import Damage, check_row
 from rmqkit_store_mmap.tools.index_check import IndexCheck, index_headers
@@ -82,7 +84,10 @@ class Verifier:
                 if not name.startswith(_LIGHT_PREFIX):
                     topic.queues[queue_id] = QueueCheck(queue, extension)
                     self._known_end = max(self._known_end, queue.known_end)
+        mark = Checkpoint.load(store.root / "checkpoint").mark
+        self._index_mark = mark.index if mark is not None else None
         headers = index_headers(store.root / "index")
+        self._index_files = len(headers)
         store.log.refresh()
         check_row(store.log.row, store.log.segment_bytes)
         self._index = IndexCheck(headers, self._index_slots, store.log.min_offset, self._outcome.is_open)
@@ -118,7 +123,7 @@ class Verifier:
             return
         offset = record.physical_offset
         unique, keys = found.get(props.UNIQ_KEY), found.get(props.KEYS)
-        wanted = (unique is not None or keys is not None) and self._index.wants(offset)
+        wanted = (unique is not None or (keys is not None and bool(keys.strip(" ")))) and self._index.wants(offset)
         if wanted or offset >= self._index.next_offset:
             texts = [] if unique is None else [(self._hasher.unique(topic.code, unique), unique)]
             if keys is not None:
@@ -139,6 +144,7 @@ class Verifier:
         missing: list[tuple[int, Damage]] = []
         deleted: list[str] = []
         behind = 0
+        left_out = (self._store.root / FILE_NAME).exists()
         for name, topic in self._topics.items():
             begins_anew = any(check is not None and check.superseded for check in topic.queues.values())
             for check in topic.queues.values():
@@ -149,7 +155,7 @@ class Verifier:
                         missing.append((check.missing.physical_offset, _missing(place, check.missing)))
             for queue_id, record in topic.lost.items():
                 text = name.decode(errors="replace")
-                if self._not_yet(record) or begins_anew or text.startswith(_LIGHT_PREFIX):
+                if left_out or self._not_yet(record) or begins_anew or text.startswith(_LIGHT_PREFIX):
                     continue
                 if not self._is_known(text):
                     deleted.append(text)
@@ -157,12 +163,27 @@ class Verifier:
                 missing.append((record.physical_offset, _missing((self._store.queue_directory / text / str(queue_id), 0), record)))
         self._index.finish()
         self._outcome.index_entries = self._index.checked
+        self._check_index_row()
         if missing:
             raise min(missing, key=lambda found: found[0])[1]
         if behind:
             self._outcome.notes.append(f"{behind} queue units are of records that have not got into the log")
+        if left_out:
+            self._outcome.notes.append(f"consume queues are left out, {FILE_NAME} has the numbers of the queues")
         if deleted:
             self._outcome.notes.append(f"topics that have records but no queues, as after they were deleted: {', '.join(sorted(deleted))}")
+
+    def _check_index_row(self) -> None:
+        """Java leaves out of the index what it had not brought to the device before a crash; only the mark tells that from a lost file. Raises Damage."""
+        mark = self._index_mark
+        for path, (offset, count) in self._index.unindexed.items():
+            if mark is not None and self._index_files < mark.files:
+                raise Damage(
+                    path, 0, f"an index file before this one is missing, with the keys of {count} records from log offset {offset} on"
+                )
+            self._outcome.notes.append(
+                f"{count} messages from log offset {offset} on, before those of {path.name}, cannot be found by their keys"
+            )
 
     def _not_yet(self, record: Record) -> bool:
         """Whether a record may lack its unit: nothing behind it had one, or it has got one since its queue was looked up."""

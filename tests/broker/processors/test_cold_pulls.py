@@ -4,66 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from rmqkit import hookimpl
-from rmqkit.abc import FileRange, MessageStore, ReadLimits, ReadResult, RecordFilter, StoreFactory, UnitFilter
-from rmqkit.config import Config
-from rmqkit.hookspecs import Register
+from rmqkit.broker.warming import MAX_ROUNDS
 from rmqkit.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command
-from rmqkit_store_memory.store import MemoryStore
+from tests.broker.cold import cold_desk, store_of
 from tests.broker.desk import Desk, bodies, places
 
 Opened = Callable[..., AbstractAsyncContextManager[Desk]]
-COLD = [FileRange(Path("file"), 0, 1)]
-
-
-class ColdStore(MemoryStore):
-    """What is read without waiting is cold for the next `cold` reads. `warm` waits for `device`."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.cold = 0
-        self.warmed: list[ReadResult] = []
-        self.waits: list[bool] = []
-        self.device = trio.Event()
-
-    def read(
-        self, topic: str, queue_id: int, offset: int, limits: ReadLimits, unit_filter: UnitFilter | None, record_filter: RecordFilter | None
-    ) -> ReadResult:
-        self.waits.append(limits.wait)
-        result = super().read(topic, queue_id, offset, limits, unit_filter, record_filter)
-        if self.cold and not limits.wait:
-            self.cold -= 1
-            result.cold = COLD
-        return result
-
-    async def warm(self, result: ReadResult) -> None:
-        await self.device.wait()
-        self.warmed.append(result)
-
-
-class ColdPlugin:
-    @hookimpl
-    def rmqkit_register_stores(self, register: Register[StoreFactory], config: Config) -> None:
-        register("cold", ColdStore)
-
-
-def cold_desk(opened: Opened, **keys: Any) -> AbstractAsyncContextManager[Desk]:
-    return opened(extra=[("cold", ColdPlugin())], store="cold", **keys)
-
-
-def store_of(desk: Desk) -> ColdStore:
-    store: MessageStore = desk.broker.store
-    assert isinstance(store, ColdStore)
-    return store
 
 
 async def test_a_cold_pull_waits_while_others_are_served(opened: Opened) -> None:
@@ -85,19 +38,19 @@ async def test_a_cold_pull_waits_while_others_are_served(opened: Opened) -> None
             store_of(desk).device.set()
         assert [bodies(answer) for answer in answers] == [[b"old"]]
         assert places(answers[0]) == (1, 0, 1)
-        assert [list(result.cold) for result in store_of(desk).warmed] == [COLD]
+        assert store_of(desk).warmed == [(1,)]
         assert store_of(desk).waits == [False, False, False]
 
 
 async def test_what_will_not_stay_in_memory_is_read_all_the_same(opened: Opened) -> None:
-    """After three attempts a pull waits for the device where it is: nothing keeps it from its answer for ever."""
+    """After many attempts a pull waits for the device where it is: nothing keeps it from its answer for ever."""
     async with cold_desk(opened) as desk:
         await desk.sent(body=b"old")
         store_of(desk).cold = 1_000
         store_of(desk).device.set()
         assert bodies(await desk.pull()) == [b"old"]
-        assert len(store_of(desk).warmed) == 3
-        assert store_of(desk).waits == [False] * 4 + [True]
+        assert len(store_of(desk).warmed) == MAX_ROUNDS
+        assert store_of(desk).waits == [False] * (MAX_ROUNDS + 1) + [True]
 
 
 async def test_the_offset_of_a_cold_pull_is_committed_once_at_first(opened: Opened) -> None:
@@ -134,13 +87,29 @@ async def test_a_topic_that_goes_while_a_pull_waits(opened: Opened) -> None:
 
 
 async def test_an_arriving_message_does_not_let_its_sender_wait(opened: Opened) -> None:
-    """A held pull is answered inside the send that wakes it, with what is there."""
+    """A held pull is answered inside the send that wakes it; if that is not possible at once, then later in a task of its own connection."""
+    async with cold_desk(opened) as desk:
+        assert await desk.outcome(desk.pull_request(sys_flag=PULL_SUBSCRIPTION | PULL_SUSPEND, suspend_timeout_millis=1_000)) is None
+        store_of(desk).cold = 2
+        await desk.sent(body=b"new")
+        assert desk.peer.answers == []
+        store_of(desk).device.set()
+        await desk.peer.run_deferred()
+        assert [bodies(answer) for answer in desk.peer.answers] == [[b"new"]]
+        assert store_of(desk).waits == [False] * 4
+        assert len(desk.broker.held_pulls) == 0
+
+
+async def test_a_held_pull_of_a_topic_that_goes_while_it_waits(opened: Opened) -> None:
+    """It is refused, as one that was not held."""
     async with cold_desk(opened) as desk:
         assert await desk.outcome(desk.pull_request(sys_flag=PULL_SUBSCRIPTION | PULL_SUSPEND, suspend_timeout_millis=1_000)) is None
         store_of(desk).cold = 1
         await desk.sent(body=b"new")
-        assert [bodies(answer) for answer in desk.peer.answers] == [[b"new"]]
-        assert store_of(desk).waits == [False, True]
+        desk.broker.topics.delete("T")
+        store_of(desk).device.set()
+        await desk.peer.run_deferred()
+        assert [answer.code for answer in desk.peer.answers] == [ResponseCode.TOPIC_NOT_EXIST]
 
 
 @pytest.mark.row("S112")

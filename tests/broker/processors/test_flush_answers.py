@@ -8,52 +8,18 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 import trio
 import trio.testing
-from attrs import define
 
-from rmqkit import hookimpl
-from rmqkit.abc import FlushPolicy, Level, StoreFactory
-from rmqkit.config import Config
+from rmqkit.abc import BatchProcessor, Level
 from rmqkit.errors import StoreNotWritable
-from rmqkit.hookspecs import Register
 from rmqkit.protocol import batch
 from rmqkit.protocol.batch import BatchItem
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import request
 from rmqkit.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2, SendMessageResponseHeader
-from rmqkit_store_memory.store import MemoryStore
 from tests.broker.desk import Desk
+from tests.broker.slow_store import SLOW, Disk
 
 Opened = Callable[..., AbstractAsyncContextManager[Desk]]
-
-
-@define
-class Disk:
-    """Registers the store `slow`: flushed is what `flush` says, `fault` is what waiting raises."""
-
-    flushed: bool = False
-    fault: Exception | None = None
-
-    @hookimpl
-    def rmqkit_register_stores(self, register: Register[StoreFactory], config: Config) -> None:
-        disk = self
-
-        class Slow(MemoryStore):
-            def is_settled(self, offset: int, level: Level) -> bool:
-                return level is Level.WRITTEN or disk.flushed
-
-            async def settled(self, offset: int, level: Level) -> None:
-                if disk.fault is not None:
-                    raise disk.fault
-                if not self.is_settled(offset, level):
-                    await trio.sleep_forever()
-
-        def make(config: Config, clock: object, policy: FlushPolicy) -> MemoryStore:
-            return Slow(config, clock, policy)  # type: ignore[arg-type]
-
-        register("slow", make)
-
-
-SLOW = {"store": "slow", "flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": 5_000}
 
 
 def send(code: int = RequestCode.SEND_MESSAGE_V2, properties: str = "UNIQ_KEY\x01K\x02") -> tuple[int, SendMessageRequestHeaderV2, bytes]:
@@ -105,6 +71,22 @@ async def test_a_failed_disk_promises_nothing(opened: Opened, code: int) -> None
     async with opened(extra=[("disk", Disk(fault=StoreNotWritable("fsync failed")))], **SLOW) as desk:
         found, header = await settled_answer(desk, code)
         assert (found, header.msg_id) == (ResponseCode.SERVICE_NOT_AVAILABLE, "")
+        assert desk.peer.answers[0].remark == "the message may or may not be stored: fsync failed"
+
+
+async def test_those_that_wait_for_the_disk_are_not_answered_with_those_that_do_not(opened: Opened) -> None:
+    """Where even a message with WAIT=false has to wait, for the write, what arrived together with it is not promised sooner for that."""
+    disk = Disk(written=False)
+    async with opened(extra=[("disk", disk)], **SLOW) as desk:
+        processor = desk.router.processors[RequestCode.SEND_MESSAGE_V2]
+        assert isinstance(processor, BatchProcessor)
+        sends = [send(), send(properties="UNIQ_KEY\x01L\x02WAIT\x01false\x02")]
+        outcomes = processor.process_many([request(*each, opaque=number) for number, each in enumerate(sends)], desk.peer)
+        assert outcomes == [None, None]
+        disk.flushed = True
+        await desk.peer.run_deferred()
+        assert disk.levels == [Level.FLUSHED]
+        assert [(answer.opaque, answer.code) for answer in desk.peer.answers] == [(0, 0), (1, 0)]
 
 
 async def test_a_message_that_does_not_want_to_wait_is_answered_at_once(opened: Opened) -> None:

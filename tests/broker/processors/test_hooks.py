@@ -9,22 +9,26 @@ import pytest
 from attrs import Factory, define
 
 from rmqkit import hookimpl
-from rmqkit.abc import (
+from rmqkit.abc import RequestProcessor
+from rmqkit.broker.context import BrokerContext
+from rmqkit.config import Config
+from rmqkit.dispatch import DispatchEntry, Dispatcher, LogFollower
+from rmqkit.errors import PluginError, RequestRefused
+from rmqkit.hooks import (
+    RCV_EPOLLS,
+    RCV_SUCCESS,
+    SEND_BACK,
+    SEND_BACK_TO_DLQ,
     ConsumeContext,
     ConsumeMessageHook,
-    DispatchEntry,
-    Dispatcher,
     PutMessageHook,
-    RequestProcessor,
     SendContext,
     SendMessageHook,
 )
-from rmqkit.broker.context import BrokerContext
-from rmqkit.config import Config
-from rmqkit.errors import PluginError, RequestRefused
 from rmqkit.hookspecs import Register, RegisterProcessor
 from rmqkit.model import names
 from rmqkit.model.message import PutMessage
+from rmqkit.model.message_type import MessageType
 from rmqkit.protocol import batch
 from rmqkit.protocol.batch import BatchItem
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -83,7 +87,7 @@ class Plugin:
             register(f"put{order}", hook, order=order)
 
     @hookimpl
-    def rmqkit_register_dispatchers(self, register: Register[Dispatcher], config: Config) -> None:
+    def rmqkit_register_dispatchers(self, register: Register[LogFollower], config: Config) -> None:
         for order, dispatcher in reversed(list(enumerate(self.dispatchers))):
             register(f"dispatcher{order}", dispatcher, order=order)
 
@@ -136,22 +140,42 @@ async def test_send_hooks_run_in_order_with_the_context_of_the_send(opened: Open
         assert (context.born_host, context.broker_address) == ("127.0.0.1:40000", "127.0.0.1:10911")
         assert context.request_timestamp_ms == desk.clock.now_ms()
         assert (context.code, context.remark, context.message_id, context.queue_offset) == (0, None, got.msg_id, 0)
+        assert (context.region_id, context.owner, context.namespace, context.message_type) == (
+            "DefaultRegion",
+            None,
+            "",
+            MessageType.NORMAL,
+        )
+        assert (context.success, context.message_count, context.stored_bytes) == (True, 1, context.landed[0].size_bytes)
+        assert (context.messages[0].topic, context.messages[0].queue_id) == ("T", 2)
 
 
 @pytest.mark.row("S099")
-@pytest.mark.parametrize(
-    ("error", "code"), [(RequestRefused(ResponseCode.NO_PERMISSION, "not today"), 16), (ValueError("boom"), ResponseCode.SYSTEM_ERROR)]
-)
-async def test_a_send_hook_refuses_before_anything_happens(opened: Opened, error: Exception, code: int) -> None:
-    """Its code and text are the answer; no topic is created, nothing stored, later hooks not asked."""
+async def test_a_send_hook_refuses_before_anything_happens(opened: Opened) -> None:
+    """Its code and text are the answer; no topic is created, nothing stored, later hooks are not asked, and those before it are told the end."""
     seen: Seen = []
-    async with opened(extra=[("watch", Plugin(send=[Watch("a", seen, before_error=error), Watch("b", seen)]))]) as desk:
+    refusal = RequestRefused(ResponseCode.NO_PERMISSION, "not today")
+    hooks = [Watch("a", seen), Watch("b", seen, before_error=refusal), Watch("c", seen)]
+    async with opened(extra=[("watch", Plugin(send=hooks))]) as desk:
         answer = await desk.send("New")
-        assert answer.code == code
-        assert str(error) in (answer.remark or "")
+        assert (answer.code, answer.remark) == (16, "not today")
         assert desk.is_empty()
         assert desk.broker.topics.get("New") is None
-        assert order(seen) == [("a", "before")]
+        assert order(seen) == [("a", "before"), ("b", "before"), ("a", "after")]
+        context = seen[-1][2]
+        assert isinstance(context, SendContext)
+        assert (context.code, context.remark, context.success, context.message_count) == (16, "not today", False, 0)
+
+
+@pytest.mark.row("S099")
+async def test_a_send_hook_that_breaks_refuses_nothing(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    """Only a refusal counts: the message is stored and the other hooks are asked; the log names hook and plugin."""
+    seen: Seen = []
+    async with opened(extra=[("watch", Plugin(send=[Watch("a", seen, before_error=ValueError("boom")), Watch("b", seen)]))]) as desk:
+        assert (await desk.send()).code == 0
+        assert order(seen) == [("a", "before"), ("b", "before"), ("a", "after"), ("b", "after")]
+    assert "send message hook 'a' of plugin 'watch' failed in before" in caplog.text
+    assert "boom" in caplog.text
 
 
 @pytest.mark.row("S101")
@@ -207,15 +231,17 @@ async def test_consume_hooks_run_before_a_pull_is_answered(opened: Opened) -> No
         assert isinstance(context, ConsumeContext)
         assert (context.group, context.topic, context.queue_id, context.code, context.message_count) == ("g", "T", 0, 0, 1)
         assert context.client_address == desk.peer.remote_text
+        assert (context.status, context.success, context.offset, context.next_offset) == (RCV_SUCCESS, True, 0, 1)
         await desk.pull(offset=9)
         context = seen[-1][2]
         assert isinstance(context, ConsumeContext)
         assert (context.code, context.message_count, context.body_bytes) == (ResponseCode.PULL_OFFSET_MOVED, 0, 0)
+        assert (context.status, context.success, context.offset, context.next_offset) == (RCV_EPOLLS, False, 9, 1)
 
 
 @pytest.mark.row("S103")
 async def test_consume_hooks_run_after_a_send_back(opened: Opened) -> None:
-    """With the topic the message went to."""
+    """With the topic the message had first and the one it went to, and whether that is for good."""
     seen: Seen = []
     async with opened(extra=[("watch", Plugin(consume=[Watch("a", seen)]))]) as desk:
         await desk.sent(body=b"body")
@@ -223,8 +249,9 @@ async def test_consume_hooks_run_after_a_send_back(opened: Opened) -> None:
         await desk.send_back(0, delay_level=-1)
         assert order(seen) == [("a", "after")] * 2
         contexts = [context for _, _, context in seen if isinstance(context, ConsumeContext)]
-        assert [context.topic for context in contexts] == ["%RETRY%g", "%DLQ%g"]
-        assert {(context.group, context.message_count, context.body_bytes, context.code) for context in contexts} == {("g", 1, 4, 0)}
+        assert [context.target_topic for context in contexts] == ["%RETRY%g", "%DLQ%g"]
+        assert [context.status for context in contexts] == [SEND_BACK, SEND_BACK_TO_DLQ]
+        assert {(c.group, c.topic, c.message_count, c.body_bytes, c.code, c.offset) for c in contexts} == {("g", "T", 1, 4, 0, 0)}
 
 
 async def test_a_consume_hook_that_breaks_changes_nothing(opened: Opened) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from rmqkit import hookimpl
-from rmqkit.abc import BatchProcessor, Outcome, PutMessageHook
+from rmqkit.abc import BatchProcessor, Outcome
 from rmqkit.config import Config
+from rmqkit.hooks import PutMessageHook
 from rmqkit.hookspecs import Register
 from rmqkit.limits import MAX_PROPERTIES_BYTES
 from rmqkit.model import names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,15 +14,18 @@ import trio.testing
 from attrs import define
 
 from rmqkit import hookimpl
-from rmqkit.abc import PutMessageHook
+from rmqkit.abc import Level
 from rmqkit.config import Config
-from rmqkit.errors import RequestRefused
+from rmqkit.errors import RequestRefused, StoreNotWritable
+from rmqkit.hooks import PutMessageHook
 from rmqkit.hookspecs import Register
 from rmqkit.model import names
 from rmqkit.model.message import PutMessage
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit_delay.park import ParkDelayed
+from tests.broker.cold import cold_desk, store_of
 from tests.broker.desk import Desk, bodies, open_desk
+from tests.broker.slow_store import Disk
 
 #: Virtual seconds in which the service looks at every level at least once.
 A_LOOK_S = 0.25
@@ -216,6 +220,26 @@ async def test_progress_is_written_while_the_broker_runs(autojump_clock: trio.te
             assert found(desk) == [b"1", b"2", b"2"]
 
 
+async def test_progress_is_not_written_before_what_was_delivered_is_safe(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A crash would lose a message whose delivery is on disk as a number and not as a message."""
+    disk = Disk(flushed=True)
+    async with open_desk(tmp_path, extra=[("disk", disk)], store="slow", flushDiskType="SYNC_FLUSH") as desk, delivering(desk):
+        await desk.sent(properties={"DELAY": "1"})
+        await after(desk, 1_000)
+        assert found(desk) == [b"body"]
+        disk.fault = StoreNotWritable("fsync failed")
+        await trio.sleep(25)
+        assert disk.levels == [Level.FLUSHED, Level.FLUSHED]
+        assert not (tmp_path / "config" / "delayOffset.json").exists()
+        assert "fsync failed" in caplog.text
+        disk.fault = None
+        await trio.sleep(10)
+        await written(tmp_path)
+        assert progress(tmp_path)["1"] == 1
+
+
 @pytest.mark.parametrize(("offset", "delivered"), [(-7, [b"0", b"1"]), (1, [b"1"]), (99, [])])
 async def test_progress_outside_the_queue_is_moved_into_it(
     autojump_clock: trio.testing.MockClock, tmp_path: Path, offset: int, delivered: list[bytes]
@@ -326,3 +350,44 @@ def test_a_client_cannot_choose_where_it_comes_out() -> None:
     message.set_properties({"DELAY": "1", "REAL_TOPIC": names.HALF_TOPIC, "REAL_QID": "99"})
     ParkDelayed([1_000]).before_put(message)
     assert (message.properties["REAL_TOPIC"], message.properties["REAL_QID"]) == ("T", "3")
+
+
+async def test_a_level_whose_messages_left_the_memory_holds_up_nobody(autojump_clock: trio.testing.MockClock, tmp_path: Path) -> None:
+    """Others deliver while the device is waited for; then it delivers, once, in order, without ever having waited in the loop."""
+    async with cold_desk(partial(open_desk, tmp_path)) as desk, delivering(desk):
+        store = store_of(desk)
+        for body, level in ((b"old", "2"), (b"old too", "2"), (b"new", "1")):
+            await desk.sent(body=body, properties={"DELAY": level})
+        desk.clock.advance(5_000)
+        await desk.sent(body=b"newer", properties={"DELAY": "1"})
+        store.waits.clear()
+        store.cold_queues[names.SCHEDULE_TOPIC, 1] = 2
+        await trio.sleep(A_LOOK_S)
+        assert not any(store.waits)
+        assert found(desk) == [b"new"]
+        await after(desk, 1_000)
+        assert found(desk) == [b"new", b"newer"]
+        assert store.warmed == []
+        store.waits.clear()
+        store.device.set()
+        await trio.sleep(A_LOOK_S)
+        assert not any(store.waits)
+        assert len(store.warmed) == 2
+        assert found(desk) == [b"new", b"newer", b"old", b"old too"]
+
+
+async def test_a_service_that_stops_while_messages_are_waited_for(autojump_clock: trio.testing.MockClock, tmp_path: Path) -> None:
+    """It delivers no more; after the next start they come."""
+    async with cold_desk(partial(open_desk, tmp_path)) as desk:
+        async with delivering(desk):
+            await desk.sent(body=b"late", properties={"DELAY": "1"})
+            store_of(desk).cold_queues[names.SCHEDULE_TOPIC, 0] = 1
+            await after(desk, 1_000)
+            await desk.broker.registry.services["delay"].stop(desk.broker)
+            store_of(desk).device.set()
+            await trio.sleep(A_LOOK_S)
+            assert len(store_of(desk).warmed) == 1
+            assert found(desk) == []
+        async with delivering(desk):
+            await trio.sleep(A_LOOK_S)
+            assert found(desk) == [b"late"]

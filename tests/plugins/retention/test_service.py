@@ -14,10 +14,13 @@ import pytest
 import trio
 import trio.testing
 
+from rmqkit import hookimpl
 from rmqkit.broker import assemble
 from rmqkit.broker.context import BrokerContext
 from rmqkit.config import Config
+from rmqkit.dispatch import LogFollower
 from rmqkit.errors import StoreError
+from rmqkit.hookspecs import Register
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import request
 from rmqkit.testing.broker import running_broker
@@ -28,6 +31,7 @@ from rmqkit_retention.service import RetentionService
 from rmqkit_retention.usage import usage_percent
 from rmqkit_store_mmap.store import MmapStore
 from tests.broker.desk import Desk, bodies, open_desk, places
+from tests.counting import Volatile
 
 SEGMENT_BYTES = 66_560
 HOUR_MS = 3_600_000
@@ -106,6 +110,25 @@ async def test_expired_files_go_at_their_hour(tmp_path: Path) -> None:
         await service.round(desk.broker)
         assert log_start(desk) == 3 * SEGMENT_BYTES
         assert set(disk.asked) == {tmp_path / "commitlog", tmp_path / "consumequeue"}
+
+
+async def test_dispatchers_are_told_what_went(tmp_path: Path) -> None:
+    """Each time, where the log begins then."""
+    told: list[int] = []
+
+    class Told(Volatile):
+        def forget_before(self, log_start: int) -> None:
+            told.append(log_start)
+
+    class Plugin:
+        @hookimpl
+        def rmqkit_register_dispatchers(self, register: Register[LogFollower]) -> None:
+            register("told", Told())
+
+    async with opened(tmp_path, fileReservedTime=98, extra=[("mine", Plugin())]) as (desk, service, disk):
+        disk.percent = 76
+        await service.round(desk.broker)
+        assert told == [SEGMENT_BYTES, 2 * SEGMENT_BYTES, 3 * SEGMENT_BYTES]
 
 
 @pytest.mark.row("S340", "S342")

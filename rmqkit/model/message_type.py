@@ -1,0 +1,30 @@
+"""What kind of message it is, told by its properties (Java: MessageType; AbstractSendMessageProcessor.buildMsgContext)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+from rmqkit.model import properties as props
+
+
+class MessageType(IntEnum):
+    """The numbers are those that stand in trace records."""
+
+    NORMAL = 0
+    HALF = 1
+    COMMIT = 2
+    DELAY = 3
+    ORDER = 4
+
+
+_DELAYS = frozenset({props.DELAY, props.TIMER_DELIVER_MS, props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS})
+
+
+def message_type(properties: Mapping[str, str]) -> MessageType:
+    """An ordering key makes it ORDER, else a time of delivery DELAY, else being prepared for a transaction HALF."""
+    if props.SHARDING_KEY in properties:
+        return MessageType.ORDER
+    if any(name in properties for name in _DELAYS):
+        return MessageType.DELAY
+    return MessageType.HALF if properties.get(props.TRANSACTION_PREPARED, "").lower() == "true" else MessageType.NORMAL

@@ -1,0 +1,55 @@
+"""The contract of a message store, as tests: subclass `StoreContract`, say how a store is made, and pytest runs them over it.
+
+class TestMine(StoreContract):
+    persistent = True
+
+    def make_store(self, directory: Path, clock: FakeClock, **settings: Any) -> MessageStore:
+        config = store_config(directory, **settings)
+        return MyStore(config, clock, NeverFlush())
+"""
+
+from __future__ import annotations
+
+from rmqkit.testing.store.appending import Appending
+from rmqkit.testing.store.cleaning import Cleaning
+from rmqkit.testing.store.finding import Finding
+from rmqkit.testing.store.kit import (
+    ALL,
+    SMALL,
+    SMALL_INDEX,
+    CommitWhenWanted,
+    FlushWhenWanted,
+    NeverFlush,
+    bodies,
+    contents,
+    message,
+    put,
+    records,
+    running,
+    store_config,
+)
+from rmqkit.testing.store.opening import Opening
+from rmqkit.testing.store.reading import Reading
+from rmqkit.testing.store.safety import Safety
+
+
+class StoreContract(Appending, Reading, Finding, Safety, Cleaning, Opening):
+    """What every message store must do. `persistent` adds the tests that open a directory again."""
+
+
+__all__ = [
+    "ALL",
+    "SMALL",
+    "SMALL_INDEX",
+    "CommitWhenWanted",
+    "FlushWhenWanted",
+    "NeverFlush",
+    "StoreContract",
+    "bodies",
+    "contents",
+    "message",
+    "put",
+    "records",
+    "running",
+    "store_config",
+]

@@ -1,0 +1,462 @@
+"""The contract of a transport, as tests: subclass `TransportContract`, say how the transport is made and where it listens, and pytest runs them over it.
+
+class TestMine(TransportContract):
+    def make_transport(self, directory: Path) -> Transport:
+        return MyTransport()
+
+    def where(self, directory: Path) -> Address:
+        return Address("mine", "127.0.0.1", 0)
+
+Nothing here knows of ports, sockets or handshakes: a connection is a pair of streams, and its server end is known once the client has sent a byte.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import ClassVar
+
+import anyio
+import anyio.abc
+import pytest
+import trio
+import trio.testing
+
+from rmqkit.abc import Address, Buffer, Transport
+from rmqkit.protocol.codes import ResponseCode
+from rmqkit.protocol.command import request
+from rmqkit.protocol.frame import encode
+from rmqkit.protocol.message_id import pack_host
+from rmqkit.testing.listening import (
+    ENDED,
+    PATIENCE_S,
+    Echo,
+    Listening,
+    caller,
+    descriptors,
+    echoing,
+    has_ended,
+    listening,
+    received,
+    request_server,
+    until,
+)
+
+#: More than any transport may keep for a peer that does not read.
+UNREAD_BYTES = 64 * 1024 * 1024
+
+PARTS: dict[str, list[Buffer]] = {
+    "none": [],
+    "empty": [b"", b""],
+    "small": [b"a", b"", memoryview(b"bcd")],
+    "many": [b"%06d" % number for number in range(3_000)],
+    "many and large": [b"x" * 100 if number % 7 else b"" for number in range(5_000)],
+    "huge": [Random(1).randbytes(5_000_000), b"end"],
+    "views": [memoryview(bytes(range(256)) * 2_000)[at : at + 50_000] for at in range(0, 500_000, 50_000)],
+}
+
+
+class TransportContract(ABC):
+    """Tests of every transport."""
+
+    #: Whether one side can end its sending and still receive (`send_eof`).
+    half_close: ClassVar[bool] = True
+    #: Loops a client can run in while the server is in another loop; empty when both must be in one.
+    backends: ClassVar[Sequence[str]] = ("trio", "asyncio")
+
+    @abstractmethod
+    def make_transport(self, directory: Path) -> Transport:
+        """The transport under test, for both sides."""
+
+    @abstractmethod
+    def where(self, directory: Path) -> Address:
+        """Where to listen; free when a test begins."""
+
+    @asynccontextmanager
+    async def silent(self, at: Listening) -> AsyncIterator[Address]:
+        """An address at which a connect would wait for ever. Default: nobody accepts at `at`, which is enough where a connect takes an exchange."""
+        yield at.address
+
+    @pytest.fixture
+    def transport(self, tmp_path: Path) -> Transport:
+        return self.make_transport(tmp_path)
+
+    @pytest.fixture
+    async def at(self, transport: Transport, tmp_path: Path) -> AsyncIterator[Listening]:
+        async with listening(transport, self.where(tmp_path)) as at:
+            yield at
+
+    # --- addresses ---------------------------------------------------------------------------------------------------
+
+    async def test_a_listener_knows_where_it_is(self, at: Listening, transport: Transport, tmp_path: Path) -> None:
+        """Of the transport's scheme, with a real port where it has ports, and the same after printing and parsing."""
+        wanted = self.where(tmp_path)
+        assert at.address.scheme == transport.scheme == wanted.scheme
+        assert bool(at.address.port) != bool(at.address.name)
+        assert (at.address.name, at.address.host) == (wanted.name, wanted.host)
+        assert Address.parse(str(at.address)) == at.address
+
+    async def test_both_ends_have_addresses(self, at: Listening) -> None:
+        """IP addresses as text, with ports, that fit into a record's born host."""
+        async with at.pair() as (server, _):
+            assert len(pack_host(*server.remote)) in (8, 20)
+            assert len(pack_host(*server.local)) in (8, 20)
+
+    async def test_an_address_is_taken_once(self, at: Listening, transport: Transport) -> None:
+        """A second listener at the same place is an OSError; the first one goes on."""
+        with pytest.raises(OSError, match=r"\w"):
+            await transport.listen(at.address)
+        async with at.pair() as (server, client):
+            await client.send(b"x")
+            assert await received(server, 1) == b"x"
+
+    async def test_an_address_is_free_after_a_close(self, transport: Transport, tmp_path: Path) -> None:
+        """At once, connections of its past notwithstanding."""
+        async with listening(transport, self.where(tmp_path)) as first, first.pair():
+            address = first.address
+            await first.listener.aclose()
+        async with listening(transport, address) as again, again.pair() as (server, client):
+            assert again.address == address
+            await server.send_all(b"again")
+            assert await received(client, 5) == b"again"
+
+    async def test_a_closed_listener_says_so(self, at: Listening) -> None:
+        """An accept that waits is woken; closing twice is fine; connections that were accepted live on."""
+        async with at.pair() as (server, client):
+            with pytest.RaisesGroup(trio.ClosedResourceError):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(at.listener.accept)
+                    await trio.testing.wait_all_tasks_blocked()
+                    await at.listener.aclose()
+            await at.listener.aclose()
+            await server.send_all(b"still here")
+            assert await received(client, 10) == b"still here"
+
+    # --- bytes -------------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("size", [1, 7_000, 5_000_000])
+    async def test_bytes_go_both_ways(self, at: Listening, size: int) -> None:
+        """At the same time, in pieces of any size, in order."""
+        random = Random(size)
+        there, back = random.randbytes(size), random.randbytes(size)
+
+        async def send(write: Callable[[bytes], Awaitable[None]], data: bytes) -> None:
+            rest = memoryview(data)
+            while rest:
+                count = random.choice([1, 100, 16_384, 20_000, 300_000])
+                await write(bytes(rest[:count]))
+                rest = rest[count:]
+
+        async with at.pair() as (server, client), trio.open_nursery() as nursery:
+            nursery.start_soon(send, client.send, there)
+            nursery.start_soon(send, server.send_all, back)
+
+            async def expect() -> None:
+                assert await received(client, size) == back
+
+            nursery.start_soon(expect)
+            assert await received(server, size) == there
+
+    @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
+    async def test_parts_arrive_whole_and_in_order(self, at: Listening, parts: list[Buffer]) -> None:
+        """Few or many, empty ones between, more than the transport takes at once; the sender's memory is free again when the call returns."""
+        owned = [bytearray(part) for part in parts]
+        expected = b"".join(owned) + b"|"
+        async with at.pair() as (server, client), trio.open_nursery() as nursery:
+
+            async def send() -> None:
+                await server.send_parts([memoryview(part) for part in owned])
+                for part in owned:
+                    part[:] = bytes(len(part))
+                await server.send_all(b"|")
+
+            nursery.start_soon(send)
+            await trio.testing.wait_all_tasks_blocked()
+            assert await received(client, len(expected)) == expected
+
+    async def test_send_all_takes_any_buffer(self, at: Listening) -> None:
+        """bytes, bytearray, memoryview, and nothing at all."""
+        data = Random(2).randbytes(1_000_000)
+        async with at.pair() as (server, client):
+            await server.send_all(b"")
+            for form in (data, bytearray(data), memoryview(data)):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(server.send_all, form)
+                    assert await received(client, len(data)) == data
+
+    async def test_many_connections(self, at: Listening) -> None:
+        """A hundred at a time, each with its own bytes."""
+
+        async def talk(number: int) -> None:
+            async with await at.connect() as client:
+                data = b"%03d" % number * 1_000
+                await client.send(data)
+                assert await received(client, len(data)) == data
+
+        async with echoing(at), trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(talk, number)
+
+    # --- ends --------------------------------------------------------------------------------------------------------
+
+    async def test_half_a_close(self, at: Listening) -> None:
+        """Where there is such a thing: who has sent all can still be answered."""
+        if not self.half_close:
+            pytest.skip("this transport closes both directions at once")
+        async with at.pair() as (server, client):
+            await client.send(b"question")
+            await client.send_eof()
+            assert await received(server, 8) == b"question"
+            assert await server.receive_some() == b""
+            await server.send_all(b"answer")
+            assert await received(client, 6) == b"answer"
+
+    async def test_the_server_sees_the_client_close(self, at: Listening) -> None:
+        """What was sent arrives, then the end: an empty read, each time; to send is an error sooner or later."""
+        async with at.pair() as (server, client):
+            await client.send(b"bye")
+            await client.aclose()
+            assert await received(server, 3) == b"bye"
+            assert await server.receive_some() == b""
+            assert await server.receive_some() == b""
+            with pytest.raises(trio.BrokenResourceError):
+                await _send_for_ever(server.send_all)
+
+    async def test_the_client_sees_the_server_close(self, at: Listening) -> None:
+        """The same from the other side, in anyio's words."""
+        async with at.pair() as (server, client):
+            await server.send_all(b"bye")
+            await server.aclose()
+            assert await received(client, 3) == b"bye"
+            with pytest.raises(anyio.EndOfStream):
+                await client.receive()
+            with pytest.raises(anyio.BrokenResourceError):
+                await _send_for_ever(client.send)
+
+    async def test_the_peer_closes_while_we_send(self, at: Listening) -> None:
+        """A send that waits for a peer that goes away ends with an error."""
+        async with at.pair() as (server, client):
+            with pytest.RaisesGroup(trio.BrokenResourceError):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(server.send_all, bytes(UNREAD_BYTES))
+                    await trio.testing.wait_all_tasks_blocked()
+                    await client.aclose()
+            with pytest.raises(trio.BrokenResourceError):
+                await server.send_parts([bytes(200_000), b"x"])
+        async with at.pair() as (server, client):
+            with pytest.RaisesGroup(anyio.BrokenResourceError):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(client.send, bytes(UNREAD_BYTES))
+                    await trio.testing.wait_all_tasks_blocked()
+                    await trio.aclose_forcefully(server)
+
+    async def test_a_closed_end_says_so(self, at: Listening) -> None:
+        """Closing twice is fine; a read that waits is woken; sends are refused."""
+        async with at.pair() as (server, client):
+            with pytest.RaisesGroup(trio.ClosedResourceError):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(server.receive_some)
+                    await trio.testing.wait_all_tasks_blocked()
+                    await server.aclose()
+            await server.aclose()
+            for attempt in (partial(server.send_all, b"x"), partial(server.send_parts, [bytes(200_000), b"x"])):
+                with pytest.raises(trio.ClosedResourceError):
+                    await attempt()
+            await client.aclose()
+            await client.aclose()
+            for use in (client.receive, partial(client.send, b"x")):
+                with pytest.raises(anyio.ClosedResourceError):
+                    await use()
+
+    # --- cancellation and waiting ------------------------------------------------------------------------------------
+
+    async def test_a_cancelled_connect_leaves_nothing_open(self, at: Listening) -> None:
+        """Whenever it is cancelled: no descriptor stays open here, and the server is not left with a connection that lives."""
+        async with echoing(at):
+            before = descriptors()
+            for moments in range(12):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_connect_and_close, at)
+                    for _ in range(moments):
+                        await trio.lowlevel.checkpoint()
+                    nursery.cancel_scope.cancel()
+            await until(lambda: descriptors() == before)
+            async with await at.connect() as client:
+                await client.send(b"x")
+                assert await received(client, 1) == b"x"
+
+    async def test_a_cancelled_receive_loses_nothing(self, at: Listening) -> None:
+        """On either side: what arrives afterwards is there, whole."""
+        async with at.pair() as (server, client):
+            for wait in (server.receive_some, client.receive):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(wait)
+                    await trio.testing.wait_all_tasks_blocked()
+                    nursery.cancel_scope.cancel()
+            await client.send(b"there")
+            await server.send_all(b"back")
+            assert (await received(server, 5), await received(client, 4)) == (b"there", b"back")
+
+    async def test_a_cancelled_send_can_be_closed(self, at: Listening) -> None:
+        """The connection is of no more use, but its end comes at once, and the peer sees it."""
+        async with at.pair() as (server, client):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(server.send_all, bytes(UNREAD_BYTES))
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+            await trio.aclose_forcefully(server)
+            with pytest.raises(ENDED):
+                await received(client, UNREAD_BYTES)
+
+    async def test_a_peer_that_never_reads(self, at: Listening) -> None:
+        """Sending to it waits instead of filling the memory, in both directions, and other connections do not notice."""
+        async with at.pair() as (deaf_server, deaf_client), at.pair() as (server, client), trio.open_nursery() as nursery:
+            sent: list[str] = []
+
+            async def flood(name: str, send: Callable[[bytes], Awaitable[None]]) -> None:
+                await send(bytes(UNREAD_BYTES))
+                sent.append(name)
+
+            nursery.start_soon(flood, "server", deaf_server.send_all)
+            nursery.start_soon(flood, "client", deaf_client.send)
+            await trio.testing.wait_all_tasks_blocked()
+            for data in (b"x", bytes(300_000)):
+                async with trio.open_nursery() as talking:
+                    talking.start_soon(server.send_all, data)
+                    talking.start_soon(client.send, data)
+                    assert await received(client, len(data)) == data
+                    assert await received(server, len(data)) == data
+            assert sent == []
+            nursery.cancel_scope.cancel()
+
+    async def test_waiting_for_room_to_send(self, at: Listening) -> None:
+        """Returns while there is room, waits while there is none."""
+        async with at.pair() as (server, _):
+            await server.wait_send_all_might_not_block()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(server.send_all, bytes(UNREAD_BYTES))
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+            with trio.move_on_after(0) as waited:
+                await server.wait_send_all_might_not_block()
+            assert waited.cancelled_caught
+
+    # --- connecting --------------------------------------------------------------------------------------------------
+
+    async def test_nobody_there(self, transport: Transport, tmp_path: Path) -> None:
+        """An OSError, soon, with a text; nothing stays open."""
+        async with listening(transport, self.where(tmp_path)) as at:
+            address = at.address
+        before = descriptors()
+        with pytest.raises(OSError, match=r"\w"):
+            await transport.connect(address, 2_000)
+        assert descriptors() == before
+
+    async def test_nobody_answers(self, at: Listening) -> None:
+        """A TimeoutError when the time is over; nothing stays open."""
+        async with self.silent(at) as address:
+            before = descriptors()
+            with pytest.raises(TimeoutError):
+                await at.transport.connect(address, 50)
+            assert descriptors() == before
+
+    async def test_clients_run_under_every_loop(self, at: Listening) -> None:
+        """Connecting, both directions, the server's close and the error texts, with the client in a loop of its own."""
+        if not self.backends:
+            pytest.skip("this transport joins tasks of one loop")
+
+        async def talk() -> bytes:
+            async with await at.connect() as client:
+                await client.send(b"?" * 100_000)
+                data = await received(client, 100_000)
+                async with anyio.create_task_group() as group:
+                    group.start_soon(client.receive)
+                    await anyio.wait_all_tasks_blocked()
+                    group.cancel_scope.cancel()
+                await client.send(b"end")
+                return data + await received(client, 3)
+
+        async with echoing(at):
+            for backend in self.backends:
+                run = partial(anyio.run, talk, backend=backend)
+                assert await trio.to_thread.run_sync(run) == b"?" * 100_000 + b"end"
+
+    # --- under the request server ------------------------------------------------------------------------------------
+
+    async def test_requests_and_answers(self, at: Listening) -> None:
+        """Two hundred at a time over one connection, bodies from nothing to half a MiB, each with its own answer."""
+        random = Random(3)
+        bodies = [random.randbytes(random.choice([0, 10, 5_000, 500_000])) for _ in range(200)]
+        async with request_server(at), caller(await at.connect()) as connection, trio.open_nursery() as nursery:
+
+            async def ask(body: bytes) -> None:
+                response = await connection.call(request(1, body=body), PATIENCE_S * 1000)
+                assert (response.code, response.body or b"") == (ResponseCode.SUCCESS, body)
+
+            for body in bodies:
+                nursery.start_soon(ask, body)
+
+    @pytest.mark.parametrize(
+        "garbage",
+        [b"\xff" * 100, b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\1" + bytes(8), Random(4).randbytes(5_000), b"\x7f" + bytes(11)],
+        ids=["ones", "http", "short frame", "noise", "a frame of 2 GiB"],
+    )
+    async def test_garbage_ends_its_own_connection(self, at: Listening, garbage: bytes) -> None:
+        """And no other one."""
+        async with request_server(at) as server, caller(await at.connect()) as connection:
+            await connection.call(request(1), PATIENCE_S * 1000)
+            async with await at.connect() as bad:
+                await bad.send(garbage)
+                assert await has_ended(bad)
+            assert (await connection.call(request(1, body=b"alive"), PATIENCE_S * 1000)).body == b"alive"
+            await until(lambda: len(server.peers) == 1)
+
+    async def test_connections_that_stop_in_the_middle(self, at: Listening) -> None:
+        """Silent, or gone inside a frame: the server forgets those that are gone, and can end while others hang on."""
+        frame = encode(request(1, body=bytes(100)))
+        async with request_server(at) as server:
+            async with await at.connect() as gone:
+                await gone.send(frame[: len(frame) // 2])
+                await until(lambda: bool(server.peers))
+            await until(lambda: not server.peers)
+            async with await at.connect() as silent, await at.connect() as half:
+                await half.send(frame[:-1])
+                await until(lambda: bool(server.peers))
+                await server.drain(PATIENCE_S * 1000)
+                assert not server.peers
+                assert await has_ended(half)
+                assert await has_ended(silent)
+
+    async def test_a_server_that_ends_answers_first(self, at: Listening) -> None:
+        """Draining: a request that was taken gets its answer, whole, then the connection ends."""
+        body = Random(5).randbytes(3_000_000)
+        echo = Echo()
+        async with request_server(at, echo) as server, caller(await at.connect()) as connection, trio.open_nursery() as nursery:
+            answers: list[bytes | None] = []
+
+            async def ask() -> None:
+                answers.append((await connection.call(request(2, body=body), PATIENCE_S * 1000)).body)
+
+            nursery.start_soon(ask)
+            await until(lambda: any(peer.in_flight for peer in server.peers))
+            nursery.start_soon(server.drain, PATIENCE_S * 1000)
+            await trio.testing.wait_all_tasks_blocked()
+            assert server.peers
+            echo.gate.set()
+            await until(lambda: bool(answers))
+            assert answers == [body]
+            await until(lambda: not server.peers and connection.closed)
+
+
+async def _connect_and_close(at: Listening) -> None:
+    await anyio.aclose_forcefully(await at.connect())
+
+
+async def _send_for_ever(send: Callable[[bytes], Awaitable[None]]) -> None:
+    while True:
+        await send(bytes(100_000))
+        await trio.testing.wait_all_tasks_blocked()

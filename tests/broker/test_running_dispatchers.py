@@ -1,0 +1,290 @@
+"""Dispatchers of a whole broker: killed and started again, in the place of queues and index, and what an administrator sees of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from rmqkit import hookimpl
+from rmqkit.broker.run import RunningBroker
+from rmqkit.client import Client
+from rmqkit.client.producer import Producer
+from rmqkit.client.pull_consumer import PullConsumer
+from rmqkit.client.pulling import PullStatus
+from rmqkit.config import Config
+from rmqkit.dispatch import DispatchEntry, Dispatcher, LogFollower
+from rmqkit.errors import BrokerError, ConfigError, PluginError
+from rmqkit.hookspecs import Register
+from rmqkit.model.message import Message
+from rmqkit.model.queue import MessageQueue
+from rmqkit.model.topic import TopicConfig
+from rmqkit.protocol.codes import RequestCode
+from rmqkit.protocol.command import Command, request
+from rmqkit.protocol.headers import SendMessageRequestHeader
+from rmqkit.remoting.pool import ConnectionPool
+from rmqkit.testing.broker import Cluster, running_broker, running_cluster
+from rmqkit.testing.lookups import KeyLists, QueueLists
+from tests.broker.counting_broker import SAVED_EVERY
+from tests.broker.desk import open_desk
+from tests.counting import Counter, Volatile
+
+ROOT = Path(__file__).parent.parent.parent
+CALL_MS = 10_000
+
+
+class Brings:
+    """A plugin that registers dispatchers by name."""
+
+    def __init__(self, **dispatchers: LogFollower) -> None:
+        self._dispatchers = dispatchers
+
+    @hookimpl
+    def rmqkit_register_dispatchers(self, register: Register[LogFollower], config: Config) -> None:
+        for name, dispatcher in self._dispatchers.items():
+            register(name, dispatcher)
+
+
+def send(topic: str = "T", body: bytes = b"body") -> Command:
+    return request(RequestCode.SEND_MESSAGE, SendMessageRequestHeader(producer_group="p", topic=topic, queue_id=0), body)
+
+
+# --- killed -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def counting_broker(directory: Path) -> Iterator[str]:
+    """Address of a broker in another process; leaving kills it."""
+    words = [sys.executable, "-m", "tests.broker.counting_broker", str(directory)]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+async def test_a_dispatcher_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """What its file lacks after a kill is given to it again at the next start: every message counts once."""
+    sent = {"TBW102": 0, "Other": 0}
+    for number in (50, 7, 33):
+        with counting_broker(tmp_path) as address:
+            async with ConnectionPool() as pool:
+                for at in range(number):
+                    topic = ("TBW102", "Other")[at % 3 == 0]
+                    header = SendMessageRequestHeader(
+                        producer_group="p", topic=topic, queue_id=0, default_topic="TBW102", default_topic_queue_nums=1
+                    )
+                    answer = await pool.call(address, request(RequestCode.SEND_MESSAGE, header, b"x"), CALL_MS)
+                    assert answer.code == 0, answer.remark
+                    sent[topic] += 1
+        kept = json.loads((tmp_path / "counts.json").read_text())
+        assert sum(kept["counts"].values()) == sum(sent.values()) - sum(sent.values()) % SAVED_EVERY
+    counter = Counter(tmp_path)
+    async with running_broker(tmp_path, extra=[("counting", Brings(counter=counter))], store="mmap") as running:
+        assert counter.counts == sent
+        (_, _, progress) = running.context.dispatching.progress()
+        assert (progress.name, progress.behind_bytes, progress.failures) == ("counter", 0, 0)
+
+
+# --- in the place of queues and index ---------------------------------------------------------------------------------
+
+INSTEAD = "queue-lists,key-lists"
+
+
+@pytest.mark.parametrize("store", ["memory", "mmap"])
+async def test_queues_and_index_of_plugins(tmp_path: Path, store: str) -> None:
+    """With both of the store's own off a producer and a consumer notice nothing, keys are found, and a held pull is woken at once; after a restart too."""
+    queue_lists, key_lists = QueueLists(), KeyLists()
+    brought = [("mine", Brings(**{"queue-lists": queue_lists, "key-lists": key_lists}))]
+    for number in range(2 if store == "mmap" else 1):
+        async with running_cluster(tmp_path, extra=brought, store=store, dispatchers=INSTEAD) as cluster:
+            await check_messages(cluster, queue_lists, kept=5 * number)
+        assert (tmp_path / "consumequeue").exists() is (tmp_path / "index").exists() is False
+
+
+async def check_messages(cluster: Cluster, queue_lists: QueueLists, kept: int) -> None:
+    async with Client(cluster.namesrv_text) as client:
+        await client.admin.create_topic("T", queues=1)
+        queue = MessageQueue("T", "broker-a", 0)
+        async with client.producer("p") as producer, client.pull_consumer("g") as consumer:
+            for at in range(4):
+                result = await producer.send(Message("T", b"%d" % (kept + at), keys=[f"key{kept + at}"]))
+                assert result.queue_offset == kept + at
+            found = await consumer.pull(queue, 0)
+            assert [message.body for message in found.messages] == [b"%d" % at for at in range(kept + 4)]
+            assert queue_lists.max_offset("T", 0) == kept + 4
+            for at in range(kept + 4):
+                assert [message.body for message in await client.admin.query_by_key("T", f"key{at}")] == [b"%d" % at]
+            await check_hold(cluster, producer, consumer, queue, kept + 4)
+
+
+async def check_hold(cluster: Cluster, producer: Producer, consumer: PullConsumer, queue: MessageQueue, offset: int) -> None:
+    """A pull at the end is held, and answered by the next message."""
+    answered: list[bytes] = []
+
+    async def pull() -> None:
+        found = await consumer.pull(queue, offset, block=True)
+        assert found.status is PullStatus.FOUND
+        answered.extend(message.body for message in found.messages)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pull)
+        with trio.fail_after(10):
+            while not cluster.broker.context.held_pulls.holding:
+                await trio.testing.wait_all_tasks_blocked()
+        await producer.send(Message("T", b"%d" % offset, keys=[f"key{offset}"]))
+    assert answered == [b"%d" % offset]
+
+
+@pytest.mark.parametrize("store", ["memory", "mmap"])
+async def test_without_queues_and_index(tmp_path: Path, store: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A broker that only keeps the log takes messages, numbers them, and finds them by their place; pulls and key queries find nothing."""
+    async with open_desk(tmp_path, store=store, dispatchers="") as desk:
+        for number in range(3):
+            assert (await desk.sent(properties={"KEYS": "k"})).queue_offset == number
+        assert (await desk.pull()).code != 0
+        assert desk.broker.store.query_by_key("T", "k", 0, 1 << 60, 9) == ([], 0, 0)
+        assert desk.broker.store.read_record(0) is not None
+        assert desk.broker.dispatching.progress() == []
+    assert "cannot be read from queues" in caplog.text
+
+
+async def test_a_replaced_index_alone(tmp_path: Path) -> None:
+    """The queues stay the store's; its index has no file."""
+    key_lists = KeyLists()
+    async with open_desk(tmp_path, store="mmap", extra=[("mine", Brings(mine=key_lists))], dispatchers="consume-queue,mine") as desk:
+        await desk.sent(properties={"KEYS": "k"})
+        assert len(desk.stored()) == 1
+        assert desk.broker.store.query_by_key("T", "k", 0, 1 << 60, 9).physical_offsets == [0]
+        assert [each.name for each in desk.broker.dispatching.progress()] == ["consume-queue", "mine"]
+    assert not (tmp_path / "index").exists()
+    assert (tmp_path / "consumequeue").is_dir()
+
+
+# --- start, stop, commit buffer ---------------------------------------------------------------------------------------
+
+
+class Life(Volatile):
+    """Notes its life; with `fault` it cannot open."""
+
+    def __init__(self, fault: Exception | None = None) -> None:
+        super().__init__()
+        self.life: list[str] = []
+        self._fault = fault
+
+    async def open(self, log_start: int, log_end: int) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._fault is not None:
+            raise self._fault
+        self.life.append("open")
+
+    async def run(self) -> None:
+        self.life.append("run")
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.life.append("stopped")
+
+    async def close(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.life.append("closed")
+
+    def dispatch(self, entries: Sequence[DispatchEntry]) -> None:
+        super().dispatch(entries)
+        self.life.append("dispatch")
+
+
+async def test_the_life_of_a_dispatcher(tmp_path: Path) -> None:
+    """Opened before the broker serves, run beside it, closed when nothing comes any more."""
+    life = Life()
+    async with running_broker(tmp_path, extra=[("mine", Brings(life=life))]) as running, ConnectionPool() as pool:
+        running.context.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1))
+        assert (await pool.call(str(running.address), send(), CALL_MS)).code == 0
+        assert life.life == ["open", "run", "dispatch"]
+    assert life.life == ["open", "run", "dispatch", "stopped", "closed"]
+
+
+async def test_one_that_cannot_open_keeps_the_broker_from_starting(tmp_path: Path) -> None:
+    """The error names it, those opened before it are closed, and the directory is free again."""
+    first = Life()
+    with pytest.raises(ExceptionGroup) as caught:
+        async with running_broker(tmp_path, extra=[("mine", Brings(a=first, b=Life(OSError("no such disk"))))], store="mmap"):
+            pass
+    assert caught.group_contains(PluginError, match=r"dispatcher 'b' of plugin 'mine' cannot start: OSError: no such disk")
+    assert first.life == ["open", "closed"]
+    async with running_broker(tmp_path, store="mmap"):
+        pass
+
+
+async def test_an_unknown_dispatcher_keeps_the_broker_from_starting(tmp_path: Path) -> None:
+    """Before anything is opened."""
+    with pytest.raises(ExceptionGroup) as caught:
+        async with running_broker(tmp_path, dispatchers="consume-queue,indx"):
+            pass
+    assert caught.group_contains(ConfigError, match="did you mean 'index'")
+
+
+async def test_with_a_commit_buffer_entries_come_once_they_are_written(tmp_path: Path) -> None:
+    """A dispatcher may look at the log; what is not written yet is not there."""
+
+    class Looks(Dispatcher):
+        found: list[bool]
+        running: RunningBroker
+
+        def dispatch(self, entries: Sequence[DispatchEntry]) -> None:
+            self.found += [self.running.context.store.read_record(entry.at.physical_offset) is not None for entry in entries]
+
+    looks = Looks()
+    looks.found = []
+    async with (
+        running_broker(tmp_path, extra=[("mine", Brings(looks=looks))], store="mmap", transientStorePoolEnable="true") as running,
+        ConnectionPool() as pool,
+    ):
+        looks.running = running
+        assert not running.context.store.written_by_append
+        running.context.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1))
+        for _ in range(5):
+            assert (await pool.call(str(running.address), send(), CALL_MS)).code == 0
+        assert looks.found == [True] * 5
+
+
+# --- what an administrator sees ---------------------------------------------------------------------------------------
+
+
+async def test_runtime_information_of_dispatchers(tmp_path: Path) -> None:
+    """Java's key tells of the store's own, the index among them, which comes a little later; each has keys of its own besides."""
+    counter = Counter(tmp_path)
+    async with open_desk(tmp_path, store="mmap", extra=[("mine", Brings(counter=counter, volatile=Volatile()))]) as desk:
+        await desk.sent(properties={"KEYS": "k"})
+        end = str(desk.broker.store.end_offset)
+        table = json.loads((await desk.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"]
+        found = {key: value for key, value in table.items() if key.startswith("dispatch")}
+        assert found == {
+            "dispatchBehindBytes": end,
+            "dispatchBehindBytes.consume-queue": "0",
+            "dispatchBehindBytes.counter": "0",
+            "dispatchBehindBytes.index": end,
+            "dispatchBehindBytes.volatile": "0",
+            "dispatchFailures.consume-queue": "0",
+            "dispatchFailures.counter": "0",
+            "dispatchFailures.index": "0",
+            "dispatchFailures.volatile": "0",
+            "dispatchUnsavedBytes.counter": end,
+        }
+
+
+async def test_a_client_asks_a_broker_how_it_is(tmp_path: Path) -> None:
+    """`client.admin.runtime_info` gives the keys as they are; an address where nobody is raises."""
+    async with running_cluster(tmp_path) as cluster, Client(cluster.namesrv_text) as client:
+        table = await client.admin.runtime_info(str(cluster.broker.address))
+        assert (table["brokerActive"], table["dispatchBehindBytes.index"]) == ("true", "0")
+        with pytest.raises(BrokerError):
+            await client.admin.runtime_info(cluster.namesrv_text)
