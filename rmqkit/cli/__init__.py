@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 
 from rmqkit import __version__
-from rmqkit.cli import output
+from rmqkit.cli import faults, output
 from rmqkit.cli.verbs import Verb
-from rmqkit.errors import ConfigError, RmqError
 
 #: Verb -> where it is. Modules are imported when their verb is used, so that `rmqkit serve` does not wait for what it does not need.
 _BUILT_IN = {
@@ -20,6 +19,7 @@ _BUILT_IN = {
     "send": "rmqkit.cli.messages:SEND",
     "consume": "rmqkit.cli.messages:CONSUME",
     "topic": "rmqkit.cli.topic:TOPIC",
+    "status": "rmqkit.cli.status:STATUS",
     "plugins": "rmqkit.cli.info:PLUGINS",
     "config": "rmqkit.cli.info:CONFIG",
     "demo": "rmqkit.cli.demo:DEMO",
@@ -39,20 +39,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output has gone; there is nobody left to tell.
         return 1
     except Exception as error:
-        known = [found for found in _leaves(error) if isinstance(found, (RmqError, OSError))]
-        if not known:
+        told = faults.told(error)
+        if told is None:
             raise
-        for found in known:
-            output.error(str(found))
-        return 2 if isinstance(known[0], ConfigError) else 1
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
+        lines, code = told
+        for line in lines:
+            output.error(line)
+        return code
 
 
 def _parser(words: Sequence[str]) -> tuple[ArgumentParser, dict[str, Verb]]:

@@ -80,6 +80,6 @@ def test_help_and_version(rmqkit: Run) -> None:
     """Every verb is listed."""
     assert rmqkit("--version").stdout == f"rmqkit {__version__}\n"
     shown = rmqkit("--help").stdout
-    for verb in ("serve", "namesrv", "broker", "send", "consume", "topic", "plugins", "config", "demo"):
+    for verb in ("serve", "namesrv", "broker", "send", "consume", "topic", "status", "plugins", "config", "demo"):
         assert f" {verb} " in shown
     assert rmqkit("nonsense").returncode == 2

@@ -1,0 +1,100 @@
+"""The program of a broker process: `python -P -m rmqkit.cli.brokers NAME`, started by `process.launch` and by nobody else.
+
+Standard input is the channel to the parent. Standard output and error are the parent's; every line of the log has the broker's name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from functools import partial
+
+import trio
+
+from rmqkit import plugins
+from rmqkit.broker.run import RunningBroker
+from rmqkit.cli import faults, running
+from rmqkit.cli.brokers.channel import Channel, Cut, Failed, Ready, Start
+from rmqkit.config import Config
+
+_log = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Run the broker that the parent names; the exit code."""
+    return trio.run(_main, _take_channel())
+
+
+def _take_channel() -> socket.socket:
+    """Standard input as a socket; in its place comes the null device, so that nothing else reads from the channel."""
+    channel = socket.socket(fileno=os.dup(0))
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    return channel
+
+
+async def _main(end: socket.socket) -> int:
+    channel = Channel(end)
+    first = await channel.receive()
+    if not isinstance(first, Start):
+        # The parent has gone before it said what to run.
+        return 0
+    _start_logging(first.config.broker_name, first.log_level)
+    running.tune()
+    try:
+        await running.until_signal(partial(serve, first.config, channel))
+    except Exception as error:  # noqa: BLE001 - the last place: told to the parent, and logged when it is a fault of this program
+        told = faults.told(error)
+        if told is None:
+            _log.critical("ends because of an error that nobody expected", exc_info=error)
+            told = ([f"{type(error).__name__}, see the log"], 1)
+        await channel.send(Failed(tuple(told[0]), told[1]))
+        return told[1]
+    return 0
+
+
+async def serve(config: Config, channel: Channel, stop: trio.Event) -> None:
+    """The broker, until `stop` or until the parent says so or goes. Cancelled: connections are cut, tables and store are closed."""
+    registry = plugins.load(config)
+    serving = trio.Event()
+
+    async def ready(broker: RunningBroker) -> None:
+        serving.set()
+        await channel.send(Ready(str(broker.address)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_obey, channel, stop, serving, nursery.cancel_scope)
+        await running.broker_until(stop, config, registry, ready)
+        nursery.cancel_scope.cancel()
+
+
+async def _obey(channel: Channel, stop: trio.Event, serving: trio.Event, scope: trio.CancelScope) -> None:
+    while not isinstance(message := await channel.receive(), Cut):
+        if message is None and not stop.is_set():
+            _log.warning("the parent process has gone: this broker stops")
+        stop.set()
+        if not serving.is_set():
+            # Nobody uses it yet, and opening a large store after a crash takes its time.
+            break
+        if message is None:
+            return
+    scope.cancel()
+
+
+class LogFormatter(logging.Formatter):
+    """Every line has the broker's name, those of a traceback too."""
+
+    def __init__(self, broker: str) -> None:
+        super().__init__(f"%(asctime)s %(levelname)s {broker.replace('%', '%%')} %(name)s: %(message)s")
+        self._next_line = f"\n{broker} | "
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).replace("\n", self._next_line)
+
+
+def _start_logging(broker: str, level: str) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter(broker))
+    logging.basicConfig(level=level, handlers=[handler])

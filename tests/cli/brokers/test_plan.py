@@ -1,0 +1,172 @@
+"""Which brokers `--brokers N` means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmqkit import config as settings
+from rmqkit.abc import Address
+from rmqkit.cli.brokers import plan
+from rmqkit.config import Config
+from rmqkit.errors import ConfigError
+
+
+def config_in(root: Path, **keys: object) -> Config:
+    return settings.load(environ={}, flags={"storePathRootDir": str(root)} | keys)
+
+
+def used_by_a_broker(directory: Path) -> Path:
+    (directory / "commitlog").mkdir(parents=True)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("first", "count", "names"),
+    [
+        ("broker-a", 3, ["broker-a", "broker-b", "broker-c"]),
+        ("broker-c", 2, ["broker-c", "broker-d"]),
+        ("east_A", 2, ["east_A", "east_B"]),
+        ("broker-a", 26, [f"broker-{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]),
+        ("orders", 3, ["orders", "orders-2", "orders-3"]),
+        ("broker-1", 2, ["broker-1", "broker-1-2"]),
+        ("a", 2, ["a", "a-2"]),
+        ("broker-z", 1, ["broker-z"]),
+    ],
+)
+def test_names_follow_the_first(first: str, count: int, names: list[str]) -> None:
+    """A single letter behind a hyphen or an underscore is counted on; every other name is numbered from the second on."""
+    assert plan.broker_names(first, count) == names
+
+
+def test_letters_run_out() -> None:
+    """The error names what is left and another way."""
+    with pytest.raises(ConfigError, match=r"'broker-y' leaves 2 names up to 'broker-z', and --brokers asks for 3.*'broker-1'"):
+        plan.broker_names("broker-y", 3)
+
+
+def test_each_broker_has_a_name_a_port_and_a_directory(tmp_path: Path) -> None:
+    """Ports are 10 apart, so that no broker takes another one's fast port; everything else is as set."""
+    planned = plan.several(config_in(tmp_path, flushDiskType="SYNC_FLUSH", listenPort=20_000), 3)
+    assert [(one.broker_name, one.listen_port, one.root_path) for one in planned] == [
+        ("broker-a", 20_000, tmp_path / "broker-a"),
+        ("broker-b", 20_010, tmp_path / "broker-b"),
+        ("broker-c", 20_020, tmp_path / "broker-c"),
+    ]
+    assert {(one.flush_disk_type, one.store_path_commit_log, one.broker_cluster_name) for one in planned} == {
+        ("SYNC_FLUSH", "", "DefaultCluster")
+    }
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_port_0_is_any_port_for_all(tmp_path: Path) -> None:
+    """Not 0, 10, 20."""
+    assert [one.listen_port for one in plan.several(config_in(tmp_path, listenPort=0), 2, [Address("tcp", "127.0.0.1", 0)])] == [0, 0]
+
+
+def test_a_log_that_lies_elsewhere_is_divided_too(tmp_path: Path) -> None:
+    """Two brokers never share log files."""
+    planned = plan.several(config_in(tmp_path, storePathCommitLog="/disk/log"), 2)
+    assert [one.commit_log_path for one in planned] == [Path("/disk/log/broker-a"), Path("/disk/log/broker-b")]
+
+
+def test_all_else_that_listens_is_apart_too(tmp_path: Path) -> None:
+    """Further listeners and the port for metrics: 10 apart, paths with the broker's name; 0 stays any port."""
+    config = config_in(tmp_path, listeners="tls://0.0.0.0:8443,unix:///run/x.sock,127.0.0.1:0", metricsPromExporterPort=5557)
+    first, second = plan.several(config, 2)
+    assert (first.listeners, first.metrics_prom_exporter_port) == (config.listeners, 5557)
+    assert second.listeners == ("tls://0.0.0.0:8453", "unix:///run/x.sock.broker-b", "127.0.0.1:0")
+    assert second.metrics_prom_exporter_port == 5567
+    assert [one.metrics_prom_exporter_port for one in plan.several(config_in(tmp_path, metricsPromExporterPort=0), 2)] == [0, 0]
+    with pytest.raises(ConfigError, match=r"listeners: .*nowhere"):
+        plan.several(config_in(tmp_path, listeners="nowhere"), 2)
+
+
+def test_more_brokers_find_the_directories_of_fewer(tmp_path: Path) -> None:
+    """The directory depends on the name alone."""
+    two, four = (plan.several(config_in(tmp_path), count) for count in (2, 4))
+    assert [one.root_path for one in two] == [one.root_path for one in four[:2]]
+
+
+def test_ports_run_out(tmp_path: Path) -> None:
+    """Said before anything starts."""
+    with pytest.raises(ConfigError, match="listenPort 65530 with --brokers 2 needs ports up to 65540"):
+        plan.several(config_in(tmp_path, listenPort=65_530), 2)
+
+
+@pytest.mark.parametrize("port", [9_866, 9_868, 9_876, 9_878])
+def test_the_name_servers_port_is_not_a_brokers(tmp_path: Path, port: int) -> None:
+    """Neither the first one's nor a later one's, normal or fast."""
+    with pytest.raises(ConfigError, match=r"broker-[ab] would listen on ports .* and the name server listens on 127.0.0.1:9876"):
+        plan.several(config_in(tmp_path, listenPort=port), 2, [Address("tcp", "127.0.0.1", 9_876)])
+
+
+@pytest.mark.parametrize(("host", "collides"), [("0.0.0.0", True), ("127.0.0.1", True), ("127.0.0.2", False)])
+def test_the_same_port_of_another_address_is_free(tmp_path: Path, host: str, collides: bool) -> None:
+    """An address for all interfaces takes it everywhere."""
+    arguments = (config_in(tmp_path, listenPort=9_866), 2, [Address("tcp", host, 9_876)])
+    if collides:
+        with pytest.raises(ConfigError, match="choose another listenPort"):
+            plan.several(*arguments)
+    else:
+        assert [one.listen_port for one in plan.several(*arguments)] == [9_866, 9_876]
+
+
+def test_a_directory_of_a_single_broker_is_refused(tmp_path: Path) -> None:
+    """Its messages would be invisible; the error says both ways on."""
+    used_by_a_broker(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        plan.several(config_in(tmp_path), 2)
+    text = str(caught.value)
+    assert f"{tmp_path} holds the store of a single broker" in text
+    assert "Start without --brokers" in text
+    assert f"into {tmp_path / 'broker-a'}" in text
+
+
+def test_a_single_broker_with_its_log_elsewhere_is_refused_too(tmp_path: Path) -> None:
+    """Its tables give it away; the error says where the log goes."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_text("{}")
+    with pytest.raises(ConfigError, match="its log files go from /disk/log into /disk/log/broker-a"):
+        plan.several(config_in(tmp_path, storePathCommitLog="/disk/log"), 2)
+
+
+def test_a_broker_cannot_be_called_as_a_store_calls_its_directory(tmp_path: Path) -> None:
+    """DATA/commitlog would pass for the log of a single broker at the next start."""
+    with pytest.raises(ConfigError, match="brokerName 'commitlog'"):
+        plan.several(config_in(tmp_path, brokerName="commitlog"), 2)
+
+
+def test_a_single_broker_is_as_it_is_set(tmp_path: Path) -> None:
+    """In a new directory, in its own, and beside what is none of its business."""
+    config = config_in(tmp_path / "new")
+    assert plan.single(config) is config
+    own = config_in(used_by_a_broker(tmp_path / "own"))
+    used_by_a_broker(tmp_path / "own" / "broker-a")
+    assert plan.single(own) is own
+    used_by_a_broker(tmp_path / "other" / "somebody")
+    other = config_in(tmp_path / "other")
+    assert plan.single(other) is other
+
+
+def test_a_single_broker_goes_on_where_several_were(tmp_path: Path) -> None:
+    """1 is another N, and finds the same directory."""
+    used_by_a_broker(tmp_path / "broker-a")
+    single = plan.single(config_in(tmp_path, storePathCommitLog="/disk/log"))
+    assert (single.root_path, single.commit_log_path) == (tmp_path / "broker-a", Path("/disk/log/broker-a"))
+    assert (single.broker_name, single.listen_port) == ("broker-a", 10_911)
+
+
+def test_brokers_that_are_not_started_are_found(tmp_path: Path) -> None:
+    """Directories with a store that nobody asked for; nothing in a single broker's own directory, nor in one that is not there."""
+    config = config_in(tmp_path / "data")
+    assert plan.not_started(config, plan.several(config, 2)) == []
+    for name in ("broker-a", "broker-b", "broker-c", "old"):
+        used_by_a_broker(tmp_path / "data" / name)
+    (tmp_path / "data" / "lost+found").mkdir()
+    (tmp_path / "data" / "note.txt").write_text("x")
+    assert plan.not_started(config, plan.several(config, 2)) == [tmp_path / "data" / "broker-c", tmp_path / "data" / "old"]
+    assert plan.not_started(config, [plan.single(config)]) == [tmp_path / "data" / name for name in ("broker-b", "broker-c", "old")]
+    used_by_a_broker(tmp_path / "data")
+    assert plan.not_started(config, [plan.single(config)]) == []

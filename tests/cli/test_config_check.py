@@ -1,0 +1,125 @@
+"""`rmqkit config check FILE`: all that is wrong with a deployment, at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rmqkit.cli.config_check import ERROR, WARNING, Problem, check
+from tests.cli.conftest import Run
+
+DEPLOYMENT = """\
+# A deployment with a fault on nearly every line.
+brokerName = "broker a!"
+listenPort = 99999999
+storee = "mmap"
+flushDiskType = "SNYC"
+disabledPlugins = ["momory"]
+maxMessageSize = "lots"
+
+[tls.server]
+mode = "enforcing"
+
+[plugin.audit]
+level = 1
+
+[plugins.adit]
+level = 1
+"""
+
+
+def found(directory: Path, text: str, name: str = "broker.toml") -> list[Problem]:
+    file = directory / name
+    file.write_text(text)
+    return check(file)
+
+
+def test_all_faults_at_once(tmp_path: Path) -> None:
+    """Each with its line and key: values, unknown keys, plugins that are not there, protection that cannot be had; in the order of the file."""
+    problems = found(tmp_path, DEPLOYMENT)
+    assert [(problem.line, problem.severity, problem.key) for problem in problems] == [
+        (2, ERROR, "brokerName"),
+        (3, ERROR, "listenPort"),
+        (4, WARNING, "storee"),
+        (5, ERROR, "flushDiskType"),
+        (6, ERROR, "disabledPlugins"),
+        (7, ERROR, "maxMessageSize"),
+        (10, ERROR, "tls.server.mode"),
+        (12, WARNING, "plugin"),
+        (16, ERROR, "plugins.adit.level"),
+    ]
+    texts = {problem.key: problem.text for problem in problems}
+    assert "did you mean 'store'?" in texts["storee"]
+    assert "did you mean 'memory'?" in texts["disabledPlugins"]
+    assert "[plugins.NAME]" in texts["plugin"]
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "hint"),
+    [
+        ('store = "mnap"', "store", "did you mean 'mmap'?"),
+        ('disabledServices = ["delya"]', "disabledServices", "did you mean 'delay'?"),
+        ('dispatchers = ["consume-queue", "idnex"]', "dispatchers", "did you mean 'index'?"),
+        ('listeners = ["tpc://127.0.0.1:1"]', "listeners", "did you mean 'tcp'?"),
+        ('listeners = ["nonsense"]', "listeners", "as in 127.0.0.1:10911"),
+        ('namesrvListen = "9876"', "namesrvListen", "as in 127.0.0.1:10911"),
+        ('disabledPlugins = ["flush"]', "flushDiskType", "no plugin brings 'ASYNC_FLUSH'"),
+        ('disabledPlugins = ["mmap"]', "store", "there are: memory"),
+    ],
+)
+def test_names_that_nobody_brings(tmp_path: Path, line: str, key: str, hint: str) -> None:
+    """What a start would ask the plugins for is asked; the nearest name there is is told."""
+    (problem,) = found(tmp_path, line)
+    assert (problem.severity, problem.key) == (ERROR, key)
+    assert hint in problem.text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("broken.toml", "brokerName = 'a'\nlistenPort = = 1\n", 2),
+        ("missing/broker.conf", "", 0),
+        ("broker.conf", "# one\n\nbrokerName=b\nlistenPort : none\n", 4),
+        ("quoted.toml", "'tls.server.mode' = 'enforcing'\n", 1),
+    ],
+)
+def test_where_it_is(tmp_path: Path, name: str, text: str, line: int) -> None:
+    """In TOML, also broken TOML, and in properties; a file that is not there has no lines."""
+    file = tmp_path / name
+    if text:
+        file.write_text(text)
+    assert [(problem.severity, problem.line) for problem in check(file)] == [(ERROR, line)]
+
+
+def test_exit_codes_and_json(rmqkit: Run, tmp_path: Path) -> None:
+    """0 and "ok" when a start would go well, also with warnings; 1 otherwise. JSON has every problem with its parts."""
+    (tmp_path / "good.toml").write_text('store = "memory"\ndisabledPlugins = ["delay"]\n')
+    good = rmqkit("config", "check", "good.toml")
+    assert (good.returncode, good.stdout) == (0, "good.toml: ok\n"), good.stderr
+    (tmp_path / "odd.toml").write_text("storee = 1\n")
+    odd = json.loads(rmqkit("config", "check", "odd.toml", "--json").stdout)
+    assert odd["ok"] is True
+    assert [(problem["severity"], problem["key"], problem["line"]) for problem in odd["problems"]] == [("warning", "storee", 1)]
+    (tmp_path / "bad.toml").write_text("listenPort = -1\n")
+    bad = rmqkit("config", "check", "bad.toml")
+    assert bad.returncode == 1
+    assert bad.stdout.splitlines()[0].startswith("bad.toml:1: error: setting listenPort = -1")
+    assert bad.stdout.splitlines()[-1] == "bad.toml: 1 errors, 0 warnings"
+
+
+def test_words_that_do_not_fit(rmqkit: Run) -> None:
+    """check without a file, and show with one, say how it is done."""
+    assert "rmqkit config check broker.toml" in rmqkit("config", "check").stderr
+    assert "--config x.toml" in rmqkit("config", "show", "x.toml").stderr
+    assert rmqkit("config", "show").stdout == rmqkit("config").stdout != ""
+
+
+def test_secrets_are_not_shown(rmqkit: Run, tmp_path: Path) -> None:
+    """Neither by show nor by check, which names the key alone."""
+    (tmp_path / "broker.toml").write_text('"tls.server.keyPassword" = "hunter2"\nlistenPort = -1\n')
+    shown = rmqkit("config", "show", "--set", "tls.server.keyPassword=hunter2")
+    checked = rmqkit("config", "check", "broker.toml")
+    assert "tls.server.keyPassword" in shown.stdout
+    assert "hunter2" not in shown.stdout + shown.stderr + checked.stdout + checked.stderr
