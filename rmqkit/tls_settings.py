@@ -57,6 +57,12 @@ def faults(config: Config) -> list[tuple[str, str]]:
 def warnings(config: Config) -> list[str]:
     """What the user should know at the start."""
     found = []
+    if config.tls_test_mode_enable:
+        found.append(
+            "tls.test.mode.enable is for trying things out: this process trusts every server, and nobody can check a server's certificate"
+        )
+    elif not config.tls_client_auth_server:
+        found.append("tls.client.authServer = false: this process trusts every server, whoever it is")
     if config.tls_server_mode == PERMISSIVE and not has_certificate(config):
         found.append("tls.server.mode = permissive has no effect without tls.server.certPath: only plain connections are taken")
     if client_auth(config) != NO_CLIENT_CERTIFICATE and effective_mode(config) != ENFORCING:

@@ -232,7 +232,11 @@ class Connection:
             if unfinished:
                 self._end(f"closed by the peer inside a frame, {unfinished} bytes had come")
             else:
-                self._end("closed by the peer" if heard else "closed by the peer before it said anything, as ports do that take only TLS (tls.enable)")
+                self._end(
+                    "closed by the peer"
+                    if heard
+                    else "closed by the peer before it said anything, as ports do that take only TLS (tls.enable)"
+                )
         except ProtocolError as error:
             self._end(f"the peer broke the framing: {error}")
         except _STREAM_ERRORS as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import anyio
 from anyio.abc import ByteStream, SocketAttribute
@@ -19,6 +19,7 @@ from rmqkit.plugins import Registry
 Connect = Callable[[Address, int], Awaitable[ByteStream]]
 
 TCP, TLS = "tcp", "tls"
+_TCP_PREFIX = f"{TCP}://"
 
 
 async def connect_tcp(address: Address, timeout_ms: int) -> ByteStream:
@@ -50,18 +51,22 @@ class Dialer:
     config    what the transports go by (`tls.*`), default: the environment's; given together with a registry it is the registry's
     registry  where the transports are, default: the installed plugins, which are loaded when the first address needs one
     plain     the scheme of addresses that have none, such as those in routes; default `tls` with the setting tls.enable, else `tcp`
+    written   addresses as the user wrote them: those with `tcp://` stay TCP. What a server tells never does that: it could take the encryption away
 
     Raises ConfigError for settings of the environment that are wrong.
     """
 
-    def __init__(self, config: Config | None = None, registry: Registry | None = None, plain: str | None = None) -> None:
+    def __init__(
+        self, config: Config | None = None, registry: Registry | None = None, plain: str | None = None, written: Iterable[str] = ()
+    ) -> None:
         self._config = config if config is not None else settings.load()
         self._registry = registry
         self._plain = plain or (TLS if self._config.tls_enable else TCP)
+        self._tcp = frozenset(text.removeprefix(_TCP_PREFIX) for text in written if text.startswith(_TCP_PREFIX))
 
     async def __call__(self, address: Address, timeout_ms: int) -> ByteStream:
         """Raises as `Transport.connect`, and PluginError when no plugin brings the scheme."""
-        if address.scheme == TCP:
+        if address.scheme == TCP and str(address) not in self._tcp:
             address = evolve(address, scheme=self._plain)
         if address.scheme == TCP:
             return await connect_tcp(address, timeout_ms)

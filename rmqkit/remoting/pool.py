@@ -7,7 +7,7 @@ died is replaced by the next call. Nothing here retries a request, save for GO_A
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from types import TracebackType
 
@@ -16,6 +16,7 @@ from anyio.abc import ByteStream, TaskGroup
 
 from rmqkit.abc import Address, LanedStream
 from rmqkit.errors import ClientError, ConnectFailed, RequestTimeout, RmqError
+from rmqkit.hook_calls import Hooks
 from rmqkit.protocol.codes import CLIENT_VERSION, ResponseCode, SerializeType
 from rmqkit.protocol.command import Command
 from rmqkit.remoting.connection import Connection
@@ -45,6 +46,18 @@ def parse_address(address: str) -> Address:
     return parsed
 
 
+class CallHook:
+    """Around each request that goes out (Java: RPCHook on the client's side). Plain functions; must not block."""
+
+    def before_call(self, request: Command, address: str) -> None:
+        """May add header fields through `request.fields()`. What this raises is what the caller gets, and nothing is sent."""
+        return
+
+    def after_call(self, request: Command, response: Command, address: str) -> None:
+        """The answer, whatever its code; there is none to a one-way request, nor after a time-out. What this raises is logged and changes nothing."""
+        return
+
+
 class _Dial:
     """A connect in progress, shared by all that want the address."""
 
@@ -65,6 +78,7 @@ class ConnectionPool:
     on_request         answers requests of the servers: `(command, address) -> answer or None`, plain or coroutine function
     serialize_type     header form of what goes out
     connect_timeout_ms limit of one connect
+    hooks              around each request
     """
 
     def __init__(
@@ -75,12 +89,14 @@ class ConnectionPool:
         serialize_type: SerializeType = SerializeType.JSON,
         version: int = CLIENT_VERSION,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        hooks: Iterable[CallHook] = (),
     ) -> None:
         self._connect = connect
         self._on_request = on_request
         self._serialize_type = serialize_type
         self._version = version
         self._connect_timeout_ms = connect_timeout_ms
+        self._hooks = Hooks.of("call hook", hooks)
         self._connections: dict[str, Connection] = {}
         self._dials: dict[str, _Dial] = {}
         self._group: TaskGroup | None = None
@@ -113,6 +129,8 @@ class ConnectionPool:
         ConnectionLost, RequestTimeout, ClientError, ProtocolError (frame too large). Cancelled: as `Connection.call`; a connect goes on for
         whoever else wants it.
         """
+        for entry in self._hooks.entries:
+            entry.call("before_call", command, address)
         connection = self._connections.get(address)
         left_ms = timeout_ms
         if connection is None or connection.closed:
@@ -126,6 +144,7 @@ class ConnectionPool:
                 lane.retire()
             connection, left_ms = await self._within(address, timeout_ms)
             response = await self._call(connection, command, left_ms)
+        self._hooks.tell("after_call", command, response, address)
         return response
 
     async def oneway(self, address: str, command: Command, timeout_ms: int) -> None:
@@ -133,6 +152,8 @@ class ConnectionPool:
 
         Raises ConnectFailed, ConnectionLost, RequestTimeout (no room in the send buffer in time), ProtocolError (frame too large).
         """
+        for entry in self._hooks.entries:
+            entry.call("before_call", command, address)
         with anyio.move_on_after(timeout_ms / 1000):
             connection = await self.ensure(address)
             if connection.lanes is not None:

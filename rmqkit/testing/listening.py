@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from time import monotonic
 
 import anyio
 import anyio.abc
@@ -163,8 +164,11 @@ async def echoing(at: Listening) -> AsyncIterator[None]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the other tasks run until it holds; the test's time limit ends a vain wait."""
+    """Let the other tasks run until it holds. Raises TimeoutError after PATIENCE_S of real time, whatever clock the test has."""
+    deadline_s = monotonic() + PATIENCE_S
     while not condition():
+        if monotonic() > deadline_s:
+            raise TimeoutError(f"waited {PATIENCE_S} s in vain")
         await trio.testing.wait_all_tasks_blocked()
         await trio.lowlevel.checkpoint()
 

@@ -27,9 +27,10 @@ async def read_all(consumer: PullConsumer, queue: MessageQueue) -> list[Received
 
 
 @pytest.mark.row("S139", "S140")
-async def test_the_steps_of_an_order_stay_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["tcp", "memory"])
+async def test_the_steps_of_an_order_stay_in_order(tmp_path: Path, scheme: str) -> None:
     """Who awaits one send before the next and gives an order's messages one key reads them in that order from one queue."""
-    async with running_cluster(tmp_path) as cluster, Client(cluster.namesrv_text) as client:
+    async with running_cluster(tmp_path, scheme=scheme) as cluster, Client(cluster.namesrv_text, connect=cluster.connect) as client:
         await client.admin.create_topic("Orders", queues=4)
         async with client.producer("shop") as producer:
             for step in (b"order", b"pay", b"paid"):

@@ -378,8 +378,11 @@ class Report:
 _JAVA_CLIENT = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
-def java_command(client: JavaClient, home: Path, *, serialize: str = "JSON") -> list[str]:
-    """The JVM with the scenarios: quiet, its files under `home`, and a rebalance period so long that only notifications can be quick."""
+def java_command(client: JavaClient, home: Path, *, serialize: str = "JSON", settings: Mapping[str, object] | None = None) -> list[str]:
+    """The JVM with the scenarios: quiet, its files under `home`, and a rebalance period so long that only notifications can be quick.
+
+    `settings` are further system properties.
+    """
     properties = {
         "user.home": home,
         "java.io.tmpdir": home,
@@ -388,6 +391,7 @@ def java_command(client: JavaClient, home: Path, *, serialize: str = "JSON") -> 
         "rocketmq.client.localOffsetStoreDir": home / "offsets",
         "rocketmq.client.rebalance.waitInterval": 60_000,
         "rocketmq.serialize.type": serialize,
+        **(settings or {}),
     }
     flags = [f"-D{key}={value}" for key, value in properties.items()]
     return [tool("java"), *_JAVA_CLIENT, *flags, "-cp", client.classpath, "rmqkit.interop.Interop"]

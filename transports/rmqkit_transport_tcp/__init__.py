@@ -1,1 +1,1 @@
-"""TCP transport."""
+"""TCP transport, plain and with TLS."""

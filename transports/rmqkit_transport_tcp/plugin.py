@@ -1,13 +1,16 @@
-"""Registers the scheme `tcp`."""
+"""Registers the schemes `tcp` and `tls`."""
 
 from __future__ import annotations
 
 from rmqkit import hookimpl
 from rmqkit.abc import Transport
+from rmqkit.config import Config
 from rmqkit.hookspecs import Register
 from rmqkit_transport_tcp.tcp import TcpTransport
+from rmqkit_transport_tcp.tls import TlsTransport
 
 
 @hookimpl
-def rmqkit_register_transports(register: Register[Transport]) -> None:
-    register("tcp", TcpTransport())
+def rmqkit_register_transports(register: Register[Transport], config: Config) -> None:
+    register("tcp", TcpTransport(config))
+    register("tls", TlsTransport(config))

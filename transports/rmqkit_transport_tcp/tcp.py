@@ -1,136 +1,52 @@
-"""Plain TCP: TCP_NODELAY, a backlog of 1024, scatter-gather sends (wire-protocol sheet, section 9)."""
+"""TCP: TCP_NODELAY, a backlog of 1024, scatter-gather sends, and TLS on the same port where the settings say so (wire-protocol sheet, section 9)."""
 
 from __future__ import annotations
 
-import errno
 import socket
+import ssl
 from collections.abc import Sequence
 
-import anyio
 import anyio.abc
 import trio
 
-from rmqkit.abc import Address, Buffer, ServerStream, Transport
-
-_BACKLOG = 1024
-#: Below this, joining the parts costs less than a vector of them.
-_JOIN_BYTES = 128 * 1024
-#: What accept says of a connection that ended before it was taken (Linux man page accept(2)); the next one may be fine.
-_IGNORED_AT_ACCEPT = {
-    errno.EPERM,
-    errno.ECONNABORTED,
-    errno.EPROTO,
-    errno.ENETDOWN,
-    errno.ENOPROTOOPT,
-    errno.EHOSTDOWN,
-    errno.EHOSTUNREACH,
-    errno.EOPNOTSUPP,
-    errno.ENETUNREACH,
-}
-#: Parts of one sendmsg; the kernel's IOV_MAX is 1024.
-_MAX_PARTS = 512
-
-
-class TcpServerStream(ServerStream):
-    """An accepted socket, non-blocking.
-
-    Reading waits for readiness first: a request that is not there yet then costs no failing system call. Writing tries at once and is a
-    checkpoint only when it has to wait; whoever writes in a loop reads in between.
-    """
-
-    def __init__(self, sock: socket.socket, remote: tuple[str, int]) -> None:
-        sock.setblocking(False)
-        self._socket = sock
-        self.remote = remote
-        self.local = sock.getsockname()[:2]
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        while True:
-            await trio.lowlevel.wait_readable(self._socket)
-            try:
-                return self._socket.recv(max_bytes or 65_536)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise _translated(error) from error
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        sent = await self._some(data)
-        if sent < len(data):
-            view = memoryview(data)
-            while sent < len(view):
-                sent += await self._some(view[sent:])
-
-    async def _some(self, data: Buffer | bytearray) -> int:
-        while True:
-            try:
-                return self._socket.send(data)
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._socket)
-            except OSError as error:
-                raise _translated(error) from error
-
-    async def send_parts(self, parts: Sequence[Buffer]) -> None:
-        if sum(map(len, parts)) <= _JOIN_BYTES:
-            await self.send_all(b"".join(parts))
-            return
-        for start in range(0, len(parts), _MAX_PARTS):
-            await self._send_vector([memoryview(part) for part in parts[start : start + _MAX_PARTS] if len(part)])
-
-    async def _send_vector(self, views: list[memoryview]) -> None:
-        while views:
-            try:
-                sent = self._socket.sendmsg(views)
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._socket)
-                continue
-            except OSError as error:
-                raise _translated(error) from error
-            whole = 0
-            while whole < len(views) and sent >= len(views[whole]):
-                sent -= len(views[whole])
-                whole += 1
-            del views[:whole]
-            if sent:
-                views[0] = views[0][sent:]
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await trio.lowlevel.wait_writable(self._socket)
-
-    async def aclose(self) -> None:
-        if self._socket.fileno() >= 0:
-            trio.lowlevel.notify_closing(self._socket)
-            self._socket.close()
-        await trio.lowlevel.checkpoint()
-
-
-def _translated(error: OSError) -> Exception:
-    if error.errno == errno.EBADF:
-        return trio.ClosedResourceError("this socket was already closed")
-    return trio.BrokenResourceError(f"socket connection broken: {error}")
+from rmqkit.abc import Address, ServerStream, Transport, WorkingListener
+from rmqkit.config import Config
+from rmqkit.remoting.certificate_files import CertificateFiles
+from rmqkit.remoting.dial import connect_tcp
+from rmqkit.remoting.sockets import BACKLOG, SocketStream, accepted
+from rmqkit.tls_settings import DISABLED, PERMISSIVE, effective_mode
+from rmqkit_transport_tcp.contexts import server_context
+from rmqkit_transport_tcp.secure import UndecidedStream
 
 
 class TcpListener(trio.abc.Listener[ServerStream]):
-    """A bound, listening socket."""
+    """A bound, listening socket of plain connections."""
 
     def __init__(self, sock: trio.socket.SocketType) -> None:
         self.socket = sock
 
     async def accept(self) -> ServerStream:
-        while True:
-            try:
-                sock, remote = await self.socket.accept()
-            except OSError as error:
-                if error.errno in _IGNORED_AT_ACCEPT:
-                    continue
-                raise
-            try:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            except OSError:
-                # The peer is gone already; some systems say so here.
-                sock.close()
-                continue
-            return TcpServerStream(socket.socket(fileno=sock.detach()), remote[:2])
+        return SocketStream(*await accepted_without_delay(self.socket))
+
+    async def aclose(self) -> None:
+        self.socket.close()
+        await trio.lowlevel.checkpoint()
+
+
+class SecureListener(WorkingListener):
+    """A bound, listening socket of TLS connections, and with `plain` also of others."""
+
+    def __init__(self, sock: trio.socket.SocketType, certificates: CertificateFiles[ssl.SSLContext], *, plain: bool) -> None:
+        self.socket = sock
+        self._certificates = certificates
+        self._plain = plain
+
+    async def accept(self) -> ServerStream:
+        return UndecidedStream(*await accepted_without_delay(self.socket), self._certificates, plain=self._plain)
+
+    async def run(self) -> None:
+        """Watch the certificate's files."""
+        await self._certificates.watch()
 
     async def aclose(self) -> None:
         self.socket.close()
@@ -138,31 +54,66 @@ class TcpListener(trio.abc.Listener[ServerStream]):
 
 
 class TcpTransport(Transport):
-    """Scheme `tcp`."""
+    """Scheme `tcp`. Listens as the setting tls.server.mode says; connects plainly."""
 
     scheme = "tcp"
 
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
     async def listen(self, address: Address) -> Sequence[trio.abc.Listener[ServerStream]]:
-        found = await trio.socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, target = found[0]
-        sock = trio.socket.socket(family, kind, protocol)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            await sock.bind(target)
-            sock.listen(_BACKLOG)
-        except BaseException:
-            sock.close()
-            raise
-        return [TcpListener(sock)]
+        mode = effective_mode(self._config)
+        if mode == DISABLED:
+            return [TcpListener(await bound_socket(address))]
+        return [await secure_listener(address, self._config, plain=mode == PERMISSIVE)]
 
     async def connect(self, address: Address, timeout_ms: int) -> anyio.abc.ByteStream:
-        with anyio.fail_after(timeout_ms / 1000):
-            stream = await anyio.connect_tcp(address.host, address.port)
-        stream.extra(anyio.abc.SocketAttribute.raw_socket).setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return stream
+        return await connect_tcp(address, timeout_ms)
 
     def bound_address(self, listener: trio.abc.Listener[ServerStream]) -> Address:
-        if not isinstance(listener, TcpListener):
+        if not isinstance(listener, (TcpListener, SecureListener)):
             raise TypeError(f"{listener!r} is not a TCP listener")
-        host, port = listener.socket.getsockname()[:2]
-        return Address("tcp", host, port)
+        return bound_at(listener.socket, self.scheme)
+
+
+async def secure_listener(address: Address, config: Config, *, plain: bool) -> SecureListener:
+    """Raises OSError, ConfigError for the files that the settings name."""
+    sock = await bound_socket(address)
+    try:
+        return SecureListener(sock, CertificateFiles(config, str(bound_at(sock, "tls")), server_context), plain=plain)
+    except BaseException:
+        sock.close()
+        raise
+
+
+async def bound_socket(address: Address) -> trio.socket.SocketType:
+    """A listening socket at the first address that the host has. Raises OSError."""
+    found = await trio.socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, target = found[0]
+    sock = trio.socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        await sock.bind(target)
+        sock.listen(BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def bound_at(sock: trio.socket.SocketType, scheme: str) -> Address:
+    """Where a listening socket is."""
+    host, port = sock.getsockname()[:2]
+    return Address(scheme, host, port)
+
+
+async def accepted_without_delay(listening: trio.socket.SocketType) -> tuple[socket.socket, tuple[str, int], tuple[str, int]]:
+    """The next connection with TCP_NODELAY set, the peer's address and this end's. Raises as `sockets.accepted`."""
+    while True:
+        sock, remote = await accepted(listening)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return sock, remote[:2], sock.getsockname()[:2]  # type: ignore[index]
+        except OSError:
+            # The peer is gone already; some systems say so here.
+            sock.close()

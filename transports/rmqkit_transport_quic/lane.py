@@ -1,0 +1,235 @@
+"""A lane: one bidirectional QUIC stream as a stream of bytes, for either side.
+
+Reading and writing are the same on both sides; only the errors have other names: trio's on a server, anyio's on a client.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import anyio
+import anyio.abc
+import trio
+from attrs import frozen
+
+from rmqkit.abc import Buffer, ServerStream
+from rmqkit.limits import QUIC_SEND_AHEAD_BYTES
+
+
+class Connection(Protocol):
+    """What a lane needs of its QUIC connection."""
+
+    def wrote(self, lane: Lane, data: Buffer, end: bool = False) -> None: ...
+    def flush(self) -> None: ...
+    def unsent_bytes(self, lane: Lane) -> int: ...
+    def took(self, lane: Lane) -> None: ...
+    def closed_lane(self, lane: Lane) -> None: ...
+
+
+@frozen
+class Errors:
+    """What the errors of a lane are called."""
+
+    broken: type[Exception]
+    closed: type[Exception]
+    busy: type[Exception]
+
+
+SERVER_ERRORS = Errors(trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError)
+CLIENT_ERRORS = Errors(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.BusyResourceError)
+
+
+class Lane:
+    """Bytes in both directions. One task may read and one may write at a time."""
+
+    def __init__(self, connection: Connection, stream_id: int, errors: Errors) -> None:
+        self.stream_id = stream_id
+        #: Bytes given to the connection, and taken from it by the reader.
+        self.written = 0
+        self.read = 0
+        #: The owner has sent all it wanted to send.
+        self.ended_sending = False
+        #: The peer has sent all it wanted to send.
+        self.ended_receiving = False
+        self.closed = False
+        self._connection = connection
+        self._errors = errors
+        self._chunks: deque[bytes] = deque()
+        self._unread = 0
+        self._reader: anyio.Event | None = None
+        self._writer: anyio.Event | None = None
+        self._enough_room = 0
+        self._is_writing = False
+        self._why_no_reading: str | None = None
+        self._why_no_writing: str | None = None
+
+    # --- what the connection tells -------------------------------------------------------------------------------------
+
+    def arrived(self, data: bytes, end: bool) -> None:
+        """Bytes in order; `end`: the last ones."""
+        if data:
+            self._chunks.append(data)
+            self._unread += len(data)
+        self.ended_receiving = self.ended_receiving or end
+        self._wake_reader()
+
+    def no_more_reading(self, why: str | None) -> None:
+        """After what has arrived comes the end, or an error when there is a reason."""
+        if not self.ended_receiving:
+            self.ended_receiving = True
+            self._why_no_reading = why
+            self._wake_reader()
+
+    def no_more_writing(self, why: str) -> None:
+        """The peer takes nothing more."""
+        self._why_no_writing = self._why_no_writing or why
+        self._wake_writer()
+
+    def left(self) -> None:
+        """Bytes have left, or may have."""
+        if self._writer is not None and self._connection.unsent_bytes(self) <= self._enough_room:
+            self._writer.set()
+
+    def _wake_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.set()
+
+    def _wake_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.set()
+
+    # --- what the owner does -------------------------------------------------------------------------------------------
+
+    async def receive(self, max_bytes: int) -> bytes:
+        """At least one byte, or nothing at the end. Cancelled: nothing is lost."""
+        await anyio.lowlevel.checkpoint()
+        while True:
+            if self.closed:
+                raise self._errors.closed("this lane was closed")
+            if self._chunks:
+                break
+            if self.ended_receiving:
+                if self._why_no_reading is not None:
+                    raise self._errors.broken(self._why_no_reading)
+                return b""
+            if self._reader is not None:
+                raise self._errors.busy("another task reads this lane")
+            self._reader = anyio.Event()
+            try:
+                await self._reader.wait()
+            finally:
+                self._reader = None
+        data = self._take(max_bytes)
+        self._connection.took(self)
+        return data
+
+    def _take(self, max_bytes: int) -> bytes:
+        if self._unread <= max_bytes:
+            data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+            self._chunks.clear()
+        else:
+            taken, missing = [], max_bytes
+            while missing:
+                chunk = self._chunks.popleft()
+                if len(chunk) > missing:
+                    self._chunks.appendleft(chunk[missing:])
+                    chunk = chunk[:missing]
+                taken.append(chunk)
+                missing -= len(chunk)
+            data = b"".join(taken)
+        self._unread -= len(data)
+        self.read += len(data)
+        return data
+
+    async def send(self, parts: Sequence[Buffer | bytearray]) -> None:
+        """Returns when all has left; what is lost on the way is sent again by itself. Cancelled: some may have gone, the lane can only be closed."""
+        await anyio.lowlevel.checkpoint()
+        with self._writing():
+            for part in parts:
+                view = memoryview(part)
+                for start in range(0, len(view), QUIC_SEND_AHEAD_BYTES):
+                    self._check_writing()
+                    self._connection.wrote(self, view[start : start + QUIC_SEND_AHEAD_BYTES])
+                    if self._connection.unsent_bytes(self) > QUIC_SEND_AHEAD_BYTES:
+                        self._connection.flush()
+                        await self._wait_for_room(QUIC_SEND_AHEAD_BYTES)
+            self._connection.flush()
+            await self._wait_for_room(0)
+
+    async def wait_for_room(self) -> None:
+        """Wait until nothing waits to leave."""
+        await anyio.lowlevel.checkpoint()
+        with self._writing():
+            await self._wait_for_room(0)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        if self._is_writing:
+            raise self._errors.busy("another task writes to this lane")
+        self._is_writing = True
+        try:
+            yield
+        finally:
+            self._is_writing = False
+
+    async def _wait_for_room(self, unsent_bytes: int) -> None:
+        """Until no more than so many bytes wait to leave."""
+        while True:
+            self._check_writing()
+            if self._connection.unsent_bytes(self) <= unsent_bytes:
+                return
+            self._writer, self._enough_room = anyio.Event(), unsent_bytes
+            try:
+                await self._writer.wait()
+            finally:
+                self._writer = None
+
+    def _check_writing(self) -> None:
+        if self.closed or self.ended_sending:
+            raise self._errors.closed("this lane was closed")
+        if self._why_no_writing is not None:
+            raise self._errors.broken(self._why_no_writing)
+
+    def end_sending(self) -> None:
+        """The peer sees an end once it has all that was sent; it may go on sending."""
+        if not self.ended_sending:
+            self.ended_sending = True
+            if self._why_no_writing is None:
+                self._connection.wrote(self, b"", end=True)
+
+    def close(self) -> None:
+        """End both directions; does not wait: the connection sees to it that what was sent arrives. Safe to call twice."""
+        if not self.closed:
+            self.closed = True
+            self._chunks.clear()
+            self._wake_reader()
+            self._wake_writer()
+            self._connection.closed_lane(self)
+
+
+class QuicServerStream(ServerStream):
+    """A lane that a client opened."""
+
+    def __init__(self, lane: Lane, remote: tuple[str, int], local: tuple[str, int]) -> None:
+        self.lane = lane
+        self.remote = remote
+        self.local = local
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        return await self.lane.receive(max_bytes or 65_536)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self.lane.send([data])
+
+    async def send_parts(self, parts: Sequence[Buffer]) -> None:
+        await self.lane.send(parts)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self.lane.wait_for_room()
+
+    async def aclose(self) -> None:
+        self.lane.close()
+        await trio.lowlevel.checkpoint()

@@ -1,0 +1,55 @@
+"""The transport `quic`. aioquic is needed, and imported, when it is used; the files that `tls.*` names are read then, too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+import anyio
+import anyio.abc
+import trio
+
+from rmqkit.abc import Address, ServerStream, Transport
+from rmqkit.config import Config
+from rmqkit.errors import ConfigError
+from rmqkit_transport_quic.settings import QuicSettings
+from rmqkit_transport_quic.udp import Network, UdpNetwork
+
+
+class QuicTransport(Transport):
+    """Scheme `quic`: QUIC version 1 (RFC 9000) with the application protocol `rocketmq`. A listener's streams and a client's are lanes.
+
+    `network` is for tests: what carries the datagrams, default the operating system.
+    """
+
+    scheme = "quic"
+
+    def __init__(self, config: Config, settings: QuicSettings, network: Network | None = None) -> None:
+        self._config = config
+        self._settings = settings
+        self._network = network or UdpNetwork()
+
+    async def listen(self, address: Address) -> Sequence[trio.abc.Listener[ServerStream]]:
+        _need_library()
+        from rmqkit_transport_quic.listener import listen
+
+        return [await listen(address, self._config, self._settings, self._network)]
+
+    async def connect(self, address: Address, timeout_ms: int) -> anyio.abc.ByteStream:
+        """A LanedStream."""
+        _need_library()
+        from rmqkit_transport_quic.dialer import dial
+
+        with anyio.fail_after(timeout_ms / 1000):
+            return await dial(address, self._config, self._settings, self._network)
+
+    def bound_address(self, listener: trio.abc.Listener[ServerStream]) -> Address:
+        local = getattr(listener, "local", None)
+        if local is None:
+            raise TypeError(f"{listener!r} is not a QUIC listener")
+        return Address(self.scheme, *local)
+
+
+def _need_library() -> None:
+    if find_spec("aioquic") is None:
+        raise ConfigError("the scheme quic needs the library aioquic: pip install 'rmqkit[quic]'")

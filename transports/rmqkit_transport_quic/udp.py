@@ -1,0 +1,181 @@
+"""A UDP socket that never blocks, for trio and asyncio alike. Datagrams come and go in batches."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Protocol
+
+import anyio
+
+from rmqkit.abc import Address
+
+#: linux/udp.h; the socket module does not name them.
+_SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104
+#: linux/in.h and linux/in6.h: IP_MTU_DISCOVER and IPV6_MTU_DISCOVER with PMTUDISC_DO.
+_NO_FRAGMENTS_4 = (socket.IPPROTO_IP, 10, 2)
+_NO_FRAGMENTS_6 = (socket.IPPROTO_IPV6, 23, 2)
+#: One system call carries so many datagrams of equal size (linux/udp.h: UDP_MAX_SEGMENTS), and so many bytes.
+_MAX_SEGMENTS = 64
+_MAX_TRAIN_BYTES = 65_000
+_RECEIVE_BYTES = 65_536
+#: Asked of the operating system, which gives what it wants to: a burst of a whole congestion window should fit.
+_BUFFER_BYTES = 4 * 1024 * 1024
+#: After so many datagrams the other tasks have their turn.
+_PASS_DATAGRAMS = 64
+
+Datagram = tuple[bytes, Any]
+
+
+class Datagrams(Protocol):
+    """Where the datagrams of an endpoint come from and go to. `local` is its own address."""
+
+    local: tuple[str, int]
+
+    @property
+    def closed(self) -> bool: ...
+    async def wait(self) -> None:
+        """Until there is something to receive. Raises anyio.ClosedResourceError."""
+
+    def receive(self) -> tuple[list[Datagram], bool]:
+        """What has arrived, up to a limit, and whether the operating system says that nobody listens at the peer's port."""
+
+    def send(self, datagrams: list[Datagram]) -> None:
+        """Send now what can be sent; the rest is lost, which QUIC mends."""
+
+    def close(self) -> None:
+        """Wake whoever waits. Safe to call twice."""
+
+
+class Network(Protocol):
+    """Makes endpoints. A target is an address as sockets write it."""
+
+    async def bind(self, address: Address) -> Datagrams:
+        """Raises OSError."""
+
+    async def find(self, address: Address) -> list[Any]:
+        """The targets of an address. Raises OSError."""
+
+    def connect(self, target: Any) -> Datagrams:
+        """An endpoint for this peer alone. Raises OSError."""
+
+
+class UdpNetwork:
+    """The operating system's."""
+
+    async def bind(self, address: Address) -> UdpSocket:
+        found = await anyio.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, target = found[0]
+        return _socket(family, lambda sock: sock.bind(target))
+
+    async def find(self, address: Address) -> list[Any]:
+        found = await anyio.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)
+        return list(dict.fromkeys(target for *_, target in found))
+
+    def connect(self, target: Any) -> UdpSocket:
+        family = socket.AF_INET6 if ":" in target[0] else socket.AF_INET
+        return _socket(family, lambda sock: sock.connect(target), target)
+
+
+def _socket(family: int, prepare: Callable[[socket.socket], None], peer: Any = None) -> UdpSocket:
+    sock = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        prepare(sock)
+        return UdpSocket(sock, peer)
+    except BaseException:
+        sock.close()
+        raise
+
+
+class UdpSocket:
+    """Takes over `sock`, bound or connected. `peer` is where datagrams go that name no address; set for connected ones."""
+
+    def __init__(self, sock: socket.socket, peer: Any = None) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._peer = peer
+        self.local: tuple[str, int] = sock.getsockname()[:2]
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+        # QUIC finds out by itself what a path carries; fragments would hide it (RFC 9000, section 14).
+        _try_option(sock, *(_NO_FRAGMENTS_6 if sock.family == socket.AF_INET6 else _NO_FRAGMENTS_4))
+        self._trains = _try_option(sock, _SOL_UDP, _UDP_SEGMENT, 0)
+        _try_option(sock, _SOL_UDP, _UDP_GRO, 1)
+
+    @property
+    def closed(self) -> bool:
+        return self._socket.fileno() < 0
+
+    async def wait(self) -> None:
+        await anyio.wait_readable(self._socket)
+
+    def receive(self) -> tuple[list[Datagram], bool]:
+        found: list[Datagram] = []
+        while len(found) < _PASS_DATAGRAMS:
+            try:
+                data, ancillary, _, address = self._socket.recvmsg(_RECEIVE_BYTES, 64)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                # Of connected sockets: an ICMP message. Others say nothing about any of their peers.
+                return found, error.errno == errno.ECONNREFUSED
+            address = self._peer if self._peer is not None else address
+            size = _segment_bytes(ancillary) or len(data)
+            if len(data) <= size:
+                found.append((data, address))
+            else:
+                found += [(data[start : start + size], address) for start in range(0, len(data), size)]
+        return found, False
+
+    def send(self, datagrams: list[Datagram]) -> None:
+        for train, address in _trains(datagrams) if self._trains else (([data], address) for data, address in datagrams):
+            where = () if self._peer is not None else (address,)
+            segment = [(_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", len(train[0])))] if len(train) > 1 else []
+            try:
+                self._socket.sendmsg(train, segment, 0, *where)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if segment and error.errno in (errno.EIO, errno.EINVAL, errno.EOPNOTSUPP):
+                    # A device that cannot cut trains: from now on one by one.
+                    self._trains = False
+                    self.send([(data, address) for data in train])
+
+    def close(self) -> None:
+        if not self.closed:
+            anyio.notify_closing(self._socket)
+            self._socket.close()
+
+
+def _try_option(sock: socket.socket, level: int, option: int, value: int) -> bool:
+    with suppress(OSError):
+        sock.setsockopt(level, option, value)
+        return True
+    return False
+
+
+def _segment_bytes(ancillary: list[tuple[int, int, bytes]]) -> int:
+    for level, kind, data in ancillary:
+        if level == _SOL_UDP and kind == _UDP_GRO:
+            return int(struct.unpack_from("=i", data)[0])
+    return 0
+
+
+def _trains(datagrams: list[Datagram]) -> Iterator[tuple[list[bytes], Any]]:
+    """Runs to one address, of one size but for the last, which may be shorter."""
+    train: list[bytes] = []
+    where: Any = None
+    total = 0
+    for data, address in datagrams:
+        fits = train and address == where and len(train[-1]) == len(train[0]) >= len(data)
+        if not fits or len(train) == _MAX_SEGMENTS or total + len(data) > _MAX_TRAIN_BYTES:
+            if train:
+                yield train, where
+            train, where, total = [], address, 0
+        train.append(data)
+        total += len(data)
+    if train:
+        yield train, where

@@ -1,0 +1,90 @@
+"""Scheme `tls`: TCP connections that must be TLS, in both roles."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+
+import anyio
+import anyio.abc
+import trio
+from attrs import evolve
+
+from rmqkit.abc import Address, ServerStream, Transport
+from rmqkit.config import Config
+from rmqkit.errors import ConfigError
+from rmqkit.remoting.dial import TCP, connect_tcp
+from rmqkit.tls_settings import has_certificate
+from rmqkit_transport_tcp.channel import TlsChannel
+from rmqkit_transport_tcp.contexts import client_context
+from rmqkit_transport_tcp.secure import TlsClientStream, refusal
+from rmqkit_transport_tcp.tcp import SecureListener, bound_at, secure_listener
+
+
+class TlsTransport(Transport):
+    """The files that the settings name are read at the first use: those of the server when it listens, those of the client when it connects."""
+
+    scheme = "tls"
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._client: ssl.SSLContext | None = None
+
+    async def listen(self, address: Address) -> Sequence[trio.abc.Listener[ServerStream]]:
+        if not has_certificate(self._config):
+            raise ConfigError(
+                f"{address} needs a certificate: name its file in tls.server.certPath, and that of its key in tls.server.keyPath"
+            )
+        return [await secure_listener(address, self._config, plain=False)]
+
+    async def connect(self, address: Address, timeout_ms: int) -> anyio.abc.ByteStream:
+        """Raises OSError that says what to do when the server's certificate is not accepted, or when it does not speak TLS."""
+        if self._client is None:
+            self._client = client_context(self._config)
+        with anyio.fail_after(timeout_ms / 1000):
+            below = await connect_tcp(evolve(address, scheme=TCP), timeout_ms)
+            try:
+                return await _shaken(below, self._client, address)
+            except BaseException:
+                await anyio.aclose_forcefully(below)
+                raise
+
+    def bound_address(self, listener: trio.abc.Listener[ServerStream]) -> Address:
+        if not isinstance(listener, SecureListener):
+            raise TypeError(f"{listener!r} is not a TLS listener")
+        return bound_at(listener.socket, self.scheme)
+
+
+async def _shaken(below: anyio.abc.ByteStream, context: ssl.SSLContext, address: Address) -> TlsClientStream:
+    channel = TlsChannel(context, server_side=False, server_hostname=address.host.partition("%")[0])
+    try:
+        while not channel.handshake():
+            await below.send(channel.take())
+            channel.feed(await below.receive())
+        await below.send(channel.take())
+    except ssl.SSLError as error:
+        raise ConnectionError(_explained(error, address)) from error
+    except (anyio.EndOfStream, anyio.BrokenResourceError) as error:
+        raise ConnectionError(
+            f"{address} closed the connection in the TLS handshake: it may take no TLS there (tls.server.mode), or not this client's certificate"
+        ) from error
+    return TlsClientStream(below, channel)
+
+
+#: Of OpenSSL's X509_V_ERR_ codes those about names: of a host, of an IP address.
+_WRONG_NAME = (62, 64)
+_EXPIRED = 10
+
+
+def _explained(error: ssl.SSLError, address: Address) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in _WRONG_NAME:
+            step = "reach it by a name that its certificate carries, or give it one that carries this name"
+        elif error.verify_code == _EXPIRED:
+            step = "the server needs a new one"
+        else:
+            step = "name the certificate that signed it in tls.client.trustCertPath"
+        return f"the certificate of {address} is not accepted: {error.verify_message}; {step}"
+    if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE"):
+        return f"{address} does not speak TLS"
+    return f"{address}: {refusal(error)}"

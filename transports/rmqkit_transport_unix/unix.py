@@ -1,0 +1,153 @@
+"""Stream sockets in the file system, for clients on the same machine: who may connect is a matter of the file's mode.
+
+A peer has no IP address there. It counts as `127.0.0.1:0`, which is what goes into the born host of its messages.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import trio
+
+from rmqkit.abc import Address, ServerStream, Transport
+from rmqkit.remoting.sockets import BACKLOG, SocketStream, accepted
+
+#: Only the user the server runs as.
+DEFAULT_MODE = 0o600
+#: What a system takes at least (sun_path: 104 bytes on BSD and macOS, 108 on Linux), with a zero byte at the end.
+MAX_PATH_BYTES = 103
+#: The lock on the folder is held for the time of a bind.
+_LOCK_TRIES, _LOCK_PAUSE_S = 100, 0.02
+_NOWHERE = ("127.0.0.1", 0)
+
+
+class UnixListener(trio.abc.Listener[ServerStream]):
+    """A bound, listening socket. Closing it removes the file, unless somebody put another one there."""
+
+    def __init__(self, sock: trio.socket.SocketType, path: Path) -> None:
+        self.socket = sock
+        self.path = path
+        self._file = _identity(path)
+
+    async def accept(self) -> ServerStream:
+        sock, _ = await accepted(self.socket)
+        return SocketStream(sock, _NOWHERE, _NOWHERE)
+
+    async def aclose(self) -> None:
+        if self.socket.fileno() >= 0 and _identity(self.path) == self._file:
+            self.path.unlink(missing_ok=True)
+        self.socket.close()
+        await trio.lowlevel.checkpoint()
+
+
+class UnixTransport(Transport):
+    """Scheme `unix`; `mode` is that of the file."""
+
+    scheme = "unix"
+
+    def __init__(self, mode: int = DEFAULT_MODE) -> None:
+        self._mode = mode
+
+    async def listen(self, address: Address) -> Sequence[trio.abc.Listener[ServerStream]]:
+        """A file that nobody listens on any more is replaced. Raises OSError: the path is too long, something else lies there, somebody listens."""
+        path = _path(address)
+        sock = trio.socket.socket(socket.AF_UNIX)
+        try:
+            async with _alone_in(path.parent):
+                _remove_stale(path)
+                await sock.bind(str(path))
+                # Nobody can connect before the call of listen: there is no moment at which a wider mode counts.
+                path.chmod(self._mode)
+                sock.listen(BACKLOG)
+                return [UnixListener(sock, path)]
+        except BaseException:
+            sock.close()
+            raise
+
+    async def connect(self, address: Address, timeout_ms: int) -> anyio.abc.ByteStream:
+        path = _path(address)
+        with anyio.fail_after(timeout_ms / 1000):
+            stream = await anyio.connect_unix(path)
+        try:
+            # With a full queue the system neither waits nor refuses: it leaves the socket unconnected.
+            stream.extra(anyio.abc.SocketAttribute.raw_socket).getpeername()
+        except OSError as error:
+            await anyio.aclose_forcefully(stream)
+            raise BlockingIOError(errno.EAGAIN, f"the server at {path} takes no connections at the moment") from error
+        return stream
+
+    def bound_address(self, listener: trio.abc.Listener[ServerStream]) -> Address:
+        if not isinstance(listener, UnixListener):
+            raise TypeError(f"{listener!r} is not a unix listener")
+        return Address(self.scheme, name=str(listener.path))
+
+
+def _path(address: Address) -> Path:
+    path = Path(address.name)
+    if not path.is_absolute():
+        raise OSError(errno.EINVAL, f"{address} names no absolute path; the form is unix:///run/rmqkit.sock")
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise OSError(
+            errno.ENAMETOOLONG, f"the path is longer than {MAX_PATH_BYTES} bytes, which systems do not take: choose a shorter one"
+        )
+    return path
+
+
+@asynccontextmanager
+async def _alone_in(directory: Path) -> AsyncIterator[None]:
+    """Two servers that start at once must not both find a stale file and remove each other's new one. Raises OSError when the folder stays locked."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for _ in range(_LOCK_TRIES):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                await trio.sleep(_LOCK_PAUSE_S)
+            else:
+                break
+        else:
+            raise OSError(errno.EAGAIN, f"another process keeps the folder {directory} locked: choose one that only this user may open")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_stale(path: Path) -> None:
+    try:
+        kind = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(kind):
+        raise FileExistsError(errno.EEXIST, "something that is no socket lies there: choose another path, or remove it")
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+        except BlockingIOError:
+            # Somebody listens, and has a full queue.
+            raise _taken() from None
+        else:
+            raise _taken()
+
+
+def _taken() -> OSError:
+    return OSError(errno.EADDRINUSE, "another process listens there")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
