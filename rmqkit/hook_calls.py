@@ -15,15 +15,18 @@ _log = logging.getLogger(__name__)
 H_co = TypeVar("H_co", covariant=True)
 #: Everything else of a broker waits while a hook runs; one that takes longer is named in the log.
 SLOW_CALL_MS = 20
+_SLOW_CALL_S = SLOW_CALL_MS / 1000
 
 
 class HookEntry(Generic[H_co]):
     """One hook with the names of itself and its plugin. `failures` counts the calls that raised what they may not raise."""
 
-    __slots__ = ("_said", "failures", "hook", "title")
+    __slots__ = ("_said", "failures", "hook", "name", "plugin", "title")
 
     def __init__(self, kind: str, name: str, plugin: str, hook: H_co) -> None:
         self.hook = hook
+        self.name = name
+        self.plugin = plugin
         self.title = f"{kind} {name!r}" + (f" of plugin {plugin!r}" if plugin else "")
         self.failures = 0
         self._said: set[str] = set()
@@ -32,18 +35,21 @@ class HookEntry(Generic[H_co]):
         """Raises what the hook raises."""
         began_s = perf_counter()
         result = getattr(self.hook, method)(*arguments)
-        took_ms = (perf_counter() - began_s) * 1000
-        if took_ms > SLOW_CALL_MS:
-            self._say_once("slow", f"{self.title} took {took_ms:.0f} ms in {method}; everything else waits for it meanwhile")
-        if result is not None:
-            self._returned(method, result)
+        took_s = perf_counter() - began_s
+        if result is not None or took_s > _SLOW_CALL_S:
+            self._odd(method, result, took_s)
 
     def tell(self, method: str, *arguments: object) -> None:
         """Call a hook that may only look: what it raises changes nothing."""
+        began_s = perf_counter()
         try:
-            self.call(method, *arguments)
+            result = getattr(self.hook, method)(*arguments)
         except Exception:  # noqa: BLE001 - the contract of hooks: one that breaks harms nobody
             self.failed(method)
+            return
+        took_s = perf_counter() - began_s
+        if result is not None or took_s > _SLOW_CALL_S:
+            self._odd(method, result, took_s)
 
     def demand(self, method: str, *arguments: object) -> None:
         """Call a hook whose word counts: whatever it raises comes out as RequestRefused, with SYSTEM_ERROR unless it says otherwise."""
@@ -63,10 +69,13 @@ class HookEntry(Generic[H_co]):
         elif self.failures & (self.failures - 1) == 0:
             _log.exception("%s has failed %s times, now in %s", self.title, self.failures, method)
 
-    def _returned(self, method: str, result: object) -> None:
+    def _odd(self, method: str, result: object, took_s: float) -> None:
+        if took_s > _SLOW_CALL_S:
+            self._say_once("slow", f"{self.title} took {took_s * 1000:.0f} ms in {method}; everything else waits for it meanwhile")
         if inspect.iscoroutine(result):
             result.close()
-        self._say_once("returned", f"{self.title} returned something ({type(result).__name__}) from {method}; a hook returns nothing")
+        if result is not None:
+            self._say_once("returned", f"{self.title} returned something ({type(result).__name__}) from {method}; a hook returns nothing")
 
     def _say_once(self, what: str, text: str) -> None:
         if what not in self._said:
@@ -88,11 +97,12 @@ class Hooks(Generic[H_co]):
             return hooks
         return cls(kind, [HookEntry(kind, type(hook).__name__, "", hook) for hook in hooks])
 
-    def checked(self, interface: type, methods: Iterable[str]) -> Hooks[H_co]:
+    def checked(self, interface: type | tuple[type, ...], methods: Iterable[str]) -> Hooks[H_co]:
         """These hooks. Raises PluginError for one that does not implement the interface, or by coroutine functions."""
         for entry in self.entries:
             if not isinstance(entry.hook, interface):
-                raise PluginError(f"{entry.title} is no {interface.__name__}, but {type(entry.hook).__name__}")
+                wanted = " or ".join(kind.__name__ for kind in (interface if isinstance(interface, tuple) else (interface,)))
+                raise PluginError(f"{entry.title} is no {wanted}, but {type(entry.hook).__name__}")
             for method in methods:
                 if inspect.iscoroutinefunction(getattr(entry.hook, method, None)):
                     raise PluginError(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rmqkit.config import Config
     from rmqkit.dispatch import LogFollower
     from rmqkit.hooks import ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
+    from rmqkit.store_tools import StoreTools
 
 PROJECT = "rmqkit"
 #: Version of these hooks and of the interfaces in rmqkit.abc, rmqkit.dispatch and rmqkit.hooks; it changes when a plugin may have to. A plugin that says
@@ -58,6 +59,11 @@ class RegisterProcessor(Protocol):
 @hookspec
 def rmqkit_register_stores(register: Register[StoreFactory], config: Config) -> None:
     """Message stores, chosen by the setting `store`. A factory gets the settings, a clock and the flush policy. Example: register("memory", MemoryStore)."""
+
+
+@hookspec
+def rmqkit_register_store_tools(register: Register[StoreTools], config: Config) -> None:
+    """What `rmqkit store` does with a store directory, by the store's name. Example: register("mmap", MmapTools())."""
 
 
 @hookspec

@@ -16,6 +16,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from rmqkit.client.admin import Admin
 from rmqkit.client.client import Client
+from rmqkit.client.hooks import CallHook, ClientHook
 from rmqkit.client.message_stream import StreamOptions
 from rmqkit.client.producer import Producer
 from rmqkit.client.pull_consumer import PullConsumer
@@ -40,10 +41,11 @@ class BlockingClient:
         namesrv: str | Iterable[str] | None = None,
         *,
         config: Config | None = None,
+        hooks: Iterable[ClientHook | CallHook] = (),
         backend: str = "asyncio",
         **settings: Unpack[ClientKeywords],
     ) -> None:
-        self._client = Client(namesrv, config=config, **settings)
+        self._client = Client(namesrv, config=config, hooks=hooks, **settings)
         self._backend = backend
         self._stack = ExitStack()
         self._portal: BlockingPortal | None = None

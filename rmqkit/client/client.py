@@ -10,6 +10,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from rmqkit.client.admin import Admin
+from rmqkit.client.hooks import ClientHook, ClientHooks
 from rmqkit.client.instance import Instance, wall_clock_ms
 from rmqkit.client.producer import Producer
 from rmqkit.client.pull_consumer import PullConsumer
@@ -17,6 +18,7 @@ from rmqkit.client.settings import ClientKeywords, ClientSettings, ProducerKeywo
 from rmqkit.config import Config
 from rmqkit.errors import ClientError
 from rmqkit.remoting.dial import Connect, Dialer
+from rmqkit.remoting.pool import CallHook
 
 
 class Client:
@@ -31,6 +33,7 @@ class Client:
     settings  keywords of `ClientSettings`: client_id, instance_name, transport, connect_timeout_ms, call_timeout_ms, serialize_type,
               poll_name_server_interval_ms, heartbeat_interval_ms
     connect   how to open a connection, `(address, timeout_ms) -> anyio ByteStream`; default by the transports of the installed plugins
+    hooks     around sends, consumption and calls: `rmqkit.client.hooks`
     now_ms    the clock for ids and timestamps
 
     Opening it sends nothing; the first use asks a name server. Its tasks live in a task group of its own: an error of the body passes through
@@ -45,11 +48,13 @@ class Client:
         *,
         config: Config | None = None,
         connect: Connect | None = None,
+        hooks: Iterable[ClientHook | CallHook] = (),
         now_ms: Callable[[], int] = wall_clock_ms,
         **settings: Unpack[ClientKeywords],
     ) -> None:
         self.settings = ClientSettings(name_servers=parse_name_servers(namesrv), **settings)
-        self._connect = connect or Dialer(config, plain=self.settings.transport)
+        self._connect = connect or Dialer(config, plain=self.settings.transport, written=self.settings.name_servers)
+        self._hooks = ClientHooks(self.settings.effective_client_id, hooks)
         self._now_ms = now_ms
         self._instance: Instance | None = None
         self._group: TaskGroup | None = None
@@ -57,14 +62,23 @@ class Client:
     async def __aenter__(self) -> Client:
         if self._instance is not None:
             raise ClientError("the client is open already")
-        instance = Instance(self.settings, connect=self._connect, now_ms=self._now_ms)
+        instance = Instance(self.settings, connect=self._connect, hooks=self._hooks, now_ms=self._now_ms)
         await instance.pool.__aenter__()
         self._group = await anyio.create_task_group().__aenter__()
         instance.start(self._group)
         self._instance = instance
+        try:
+            await self._hooks.open(self, self._group)
+        except BaseException as error:
+            await self._close(type(error), error, error.__traceback__)
+            raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+        await self._hooks.close(in_peace=not isinstance(error, anyio.get_cancelled_exc_class()))
+        return await self._close(kind, error, trace)
+
+    async def _close(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
         instance, self._instance = self._instance, None
         group, self._group = self._group, None
         assert instance is not None

@@ -11,6 +11,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from rmqkit.client.answers import expect_success
+from rmqkit.client.hooks import ClientHooks
 from rmqkit.client.name_servers import NameServers
 from rmqkit.client.routes import RouteTable
 from rmqkit.client.settings import ClientSettings
@@ -43,14 +44,18 @@ class Instance:
     `handlers` maps request codes of brokers to what answers them; other codes are answered with REQUEST_CODE_NOT_SUPPORTED.
     """
 
-    def __init__(self, settings: ClientSettings, *, connect: Connect, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+    def __init__(
+        self, settings: ClientSettings, *, connect: Connect, hooks: ClientHooks | None = None, now_ms: Callable[[], int] = wall_clock_ms
+    ) -> None:
         self.settings = settings
+        self.hooks = hooks or ClientHooks(settings.effective_client_id)
         self.now_ms = now_ms
         self.pool = ConnectionPool(
             connect=connect,
             on_request=self._serve,
             serialize_type=settings.serialize_type,
             connect_timeout_ms=settings.connect_timeout_ms,
+            hooks=self.hooks.calls,
         )
         self.name_servers = NameServers(settings.name_servers, self.pool, settings.call_timeout_ms)
         self.routes = RouteTable(self.name_servers, self.heartbeat_soon)

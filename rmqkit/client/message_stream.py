@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import anyio
-from anyio.abc import TaskGroup
 from attrs import frozen
 
+from rmqkit.client.hooks import ClientConsumeContext, ConsumeReturnType
+from rmqkit.client.instance import Instance
 from rmqkit.client.pulling import PullStatus
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.errors import BrokerError, ClientError, ConnectFailed, ConnectionLost, NameServersUnreachable, RequestTimeout, RmqError
@@ -69,7 +70,7 @@ class MessageStream:
     def __init__(
         self,
         consumer: PullConsumer,
-        group: TaskGroup,
+        instance: Instance,
         topic: str,
         expression: str,
         options: StreamOptions,
@@ -80,7 +81,8 @@ class MessageStream:
         self.topic = topic
         self.closed = False
         self._consumer = consumer
-        self._group = group
+        self._group = instance.group
+        self._hooks = instance.hooks
         self._expression = expression
         self._options = options
         self._previous = previous
@@ -91,6 +93,7 @@ class MessageStream:
         self._taken: dict[MessageQueue, anyio.Event] = {}
         self._left: dict[MessageQueue, int] = {}
         self._current: ReceivedMessage | None = None
+        self._consuming: ClientConsumeContext | None = None
         self._done: dict[MessageQueue, int] = {}
         self._committed_s = anyio.current_time()
         self._failure: RmqError | None = None
@@ -125,6 +128,7 @@ class MessageStream:
         if not self._left[message.queue]:
             self._taken[message.queue].set()
         self._current = message
+        self._consuming = self._hooks.consuming(self._consumer.group, message.queue, (message,))
         return message
 
     async def commit(self) -> None:
@@ -137,6 +141,7 @@ class MessageStream:
         if self.closed:
             return
         self.closed = True
+        self._end_consuming(ConsumeReturnType.FAILED)
         self._scope.cancel()
         self._arrived.set()
         with anyio.move_on_after(LAST_COMMIT_S):
@@ -144,8 +149,13 @@ class MessageStream:
 
     def _finish_current(self) -> None:
         if self._current is not None:
+            self._end_consuming(ConsumeReturnType.SUCCESS)
             self._done[self._current.queue] = self._current.queue_offset + 1
             self._current = None
+
+    def _end_consuming(self, result: ConsumeReturnType) -> None:
+        context, self._consuming = self._consuming, None
+        self._hooks.consumed(context, result)
 
     async def _commit_done(self, *, raising: bool = False) -> None:
         self._committed_s = anyio.current_time()
@@ -204,7 +214,7 @@ class MessageStream:
     async def _pull_once(self, queue: MessageQueue, offset: int) -> int:
         """One blocking pull; waits until what it brought has been taken. Returns the next offset."""
         options = self._options
-        result = await self._consumer.pull(
+        result = await self._consumer.fetch(
             queue, offset, expression=self._expression, max_messages=options.max_messages, block=True, suspend_ms=options.suspend_ms
         )
         if result.status is PullStatus.OFFSET_ILLEGAL:

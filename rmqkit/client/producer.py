@@ -8,6 +8,7 @@ from types import TracebackType
 import anyio
 
 from rmqkit.client.answers import refusal
+from rmqkit.client.hooks import ClientSendContext, Mode
 from rmqkit.client.instance import Instance
 from rmqkit.client.outgoing import Outgoing, as_message, prepare, prepare_batch
 from rmqkit.client.queue_choice import RoundRobin, by_key
@@ -84,8 +85,10 @@ class Producer:
         may have been stored.
         """
         given = as_message(message, body, tag, keys, properties, ordering_key, delay_level)
-        outgoing = await self._prepare(given)
-        return await self._send(outgoing, queue, given.ordering_key, timeout_ms)
+        self._check_open()
+        with self._instance.hooks.sending(self.group, Mode.SYNC, [given], queue) as context:
+            outgoing = await self._prepare(context)
+            return await self._send(outgoing, queue, given.ordering_key, timeout_ms, context)
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
@@ -95,8 +98,12 @@ class Producer:
         Raises like `send`, and ClientError when the messages cannot share a batch (`outgoing.prepare_batch` says what must agree).
         """
         self._check_open()
-        outgoing = prepare_batch(messages, self._new_key, max_message_bytes=self.options.max_message_bytes)
-        return await self._send(outgoing, queue, messages[0].ordering_key, timeout_ms)
+        if not messages:
+            raise ClientError("a batch holds at least one message")
+        with self._instance.hooks.sending(self.group, Mode.SYNC, messages, queue) as context:
+            outgoing = prepare_batch(context.messages, self._new_key, max_message_bytes=self.options.max_message_bytes)
+            context.message_ids = outgoing.unique_keys
+            return await self._send(outgoing, queue, messages[0].ordering_key, timeout_ms, context)
 
     async def send_oneway(
         self,
@@ -116,12 +123,14 @@ class Producer:
         Raises what `send` raises for a wrong message or an unknown route, ConnectFailed, ConnectionLost, RequestTimeout.
         """
         given = as_message(message, body, tag, keys, properties, ordering_key, delay_level)
-        outgoing = await self._prepare(given)
-        target = await self._target(outgoing, queue, given.ordering_key, None)
-        address = self._master(target)
-        command = outgoing.command(self.group, target, self.options.default_topic_queues, self._instance.now_ms())
-        await self._instance.pool.oneway(address, command, self.options.timeout_ms if timeout_ms is None else timeout_ms)
-        return outgoing.unique_keys[0]
+        self._check_open()
+        with self._instance.hooks.sending(self.group, Mode.ONEWAY, [given], queue) as context:
+            outgoing = await self._prepare(context)
+            target = await self._target(outgoing, queue, given.ordering_key, None)
+            address = self._tried(context, target)
+            command = outgoing.command(self.group, target, self.options.default_topic_queues, self._instance.now_ms())
+            await self._instance.pool.oneway(address, command, self.options.timeout_ms if timeout_ms is None else timeout_ms)
+            return outgoing.unique_keys[0]
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues a send to the topic may go to (Java: fetchPublishMessageQueues). Raises NoRoute, NameServersUnreachable."""
@@ -130,7 +139,9 @@ class Producer:
 
     # --- the attempts --------------------------------------------------------------------------------------------------
 
-    async def _send(self, outgoing: Outgoing, queue: MessageQueue | None, ordering_key: str | None, timeout_ms: int | None) -> SendResult:
+    async def _send(
+        self, outgoing: Outgoing, queue: MessageQueue | None, ordering_key: str | None, timeout_ms: int | None, context: ClientSendContext
+    ) -> SendResult:
         budget_ms = self.options.timeout_ms if timeout_ms is None else timeout_ms
         began_s = anyio.current_time()
         attempts = 1 if queue is not None or ordering_key else 1 + self.options.retries
@@ -145,7 +156,7 @@ class Producer:
                 failures.append(f"the {budget_ms} ms for the send are used up")
                 break
             try:
-                result = await self._attempt(outgoing, target, self._master(target), left_ms)
+                result = await self._attempt(outgoing, target, left_ms, context)
             except BrokerError as error:
                 if error.code not in RETRY_CODES:
                     if kept is not None:
@@ -166,13 +177,15 @@ class Producer:
             return kept
         raise _all_failed(outgoing, failures, last)
 
-    async def _attempt(self, outgoing: Outgoing, queue: MessageQueue, address: str, timeout_ms: int) -> SendResult:
+    async def _attempt(self, outgoing: Outgoing, queue: MessageQueue, timeout_ms: int, context: ClientSendContext) -> SendResult:
+        address = self._tried(context, queue)
         command = outgoing.command(self.group, queue, self.options.default_topic_queues, self._instance.now_ms())
         response = await self._instance.pool.call(address, command, timeout_ms)
         status = STATUS_OF_CODE.get(response.code)
         if status is None:
             raise refusal(response, address, f"sending to {queue}")
-        return send_result(response, status, queue, ",".join(outgoing.unique_keys), address)
+        context.result = send_result(response, status, queue, ",".join(outgoing.unique_keys), address)
+        return context.result
 
     async def _target(self, outgoing: Outgoing, queue: MessageQueue | None, ordering_key: str | None, avoid: str | None) -> MessageQueue:
         """The queue of the next attempt."""
@@ -193,16 +206,24 @@ class Producer:
             raise BrokerUnknown(f"broker {queue.broker_name!r} has no master in the route of {queue.topic!r}; see `rmqkit topic route`")
         return address
 
-    async def _prepare(self, message: Message) -> Outgoing:
-        self._check_open()
+    def _tried(self, context: ClientSendContext, queue: MessageQueue) -> str:
+        """The address for one attempt. Raises BrokerUnknown, and what a hook raises that forbids it."""
+        context.queue, context.attempts = queue, context.attempts + 1
+        context.address = self._master(queue)
+        self._instance.hooks.check(context, queue, context.address)
+        return context.address
+
+    async def _prepare(self, context: ClientSendContext) -> Outgoing:
         options = self.options
-        return await prepare(
-            message,
+        outgoing = await prepare(
+            context.messages[0],
             self._new_key,
             max_message_bytes=options.max_message_bytes,
             compress_over_bytes=options.compress_over_bytes,
             compress_level=options.compress_level,
         )
+        context.message_ids = outgoing.unique_keys
+        return outgoing
 
     def _new_key(self) -> str:
         return self._instance.unique_keys.make(self._instance.now_ms())

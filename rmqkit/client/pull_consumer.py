@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from attrs import evolve
+
+from rmqkit.client.hooks import ConsumeReturnType
 from rmqkit.client.instance import Instance
 from rmqkit.client.message_stream import MessageStream, StreamOptions
 from rmqkit.client.pulling import PullResult, pull_command, pull_result, subscription
@@ -73,6 +76,33 @@ class PullConsumer:
         Raises ClientError (wrong arguments; a body that cannot be decompressed), BrokerError, ConnectFailed, ConnectionLost, RequestTimeout,
         NoRoute, DecodeError. Cancelled: a held request is answered to nobody; no offset moves.
         """
+        result = await self.fetch(
+            queue,
+            offset,
+            expression=expression,
+            expression_type=expression_type,
+            max_messages=max_messages,
+            block=block,
+            suspend_ms=suspend_ms,
+            timeout_ms=timeout_ms,
+        )
+        context = self._instance.hooks.consuming(self.group, queue, result.messages, pulled=True)
+        self._instance.hooks.consumed(context, ConsumeReturnType.SUCCESS)
+        return result
+
+    async def fetch(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        expression: str = SUBSCRIBE_ALL,
+        expression_type: str = TAG,
+        max_messages: int = 32,
+        block: bool = False,
+        suspend_ms: int = SUSPEND_MS,
+        timeout_ms: int | None = None,
+    ) -> PullResult:
+        """As `pull`, for messages that do not go to the application yet: to tell the ClientConsumeHooks when they do is left to the caller."""
         self._check_open()
         if not 0 < max_messages <= MAX_PULL_MESSAGES:
             raise ClientError(
@@ -96,7 +126,7 @@ class PullConsumer:
             raise
         result = await pull_result(response, queue, wanted, address)
         self._suggested[queue] = result.suggested_broker_id
-        return result
+        return evolve(result, messages=self._instance.hooks.filtered(self.group, queue, result.messages))
 
     def messages(self, topic: str, *, expression: str = SUBSCRIBE_ALL, options: StreamOptions | None = None) -> MessageStream:
         """`async for message in consumer.messages(topic)`: all queues of a topic, from the committed offsets, committing as it goes.
@@ -106,7 +136,7 @@ class PullConsumer:
         self._check_open()
         self._streams = [stream for stream in self._streams if not stream.closed]
         previous = next((stream for stream in self._streams if stream.topic == topic), None)
-        stream = MessageStream(self, self._instance.group, topic, expression, options or StreamOptions(), previous)
+        stream = MessageStream(self, self._instance, topic, expression, options or StreamOptions(), previous)
         self._streams.append(stream)
         return stream
 

@@ -37,6 +37,8 @@ class SendResult:
     message_id        the id this client gave it (property UNIQ_KEY); of a batch, the ids joined by commas
     offset_message_id the broker's id, from which the place in its log can be read; of a batch, joined by commas
     queue_offset      of the first message of a batch
+    region_id         where the broker says it is; None when it says nothing
+    trace_on          whether the broker wants its messages traced
     """
 
     status: SendStatus
@@ -45,6 +47,8 @@ class SendResult:
     queue: MessageQueue
     queue_offset: int
     transaction_id: str | None = None
+    region_id: str | None = None
+    trace_on: bool = True
 
     @property
     def is_ok(self) -> bool:
@@ -58,4 +62,13 @@ def send_result(response: Command, status: SendStatus, queue: MessageQueue, mess
     except HeaderError as error:
         raise ClientError(f"{address} stored the message but its answer cannot be read: {error}") from error
     where = MessageQueue(queue.topic, queue.broker_name, header.queue_id)
-    return SendResult(status, message_id, header.msg_id, where, header.queue_offset, header.transaction_id)
+    return SendResult(
+        status,
+        message_id,
+        header.msg_id,
+        where,
+        header.queue_offset,
+        header.transaction_id,
+        header.region_id,
+        header.trace_on is not False,
+    )

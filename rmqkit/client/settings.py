@@ -67,7 +67,8 @@ class ClientSettings:
     """Settings of one client; times in ms.
 
     client_id                    what brokers know it by: `ip@instance`; the instance defaults to `pid#nanoseconds`
-    transport                    what plain `host:port` addresses are reached by: tcp, tls, ...; default tls with the setting tls.enable, else tcp
+    transport                    what plain `host:port` addresses are reached by: tcp, tls, quic, ...; default tls with the setting tls.enable, else tcp. A
+                                 name server written as `tcp://host:port` is reached by TCP whatever it is
     call_timeout_ms              administration and route requests
     poll_name_server_interval_ms between two looks at the routes
     heartbeat_interval_ms        between two heartbeats to all known brokers

@@ -88,6 +88,8 @@ def test_a_chosen_queue_and_a_one_way_send_get_one_attempt(backend: str) -> None
             for broker in fake.brokers.values():
                 del fake.network.servers[broker.address]
                 await broker.server.hang_up()
+            # The client must have seen it: until then its connections count as open.
+            await anyio.wait_all_tasks_blocked()
             before = len(fake.network.connects)
             with pytest.raises(ConnectFailed):
                 await producer.send_oneway("T", b"x")

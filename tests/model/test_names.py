@@ -120,3 +120,31 @@ def test_reserved_topics() -> None:
 def test_preset_groups_are_legal() -> None:
     """The groups every broker has could also be made by hand."""
     assert all(names.group_fault(group) is None for group in names.PRESET_GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace", "bare"),
+    [
+        ("Orders", "", "Orders"),
+        ("ns%Orders", "ns", "Orders"),
+        ("%RETRY%ns%group", "ns", "%RETRY%group"),
+        ("%DLQ%ns%group", "ns", "%DLQ%group"),
+        ("%RETRY%group", "", "%RETRY%group"),
+        ("%Orders", "", "%Orders"),
+        ("RMQ_SYS_TRACE_TOPIC", "", "RMQ_SYS_TRACE_TOPIC"),
+        ("rmq_sys_a%b", "", "rmq_sys_a%b"),
+        ("CID_RMQ_SYS_a%b", "", "CID_RMQ_SYS_a%b"),
+        ("", "", ""),
+    ],
+)
+def test_namespaces(name: str, namespace: str, bare: str) -> None:
+    """`ns%name`, behind the prefix of a retry or dead-letter topic; system names have none."""
+    assert names.namespace_of(name) == namespace
+    assert names.without_namespace(name) == bare
+
+
+def test_system_groups() -> None:
+    """By their prefix, in any case, as Java compares them."""
+    assert names.is_system_group("CID_RMQ_SYS_TRANS")
+    assert names.is_system_group("cid_rmq_sys_x")
+    assert not names.is_system_group("orders")

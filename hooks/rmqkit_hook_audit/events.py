@@ -1,0 +1,121 @@
+"""The events as they are written: one JSON object each, times in ISO 8601 with the zone, defaults left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+
+class Event(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", tag_field="event", gc=False):
+    """What all events have.
+
+    time    when it was decided
+    broker  name of the broker
+    client  address and port of the peer; none for what the broker did by itself
+    user    the access key the client names, whoever checks it
+    code    of the answer, 0 for success; remark says why not
+    """
+
+    time: datetime
+    broker: str
+    client: str | None = None
+    user: str | None = None
+    code: int = 0
+    remark: str | None = None
+
+
+class Message(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    """A message of a send: its producer's id, where it was stored, the size of its body. `body` and `properties` only when the settings ask for them."""
+
+    id: str = ""
+    topic: str | None = None
+    queue: int = -1
+    offset: int = -1
+    size_bytes: int = 0
+    body: bytes | None = None
+    properties: dict[str, str] | None = None
+
+
+class Sent(Event, tag="send", kw_only=True, gc=False):
+    """Messages of one producer group to one topic that arrived together. Of a refused send there are none."""
+
+    group: str
+    topic: str
+    messages: list[Message] = []
+
+
+class Consumed(Event, tag="consume", kw_only=True, gc=False):
+    """Messages [offset, next_offset) of a queue that were given to a consumer, without those its filter did not want. `size_bytes` is theirs as records."""
+
+    group: str
+    topic: str
+    queue: int
+    offset: int
+    next_offset: int
+    count: int
+    size_bytes: int
+
+
+class SentBack(Event, tag="sendBack", kw_only=True, gc=False):
+    """A message that a consumer gave back: first sent to `topic`, read at `offset` of `queue`, now in `target`, a retry or dead-letter topic."""
+
+    group: str
+    topic: str
+    queue: int
+    offset: int
+    target: str | None = None
+
+
+class Requested(Event, tag="request", kw_only=True, gc=False):
+    """A request that changes something other than messages. `fields` are those of its header, shortened, without signatures and secrets."""
+
+    action: str
+    fields: dict[str, str] = {}
+
+
+class Created(Event, tag="create", kw_only=True, gc=False):
+    """Topics or groups that came into being or went, by request or by themselves: `kind` is topic or group."""
+
+    kind: str
+    created: list[str] = []
+    deleted: list[str] = []
+
+
+class Dropped(Event, tag="dropped", kw_only=True, gc=False):
+    """Events, counting each message of a send, that could not be written since the last event, and why."""
+
+    count: int
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def encoded(event: Event) -> bytes:
+    """As it is written. Half a character, which JSON can name and UTF-8 cannot write, is shown by its number."""
+    try:
+        return _encoder.encode(event)
+    except UnicodeEncodeError:
+        return _encoder.encode(_writable(msgspec.to_builtins(event, builtin_types=(datetime, bytes))))
+
+
+def lines(events: Sequence[Event]) -> bytes:
+    """A line for each."""
+    try:
+        return _encoder.encode_lines(events)
+    except UnicodeEncodeError:
+        return b"".join(encoded(event) + b"\n" for event in events)
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_writable(name): _writable(item) for name, item in value.items()}
+    return [_writable(item) for item in value] if isinstance(value, list) else value
+
+
+def now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,53 @@
+"""Registers the hooks that make events and the service that writes them."""
+
+from __future__ import annotations
+
+from rmqkit import hookimpl
+from rmqkit.abc import Service
+from rmqkit.broker.context import BrokerContext
+from rmqkit.config import Config
+from rmqkit.hooks import ConsumeMessageHook, RpcHook, SendMessageHook
+from rmqkit.hookspecs import Register, RegisterProcessor
+from rmqkit_hook_audit.service import AuditService
+from rmqkit_hook_audit.settings import AuditSettings
+from rmqkit_hook_audit.watching import ConsumeAudit, RequestAudit, SendAudit
+
+#: Before hooks that may refuse: a hook is told the end of what others refused after it.
+_ORDER = -1_000
+
+
+def _settings(config: Config) -> AuditSettings:
+    return config.plugin_settings("audit", AuditSettings)
+
+
+@hookimpl
+def rmqkit_register_send_message_hooks(register: Register[SendMessageHook], config: Config) -> None:
+    settings = _settings(config)
+    if "send" in settings.events:
+        register("audit", SendAudit(settings), order=_ORDER)
+
+
+@hookimpl
+def rmqkit_register_consume_message_hooks(register: Register[ConsumeMessageHook], config: Config) -> None:
+    settings = _settings(config)
+    if {"consume", "sendBack"} & set(settings.events):
+        register("audit", ConsumeAudit(settings), order=_ORDER)
+
+
+@hookimpl
+def rmqkit_register_rpc_hooks(register: Register[RpcHook], config: Config) -> None:
+    if "request" in _settings(config).events:
+        register("audit", RequestAudit(), order=_ORDER)
+
+
+@hookimpl
+def rmqkit_register_services(register: Register[Service], config: Config) -> None:
+    register("audit", AuditService(_settings(config)), order=_ORDER)
+
+
+@hookimpl
+def rmqkit_register_processors(register: RegisterProcessor, broker: BrokerContext) -> None:
+    """There is none to register; but this is called once the broker is put together and before it serves, so no event is missed."""
+    service = broker.registry.services["audit"]
+    if isinstance(service, AuditService) and "audit" not in broker.config.disabled_services:
+        service.begin(broker)

@@ -1,0 +1,167 @@
+"""Where events go: a rotating file of JSON lines, a topic of the broker."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import trio
+
+from rmqkit.broker.context import BrokerContext
+from rmqkit.errors import RequestRefused
+from rmqkit.model import properties as props
+from rmqkit.model.message import PutMessage
+from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from rmqkit.protocol.message_id import UniqueKeys
+from rmqkit_hook_audit.events import Event, encoded, lines
+
+#: Only the owner reads the file: it says who talks to whom.
+_FILE_MODE = 0o600
+
+
+class CannotWrite(Exception):
+    """The target takes nothing now; the text says why. `written` events of those given were taken, the first ones."""
+
+    def __init__(self, why: str, written: int = 0) -> None:
+        super().__init__(why)
+        self.written = written
+
+
+class Target(ABC):
+    """Takes events in order."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Raises OSError, RequestRefused when nothing can ever be written."""
+
+    @abstractmethod
+    async def write(self, events: Sequence[Event]) -> None:
+        """Raises CannotWrite. Cancelled: as if it had raised that, or as if it had not."""
+
+    async def close(self) -> None:
+        return
+
+
+class FileTarget(Target):
+    """JSON lines. A file that another program has moved away or removed is begun anew; one that reaches `max_bytes` is moved away by this one.
+
+    A write that fails half-way is taken back, so that a line is whole or not there.
+    """
+
+    def __init__(self, path: Path, max_bytes: int, keep_files: int, sync: bool) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._keep_files = keep_files
+        self._sync = sync
+        self._file = -1
+        self._size = 0
+
+    async def open(self) -> None:
+        await trio.to_thread.run_sync(self._begin)
+
+    async def write(self, events: Sequence[Event]) -> None:
+        try:
+            await trio.to_thread.run_sync(self._write, events)
+        except OSError as error:
+            raise CannotWrite(f"{self._path}: {error.strerror or error}") from error
+
+    async def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _begin(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        self._size = os.fstat(self._file).st_size
+        self._end_torn_line()
+
+    def _end_torn_line(self) -> None:
+        """The machine may have died in the middle of a line: the next one must not be appended to it."""
+        if self._size:
+            with self._path.open("rb") as file:
+                file.seek(-1, os.SEEK_END)
+                torn = file.read(1) != b"\n"
+            if torn:
+                self._size += os.write(self._file, b"\n")
+
+    def _write(self, events: Sequence[Event]) -> None:
+        if not self._is_ours():
+            self._begin()
+        data = lines(events)
+        if self._size and self._size + len(data) > self._max_bytes:
+            self._rotate()
+        at = 0
+        try:
+            while at < len(data):
+                at += os.write(self._file, memoryview(data)[at:])
+            if self._sync:
+                os.fdatasync(self._file)
+        except OSError:
+            os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(data)
+
+    def _is_ours(self) -> bool:
+        """Whether the open file is still the one of that name, as we left it."""
+        try:
+            named, opened = os.stat(self._path), os.fstat(self._file)
+        except OSError:
+            return False
+        return (named.st_dev, named.st_ino, named.st_size) == (opened.st_dev, opened.st_ino, self._size)
+
+    def _rotate(self) -> None:
+        """FILE becomes FILE.1, that FILE.2 and so on; the oldest goes."""
+        for number in range(self._keep_files, 0, -1):
+            with suppress(FileNotFoundError):
+                self._numbered(number - 1).replace(self._numbered(number))
+        if not self._keep_files:
+            self._path.unlink(missing_ok=True)
+        self._begin()
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
+
+
+class TopicTarget(Target):
+    """One message for each event, with the kind for a tag, in a topic of one queue that keeps their order.
+
+    Its born host is the broker itself, which no client can claim: what another address wrote there is no event.
+    """
+
+    def __init__(self, broker: BrokerContext, topic: str) -> None:
+        self._broker = broker
+        self._topic = topic
+        host = broker.store_host
+        self._keys = UniqueKeys(host[:-4])
+        self._host_bits = STORE_HOST_V6 | BORN_HOST_V6 if len(host) > 8 else 0
+
+    async def open(self) -> None:
+        self._broker.topics.ensure(self._topic, 1)
+
+    async def write(self, events: Sequence[Event]) -> None:
+        for at, result in enumerate(self._broker.put.put([self._message(event) for event in events])):
+            if isinstance(result, RequestRefused):
+                raise CannotWrite(f"topic {self._topic}: {result.remark}", at)
+        await trio.lowlevel.checkpoint()
+
+    def _message(self, event: Event) -> PutMessage:
+        now_ms = self._broker.clock.now_ms()
+        message = PutMessage(
+            topic=self._topic,
+            queue_id=0,
+            body=encoded(event),
+            properties={},
+            properties_bytes=b"",
+            sys_flag=self._host_bits,
+            born_timestamp_ms=now_ms,
+            born_host=self._broker.store_host,
+        )
+        message.set_properties({props.UNIQ_KEY: self._keys.make(now_ms), props.TAGS: str(event.__struct_config__.tag)})
+        return message

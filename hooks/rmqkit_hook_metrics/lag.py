@@ -1,0 +1,147 @@
+"""How far consumer groups are behind (Java: ConsumerLagCalculator), for the groups that are online and those that have committed an offset here.
+
+The lag is what is not committed, in flight is what was pulled and is not committed, ready is what was not pulled. A group that has committed nothing to a
+queue counts from its end, as in Java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from time import perf_counter
+
+import trio
+from attrs import define, field, frozen
+
+from rmqkit.abc import NotInMemory
+from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.warming import again_when_warm
+from rmqkit.model import names
+from rmqkit.model.sysflag import PERM_READ
+from rmqkit_hook_metrics.counting import Counts
+
+#: Nobody waits for a scrape longer than this at a time.
+SLICE_S = 0.001
+Queue = tuple[str, str, int]
+
+
+class Pace:
+    """Gives way to the broker's work: `await pace.step()` often."""
+
+    def __init__(self) -> None:
+        self._began_s = perf_counter()
+
+    async def step(self) -> None:
+        if perf_counter() - self._began_s > SLICE_S:
+            await trio.lowlevel.checkpoint()
+            self._began_s = perf_counter()
+
+
+@frozen
+class QueueLag:
+    """One queue of a group, in messages."""
+
+    queue_id: int
+    messages: int
+
+
+@define
+class TopicLag:
+    """A group and a topic. `waiting_ms` and `queueing_ms` are the ages of the oldest message that is not committed, and not pulled; 0 without one."""
+
+    group: str
+    topic: str
+    messages: int = 0
+    in_flight: int = 0
+    ready: int = 0
+    waiting_ms: int = 0
+    queueing_ms: int = 0
+    queues: list[QueueLag] = field(factory=list)
+
+    @property
+    def is_retry(self) -> bool:
+        return self.topic.startswith(names.RETRY_PREFIX)
+
+    @property
+    def is_system(self) -> bool:
+        return names.is_system_topic(self.topic) or names.is_system_group(self.group)
+
+
+class LagMeter:
+    """Remembers store times from one look to the next: a group that stands still is not looked up again."""
+
+    def __init__(self, broker: BrokerContext, counts: Counts) -> None:
+        self._broker = broker
+        self._counts = counts
+        #: (queue, whether of the first message not pulled, else not committed) -> offset, store time.
+        self._times: dict[tuple[Queue, bool], tuple[int, int]] = {}
+
+    async def topics(self, pace: Pace) -> AsyncIterator[TopicLag]:
+        """One for each group and topic, in their order."""
+        seen: set[Queue] = set()
+        for group, topic in await self._consumed(pace):
+            config = self._broker.topics.get(topic)
+            if config is None or not (config.perm & self._broker.config.broker_permission & PERM_READ):
+                continue
+            lag = TopicLag(group, topic)
+            for queue_id in range(config.read_queue_nums):
+                await self._add(lag, queue_id)
+                seen.add((group, topic, queue_id))
+                await pace.step()
+            yield lag
+        for time in list(self._times):
+            if time[0] not in seen:
+                self._times.pop(time, None)
+            await pace.step()
+        for queue in list(self._counts.pulled):
+            if queue not in seen:
+                self._counts.pulled.pop(queue, None)
+            await pace.step()
+
+    async def _consumed(self, pace: Pace) -> list[tuple[str, str]]:
+        """Groups and their topics: subscriptions of those that are online, and what has an offset, which may outlive its group."""
+        found: set[tuple[str, str]] = set()
+        for group in list(self._broker.clients.consumers.values()):
+            found.update((group.name, topic) for topic in group.subscriptions)
+            await pace.step()
+        for key in list(self._broker.offsets.table().offset_table):
+            topic, _, name = key.partition("@")
+            if name in self._broker.groups.configs:
+                found.add((name, topic))
+            await pace.step()
+        return sorted(found)
+
+    async def _add(self, lag: TopicLag, queue_id: int) -> None:
+        group, topic = lag.group, lag.topic
+        store = self._broker.store
+        start, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        committed = self._broker.offsets.get(group, topic, queue_id)
+        committed = end if committed is None else min(max(committed, start), end)
+        pulled = min(max(self._counts.pulled.get((group, topic, queue_id), committed), committed), end)
+        lag.messages += end - committed
+        lag.in_flight += pulled - committed
+        lag.ready += end - pulled
+        lag.queues.append(QueueLag(queue_id, end - committed))
+        now_ms = self._broker.clock.now_ms()
+        if committed < end:
+            stored_ms = await self._stored_ms((group, topic, queue_id), False, committed, now_ms)
+            lag.waiting_ms = max(lag.waiting_ms, now_ms - stored_ms)
+        if pulled < end:
+            stored_ms = await self._stored_ms((group, topic, queue_id), True, pulled, now_ms)
+            lag.queueing_ms = max(lag.queueing_ms, now_ms - stored_ms)
+
+    async def _stored_ms(self, queue: Queue, pulled: bool, offset: int, now_ms: int) -> int:
+        """When the message was stored; now when it is gone."""
+        known = self._times.get((queue, pulled))
+        if known is not None and known[0] == offset:
+            return known[1]
+        _, topic, queue_id = queue
+        read = partial(self._broker.store.store_time, topic, queue_id, offset)
+        try:
+            stored_ms = read(False)
+        except NotInMemory as missed:
+            stored_ms = await again_when_warm(self._broker.store, read, missed)
+        if stored_ms <= 0:
+            return now_ms
+        self._times[queue, pulled] = (offset, stored_ms)
+        return stored_ms

@@ -1,0 +1,186 @@
+"""Everything at once, as text, in pieces: between two of them the broker goes on with its work."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+
+from rmqkit.broker.context import BrokerContext
+from rmqkit.model import names
+from rmqkit_hook_metrics import gauges
+from rmqkit_hook_metrics.counting import Counts, Histogram
+from rmqkit_hook_metrics.lag import LagMeter, Pace, TopicLag
+from rmqkit_hook_metrics.settings import MetricsSettings, parse_labels
+from rmqkit_hook_metrics.text import Family, Labels, Writer
+from rmqkit_hook_metrics.watching import flag
+
+_TOPIC = ("topic", "message_type", "is_system")
+_OUT = ("topic", "consumer_group", "is_system")
+_LAG = ("consumer_group", "topic", "is_retry", "is_system")
+_STORAGE = ("storage_type", "storage_medium")
+_LOCAL: Labels = ("local", "disk")
+
+IN = Family("rocketmq_messages_in_total", "counter", "Messages stored for clients", _TOPIC)
+IN_BYTES = Family("rocketmq_throughput_in_total", "counter", "Bytes stored for clients, as records", _TOPIC)
+SIZE = Family("rocketmq_message_size", "histogram", "Sizes of messages stored for clients, as records", _TOPIC)
+OUT = Family("rocketmq_messages_out_total", "counter", "Messages given to consumers", _OUT)
+OUT_BYTES = Family("rocketmq_throughput_out_total", "counter", "Bytes given to consumers, as records", _OUT)
+DEAD = Family(
+    "rocketmq_send_to_dlq_messages_total", "counter", "Messages that went to dead-letter topics", ("consumer_group", "topic", "is_system")
+)
+TOPIC_MS = Family(
+    "rocketmq_topic_create_execution_time",
+    "histogram",
+    "Time of requests that make or change a topic",
+    ("invocation_status", "is_system"),
+    "milliseconds",
+)
+GROUP_MS = Family(
+    "rocketmq_consumer_group_create_execution_time",
+    "histogram",
+    "Time of requests that make or change a consumer group",
+    ("invocation_status",),
+    "milliseconds",
+)
+RPC_MS = Family(
+    "rocketmq_rpc_latency",
+    "histogram",
+    "Time of requests; a pull that may be held counts as long polling",
+    ("is_long_polling", "request_code", "response_code", "protocol_type", "result"),
+    "milliseconds",
+)
+PERMISSION = Family("rocketmq_broker_permission", "gauge", "What the broker permits: 4 read, 2 write")
+TOPICS = Family("rocketmq_topic_number", "gauge", "Topics")
+GROUPS = Family("rocketmq_consumer_group_number", "gauge", "Consumer groups")
+PRODUCERS = Family("rocketmq_producer_connections", "gauge", "Connections of producers", ("language", "version", "protocol_type"))
+CONSUMERS = Family(
+    "rocketmq_consumer_connections",
+    "gauge",
+    "Connections of consumers",
+    ("consumer_group", "language", "version", "consume_mode", "protocol_type", "is_system"),
+)
+LAG = Family("rocketmq_consumer_lag_messages", "gauge", "Messages a group has not committed", _LAG)
+LAG_MS = Family("rocketmq_consumer_lag_latency", "gauge", "Age of the oldest message a group has not committed", _LAG, "milliseconds")
+IN_FLIGHT = Family("rocketmq_consumer_inflight_messages", "gauge", "Messages a group has pulled and not committed", _LAG)
+QUEUEING_MS = Family(
+    "rocketmq_consumer_queueing_latency", "gauge", "Age of the oldest message a group has not pulled", _LAG, "milliseconds"
+)
+READY = Family("rocketmq_consumer_ready_messages", "gauge", "Messages a group has not pulled", _LAG)
+QUEUE_LAG = Family(
+    "rmqkit_consumer_queue_lag_messages", "gauge", "Messages a group has not committed, by queue", ("consumer_group", "topic", "queue_id")
+)
+STORAGE = Family("rocketmq_storage_size", "gauge", "What is used of the log's file system", _STORAGE, "bytes")
+FLUSH = Family("rocketmq_storage_flush_behind_bytes", "gauge", "Bytes of the log that are not on the device", _STORAGE, "bytes")
+DISPATCH = Family(
+    "rocketmq_storage_dispatch_behind_bytes", "gauge", "Bytes of the log the slowest dispatcher has not taken", _STORAGE, "bytes"
+)
+RESERVE = Family("rocketmq_storage_message_reserve_time", "gauge", "Age of the oldest message in the log", _STORAGE, "milliseconds")
+FAILURES = Family("rmqkit_hook_failures_total", "counter", "Calls of a hook that raised what it may not raise", ("kind", "plugin", "hook"))
+
+
+class Scrape:
+    """Makes the text for one broker. Several may be under way at a time."""
+
+    def __init__(self, broker: BrokerContext, counts: Counts, settings: MetricsSettings) -> None:
+        config = broker.config
+        common = parse_labels(config.metrics_label) | {
+            "cluster": config.broker_cluster_name,
+            "node_type": "broker",
+            "node_id": config.broker_name,
+        }
+        self._broker = broker
+        self._counts = counts
+        self._settings = settings
+        self._writer = Writer(common, settings.unit_suffix)
+        self._lag = LagMeter(broker, counts)
+
+    async def text(self) -> AsyncIterator[str]:
+        """The lines, a few at a time."""
+        pace = Pace()
+        self._forget()
+        for lines in (self._counted(), self._broker_gauges()):
+            for line in lines:
+                yield line
+                await pace.step()
+        async for line in self._lags(pace):
+            yield line
+            await pace.step()
+        for line in await self._storage():
+            yield line
+
+    def _forget(self) -> None:
+        """Numbers of topics and groups that were deleted would otherwise stay for ever."""
+        topics, groups = self._broker.topics.configs, self._broker.groups.configs
+        self._counts.incoming.keep(lambda key: key[0] in topics)
+        self._counts.outgoing.keep(lambda key: key[0] in topics and key[1] in groups)
+
+    def _counted(self) -> Iterator[str]:
+        lines, counts = self._writer.lines, self._counts
+        incoming = [
+            ((topic, kind, flag(names.is_system_topic(topic))), counted) for (topic, kind), counted in sorted(counts.incoming.items())
+        ]
+        yield from lines(IN, [(labels, counted.messages) for labels, counted in incoming])
+        yield from lines(IN_BYTES, [(labels, counted.size_bytes) for labels, counted in incoming])
+        yield from lines(SIZE, [(labels, counted.sizes) for labels, counted in incoming])
+        outgoing = [((*key, _system(*key)), counted) for key, counted in sorted(counts.outgoing.items())]
+        yield from lines(OUT, [(labels, counted.messages) for labels, counted in outgoing])
+        yield from lines(OUT_BYTES, [(labels, counted.size_bytes) for labels, counted in outgoing])
+        dead = sorted(self._broker.stats.dead_lettered.items())
+        yield from lines(DEAD, [((group, topic, _system(topic, group)), count) for (group, topic), count in dead])
+        yield from lines(TOPIC_MS, _histograms(counts.topics.items()))
+        yield from lines(GROUP_MS, _histograms(counts.groups.items()))
+        yield from lines(
+            RPC_MS, [((*key, "remoting", "success"), histogram) for key, histogram in sorted(counts.requests.items(), key=_key)]
+        )
+
+    def _broker_gauges(self) -> Iterator[str]:
+        lines, broker, registry = self._writer.lines, self._broker, self._broker.registry
+        yield from lines(PERMISSION, [((), broker.config.broker_permission)])
+        yield from lines(TOPICS, [((), len(broker.topics.configs))])
+        yield from lines(GROUPS, [((), len(broker.groups.configs))])
+        yield from lines(PRODUCERS, sorted(gauges.producers(broker).items()))
+        yield from lines(CONSUMERS, sorted(gauges.consumers(broker).items()))
+        hooks = (registry.send_message_hooks, registry.consume_message_hooks, registry.rpc_hooks, registry.put_message_hooks)
+        yield from lines(FAILURES, [((kind.kind, entry.plugin, entry.name), entry.failures) for kind in hooks for entry in kind.entries])
+
+    async def _lags(self, pace: Pace) -> AsyncIterator[str]:
+        found = [(_labels(lag), lag) async for lag in self._lag.topics(pace)]
+        values: tuple[tuple[Family, Callable[[TopicLag], int]], ...] = (
+            (LAG, lambda lag: lag.messages),
+            (LAG_MS, lambda lag: lag.waiting_ms),
+            (IN_FLIGHT, lambda lag: lag.in_flight),
+            (QUEUEING_MS, lambda lag: lag.queueing_ms),
+            (READY, lambda lag: lag.ready),
+        )
+        for family, value_of in values:
+            for line in self._writer.lines(family, ((labels, value_of(lag)) for labels, lag in found)):
+                yield line
+        if self._settings.queue_lag:
+            queues = (((lag.group, lag.topic, str(queue.queue_id)), queue.messages) for _, lag in found for queue in lag.queues)
+            for line in self._writer.lines(QUEUE_LAG, queues):
+                yield line
+
+    async def _storage(self) -> list[str]:
+        store = self._broker.store
+        values = [
+            (STORAGE, await gauges.disk_used_bytes(store)),
+            (FLUSH, gauges.flush_behind_bytes(store)),
+            (DISPATCH, gauges.dispatch_behind_bytes(self._broker)),
+            (RESERVE, await gauges.reserve_ms(self._broker)),
+        ]
+        return [line for family, value in values if value is not None for line in self._writer.lines(family, [(_LOCAL, value)])]
+
+
+def _labels(lag: TopicLag) -> Labels:
+    return lag.group, lag.topic, flag(lag.is_retry), flag(lag.is_system)
+
+
+def _system(topic: str, group: str) -> str:
+    return flag(names.is_system_topic(topic) or names.is_system_group(group))
+
+
+def _histograms(items: Iterable[tuple[Labels, Histogram]]) -> list[tuple[Labels, Histogram]]:
+    return sorted(items, key=_key)
+
+
+def _key(item: tuple[Labels, Histogram]) -> Labels:
+    return item[0]

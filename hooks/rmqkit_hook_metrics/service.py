@@ -1,0 +1,69 @@
+"""The port where metrics are asked for."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import AsyncIterator
+from functools import partial
+
+import trio
+
+from rmqkit.abc import Service
+from rmqkit.broker.context import BrokerContext
+from rmqkit.errors import ConfigError
+from rmqkit_hook_metrics.counting import Counts
+from rmqkit_hook_metrics.http import Page, Responder
+from rmqkit_hook_metrics.scrape import Scrape
+from rmqkit_hook_metrics.settings import MetricsSettings, parse_labels
+from rmqkit_hook_metrics.text import CONTENT_TYPE
+from rmqkit_hook_metrics.watching import Counting
+
+_log = logging.getLogger(__name__)
+
+
+class MetricsService(Service):
+    """GET /metrics, and GET /healthz, which answers for as long as the broker's loop turns. `address` is where it listens, once it does."""
+
+    name = "metrics"
+
+    def __init__(self, settings: MetricsSettings) -> None:
+        self._settings = settings
+        self._counts = Counts()
+        self.address: tuple[str, int] | None = None
+
+    def begin(self, broker: BrokerContext) -> None:
+        """Count from now on, before the first connection is served."""
+        self._counts = Counts()
+        parse_labels(broker.config.metrics_label)
+        registry = broker.registry
+        for hook in [*registry.send_message_hooks, *registry.consume_message_hooks, *registry.rpc_hooks]:
+            if isinstance(hook, Counting):
+                hook.begin(self._counts)
+
+    async def run(self, broker: BrokerContext, task_status: trio.TaskStatus[None]) -> None:
+        scrape = Scrape(broker, self._counts, self._settings)
+        responder = Responder({"/metrics": Page(CONTENT_TYPE, scrape.text), "/healthz": Page("text/plain; charset=utf-8", _healthy)})
+        listeners = await _listen(broker.config.metrics_prom_exporter_host, broker.config.metrics_prom_exporter_port)
+        host, port = listeners[0].socket.getsockname()[:2]
+        self.address = (host, port)
+        _log.info("metrics at http://%s:%s/metrics", host, port)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(partial(trio.serve_listeners, responder.serve, listeners))
+            task_status.started()
+
+
+async def _healthy() -> AsyncIterator[str]:
+    yield "ok\n"
+
+
+async def _listen(host: str, port: int) -> list[trio.SocketListener]:
+    try:
+        return list(await trio.open_tcp_listeners(port, host=host))
+    except OSError as error:
+        taken = (
+            "; another program, or another broker of this machine, has it: set metricsPromExporterPort"
+            if error.errno == errno.EADDRINUSE
+            else ""
+        )
+        raise ConfigError(f"metrics cannot listen on {host}:{port}: {error.strerror or error}{taken}") from error

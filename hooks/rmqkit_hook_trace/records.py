@@ -1,0 +1,116 @@
+"""Records of the trace topic (wire-protocol sheet, section 8; Java: TraceDataEncoder, SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl).
+
+    field 0x01 field 0x01 ... field 0x02
+
+Missing texts are written as null, as Java's string building does: an empty last field would be lost and break its decoder.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rmqkit.client.hooks import ConsumeReturnType
+from rmqkit.client.received import ReceivedMessage
+from rmqkit.model import properties as props
+from rmqkit.model.message import Message
+from rmqkit.model.message_type import MessageType
+from rmqkit.model.names import without_namespace
+
+FIELD_END = "\x01"
+RECORD_END = "\x02"
+
+
+class TraceRecord(NamedTuple):
+    """One or more records that belong together. `keys` is what they are found by: message ids and the application's keys."""
+
+    region: str
+    text: str
+    keys: tuple[str, ...]
+
+
+def pub(
+    message: Message,
+    *,
+    sent_ms: int,
+    region: str,
+    group: str,
+    message_id: str,
+    store_host: str,
+    cost_ms: int,
+    kind: MessageType,
+    offset_message_id: str,
+    success: bool,
+) -> TraceRecord:
+    """A message that was sent; `store_host` is the broker's address."""
+    keys = " ".join(message.keys)
+    text = _record(
+        "Pub",
+        sent_ms,
+        region,
+        without_namespace(group),
+        without_namespace(message.topic),
+        message_id,
+        message.tag,
+        keys,
+        store_host,
+        len(message.body),
+        cost_ms,
+        int(kind),
+        offset_message_id,
+        success,
+    )
+    return TraceRecord(region, text, (message_id, *keys.split()))
+
+
+def sub_before(message: ReceivedMessage, *, began_ms: int, group: str, request_id: str) -> TraceRecord:
+    """A message that goes to a consumer; `request_id` ties it to its `sub_after`."""
+    region = region_of(message)
+    text = _record(
+        "SubBefore",
+        began_ms,
+        region,
+        without_namespace(group),
+        request_id,
+        message.message_id,
+        message.reconsume_times,
+        message.properties.get(props.KEYS),
+    )
+    return TraceRecord(region, text, (message.message_id, *message.keys))
+
+
+def sub_after(
+    message: ReceivedMessage, *, ended_ms: int, group: str, request_id: str, cost_ms: int, result: ConsumeReturnType
+) -> TraceRecord:
+    """How it ended."""
+    text = _record(
+        "SubAfter",
+        request_id,
+        message.message_id,
+        cost_ms,
+        result is ConsumeReturnType.SUCCESS,
+        message.properties.get(props.KEYS),
+        int(result),
+        ended_ms,
+        without_namespace(group),
+    )
+    return TraceRecord(region_of(message), text, (message.message_id, *message.keys))
+
+
+def region_of(message: ReceivedMessage) -> str:
+    """Where the broker says it is. It does not say so in the messages of a batch."""
+    return message.properties.get(props.MSG_REGION, _text(None))
+
+
+def is_traced(message: ReceivedMessage) -> bool:
+    """Whether the broker it comes from wants it traced."""
+    return message.properties.get(props.TRACE_ON) != "false"
+
+
+def _record(*fields: object) -> str:
+    return FIELD_END.join(map(_text, fields)) + RECORD_END
+
+
+def _text(value: object) -> str:
+    if value is True or value is False:
+        return "true" if value else "false"
+    return "null" if value is None or value == "" else str(value)

@@ -1,0 +1,36 @@
+"""Requests to a broker of this process, over the transport it listens on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from rmqkit.abc import Address
+from rmqkit.broker.run import RunningBroker
+from rmqkit.config import Config
+from rmqkit.plugins import Registry
+from rmqkit.protocol.command import Command
+from rmqkit.remoting.dial import Dialer
+from rmqkit.remoting.pool import ConnectionPool
+
+#: Sends a request and returns the answer, whatever its code. Raises RequestTimeout, ConnectFailed, ConnectionLost.
+Call = Callable[[Command], Awaitable[Command]]
+TIMEOUT_MS = 10_000
+
+
+@asynccontextmanager
+async def calling(address: Address, config: Config, registry: Registry) -> AsyncIterator[tuple[Call, ConnectionPool]]:
+    """A connection to an address; the pool is for one-way requests and the like."""
+    async with ConnectionPool(connect=Dialer(config, registry)) as pool:
+
+        async def call(command: Command) -> Command:
+            return await pool.call(str(address), command, TIMEOUT_MS)
+
+        yield call, pool
+
+
+@asynccontextmanager
+async def calling_broker(broker: RunningBroker) -> AsyncIterator[Call]:
+    """A connection to a broker."""
+    async with calling(broker.address, broker.context.config, broker.context.registry) as (call, _):
+        yield call

@@ -1,0 +1,98 @@
+"""The contract of client hooks, as tests: subclass `ClientHookContract`, say how the hook is made, and pytest runs them over it, with a real cluster in
+this process.
+
+class TestMine(ClientHookContract):
+    def make_hook(self) -> ClientHook:
+        return MyHook()
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import trio
+
+from rmqkit.client import Client, Message, StreamOptions
+from rmqkit.client.hooks import CallHook, ClientHook
+from rmqkit.errors import ClientError, MessageIllegal
+from rmqkit.testing.broker import Cluster, running_cluster
+
+#: Whatever a client does here is done within this.
+PATIENCE_S = 10
+
+
+class ClientHookContract(ABC):
+    """Tests of every hook of a client, of whatever kinds it is."""
+
+    #: Whether the hook forbids or filters some of what the tests do.
+    may_refuse: ClassVar[bool] = False
+
+    @abstractmethod
+    def make_hook(self) -> ClientHook | CallHook:
+        """What an application gives to its client."""
+
+    async def test_an_application_sees_what_it_sees_without_the_hook(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """Sends of all kinds, pulls, a loop over messages, errors; the hook raises nothing, is quick, and keeps the client neither from opening nor closing."""
+        async with running_cluster(tmp_path / "without", traceTopicEnable=True) as there:
+            plain = await _application(there, [])
+        caplog.clear()
+        async with running_cluster(tmp_path / "with", traceTopicEnable=True) as there:
+            hooked = await _application(there, [self.make_hook()])
+        if not self.may_refuse:
+            assert hooked == plain, "an application with the hook sees something else"
+        complaints = [found.getMessage() for found in caplog.records if found.name in ("rmqkit.hook_calls", "rmqkit.client.hooks")]
+        assert complaints == [], f"the hook does what it may not: {caplog.text}"
+
+    async def test_a_client_that_is_cancelled_closes_at_once(self, tmp_path: Path) -> None:
+        """Whatever the hook has still to do."""
+        async with running_cluster(tmp_path) as there:
+            hook = self.make_hook()
+            with trio.fail_after(PATIENCE_S):
+                with trio.CancelScope() as scope:
+                    async with Client(there.namesrv_text, connect=there.connect, hooks=[hook]) as client, client.producer("pg") as producer:
+                        await producer.send("T", b"x")
+                        scope.cancel()
+                        await trio.sleep_forever()
+
+
+async def _application(there: Cluster, hooks: list[ClientHook | CallHook]) -> list[object]:
+    """Does some of everything and returns what it saw, without what differs from run to run."""
+    seen: list[object] = []
+    async with Client(there.namesrv_text, connect=there.connect, hooks=hooks) as client:
+        async with client.producer("pg") as producer:
+            for message in (
+                Message("T", b"plain", tag="a", keys=["k1", "k2"]),
+                Message("T", b"x" * 10_000, ordering_key="o", properties={"own": "y"}),
+                Message("T", b"later", delay_level=1),
+            ):
+                result = await producer.send(message)
+                seen.append((result.status, result.queue.topic, result.region_id, result.trace_on))
+            batch = await producer.send_batch([Message("T", b"1"), Message("T", b"2", tag="a")])
+            seen.append((batch.status, batch.message_id.count(",")))
+            await producer.send_oneway("T", b"one-way")
+            for wrong in (Message("T", b""), Message("not a topic", b"x")):
+                try:
+                    await producer.send(wrong)
+                except (MessageIllegal, ClientError) as error:
+                    seen.append(str(error))
+        seen += await _consumed(client)
+    return seen
+
+
+async def _consumed(client: Client) -> list[object]:
+    bodies: list[bytes] = []
+    tagged: list[bytes] = []
+    async with client.pull_consumer("cg") as consumer:
+        for queue in await consumer.queues("T"):
+            result = await consumer.pull(queue, 0, expression="a")
+            tagged += [message.body for message in result.messages]
+        # With a hook that takes messages away the rest never comes.
+        with trio.move_on_after(PATIENCE_S):
+            async for message in consumer.messages("T", options=StreamOptions(commit_interval_ms=0)):
+                bodies.append(message.body)
+                if len(bodies) == 5:
+                    break
+    return [sorted(bodies), sorted(tagged)]

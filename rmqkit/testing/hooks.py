@@ -1,0 +1,319 @@
+"""The contracts of hooks, as tests: subclass the one of your hook's kind, say how the hook is made, and pytest runs them over it, in a real broker.
+
+class TestMine(SendMessageHookContract):
+    def make_hook(self) -> SendMessageHook:
+        return MyHook()
+
+They say what every hook must bear and must not do: it sees all kinds of requests, good and bad, and a broker with the hook answers as one without it. A hook
+that refuses something on purpose says so by `may_refuse`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+from attrs import define
+
+from rmqkit import hookimpl
+from rmqkit.broker.processors.send import SendProcessor
+from rmqkit.broker.run import RunningBroker
+from rmqkit.config import Config
+from rmqkit.errors import RequestRefused
+from rmqkit.hook_calls import Hooks
+from rmqkit.hooks import ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
+from rmqkit.hookspecs import Register
+from rmqkit.model import properties as props
+from rmqkit.model.message import PutMessage
+from rmqkit.protocol import batch, record
+from rmqkit.protocol.batch import BatchItem
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.command import Command, request
+from rmqkit.protocol.frame import FrameDecoder, encode
+from rmqkit.protocol.headers import (
+    ConsumerSendMsgBackRequestHeader,
+    CreateTopicRequestHeader,
+    PullMessageRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
+from rmqkit.protocol.tags import tags_code
+from rmqkit.testing.broker import running_broker
+from rmqkit.testing.calls import calling_broker
+from rmqkit.testing.peer import FakePeer, whole
+from rmqkit.testing.store import message
+
+Answered = tuple[int, str | None]
+
+
+@define
+class _Plugin:
+    """Registers one hook under its kind, before all others."""
+
+    kind: str
+    hook: Any
+
+    def _register(self, kind: str, register: Register[Any]) -> None:
+        if kind == self.kind:
+            register("under-test", self.hook, order=-1_000_000)
+
+    @hookimpl
+    def rmqkit_register_send_message_hooks(self, register: Register[SendMessageHook], config: Config) -> None:
+        self._register("send_message_hooks", register)
+
+    @hookimpl
+    def rmqkit_register_consume_message_hooks(self, register: Register[ConsumeMessageHook], config: Config) -> None:
+        self._register("consume_message_hooks", register)
+
+    @hookimpl
+    def rmqkit_register_rpc_hooks(self, register: Register[RpcHook], config: Config) -> None:
+        self._register("rpc_hooks", register)
+
+    @hookimpl
+    def rmqkit_register_put_message_hooks(self, register: Register[PutMessageHook], config: Config) -> None:
+        self._register("put_message_hooks", register)
+
+
+# --- what a broker is asked --------------------------------------------------------------------------------------------
+
+
+def _send(body: bytes = b"body", properties: str = "", topic: str = "T", **fields: Any) -> Command:
+    text = f"UNIQ_KEY\x01K\x02{properties}"
+    header = SendMessageRequestHeaderV2(producer_group="p", topic=topic, **({"queue_id": 0} | fields), properties=text)
+    return request(RequestCode.SEND_MESSAGE_V2, header, body)
+
+
+def sends() -> list[Command]:
+    """All kinds of sends, some of which a broker refuses."""
+    items = batch.encode([BatchItem(0, b"1", b""), BatchItem(0, b"2", b"TAGS\x01a\x02")])
+    header = SendMessageRequestHeaderV2(producer_group="p", topic="T", queue_id=1, properties="", batch=True)
+    return [
+        _send(),
+        _send(b"x" * 5_000, "TAGS\x01a\x02KEYS\x01k1 k2\x02"),
+        _send(properties="__SHARDINGKEY\x01o\x02"),
+        _send(properties="DELAY\x012\x02"),
+        _send(properties="WAIT\x01false\x02"),
+        _send(queue_id=-1),
+        request(RequestCode.SEND_MESSAGE, SendMessageRequestHeader(producer_group="p", topic="T", queue_id=0), b"first version"),
+        request(RequestCode.SEND_BATCH_MESSAGE, header, items),
+        request(RequestCode.SEND_BATCH_MESSAGE, header, items[:-1]),
+        _send(topic="%RETRY%g", reconsume_times=99, max_reconsume_times=1),
+        _send(b""),
+        _send(topic="not a topic"),
+        _send(topic=""),
+        _send(queue_id=999),
+        _send(properties="TRAN_MSG\x01true\x02"),
+        Command(code=RequestCode.SEND_MESSAGE_V2, ext={"a": "p"}, body=b"x"),
+    ]
+
+
+def consumption() -> list[Command]:
+    """Pulls that find something, and nothing, and send-backs; after `sends`."""
+
+    def pull(**fields: Any) -> Command:
+        values: dict[str, Any] = {
+            "consumer_group": "g",
+            "topic": "T",
+            "queue_id": 0,
+            "queue_offset": 0,
+            "sys_flag": 4,
+            "subscription": "*",
+        } | fields
+        return request(RequestCode.PULL_MESSAGE, PullMessageRequestHeader(max_msg_nums=32, **values))
+
+    def back(**fields: Any) -> Command:
+        values: dict[str, Any] = {"offset": 0, "group": "g", "delay_level": 0} | fields
+        return request(RequestCode.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBackRequestHeader(**values))
+
+    return [
+        pull(),
+        pull(subscription="a"),
+        pull(subscription="nothing"),
+        pull(queue_offset=3),
+        pull(queue_offset=10_000),
+        pull(queue_id=99),
+        pull(topic="None"),
+        pull(sys_flag=0),
+        back(),
+        back(delay_level=-1),
+        back(offset=7),
+    ]
+
+
+def administration() -> list[Command]:
+    """Requests that change and ask for other things, with and without what they need."""
+    create = CreateTopicRequestHeader(topic="New", read_queue_nums=1, write_queue_nums=1, perm=6)
+    every = [Command(code=code, ext={"x": "y" * 1_000}, body=b"{") for code in RequestCode if code not in _UNSAFE]
+    return [
+        request(RequestCode.UPDATE_AND_CREATE_TOPIC, create),
+        request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=b'{"groupName":"team"}'),
+        request(RequestCode.GET_ALL_TOPIC_CONFIG),
+        Command(code=RequestCode.DELETE_TOPIC_IN_BROKER, ext={"topic": "New"}),
+        *every,
+        Command(code=123_456),
+    ]
+
+
+#: Its answer differs from run to run.
+_UNSAFE = {RequestCode.GET_BROKER_RUNTIME_INFO}
+
+
+async def _answers(directory: Path, kind: str, hook: object, commands: Iterable[Command]) -> tuple[list[Answered], RunningBroker]:
+    """What a broker with the hook says to each, one after the other; without one when it is None."""
+    extra = [] if hook is None else [("under-test", _Plugin(kind, hook))]
+    async with running_broker(directory, extra=extra, scheme="memory") as broker, calling_broker(broker) as call:
+        found = []
+        for command in commands:
+            answer = await call(command)
+            found.append((answer.code, answer.remark))
+    return found, broker
+
+
+class _HookContract(ABC):
+    """What the hooks of a broker have in common. `kind` is the name of their table in a Registry."""
+
+    kind: ClassVar[str]
+    #: Whether the hook refuses some of what the tests ask.
+    may_refuse: ClassVar[bool] = False
+
+    @abstractmethod
+    def make_hook(self) -> Any:
+        """What the plugin registers."""
+
+    def commands(self) -> Sequence[Command]:
+        """What a broker is asked: everything this kind of hook sees."""
+        raise NotImplementedError
+
+    async def test_a_broker_answers_as_without_the_hook(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """Each request has the same code and text, unless the hook may refuse; the hook raises nothing it may not, and nobody has to wait for it."""
+        plain, _ = await _answers(tmp_path / "without", self.kind, None, self.commands())
+        caplog.clear()
+        hooked, broker = await _answers(tmp_path / "with", self.kind, self.make_hook(), self.commands())
+        if not self.may_refuse:
+            assert hooked == plain, "a broker with the hook answers differently"
+        hooks: Hooks[Any] = getattr(broker.context.registry, self.kind)
+        failures = {entry.title: entry.failures for entry in hooks.entries if entry.failures}
+        assert not failures, f"the hook raised what it may not: {caplog.text}"
+        complaints = [found.getMessage() for found in caplog.records if found.name == "rmqkit.hook_calls"]
+        assert complaints == [], "the hook is slow, or returns something"
+
+    async def test_one_object_serves_again(self, tmp_path: Path) -> None:
+        """A broker that is started anew in the same process gets the same hook."""
+        hook = self.make_hook()
+        first, _ = await _answers(tmp_path / "first", self.kind, hook, self.commands())
+        second, _ = await _answers(tmp_path / "second", self.kind, hook, self.commands())
+        assert self.may_refuse or first == second
+
+
+class SendMessageHookContract(_HookContract):
+    """Tests of every SendMessageHook."""
+
+    kind = "send_message_hooks"
+
+    def commands(self) -> Sequence[Command]:
+        return sends()
+
+    async def test_sends_that_arrive_together(self, tmp_path: Path) -> None:
+        """Each has its answer, and the messages are stored in order; a ManySendsHook sees them at once."""
+        extra = [("under-test", _Plugin(self.kind, self.make_hook()))]
+        async with running_broker(tmp_path, extra=extra, scheme="memory") as broker, calling_broker(broker) as call:
+            if (await call(_send())).code != ResponseCode.SUCCESS and self.may_refuse:
+                pytest.skip("this hook refuses the simplest send")
+            processor = SendProcessor(broker.context)
+            data = b"".join(encode(_numbered(_send(b"%d" % at), at)) for at in range(20))
+            outcomes = processor.process_many(FrameDecoder().feed(data), FakePeer())
+            assert [whole(outcome).opaque for outcome in outcomes if outcome is not None] == list(range(20))  # type: ignore[arg-type]
+            store = broker.context.store
+            stored = [record.unpack(store.read_record(unit.physical_offset) or b"").body for unit in store.read_units("T", 0, 1, 100)]
+        assert stored == [b"%d" % at for at in range(20)]
+
+
+class ConsumeMessageHookContract(_HookContract):
+    """Tests of every ConsumeMessageHook."""
+
+    kind = "consume_message_hooks"
+
+    def commands(self) -> Sequence[Command]:
+        return [*sends(), *consumption()]
+
+
+class RpcHookContract(_HookContract):
+    """Tests of every RpcHook."""
+
+    kind = "rpc_hooks"
+
+    def commands(self) -> Sequence[Command]:
+        return [*sends(), *consumption(), *administration()]
+
+    def test_its_codes_are_numbers(self) -> None:
+        """Or None, for all of them."""
+        codes = self.make_hook().codes
+        assert codes is None or (isinstance(codes, frozenset) and all(isinstance(code, int) for code in codes))
+
+    def test_before_without_after(self) -> None:
+        """A connection may end and a one-way request has no answer: nothing is kept for it for ever, nothing breaks."""
+        hook, peer = self.make_hook(), FakePeer()
+        for command in self.commands():
+            if hook.codes is not None and command.code not in hook.codes:
+                continue
+            for oneway in (False, True):
+                try:
+                    hook.before(msgspec.structs.replace(command, flag=2 if oneway else 0), peer)
+                except RequestRefused:
+                    assert self.may_refuse, "the hook refuses a request"
+
+
+class PutMessageHookContract(_HookContract):
+    """Tests of every PutMessageHook. `interesting` are properties of messages that the hook does something about."""
+
+    kind = "put_message_hooks"
+    interesting: ClassVar[Sequence[dict[str, str]]] = ()
+
+    def commands(self) -> Sequence[Command]:
+        return sends()
+
+    def messages(self) -> list[PutMessage]:
+        """Messages of all kinds."""
+        plain = [message("T", 0, b"x", unique_key="a", tag="t"), message("%RETRY%g", 0, b"x"), message("T", 3, b"x" * 1_000, keys="k1 k2")]
+        special = [message("T", 0, b"x") for _ in self.interesting]
+        for each, properties in zip(special, self.interesting, strict=True):
+            each.set_properties(properties)
+        return plain + special
+
+    def test_what_it_leaves_can_be_stored(self) -> None:
+        """Properties as text and as a mapping are equal, so are tag and tags code unless they are a time; or the message is refused."""
+        hook = self.make_hook()
+        for each in self.messages():
+            before = msgspec.structs.replace(each)
+            try:
+                hook.before_put(each)
+            except RequestRefused:
+                assert self.may_refuse, "the hook refuses a message"
+                continue
+            assert props.decode(each.properties_bytes.decode()) == {name: value for name, value in each.properties.items() if value}
+            assert each.queue_id >= 0
+            assert each.body == before.body or self.interesting, "the hook changes the body of a message that is not its business"
+            if each.topic == before.topic:
+                assert each.tags_code == tags_code(each.properties.get(props.TAGS))
+            packed = record.pack(each, record.message_size(each), 0, 0, 0, b"\x7f\x00\x00\x01\x00\x00\x00\x00")
+            assert record.unpack(packed).topic == each.topic
+
+    def test_it_leaves_alone_what_it_does_not_want(self) -> None:
+        """A message without the properties in `wants` would not even be shown to it: shown all the same, it stays as it is."""
+        hook = self.make_hook()
+        if hook.wants is None:
+            pytest.skip("this hook wants to see every message")
+        for each in self.messages():
+            if hook.wants.isdisjoint(each.properties):
+                before = msgspec.structs.replace(each)
+                hook.before_put(each)
+                assert each == before
+
+
+def _numbered(command: Command, opaque: int) -> Command:
+    command.opaque = opaque
+    return command

@@ -1,0 +1,277 @@
+"""What the audit writes down of what a real broker is asked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from rmqkit import config, hookimpl, plugins
+from rmqkit.abc import Appended
+from rmqkit.errors import ConfigError, RequestRefused
+from rmqkit.hooks import SendContext, SendMessageHook, SentTogether
+from rmqkit.hookspecs import Register
+from rmqkit.model.message import PutMessage
+from rmqkit.protocol import batch, loose_json
+from rmqkit.protocol.batch import BatchItem
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.command import request
+from rmqkit.protocol.headers import (
+    ConsumerSendMsgBackRequestHeader,
+    CreateTopicRequestHeader,
+    DeleteSubscriptionGroupRequestHeader,
+    DeleteTopicRequestHeader,
+    PutKvConfigRequestHeader,
+    ResetOffsetRequestHeader,
+    SendMessageRequestHeaderV2,
+)
+from rmqkit.remoting.pool import ConnectionPool
+from rmqkit.testing.broker import running_broker, running_cluster
+from rmqkit.testing.peer import FakePeer
+from rmqkit_hook_audit.recorder import Queue, Recorder
+from rmqkit_hook_audit.settings import AuditSettings
+from rmqkit_hook_audit.watching import SendAudit
+from tests.hooks.audit.kit import CALL_MS, FILE, audited, events_in
+
+
+async def test_sends_are_written_down(tmp_path: Path) -> None:
+    """Who, as which group and which user, to which topic, with the ids and places of the messages; never a body."""
+    before = datetime.now(UTC)
+    async with audited(tmp_path) as asker:
+        await asker.send("first")
+        await asker.send("second", body=b"secret-body", AccessKey="alice", Signature="sig")
+        for queue_id in range(2):
+            assert (await asker.pull(queue_id=queue_id)).code in (0, 19, 21)
+    first, second = events_in(tmp_path, "send")
+    assert (first["broker"], first["group"], first["topic"], first["messages"]) == (
+        "broker-a",
+        "p",
+        "T",
+        [{"id": "first", "queue": 0, "offset": 0, "sizeBytes": 4}],
+    )
+    assert "user" not in first
+    assert (second["user"], second["messages"][0]["id"], second["messages"][0]["offset"]) == ("alice", "second", 1)
+    assert first["client"] == second["client"]
+    assert first["client"].startswith("127.0.0.1:")
+    assert before - timedelta(seconds=1) <= datetime.fromisoformat(first["time"]) <= datetime.now(UTC)
+    text = (tmp_path / FILE).read_text()
+    assert "secret-body" not in text
+    assert "sig" not in text
+
+
+async def test_a_refused_send_is_written_down(tmp_path: Path) -> None:
+    """With code and remark of the answer, shortened: what a stranger makes up must not fill the disk."""
+    async with audited(tmp_path, autoCreateTopicEnable=False) as asker:
+        assert (await asker.send("x", topic="No")).code == 17
+        assert (await asker.send("x", topic="T" * 100_000)).code == 29
+    first, second = events_in(tmp_path, "send")
+    assert (first["code"], first["topic"], "messages" in first) == (17, "No", False)
+    assert first["remark"].startswith("topic No does not exist")
+    assert (second["code"], len(second["topic"])) == (29, 256)
+
+
+async def test_what_another_hook_refuses_is_written_down(tmp_path: Path) -> None:
+    """Whatever its place in the order: the audit is asked first and told the end."""
+
+    class Closed(SendMessageHook):
+        def before(self, context: SendContext) -> None:
+            raise RequestRefused(ResponseCode.NO_PERMISSION, "closed today")
+
+    class Plugin:
+        @hookimpl
+        def rmqkit_register_send_message_hooks(self, register: Register[SendMessageHook]) -> None:
+            register("closed", Closed(), order=-10)
+
+    async with audited(tmp_path, extra=[("closed", Plugin())]) as asker:
+        assert (await asker.send("x")).code == ResponseCode.NO_PERMISSION
+    (event,) = events_in(tmp_path, "send")
+    assert (event["code"], event["remark"], event["topic"]) == (ResponseCode.NO_PERMISSION, "closed today", "T")
+
+
+async def test_a_name_server_of_the_same_process_is_seen_too(tmp_path: Path) -> None:
+    """Its requests go through the same hooks."""
+    async with running_cluster(tmp_path, hooks="audit") as there, ConnectionPool(connect=there.connect) as pool:
+        put = PutKvConfigRequestHeader(namespace="n", key="k", value="v")
+        assert (await pool.call(there.namesrv_text, request(RequestCode.PUT_KV_CONFIG, put), CALL_MS)).code == 0
+    (event,) = events_in(tmp_path, "request")
+    assert (event["action"], event["fields"]) == ("putKvConfig", {"namespace": "n", "key": "k", "value": "v"})
+
+
+async def test_bodies_that_are_kept_take_room(tmp_path: Path) -> None:
+    """The queue is bounded in memory, not only in events."""
+    queue = Queue(1_000)
+    hook = SendAudit(AuditSettings(body_bytes=4096))
+    hook.begin(Recorder("b", [queue]))
+    message = PutMessage(topic="T", queue_id=0, body=b"x" * 10_000, properties={}, properties_bytes=b"")
+    send = request(RequestCode.SEND_MESSAGE_V2, SendMessageRequestHeaderV2(producer_group="p", topic="T", queue_id=0))
+    hook.after_many(SentTogether(FakePeer(), [send] * 3, [message] * 3, [Appended(0, 0, 10_100, 0)] * 3, 0, None))
+    assert len(queue) == 3 + 3 * 4
+
+
+async def test_sends_that_arrive_together_make_one_event(tmp_path: Path) -> None:
+    """As long as group, topic and user are the same. A batch is one event too, a delayed message names the topic where it waits."""
+    async with audited(tmp_path) as asker:
+        await asker.send("first")
+        items = batch.encode([BatchItem(0, b"1", b"UNIQ_KEY\x01b1\x02"), BatchItem(0, b"22", b"UNIQ_KEY\x01b2\x02")])
+        header = SendMessageRequestHeaderV2(producer_group="p", topic="T", queue_id=1, properties="", batch=True)
+        assert (await asker.ask(RequestCode.SEND_BATCH_MESSAGE, header, items)).code == 0
+        assert (await asker.send("late", properties="DELAY\x013\x02")).code == 0
+    _, together, delayed = events_in(tmp_path, "send")
+    assert together["messages"] == [
+        {"id": "b1", "queue": 1, "offset": 0, "sizeBytes": 1},
+        {"id": "b2", "queue": 1, "offset": 1, "sizeBytes": 2},
+    ]
+    assert delayed["topic"] == "T"
+    assert delayed["messages"] == [{"id": "late", "topic": "SCHEDULE_TOPIC_XXXX", "queue": 2, "offset": 0, "sizeBytes": 4}]
+
+
+async def test_bodies_and_properties_only_when_asked_for(tmp_path: Path) -> None:
+    """The first bytes of the body as base64, and properties by name."""
+    keys = {"plugins.audit.bodyBytes": "3", "plugins.audit.properties": "KEYS,nothing"}
+    async with audited(tmp_path, **keys) as asker:
+        await asker.send("a", properties="KEYS\x01k1 k2\x02other\x01hidden\x02")
+    (event,) = events_in(tmp_path, "send")
+    assert event["messages"][0]["body"] == "Ym9k"
+    assert event["messages"][0]["properties"] == {"KEYS": "k1 k2"}
+
+
+async def test_consumption_is_written_down(tmp_path: Path) -> None:
+    """Pulls that gave something, and send-backs with the topic the message went to."""
+    async with audited(tmp_path) as asker:
+        await asker.send("a")
+        await asker.send("b")
+        assert (await asker.pull()).code == 0
+        assert (await asker.pull(offset=9)).code == 21
+        for delay_level in (0, -1):
+            header = ConsumerSendMsgBackRequestHeader(offset=0, group="g", delay_level=delay_level)
+            assert (await asker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header)).code == 0
+    (pulled,) = events_in(tmp_path, "consume")
+    assert {name: pulled[name] for name in ("group", "topic", "queue", "offset", "nextOffset", "count")} == {
+        "group": "g",
+        "topic": "T",
+        "queue": 0,
+        "offset": 0,
+        "nextOffset": 2,
+        "count": 2,
+    }
+    assert pulled["sizeBytes"] > 8
+    retried, dead = events_in(tmp_path, "sendBack")
+    assert (retried["topic"], retried["target"], dead["target"]) == ("T", "%RETRY%g", "%DLQ%g")
+
+
+async def test_requests_that_change_something_are_written_down(tmp_path: Path) -> None:
+    """By whom, with the fields of the header, and how they were answered; signatures and passwords are left out."""
+    async with audited(tmp_path) as asker:
+        create = CreateTopicRequestHeader(topic="New", read_queue_nums=2, write_queue_nums=2, perm=6)
+        assert (await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, create, AccessKey="bob", Signature="sig")).code == 0
+        assert (await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic="TBW102"))).code == 29
+        group = loose_json.dumps({"groupName": "team", "consumeEnable": True})
+        assert (await asker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group)).code == 0
+        assert (await asker.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroupRequestHeader(group_name="team"))).code == 0
+        reset = ResetOffsetRequestHeader(topic="T", group="g", timestamp=-1)
+        assert (await asker.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code != 0
+        assert (await asker.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).code == 0
+    events = events_in(tmp_path, "request")
+    assert [(event["action"], event.get("code", 0)) for event in events][:4] == [
+        ("updateTopic", 0),
+        ("deleteTopic", 29),
+        ("updateGroup", 0),
+        ("deleteGroup", 0),
+    ]
+    assert events[4]["action"] == "resetOffset"
+    assert len(events) == 5
+    assert (events[0]["user"], events[0]["fields"]["topic"], events[0]["fields"]["readQueueNums"]) == ("bob", "New", "2")
+    assert "Signature" not in events[0]["fields"]
+    assert events[1]["remark"] == "TBW102 is a system topic"
+    assert events[2]["fields"]["groupName"] == "team"
+    assert events[4]["fields"]["timestamp"] == "-1"
+
+
+async def test_a_one_way_request_is_written_down(tmp_path: Path) -> None:
+    """Asking for no answer is no way past the audit."""
+    async with audited(tmp_path) as asker, ConnectionPool() as pool:
+        command = request(
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            CreateTopicRequestHeader(topic="Quiet", read_queue_nums=1, write_queue_nums=1, perm=6),
+            oneway=True,
+        )
+        await pool.oneway(asker.address, command, CALL_MS)
+        assert (await pool.call(asker.address, request(RequestCode.GET_ALL_TOPIC_CONFIG), CALL_MS)).code == 0
+    (event,) = events_in(tmp_path, "request")
+    assert (event["action"], event["fields"]["topic"]) == ("updateTopic", "Quiet")
+    assert event["remark"] == "one-way: how it ended was told to nobody"
+
+
+async def test_what_comes_and_goes_is_written_down(tmp_path: Path) -> None:
+    """Topics and groups, whether they were asked for or came with a first send or pull."""
+    async with audited(tmp_path) as asker:
+        await asker.send("a", topic="First")
+        await asker.pull(topic="First")
+        create = CreateTopicRequestHeader(topic="Second", read_queue_nums=1, write_queue_nums=1, perm=6)
+        await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, create)
+        await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic="First"))
+        await asker.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroupRequestHeader(group_name="g"))
+        await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, create)
+    found = [(event["kind"], event.get("created"), event.get("deleted")) for event in events_in(tmp_path, "create")]
+    assert found == [
+        ("topic", ["SCHEDULE_TOPIC_XXXX"], None),
+        ("topic", ["First"], None),
+        ("group", ["g"], None),
+        ("topic", ["Second"], None),
+        ("topic", None, ["First"]),
+        ("group", None, ["g"]),
+    ]
+
+
+async def test_kinds_that_are_not_wanted_are_not_written(tmp_path: Path) -> None:
+    """`events` names those that are."""
+    async with audited(tmp_path, **{"plugins.audit.events": "create"}) as asker:
+        await asker.send("a")
+        await asker.pull()
+        await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic="T"))
+        assert len(asker.running.context.registry.send_message_hooks) == 0
+    assert {event["event"] for event in events_in(tmp_path)} == {"create"}
+
+
+async def test_it_is_off_unless_named(tmp_path: Path) -> None:
+    """No hook, no service, no file, and the plugin is not even imported by the registry."""
+    async with running_broker(tmp_path) as running:
+        registry = running.context.registry
+        assert "audit" not in registry.services
+        assert len(registry.send_message_hooks) + len(registry.rpc_hooks) + len(registry.consume_message_hooks) == 0
+        (found,) = [plugin for plugin in registry.plugins if plugin.name == "audit"]
+        assert (found.enabled, found.registers) == (False, [])
+    assert not (tmp_path / "audit").exists()
+
+
+async def test_a_disabled_service_keeps_no_events(tmp_path: Path) -> None:
+    """With nobody to write them they would only fill the memory."""
+    async with audited(tmp_path, disabledServices="audit") as asker:
+        await asker.send("a")
+    assert not (tmp_path / "audit").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fault"),
+    [
+        ("maxBytes", "1", "maxBytes is at least 4096"),
+        ("file", "", "nothing would be written"),
+        ("topic", "a b", "topic: the topic 'a b' has characters"),
+        ("events", "send,sent", "plugins.audit.events .*Invalid enum value 'sent'"),
+    ],
+)
+def test_wrong_settings_stop_the_start(key: str, value: str, fault: str) -> None:
+    """With what is wrong, said once."""
+    with pytest.raises(ConfigError, match=fault) as caught:
+        plugins.load(config.load(environ={}, flags={"hooks": "audit", f"plugins.audit.{key}": value}))
+    assert len(caught.value.faults) == 1
+
+
+async def test_a_place_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
+    """An audit that is not kept must not be believed to be."""
+    (tmp_path / "audit").write_text("in the way")
+    with pytest.raises(ExceptionGroup) as caught:
+        async with audited(tmp_path):
+            raise AssertionError("it started")
+    assert caught.group_contains(ConfigError, match=r"the audit cannot be written: .*see \[plugins.audit\]")

@@ -1,0 +1,89 @@
+"""A broker with metrics on, and what it says, read by Prometheus' own parser."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import h11
+import trio
+from prometheus_client.parser import text_string_to_metric_families
+
+from rmqkit.abc import Clock
+from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.run import RunningBroker
+from rmqkit.testing.broker import running_broker
+from rmqkit_hook_metrics.service import MetricsService
+
+Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
+
+
+def parsed(text: str) -> Samples:
+    """Name -> labels, without those every sample has -> value."""
+    common = {"cluster", "node_type", "node_id"}
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = tuple(sorted((name, value) for name, value in sample.labels.items() if name not in common))
+            assert labels not in found.setdefault(sample.name, {}), f"{sample.name} {labels} comes twice"
+            found[sample.name][labels] = sample.value
+    return found
+
+
+def of(samples: Samples, name: str, **labels: str) -> float:
+    """The one sample with at least these labels."""
+    wanted = set(labels.items())
+    (value,) = [value for found, value in samples.get(name, {}).items() if wanted <= set(found)]
+    return value
+
+
+def service_of(broker: BrokerContext) -> MetricsService:
+    service = broker.registry.services["metrics"]
+    assert isinstance(service, MetricsService)
+    return service
+
+
+async def fetch(running: RunningBroker, target: str = "/metrics", method: str = "GET") -> tuple[h11.Response, str]:
+    """Ask as a scraper does."""
+    address = service_of(running.context).address
+    assert address is not None
+    async with await trio.open_tcp_stream(*address) as stream:
+        return await exchange(stream, h11.Connection(h11.CLIENT), target, method)
+
+
+async def exchange(stream: trio.abc.Stream, http: h11.Connection, target: str, method: str = "GET") -> tuple[h11.Response, str]:
+    """One request on an open connection."""
+    for part in (h11.Request(method=method, target=target, headers=[("Host", "localhost")]), h11.EndOfMessage()):
+        data = http.send(part)
+        if data:
+            await stream.send_all(data)
+    response: h11.Response | None = None
+    body: list[bytes] = []
+    while True:
+        event = http.next_event()
+        if event is h11.NEED_DATA:
+            http.receive_data(bytes(await stream.receive_some(65_536)))
+        elif isinstance(event, h11.Response):
+            response = event
+        elif isinstance(event, h11.Data):
+            body.append(bytes(event.data))
+        else:
+            assert response is not None, event
+            return response, b"".join(body).decode()
+
+
+async def scraped(running: RunningBroker) -> Samples:
+    response, text = await fetch(running)
+    assert response.status_code == 200
+    assert dict(response.headers)[b"content-type"] == b"text/plain; version=0.0.4; charset=utf-8"
+    return parsed(text)
+
+
+@asynccontextmanager
+async def measured(directory: Path, *, clock: Clock | None = None, **keys: Any) -> AsyncIterator[RunningBroker]:
+    """A broker with metrics on a free port."""
+    settings: dict[str, Any] = {"hooks": "metrics", "metricsPromExporterPort": 0} | keys
+    async with running_broker(directory, clock=clock, **settings) as running:
+        yield running

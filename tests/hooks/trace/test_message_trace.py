@@ -1,0 +1,204 @@
+"""The message trace of a client: when it sends, what it leaves out, and that it gets in nobody's way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from rmqkit.client import Client, Message, SendFailed, StreamOptions
+from rmqkit.protocol import record
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.command import Command, answer
+from rmqkit.testing.broker import running_cluster
+from rmqkit_hook_trace import MessageTrace
+from rmqkit_hook_trace.message_trace import BATCH_CONTEXTS, INTERVAL_MS, QUEUE_CONTEXTS
+from tests.client.cluster import FakeBroker, FakeCluster, cluster
+from tests.client.fakes import on_both_backends, run, settled
+
+SEND = RequestCode.SEND_MESSAGE_V2
+TRACE = "RMQ_SYS_TRACE_TOPIC"
+TOPICS = {"T": {"broker-a": 1}, TRACE: {"broker-a": 1}}
+
+
+class Clock:
+    """Moves by 10 ms at each look."""
+
+    def __init__(self) -> None:
+        self.now = 1_000
+
+    def __call__(self) -> int:
+        self.now += 10
+        return self.now
+
+
+def broker_of(fake: FakeCluster, *, region: str | None = "R", trace_on: bool = True) -> FakeBroker:
+    """The broker, which from now on says where it is."""
+    broker = fake.brokers["broker-a"]
+
+    def send(command: Command) -> Command:
+        response = broker.send(command)
+        if region is not None:
+            response.fields().update(MSG_REGION=region, TRACE_ON="true" if trace_on else "false")
+        return response
+
+    broker.overrides[SEND] = broker.overrides[RequestCode.SEND_BATCH_MESSAGE] = send
+    return broker
+
+
+def traced(broker: FakeBroker) -> list[list[list[str]]]:
+    """The trace messages, each with the fields of its records."""
+    messages = [message for data in broker.log.get((TRACE, 0), []) for message in record.unpack_all(data)]
+    return [[text.split("\x01") for text in message.body.decode().split("\x02")[:-1]] for message in messages]
+
+
+@on_both_backends
+def test_what_is_sent_and_consumed_is_traced(backend: str) -> None:
+    """Closing the client sends what waits: a Pub for each message, a SubBefore and a SubAfter for each that went through the application."""
+
+    async def body() -> None:
+        trace = MessageTrace(now_ms=Clock())
+        async with cluster(topics=TOPICS, hooks=[trace]) as (fake, client):
+            broker = broker_of(fake)
+            async with client.producer("pg") as producer:
+                sent = await producer.send("T", b"hello", tag="a", keys=["k1", "k2"])
+            async with client.pull_consumer("cg") as consumer:
+                async for message in consumer.messages("T", options=StreamOptions(commit_interval_ms=0)):
+                    assert message.body == b"hello"
+                    break
+        pub, before, after = [fields for message in traced(broker) for fields in message]
+        assert pub[0] == "Pub"
+        assert pub[2:9] == ["R", "pg", "T", sent.message_id, "a", "k1 k2", "10.0.0.1:10911"]
+        assert pub[9:] == ["5", "10", "0", sent.offset_message_id, "true"]
+        assert int(pub[1]) > 1_000
+        assert [before[0], *before[2:4], before[5:]] == ["SubBefore", "null", "cg", [sent.message_id, "0", "k1 k2"]]
+        assert [after[0], after[2:7], after[8]] == ["SubAfter", [sent.message_id, "10", "false", "k1 k2", "4"], "cg"]
+        assert before[4] == after[1]
+        assert trace.dropped == 0
+
+    run(backend, body)
+
+
+def test_records_are_sent_when_there_are_enough_or_after_a_while() -> None:
+    """Ten sends or deliveries make a message at once; fewer wait for five seconds."""
+
+    async def body() -> None:
+        async with cluster(topics=TOPICS, hooks=[MessageTrace()]) as (fake, client), client.producer("pg") as producer:
+            broker = broker_of(fake)
+            for _ in range(BATCH_CONTEXTS):
+                await producer.send("T", b"x")
+            await settled()
+            assert [len(message) for message in traced(broker)] == [BATCH_CONTEXTS]
+            began_s = anyio.current_time()
+            await producer.send("T", b"x")
+            await anyio.sleep(INTERVAL_MS / 1000 - 0.1)
+            assert len(traced(broker)) == 1
+            await anyio.sleep(0.2)
+            assert [len(message) for message in traced(broker)] == [BATCH_CONTEXTS, 1]
+            assert anyio.current_time() - began_s < 2 * INTERVAL_MS / 1000
+
+    run("trio", body)
+
+
+@on_both_backends
+def test_each_message_of_a_batch_has_its_record(backend: str) -> None:
+    """With its own ids, so that it is found by them."""
+
+    async def body() -> None:
+        async with cluster(topics=TOPICS, hooks=[MessageTrace()]) as (fake, client):
+            broker = broker_of(fake)
+            async with client.producer("pg") as producer:
+                sent = await producer.send_batch([Message("T", b"1"), Message("T", b"22")])
+        ((first, second),) = traced(broker)
+        assert [first[5], second[5]] == sent.message_id.split(",")
+        assert [first[12], second[12]] == sent.offset_message_id.split(",")
+        assert [first[9], second[9]] == ["1", "2"]
+
+    run(backend, body)
+
+
+@on_both_backends
+def test_what_is_not_traced(backend: str) -> None:
+    """Sends that failed or were one-way, a broker that says no or not where it is, messages that say no, and the trace topic itself."""
+
+    async def body() -> None:
+        async with cluster(topics=TOPICS, hooks=[MessageTrace()]) as (fake, client):
+            async with client.producer("pg") as producer:
+                for region, on in ((None, True), ("R", False)):
+                    broker_of(fake, region=region, trace_on=on)
+                    await producer.send("T", b"x")
+                broker = broker_of(fake)
+                await producer.send_oneway("T", b"x")
+                await producer.send(TRACE, b"Pub\x01\x02")
+                broker.overrides[SEND] = lambda command: answer(command, ResponseCode.SYSTEM_BUSY, "wait")
+                with pytest.raises(SendFailed):
+                    await producer.send("T", b"x")
+            broker.log.clear()
+            broker.put("T", 0, b"x", {"TRACE_ON": "false"})
+            broker_of(fake)
+            async with client.pull_consumer("cg") as consumer:
+                for topic in ("T", TRACE):
+                    for queue in await consumer.queues(topic):
+                        await consumer.pull(queue, 0)
+        assert traced(broker) == []
+
+    run(backend, body)
+
+
+@on_both_backends
+def test_a_trace_that_cannot_be_sent_is_lost_and_counted(backend: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The application notices nothing but a line in the log: here nobody has the topic."""
+
+    async def body() -> None:
+        trace = MessageTrace()
+        async with cluster(topics={"T": {"broker-a": 1}}, hooks=[trace]) as (fake, client):
+            broker_of(fake)
+            async with client.producer("pg") as producer:
+                for _ in range(3):
+                    assert (await producer.send("T", b"x")).is_ok
+        assert trace.dropped == 3
+        assert "3 records of the message trace are lost" in caplog.text
+
+    run(backend, body)
+
+
+def test_a_full_queue_drops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the trace, and it takes no more memory than so much."""
+
+    async def body() -> None:
+        trace = MessageTrace()
+        async with cluster(topics=TOPICS, hooks=[trace]) as (fake, client):
+            broker = broker_of(fake)
+            gate = anyio.Event()
+            send = broker.overrides[SEND]
+
+            async def gated(command: Command) -> Command:
+                if command.fields()["b"] == TRACE:
+                    await gate.wait()
+                return send(command)  # type: ignore[return-value]
+
+            broker.overrides[SEND] = gated
+            async with client.producer("pg") as producer:
+                for _ in range(QUEUE_CONTEXTS + BATCH_CONTEXTS + 5):
+                    await producer.send("T", b"x")
+            assert trace.dropped == 5
+            gate.set()
+
+    run("trio", body)
+
+
+async def test_a_trace_is_found_by_message_id(tmp_path: Path) -> None:
+    """Through a real broker: the trace message has the ids and keys of its records for keys, as the console and mqadmin look it up."""
+    async with (
+        running_cluster(tmp_path, traceTopicEnable=True, regionId="Here") as there,
+        Client(there.namesrv_text, connect=there.connect, hooks=[MessageTrace()]) as client,
+    ):
+        async with client.producer("pg") as producer:
+            sent = [await producer.send("Orders", b"hello", keys=f"order-{at}") for at in range(BATCH_CONTEXTS)]
+        while not (found := await client.admin.query_by_key(TRACE, sent[3].message_id)):
+            await anyio.lowlevel.checkpoint()
+        assert {message.topic for message in found} == {TRACE}
+        assert f"\x01{sent[3].message_id}\x01null\x01order-3\x01" in found[0].body.decode()
+        assert found[0].body.decode().startswith("Pub\x01")
+        assert "\x01Here\x01pg\x01Orders\x01" in found[0].body.decode()
