@@ -3,7 +3,7 @@
 The map, from the bytes up:
 
     disk             the system calls a full or failing disk shows itself in; tests put a faulty one here
-    guard            the directory's `lock` and `abort` files
+    guard            the directory's `abort` file
     checkpoint       the file `checkpoint`: Java's five times and offsets, and the mark of what surely is on the device
     segment          one file of the commit log
     commit_log       the files of the log, the write position, flushing

@@ -1,14 +1,14 @@
-"""Registers the store "mmap" and the verb `rmqkit store`."""
+"""Registers the store "mmap" and what `rmqkit store` does with its directories."""
 
 from __future__ import annotations
 
 from rmqkit import hookimpl
 from rmqkit.abc import StoreFactory
-from rmqkit.cli.verbs import Verb
 from rmqkit.config import Config
 from rmqkit.hookspecs import Register
+from rmqkit.store_tools import StoreTools
 from rmqkit_store_mmap.store import MmapStore
-from rmqkit_store_mmap.tools.verb import STORE
+from rmqkit_store_mmap.tools.verb import MmapTools
 
 
 @hookimpl
@@ -17,5 +17,5 @@ def rmqkit_register_stores(register: Register[StoreFactory], config: Config) -> 
 
 
 @hookimpl
-def rmqkit_register_commands(register: Register[Verb], config: Config) -> None:
-    register("store", STORE)
+def rmqkit_register_store_tools(register: Register[StoreTools], config: Config) -> None:
+    register("mmap", MmapTools())

@@ -170,7 +170,7 @@ def read_log(log: CommitLog, residency: Residency, offset: int, max_bytes: int, 
             break
         if at > offset and at + size - offset > max_bytes:
             break
-        if magic != MAGIC_BLANK and at + size > looked:
+        if magic != MAGIC_BLANK and at + size > looked:  # behind the head of a blank record there is a hole, and nothing to wait for
             looked = at + size
             residency.require(offset, looked - offset)
         at += size

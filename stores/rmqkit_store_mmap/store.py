@@ -36,6 +36,7 @@ from rmqkit.abc import (
     UnitFilter,
 )
 from rmqkit.config import CONSUME_QUEUE, INDEX, Config, store_host
+from rmqkit.directory_lock import DirectoryLock
 from rmqkit.dispatch import KeyLookup, QueueLookup
 from rmqkit.errors import ConfigError, MessageIllegal, StoreError, StoreNotWritable
 from rmqkit.limits import MAX_PROPERTIES_BYTES
@@ -52,7 +53,7 @@ from rmqkit_store_mmap.commit_buffer import BufferedLog
 from rmqkit_store_mmap.commit_log import Chunk, CommitLog
 from rmqkit_store_mmap.consume_queue import ConsumeQueue
 from rmqkit_store_mmap.disk import Disk
-from rmqkit_store_mmap.guard import AbortMark, DirectoryLock
+from rmqkit_store_mmap.guard import AbortMark
 from rmqkit_store_mmap.key_index import EVERYTHING, MAX_BACKLOG, KeyIndex
 from rmqkit_store_mmap.queue_lookup import LookedUpQueue, ReadableQueue
 from rmqkit_store_mmap.queue_numbers import table_to_load, table_to_use

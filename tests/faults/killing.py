@@ -52,17 +52,23 @@ class Killing:
     policy: str
     rng: random.Random
     ledger: Ledger
+    store: str = "mmap"
     done: Counter[str] = field(factory=Counter)
     serial: int = 0
 
     @classmethod
-    def begin(cls, directory: Path, policy: str, seed: int) -> Killing:
+    def begin(cls, directory: Path, policy: str, seed: int, store: str = "mmap") -> Killing:
         directory.mkdir(parents=True)
-        return cls(directory, policy, random.Random(f"{policy} {seed}"), Ledger(directory / "ledger.txt", TOPIC))
+        return cls(directory, policy, random.Random(f"{policy} {seed}"), Ledger(directory / "ledger.txt", TOPIC), store)
 
     @property
     def settings(self) -> dict[str, str]:
-        return SMALL_FILES | POLICIES[self.policy]
+        return SMALL_FILES | POLICIES[self.policy] | {"store": self.store}
+
+    @property
+    def unclean(self) -> bool:
+        """Whether the store says that it was not closed: of LMDB's only one whose commits are not flushed has a mark for that."""
+        return (self.directory / "data" / ("abort" if self.store == "mmap" else "lmdb/synced")).exists()
 
     async def run(self, number: int) -> None:
         """Check what the runs before left, then load and kill."""
@@ -73,7 +79,7 @@ class Killing:
             async with Client(server.namesrv) as client:
                 await self.prepare(client, number)
                 await self.load(client, number, after=self.rng.randint(0, _MAX_ACKNOWLEDGEMENTS), end=server.kill)
-        assert (self.directory / "data" / "abort").exists()
+        assert self.unclean == (self.store == "mmap" or self.policy != "SYNC_FLUSH")
         self.done["kills"] += 1
 
     async def prepare(self, client: Client, number: int) -> None:
@@ -90,7 +96,7 @@ class Killing:
                 async with Client(server.namesrv) as client:
                     await self._check(client, full=True, asked=asked)
                 assert server.stop() == 0
-        assert not (self.directory / "data" / "abort").exists()
+        assert not self.unclean
         assert "Traceback" not in (self.directory / "stderr.txt").read_text()
         self.ledger.close()
 
@@ -177,9 +183,11 @@ class Killing:
             self.ledger.topics.add(topic)
 
 
-async def kill_often(directory: Path, policy: str, runs: int, seed: int, *, asked_at_the_end: int = 60, show: bool = False) -> Counter[str]:
+async def kill_often(
+    directory: Path, policy: str, runs: int, seed: int, *, store: str = "mmap", asked_at_the_end: int = 60, show: bool = False
+) -> Counter[str]:
     """So many kills over one store; what happened, counted. Raises AssertionError at the first broken promise."""
-    killing = Killing.begin(directory, policy, seed)
+    killing = Killing.begin(directory, policy, seed, store)
     for number in range(runs):
         await killing.run(number)
         if show:
@@ -187,8 +195,8 @@ async def kill_often(directory: Path, policy: str, runs: int, seed: int, *, aske
     await killing.finish(asked_at_the_end)
     killing.done["promises"] = len(killing.ledger.promises)
     killing.done["attempts"] = len(killing.ledger.attempted)
-    killing.done["segments"] = len(list((directory / "data" / "commitlog").iterdir()))
-    killing.done["index files"] = len(list((directory / "data" / "index").iterdir()))
+    for name, part in (("segments", "commitlog"), ("index files", "index")) if store == "mmap" else ():
+        killing.done[name] = len(list((directory / "data" / part).iterdir()))
     return killing.done
 
 
@@ -199,6 +207,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=200, help="shared among the flush policies (default 200)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--policy", choices=POLICIES, action="append", help="only this one")
+    parser.add_argument("--store", choices=("mmap", "lmdb"), default="mmap")
     arguments = parser.parse_args()
     policies = arguments.policy or list(POLICIES)
     directory = Path(tempfile.mkdtemp(prefix="rmqkit-killing-"))
@@ -212,12 +221,14 @@ def main() -> int:
                     policy,
                     arguments.runs // len(policies),
                     arguments.seed,
+                    store=arguments.store,
                     asked_at_the_end=5000,
                     show=True,
                 )
             )
         except BaseException:
-            print(f"FAILED under {policy}: replay with --seed {arguments.seed} --policy {policy}; the store is in {directory}", flush=True)  # noqa: T201
+            words = f"--seed {arguments.seed} --policy {policy} --store {arguments.store}"
+            print(f"FAILED under {policy}: replay with {words}; the store is in {directory}", flush=True)  # noqa: T201
             raise
         print(f"{policy}: {time.monotonic() - began:.0f} s, {dict(done)}", flush=True)  # noqa: T201
     shutil.rmtree(directory)

@@ -14,6 +14,7 @@ from tests.faults.kit import POLICIES, SMALL_FILES, serving
 from tests.faults.ledger import Ledger, Promise
 
 RUNS = 6
+RUNS_OF_OTHERS = 3
 SEED = 20_261
 
 
@@ -26,6 +27,14 @@ async def test_nothing_acknowledged_is_lost_by_kills(tmp_path: Path, policy: str
     assert done["kills"] == RUNS
     assert done["promises"] > 100
     assert done["segments"] > 2
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_nothing_acknowledged_is_lost_by_kills_over_lmdb(tmp_path: Path, policy: str) -> None:
+    """The same promises over the store lmdb, whose commits share transactions."""
+    done = await kill_often(tmp_path / "store", policy, RUNS_OF_OTHERS, SEED, store="lmdb")
+    assert done["kills"] == RUNS_OF_OTHERS
+    assert done["promises"] > 100
 
 
 async def killed_once(directory: Path) -> Killing:

@@ -64,6 +64,7 @@ def evict(paths: Iterable[Path]) -> None:
     for path in paths:
         fd = os.open(path, os.O_RDONLY)
         try:
+            os.pread(fd, path.stat().st_size, 0)  # what the device is being asked for already would come in later
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(fd)
@@ -198,6 +199,14 @@ async def test_old_units_of_the_file_that_is_written_to(tmp_path: Path, monkeypa
         assert read(store, 91, max_messages=10).message_count == 10
         await warm(store, pieces)
         assert [found.queue_offset for found in records(read(store, 80, max_scanned_units=10, max_messages=10))] == list(range(80, 90))
+        queue = store._queues.by_key["Orders", 0]
+        assert queue._map is not None
+        await store._queues.flush(everything=True)
+        queue._map.madvise(mmap.MADV_DONTNEED)
+        evict([path])
+        assert missing(lambda: read(store, 80, max_scanned_units=10, max_messages=10)) == pieces
+        evict([path])
+        assert missing(lambda: store.store_time("Orders", 0, 85, wait=False)) == [FileRange(path, 85 * UNIT_BYTES, 86 * UNIT_BYTES)]
 
 
 # --- every kind of read ------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""The verb `rmqkit store`: what a store directory holds, whether it is sound, and its messages as text. Nothing here locks or writes anything.
+"""`rmqkit store` for this format: what a store directory holds, whether it is sound, its messages as text, and copies. Only a copy writes anything.
 
-verb          options, choice of action, exit codes
+verb          the actions and their exit codes
 survey        `inspect`: the files and what they say of themselves
 report        `inspect` and `verify` for people and as JSON
 verify        `verify`: what the walk meets is held against queues and index
@@ -9,4 +9,5 @@ queue_check   a queue against the records of the walk
 index_check   the index files against the records of the walk
 damage        the first bad place
 export        `export`: messages as lines of JSON
+copying       `copy`: the log for another store, and a store from another one's log
 """

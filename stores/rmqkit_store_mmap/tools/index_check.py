@@ -113,10 +113,15 @@ class IndexCheck:
         if not covered:
             return False
         if physical_offset < covered[0].begin_offset:
-            first, count = self.unindexed.get(covered[0].path, (physical_offset, 0))
-            self.unindexed[covered[0].path] = first, count + 1
+            self._miss(covered[0], physical_offset)
             return False
+        if physical_offset == covered[0].begin_offset and covered[0].path in self.unindexed:
+            return False  # its other keys may have been in the file before
         return physical_offset < covered[-1].end_offset or not self._is_open
+
+    def _miss(self, behind: IndexHeader, physical_offset: int) -> None:
+        first, count = self.unindexed.get(behind.path, (physical_offset, 0))
+        self.unindexed[behind.path] = first, count + 1
 
     def take(self, physical_offset: int, time_ms: int, keys: Sequence[tuple[int, str]], wanted: bool) -> None:
         """The next record that has keys, or that an entry points to: the hash and text of each key. Raises Damage; OSError."""
@@ -137,7 +142,10 @@ class IndexCheck:
             self.checked += 1
             self._advance()
         if left and wanted:
-            raise Damage(*self._place, f"there is no entry for the key {left[0][1]!r} of the record at log offset {physical_offset}")
+            current, *later = self._covered
+            if not later or physical_offset < current.end_offset or physical_offset == later[0].begin_offset:
+                raise Damage(*self._place, f"there is no entry for the key {left[0][1]!r} of the record at log offset {physical_offset}")
+            self._miss(later[0], physical_offset)
 
     def finish(self) -> None:
         """All records have been taken. Raises Damage when there is an entry left."""

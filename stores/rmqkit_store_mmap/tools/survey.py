@@ -7,9 +7,10 @@ from typing import Any
 
 import attrs
 
+from rmqkit.directory_lock import lock_holder
 from rmqkit_store_mmap.checkpoint import Checkpoint
 from rmqkit_store_mmap.data_files import FileRow, gaps
-from rmqkit_store_mmap.guard import AbortMark, lock_holder
+from rmqkit_store_mmap.guard import AbortMark
 from rmqkit_store_mmap.log_reader import LogReader
 from rmqkit_store_mmap.queue_numbers import FILE_NAME
 from rmqkit_store_mmap.queue_reader import QueueReader

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from attrs import define, field
 
+from rmqkit.directory_lock import lock_holder
 from rmqkit.errors import DecodeError, StoreError
 from rmqkit.model import properties as props
 from rmqkit.model.delay import deliver_time_ms
@@ -19,7 +20,7 @@ from rmqkit.protocol import loose_json
 from rmqkit.protocol.tags import absolute_hash, extend_hash
 from rmqkit.protocol.tags import tags_code as hash_tags
 from rmqkit_store_mmap.checkpoint import Checkpoint
-from rmqkit_store_mmap.guard import AbortMark, lock_holder
+from rmqkit_store_mmap.guard import AbortMark
 from rmqkit_store_mmap.key_hash import KeyHasher
 from rmqkit_store_mmap.queue_numbers import FILE_NAME
 from rmqkit_store_mmap.readonly import StoreReader

@@ -287,6 +287,15 @@ def _too_many_entries(root: Path, queues: Queues) -> tuple[tuple[str, int], str]
     return (f"index/{path.name}", 36), "the header says 120 entries, at most 119 fit"
 
 
+def _index_file_missing(number: int) -> Harm:
+    def harm(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
+        files = index_files(root)
+        files[number].unlink()
+        return (f"index/{files[number + 1].name}", 0), "an index file before this one is missing, with the keys of "
+
+    return harm
+
+
 HARMS = {
     "body": _in_body,
     "last body": _in_body_of_the_last,
@@ -327,6 +336,8 @@ HARMS = {
     "cut index file": _cut_index_file,
     "index header": _index_header_gone,
     "too many entries": _too_many_entries,
+    "index file missing": _index_file_missing(4),
+    "first index file missing": _index_file_missing(0),
 }
 
 
@@ -536,6 +547,29 @@ async def test_light_queues_and_inner_batches_are_passed_over(tmp_path: Path) ->
     change(light, 0, (tmp_path / "consumequeue" / "Orders" / "0" / f"{0:020d}").read_bytes()[:20])
     outcome = verify(tmp_path)
     assert (outcome.damage, outcome.records, outcome.units) == (None, 3, 1)
+
+
+@pytest.mark.parametrize("number", [0, 4])
+async def test_messages_that_java_left_out_of_the_index_are_counted(tmp_path: Path, number: int) -> None:
+    """In a directory without a mark a gap in the index is what Java leaves after a crash; it is noted, with the first message that is concerned."""
+    queues = await build(tmp_path)
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:40].ljust(4096, b"\0"))
+    files = index_files(tmp_path)
+    offset = int.from_bytes(files[number].read_bytes()[16:24], "big")
+    entries = verify(tmp_path).index_entries
+    files[number].unlink()
+    outcome = verify(tmp_path)
+    assert outcome.damage is None
+    (note,) = outcome.notes
+    count, _, rest = note.partition(" ")
+    # Its first record, and its last, may have keys in a neighbour too.
+    assert rest.startswith("messages from log offset ")
+    assert offset <= int(rest.split()[4]) <= offset + 2_000
+    assert 35 < int(count) < 119
+    assert outcome.index_entries == entries - 119
+    assert files[number + 1].name in rest
+    assert len(queues) > 5
 
 
 async def test_the_settings_must_fit_the_index(tmp_path: Path) -> None:

@@ -1,0 +1,131 @@
+"""The stores side by side, without a broker: what an append, a commit and a read cost, as ratios within one run.
+
+    python -m benchmarks.stores
+
+Each load runs against each store in turn, round by round, so that what else the machine does meets all of them alike; the report has the median of the
+rounds, and mmap's time divided by the other's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import trio
+
+from rmqkit import config as settings
+from rmqkit import plugins
+from rmqkit.abc import Level, MessageStore, ReadLimits
+from rmqkit.broker.assemble import make_store
+from rmqkit.broker.run import SystemClock
+from rmqkit.model.message import PutMessage
+
+STORES = ("mmap", "lmdb")
+BODY = bytes(range(256)) * 4
+_READ = ReadLimits(max_messages=32, max_bytes=1 << 20)
+_TOPIC = "Bench"
+
+
+def messages(count: int, start: int) -> list[PutMessage]:
+    """Messages of 1 KiB with a unique key each, over four queues."""
+    made = []
+    for number in range(start, start + count):
+        message = PutMessage(topic=_TOPIC, queue_id=number % 4, body=BODY, properties={}, properties_bytes=b"")
+        message.set_properties({"UNIQ_KEY": f"7F00000100002A9A18B4{number:012X}", "WAIT": "true"})
+        made.append(message)
+    return made
+
+
+async def one_by_one(store: MessageStore, count: int, level: Level) -> None:
+    """A sender that waits for each message."""
+    for message in messages(count, 0):
+        store.append([message])
+        await store.settled(store.end_offset, level)
+
+
+async def many_senders(store: MessageStore, count: int, level: Level) -> None:
+    """32 senders that wait for each of theirs."""
+
+    async def send(batch: list[PutMessage]) -> None:
+        for message in batch:
+            store.append([message])
+            await store.settled(store.end_offset, level)
+
+    batch = messages(count, 0)
+    async with trio.open_nursery() as nursery:
+        for at in range(32):
+            nursery.start_soon(send, batch[at::32])
+
+
+async def batches(store: MessageStore, count: int, level: Level) -> None:
+    """Batches of 32, each waited for."""
+    batch = messages(count, 0)
+    for at in range(0, count, 32):
+        store.append(batch[at : at + 32])
+        await store.settled(store.end_offset, level)
+
+
+async def reading(store: MessageStore, count: int, level: Level) -> None:
+    """All four queues from the beginning, 32 messages at a time, on top of what the other loads have left."""
+    for queue_id in range(4):
+        at, end = store.min_offset(_TOPIC, queue_id), store.max_offset(_TOPIC, queue_id)
+        while at < end:
+            at = store.read(_TOPIC, queue_id, at, _READ, None, None).next_offset
+    await trio.lowlevel.checkpoint()
+
+
+Load = Callable[[MessageStore, int, Level], Awaitable[None]]
+#: Name -> load, messages of one round, what is waited for.
+LOADS: dict[str, tuple[Load, int, Level]] = {
+    "one sender": (one_by_one, 1_000, Level.WRITTEN),
+    "32 senders": (many_senders, 6_400, Level.WRITTEN),
+    "batches of 32": (batches, 6_400, Level.WRITTEN),
+    "reading": (reading, 0, Level.WRITTEN),
+    "one sender, flushed": (one_by_one, 300, Level.FLUSHED),
+    "32 senders, flushed": (many_senders, 3_200, Level.FLUSHED),
+}
+
+
+async def measure(directory: Path, kind: str, name: str, prepared: int) -> float:
+    """Microseconds for each message of a load over a fresh store that holds `prepared` messages."""
+    load, count, level = LOADS[name]
+    flags = {"store": kind, "storePathRootDir": str(directory), "flushDiskType": "SYNC_FLUSH" if level is Level.FLUSHED else "ASYNC_FLUSH"}
+    config = settings.load(environ={}, flags=flags)
+    store, _ = make_store(config, plugins.load(config), SystemClock())
+    await store.open()
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(store.run)
+            await batches(store, prepared, Level.WRITTEN)
+            began = time.perf_counter()
+            await load(store, count, level)
+            took = time.perf_counter() - began
+            nursery.cancel_scope.cancel()
+    finally:
+        await store.close()
+    return took * 1e6 / (count or prepared)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.stores", description="The stores side by side, without a broker.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--directory", type=Path, help="where the stores are made (default: a temporary directory)")
+    arguments = parser.parse_args()
+    print(f"{'load':22}" + "".join(f"{kind + ', us':>12}" for kind in STORES) + "".join(f"{'mmap/' + kind:>12}" for kind in STORES[1:]))
+    for name in LOADS:
+        found: dict[str, list[float]] = {kind: [] for kind in STORES}
+        for _ in range(arguments.rounds):
+            for kind in STORES:
+                with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+                    found[kind].append(trio.run(measure, Path(directory), kind, name, 6_400))
+        medians = {kind: statistics.median(times) for kind, times in found.items()}
+        ratios = "".join(f"{medians['mmap'] / medians[kind]:12.2f}" for kind in STORES[1:])
+        print(f"{name:22}" + "".join(f"{medians[kind]:12.1f}" for kind in STORES) + ratios)
+
+
+if __name__ == "__main__":
+    main()

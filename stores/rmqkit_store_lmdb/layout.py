@@ -1,0 +1,63 @@
+"""What the databases of the environment hold. Numbers in keys are big-endian, so that LMDB's order is theirs.
+
+    database  key                                            value
+    meta      "state"                                        State
+    log       physical offset u64                            the record
+    queues    queue id u32, topic                            number u32, first and next queue offset i64
+    units     queue number u32, queue offset u64             physical offset i64, size i32, tags code i64, store time i64 (ms)
+    keys      stripe u32, key hash u32, physical offset u64  store time i64 (ms)
+    dead      queue number u32                               nothing: the units of the queue, and their records, are to be freed
+
+A queue has a number so that its units have short keys, and so that one that is deleted and made again shares nothing with the old one. A stripe is a
+GiB of the log: the keys of one stand together, so that new keys meet few pages, and go with their part of the log.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+VERSION = 1
+DATABASES = ("meta", "log", "queues", "units", "keys", "dead")
+STATE_KEY = b"state"
+
+OFFSET = Struct(">Q")
+UNIT_KEY = Struct(">IQ")
+UNIT = Struct(">qiqq")
+ROW = Struct(">Iqq")
+KEY = Struct(">IIQ")
+NUMBER = Struct(">I")
+TIME = Struct(">q")
+_STATE = Struct(">Iqqqqqq")
+
+STRIPE_BYTES = 1 << 30
+
+
+class State(NamedTuple):
+    """Offsets are physical. Records lie in [start, end); keys before `indexed_to` are in the database; the newest key is of the record at
+    `key_offset`, stored at `key_time_ms`; `next_number` is for the next queue that is made."""
+
+    start: int = 0
+    end: int = 0
+    indexed_to: int = 0
+    key_time_ms: int = 0
+    key_offset: int = 0
+    next_number: int = 1
+
+    def pack(self) -> bytes:
+        return _STATE.pack(VERSION, *self)
+
+
+def unpack_state(data: bytes) -> State:
+    """Raises ValueError for what this version does not know."""
+    if len(data) != _STATE.size or data[:4] != VERSION.to_bytes(4, "big"):
+        raise ValueError("the state is of another version")
+    return State(*_STATE.unpack(data)[1:])
+
+
+def queue_key(topic: str, queue_id: int) -> bytes:
+    return NUMBER.pack(queue_id) + topic.encode()
+
+
+def read_queue_key(key: bytes) -> tuple[str, int]:
+    return key[4:].decode(), NUMBER.unpack(key[:4])[0]

@@ -1,0 +1,405 @@
+"""LmdbStore: the store contract over LMDB."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from rmqkit.abc import (
+    Appended,
+    Boundary,
+    Buffer,
+    Clock,
+    FlushPolicy,
+    KeyMatches,
+    Level,
+    LogPart,
+    MessageStore,
+    NotInMemory,
+    QueueUnit,
+    ReadLimits,
+    ReadResult,
+    ReadStatus,
+    RecordFilter,
+    StoreStatistics,
+    Trimmed,
+    UnitFilter,
+)
+from rmqkit.config import CONSUME_QUEUE, INDEX, Config, store_host
+from rmqkit.directory_lock import DirectoryLock
+from rmqkit.dispatch import KeyLookup
+from rmqkit.errors import StoreError, StoreNotWritable
+from rmqkit.limits import COMMIT_BUFFER_BYTES
+from rmqkit.model.message import PutMessage
+from rmqkit.model.properties import KEYS, UNIQ_KEY
+from rmqkit.model.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from rmqkit.protocol.tags import absolute_hash, extend_hash
+from rmqkit_store_lmdb import opening
+from rmqkit_store_lmdb.cold import WARM_BYTES, WARM_UNITS, ColdCall, ColdUnits, Warmer
+from rmqkit_store_lmdb.commits import Commits
+from rmqkit_store_lmdb.environment import Environment
+from rmqkit_store_lmdb.key_index import KeyIndex, stored
+from rmqkit_store_lmdb.packing import Packed, Packer
+from rmqkit_store_lmdb.queues import HOT_BYTES, Queue
+from rmqkit_store_lmdb.reader import Reader
+from rmqkit_store_lmdb.settings import LmdbSettings
+from rmqkit_store_lmdb.trimming import Trimmer
+
+_logger = logging.getLogger(__name__)
+_READERS_CHECK_S = 60.0
+_CLOSED = "the store is closed"
+
+
+class LmdbStore(MessageStore):
+    """See the package for its parts. Everything is in one LMDB environment, `lmdb` below the store directory."""
+
+    written_by_append = False
+
+    def __init__(self, config: Config, clock: Clock, policy: FlushPolicy, *, env: Environment | None = None) -> None:
+        """Raises ConfigError for wrong settings."""
+        settings = config.plugin_settings("lmdb", LmdbSettings)
+        self._root = config.root_path
+        self._clock = clock
+        self._policy = policy
+        self._env = env or environment(config, policy)
+        self._lock = DirectoryLock(self._root)
+        self._keys = KeyIndex()
+        self._index_enabled = config.message_index_enable
+        self._key_lookup: KeyLookup | None = None
+        self._queues: dict[tuple[str, int], Queue] = {}
+        limit_bytes = policy.commit_buffer_bytes or max(1, config.transient_store_pool_size) * COMMIT_BUFFER_BYTES
+        self._commits = Commits(self._env, self._keys, limit_bytes, self._written)
+        self._packer = Packer(config.max_message_size, config.mapped_file_size_commit_log, store_host(config))
+        self._warmer = Warmer(self._go_through, self._call)
+        self._trimmer = Trimmer(
+            self._commits, self._queues, self._warmer, config.mapped_file_size_commit_log, settings.retention_ms, clock, self._reader
+        )
+        self._hot_from = 0
+        self._refusal: str | None = None
+        self._open = False
+        self._running = trio.CancelScope()
+        self._stopped = trio.Event()
+        self._stopped.set()
+
+    # --- what is left out --------------------------------------------------------------------------------------------
+
+    def look_keys_up_in(self, lookup: KeyLookup) -> None:
+        self._key_lookup = lookup
+        self._index_enabled = False
+
+    def dispatch_behind(self) -> Mapping[str, int]:
+        return {CONSUME_QUEUE: 0, INDEX: 0} if self._index_enabled else {CONSUME_QUEUE: 0}
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        if self._open:
+            raise StoreError("the store is open already")
+        await trio.to_thread.run_sync(self._open_sync)
+        self._running = trio.CancelScope()
+
+    def _open_sync(self) -> None:
+        self._lock.take()
+        try:
+            opening.refuse_other_stores(self._root)
+            state = self._env.open()
+            self._commits.load(state)
+            self._queues.clear()
+            self._queues.update(opening.load_queues(self._env))
+            self._keys.load(state.indexed_to if self._index_enabled else state.end, (state.key_time_ms, state.key_offset))
+            with self._reader() as reader:
+                opening.index_tail(reader, self._keys, state)
+            self._hot_from = state.end
+            self._refusal = None
+        except BaseException:
+            self._env.close(clean=False)
+            self._lock.release()
+            raise
+        self._open = True
+
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        self._stopped = trio.Event()
+        try:
+            with self._running:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(self._run_policy)
+                    nursery.start_soon(self._commits.run)
+                    nursery.start_soon(self._trimmer.run)
+                    nursery.start_soon(self._check_readers)
+                    task_status.started()
+        finally:
+            self._stopped.set()
+
+    async def _run_policy(self, task_status: trio.TaskStatus[None]) -> None:
+        commits = self._commits
+        try:
+            await self._policy.run(commits, commits.progress_wanted, task_status)
+        except* StoreNotWritable as errors:
+            _logger.error("no message is taken any more: %s", errors.exceptions[0])
+            commits.give_up(commits.fault or str(errors.exceptions[0]))
+
+    async def _check_readers(self) -> None:
+        """A tool that was killed while it read would keep pages from being used again for ever."""
+        while True:
+            await trio.sleep(_READERS_CHECK_S)
+            cleared = await trio.to_thread.run_sync(self._env.clear_stale_readers)
+            if cleared:
+                _logger.warning("cleared %s readers of processes that are gone", cleared)
+
+    async def close(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        self._running.cancel()
+        with trio.CancelScope(shield=True):
+            await self._stopped.wait()
+            clean = False
+            try:
+                await self._commits.commit(all_keys=True)
+                await self._commits.flush()
+                clean = not self._env.dirty
+            except StoreNotWritable as error:
+                _logger.error("the store %s was not flushed: %s", self._root, error)
+            try:
+                async with self._warmer.nobody_reading():
+                    self._env.close(clean)  # here, for elsewhere it could pull the map away from under a read
+            except OSError as error:
+                _logger.error("the store %s was not closed cleanly: %s", self._root, error)
+            finally:
+                self._lock.release()
+
+    # --- appending ---------------------------------------------------------------------------------------------------
+
+    def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
+        commits = self._commits
+        if not self._open:
+            raise StoreNotWritable(_CLOSED)
+        if commits.refusal is not None:
+            kind, text = commits.refusal
+            raise kind(text)
+        if self._refusal is not None:
+            raise StoreNotWritable(self._refusal)
+        packed = self._packer.pack(messages, commits.position, self._clock.now_ms(), self._queues.get, commits.next_number)
+        if packed.landed:
+            self._keep(messages, packed)
+        return packed.landed
+
+    def _keep(self, messages: Sequence[PutMessage], packed: Packed) -> None:
+        commits = self._commits
+        self._queues |= packed.made
+        commits.next_number += len(packed.made)
+        for message, queue, at in zip(messages, packed.queues, packed.landed, strict=True):
+            queue.note(at.physical_offset, at.queue_offset)
+            if self._index_enabled and message.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
+                found = message.properties
+                self._keys.note(queue.key_code, found.get(UNIQ_KEY), found.get(KEYS), at.physical_offset, at.store_timestamp_ms)
+        batch = commits.batch
+        batch.records += packed.records
+        batch.units += packed.units
+        for queue, end in packed.nexts.items():
+            queue.next_offset = batch.ends[queue] = end
+            batch.queues[queue.key] = queue
+        batch.end = packed.end
+        commits.added()
+
+    # --- durability --------------------------------------------------------------------------------------------------
+
+    def is_settled(self, offset: int, level: Level) -> bool:
+        return offset <= self._commits.reached(level)
+
+    async def settled(self, offset: int, level: Level) -> None:
+        await self._commits.wait(offset, level)
+
+    def _written(self, offset: int) -> None:
+        if self.on_written is not None and self._open:
+            self.on_written(offset)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def _reader(self) -> Reader:
+        return Reader(self._env, self._commits.start, self._commits.written)
+
+    def read(
+        self, topic: str, queue_id: int, offset: int, limits: ReadLimits, unit_filter: UnitFilter | None, record_filter: RecordFilter | None
+    ) -> ReadResult:
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
+        stop = queue.end if limits.wait else self._warm_end(queue, offset)
+        with self._reader() as reader:
+            return reader.read(queue, offset, stop, limits, unit_filter, record_filter)
+
+    def _warm_end(self, queue: Queue, offset: int) -> int:
+        """Up to where a queue may be read from an offset on without waiting. Raises NotInMemory when not at all."""
+        if not queue.first <= offset < queue.end:
+            return queue.end
+        stop = queue.may_read(offset, self._commits.written)
+        if stop <= offset:
+            raise NotInMemory(ColdUnits(queue, offset))
+        return stop
+
+    async def warm(self, missed: NotInMemory) -> None:
+        await self._warmer.fetch(missed.cold)
+
+    def _go_through(self, queue: Queue, offset: int) -> int:
+        with self._reader() as reader:
+            return reader.warm(queue, offset, WARM_UNITS, WARM_BYTES)
+
+    def _call(self, cold: ColdCall) -> Any:
+        return getattr(self, cold.name)(*cold.arguments)
+
+    def _is_cold(self, offset: int) -> bool:
+        """Whether the record at an offset may have to be waited for."""
+        return offset < max(self._hot_from, self._commits.written - HOT_BYTES)
+
+    def read_units(self, topic: str, queue_id: int, offset: int, count: int, wait: bool = True) -> list[QueueUnit]:
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return []
+        stop = queue.end if wait else self._warm_end(queue, offset)
+        with self._reader() as reader:
+            return reader.queue_units(queue, offset, min(count, stop - offset))
+
+    def read_record(self, physical_offset: int, wait: bool = True) -> Buffer | None:
+        if not wait and self._commits.start <= physical_offset < self._commits.written and self._is_cold(physical_offset):
+            found: Buffer | None = self._warmer.answer(ColdCall("read_record", (physical_offset,)))
+            return found
+        with self._reader() as reader:
+            record = reader.record(physical_offset)
+            return None if record is None else bytes(record)
+
+    def query_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, max_results: int, wait: bool = True) -> KeyMatches:
+        if self._key_lookup is not None:
+            return self._key_lookup.query_by_key(topic, key, begin_ms, end_ms, max_results)
+        if not self._index_enabled:
+            return KeyMatches([], 0, 0)
+        written, indexed_to = self._commits.written, self._keys.indexed_to
+        code = absolute_hash(extend_hash(0, f"{topic}#{key}"))
+        found: dict[int, None] = {}
+        for offset, time_ms in self._keys.kept(code, written) if key and max_results > 0 else ():
+            if begin_ms <= time_ms <= end_ms and offset >= self._commits.start:
+                found[offset] = None
+        arguments = (code, begin_ms, end_ms, max_results, indexed_to)
+        if key and len(found) < max_results and indexed_to > self._commits.start:
+            if wait or not self._is_cold(self._commits.start):
+                found |= dict.fromkeys(self._stored_keys(*arguments))
+            else:
+                found |= dict.fromkeys(self._warmer.answer(ColdCall("_stored_keys", arguments, (self._commits.start,))))
+        return KeyMatches(list(found)[: max(0, max_results)], *self._keys.newest)
+
+    def _stored_keys(self, code: int, begin_ms: int, end_ms: int, max_results: int, indexed_to: int) -> list[int]:
+        """Offsets of records that are there, from the database, newest first."""
+        found: dict[int, None] = {}
+        with self._reader() as reader:
+            for offset, time_ms in stored(self._env, reader.txn, code, self._commits.start, indexed_to):
+                if begin_ms <= time_ms <= end_ms and reader.record(offset) is not None:
+                    found[offset] = None
+                    if len(found) >= max_results:
+                        break
+        return list(found)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.get((topic, queue_id))
+        return 0 if queue is None else queue.first
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.get((topic, queue_id))
+        return 0 if queue is None else queue.end
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary, wait: bool = True) -> int:
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return 0
+        if not wait and queue.first < queue.end and queue.hot_from(self._commits.written) > queue.first:
+            state = (queue.number, queue.first)
+            return int(self._warmer.answer(ColdCall("offset_by_time", (topic, queue_id, timestamp_ms, boundary), state)))
+        with self._reader() as reader:
+            return reader.offset_by_time(queue, timestamp_ms, boundary)
+
+    def store_time(self, topic: str, queue_id: int, offset: int, wait: bool = True) -> int:
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or not queue.first <= offset < queue.end:
+            return -1
+        if not wait:
+            self._warm_end(queue, offset)
+        with self._reader() as reader:
+            unit = reader.unit(queue, offset)
+            return -1 if unit is None else unit[3]
+
+    def queues(self) -> Mapping[str, Sequence[int]]:
+        found: dict[str, list[int]] = {}
+        for topic, queue_id in sorted(self._queues):
+            found.setdefault(topic, []).append(queue_id)
+        return found
+
+    def delete_topic(self, topic: str) -> None:
+        for queue_id in self.queues().get(topic, ()):
+            self.delete_queue(topic, queue_id)
+
+    def delete_queue(self, topic: str, queue_id: int) -> None:
+        queue = self._queues.pop((topic, queue_id), None)
+        if queue is not None:
+            batch = self._commits.batch
+            batch.queues[queue.key] = None
+            batch.dead.append(queue.number)
+            self._commits.added()
+
+    # --- clean-up ----------------------------------------------------------------------------------------------------
+
+    @property
+    def disk_paths(self) -> Sequence[Path]:
+        """None: what is removed is used again, but not given back to the file system, so deleting would never make a full one less full."""
+        return ()
+
+    def refuse_writes(self, reason: str | None) -> None:
+        self._refusal = reason
+
+    async def log_parts(self) -> list[LogPart]:
+        return await self._trimmer.parts()
+
+    async def trim(self, before_offset: int) -> Trimmed:
+        return await self._trimmer.trim(before_offset)
+
+    # --- the log -----------------------------------------------------------------------------------------------------
+
+    def read_log(self, offset: int, max_bytes: int, wait: bool = True) -> Buffer:
+        if not wait and self._commits.start <= offset < self._commits.written and self._is_cold(offset):
+            found: Buffer = self._warmer.answer(ColdCall("read_log", (offset, max_bytes)))
+            return found
+        with self._reader() as reader:
+            return reader.log(offset, max_bytes)
+
+    @property
+    def start_offset(self) -> int:
+        return self._commits.start
+
+    @property
+    def end_offset(self) -> int:
+        return self._commits.position
+
+    def statistics(self) -> StoreStatistics:
+        files: list[os.stat_result] = []
+        for name in ("data.mdb", "lock.mdb", "synced"):
+            with suppress(FileNotFoundError):
+                files.append((self._env.directory / name).stat())
+        return StoreStatistics(
+            min_physical_offset=self._commits.start,
+            max_physical_offset=self._commits.position,
+            flushed_physical_offset=self._commits.flushed,
+            queue_count=len(self._queues),
+            disk_bytes=sum(status.st_blocks for status in files) * 512,
+            file_count=len(files),
+        )
+
+
+def environment(config: Config, policy: FlushPolicy) -> Environment:
+    """The environment that settings and flush policy ask for, closed."""
+    settings = config.plugin_settings("lmdb", LmdbSettings)
+    durable = policy.acknowledge_at is Level.FLUSHED
+    return Environment(config.root_path / "lmdb", settings.map_size_max_bytes, settings.max_readers, durable)

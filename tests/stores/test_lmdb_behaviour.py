@@ -1,0 +1,280 @@
+"""What the LMDB store does beyond the contract: cold reads, gaps, retention by topic, offsets like those of RocketMQ's log; and how it is chosen."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqkit import plugins
+from rmqkit.abc import Boundary, Level, NotInMemory, ReadStatus
+from rmqkit.broker.dispatch_log import read_entries
+from rmqkit.broker.warming import again_when_warm
+from rmqkit.config import DELAY_LEVELS, load
+from rmqkit.dispatch import NoKeys
+from rmqkit.errors import ConfigError, StoreBusy
+from rmqkit.model.delay import parse_levels
+from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic, unpack_all
+from rmqkit.testing.clock import FakeClock
+from rmqkit.testing.store import (
+    ALL,
+    SMALL,
+    CommitWhenWanted,
+    FlushWhenWanted,
+    NeverFlush,
+    bodies,
+    contents,
+    message,
+    put,
+    running,
+    store_config,
+)
+from rmqkit_flush.policies import AsyncFlush, BufferedAsyncFlush, SyncFlush
+from rmqkit_store_lmdb import plugin
+from rmqkit_store_lmdb import store as store_module
+from rmqkit_store_lmdb.store import LmdbStore
+from rmqkit_store_mmap.store import MmapStore
+
+LEVELS_MS = parse_levels(DELAY_LEVELS)
+_HOUR_MS = 3_600_000
+
+
+def make(directory: Path, clock: FakeClock | None = None, plugins: dict[str, Any] | None = None, **settings: Any) -> LmdbStore:
+    flags = {"storePathRootDir": str(directory), "plugins": {"lmdb": plugins or {}}}
+    config = load(environ={}, flags=flags).with_values(**(SMALL | settings))
+    return LmdbStore(config, clock or FakeClock(), NeverFlush())
+
+
+# --- cold reads ------------------------------------------------------------------------------------------------------
+
+
+async def test_what_another_process_wrote_is_read_off_the_loop_first(tmp_path: Path) -> None:
+    """Each kind of read says that it would have to wait; once warmed it gives what it gives when it may wait."""
+    clock = FakeClock()
+    async with running(make(tmp_path, clock)) as store:
+        for number in range(40):
+            await put(store, [message(body=b"%d" % number, keys=f"k{number}")])
+            clock.advance(10)
+    async with running(make(tmp_path, clock)) as store:
+        now = clock.now_ms()
+        reads: list[Callable[[bool], Any]] = [
+            lambda wait: store.read("Orders", 0, 3, ALL._replace(wait=wait), None, lambda record: record[-1] != 0),
+            lambda wait: store.read_units("Orders", 0, 30, 5, wait),
+            lambda wait: store.read_record(0, wait),
+            lambda wait: store.read_record(1, wait),
+            lambda wait: store.query_by_key("Orders", "k7", 0, now, 5, wait),
+            lambda wait: store.offset_by_time("Orders", 0, now - 105, Boundary.UPPER, wait),
+            lambda wait: store.store_time("Orders", 0, 2, wait),
+            lambda wait: store.read_log(0, 700, wait),
+        ]
+        for read in reads:
+            with pytest.raises(NotInMemory) as missed:
+                read(False)
+            assert await again_when_warm(store, read, missed.value) == read(True)
+            store._queues["Orders", 0].warm_to = 0
+        await put(store, [message(body=b"new", keys="new")])
+        found = store.read("Orders", 0, 40, ALL._replace(wait=False), None, None)
+        assert (found.status, found.message_count) == (ReadStatus.FOUND, 1)
+        assert store.read("Orders", 0, 99, ALL._replace(wait=False), None, None).status is ReadStatus.OFFSET_OVERFLOW_BADLY
+        with pytest.raises(NotInMemory):
+            store.query_by_key("Orders", "new", 0, now, 5, False)
+        assert store.query_by_key("Orders", "new", 0, now, 1, False).physical_offsets == [
+            store.read_units("Orders", 0, 40, 1)[0].physical_offset
+        ]
+
+
+async def test_a_reader_of_old_messages_waits_once_for_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look ahead is warmed at a time; reads end where it ends, and one more is warmed then."""
+    monkeypatch.setattr(store_module, "WARM_UNITS", 16)
+    async with running(make(tmp_path)) as store:
+        await put(store, [message(body=b"%d" % number) for number in range(40)])
+    async with running(make(tmp_path)) as store:
+        found: list[bytes] = []
+        waits = 0
+        while len(found) < 40:
+            read = partial(_read_from, store, len(found))
+            try:
+                more = read(False)
+            except NotInMemory as missed:
+                waits += 1
+                more = await again_when_warm(store, read, missed)
+            found += more
+        assert found == [b"%d" % number for number in range(40)]
+        assert waits == 3
+
+
+def _read_from(store: LmdbStore, offset: int, wait: bool) -> list[bytes]:
+    result = store.read("Orders", 0, offset, ALL._replace(max_messages=5, wait=wait), None, None)
+    return [found.body for found in unpack_all(b"".join(result.slices))]
+
+
+# --- the log ---------------------------------------------------------------------------------------------------------
+
+
+async def test_offsets_are_those_of_rocketmqs_log(tmp_path: Path) -> None:
+    """Records lie where the mmap store puts them, so that replicas agree; what it has at the ends of files is read as the same blank records."""
+    clock = FakeClock()
+    mmap_store = MmapStore(store_config(tmp_path / "mmap", **SMALL), clock, FlushWhenWanted())
+    async with running(make(tmp_path / "lmdb", clock)) as store, running(mmap_store) as other:
+        for number in range(200):
+            batch = [message(queue_id=number % 3, body=bytes(number * 7 % 1000)) for _ in range(7)]
+            assert store.append(batch) == other.append(batch)
+        await store.settled(store.end_offset, Level.WRITTEN)
+        at = 0
+        while at < store.end_offset:
+            ours, theirs = (bytes(each.read_log(at, 1 << 20)) for each in (store, other))
+            assert ours == theirs[: len(ours)]
+            at += len(ours)
+        assert at == store.end_offset == other.end_offset > 5 * 66_560
+
+
+async def test_deleted_topics_are_freed_and_leave_gaps(tmp_path: Path) -> None:
+    """Records of a deleted topic go, others stay; whoever follows the log passes over the gaps; a topic made again is another one."""
+    async with running(make(tmp_path)) as store:
+        for number in range(30):
+            await put(store, [message("Gone", body=b"x" * number), message("Kept", body=b"%d" % number)])
+        store.delete_topic("Gone")
+        await put(store, [message("Gone", body=b"again")])
+        with store._env.begin() as txn:
+            before = txn.stat(store._env.db("log"))["entries"]
+        await store._trimmer.sweep()
+        with store._env.begin() as txn:
+            assert txn.stat(store._env.db("log"))["entries"] == before - 30
+            assert txn.stat(store._env.db("dead"))["entries"] == 0
+        assert store.read_record(0) is None
+        size, magic = peek_size_and_magic(store.read_log(0, 1 << 20))
+        assert (magic, store.read_record(size) is not None) == (MAGIC_BLANK, True)
+        assert peek_size_and_magic(store.read_log(3, 1 << 20)) == (size - 3, MAGIC_BLANK)
+        assert store.read_log(size + 3, 100) == b""
+        for most in (1, 20, 300, 1 << 20):
+            at, found = 0, []
+            while at < store.end_offset:
+                entries, at = read_entries(store, at, most, LEVELS_MS)
+                found += [(entry.message.topic, entry.message.body) for entry in entries]
+            assert found == [("Kept", b"%d" % number) for number in range(30)] + [("Gone", b"again")]
+        assert bodies(store, "Gone") == [b"again"]
+        kept = contents(store)
+    async with running(make(tmp_path)) as store:
+        assert contents(store) == kept
+
+
+async def test_topics_with_a_time_of_their_own(tmp_path: Path) -> None:
+    """What has outlived it goes from the middle of the log, and its keys find nothing; other topics keep theirs, also over a restart."""
+    clock = FakeClock()
+    settings = {"topicRetentionHours": ["Short=2", "Other=9"]}
+    async with running(make(tmp_path, clock, settings)) as store:
+        for _ in range(6):
+            await put(store, [message("Short", keys="k"), message("Long", keys="k")])
+            clock.advance(_HOUR_MS)
+        await store._trimmer.sweep()
+        assert (store.min_offset("Short", 0), store.max_offset("Short", 0)) == (4, 6)
+        assert store.read("Short", 0, 3, ALL, None, None).status is ReadStatus.OFFSET_TOO_SMALL
+        assert len(bodies(store, "Short")) == 2
+        assert len(bodies(store, "Long")) == 6
+        with store._env.begin() as txn:
+            assert txn.stat(store._env.db("log"))["entries"] == 8
+        kept = contents(store)
+    async with running(make(tmp_path, clock, settings)) as store:
+        assert contents(store) == kept
+        assert len(store.query_by_key("Short", "k", 0, 1 << 60, 9).physical_offsets) == 2
+        clock.advance(9 * _HOUR_MS)
+        await store._trimmer.sweep()
+        assert (store.min_offset("Short", 0), store.max_offset("Short", 0)) == (6, 6)
+        assert (await put(store, [message("Short")]))[0].queue_offset == 6
+
+
+async def test_pages_are_used_again(tmp_path: Path) -> None:
+    """A log of which as much is removed as comes in does not make the file grow."""
+    async with running(make(tmp_path)) as store:
+        sizes = []
+        for _ in range(8):
+            for _ in range(20):
+                await put(store, [message(body=bytes(900)) for _ in range(10)])
+            await store._commits.flush()
+            parts = await store.log_parts()
+            await store.trim(parts[-1].end if len(parts) > 2 else 0)
+            await store._commits.flush()
+            sizes.append((tmp_path / "lmdb" / "data.mdb").stat().st_size)
+        assert sizes[-1] <= sizes[2] * 1.3
+
+
+async def test_what_waits_is_bounded(tmp_path: Path) -> None:
+    """Behind the limit senders are told that the broker is busy, until what waits is written."""
+    policy = CommitWhenWanted()
+    policy.commit_buffer_bytes = 5_000
+    store = LmdbStore(store_config(tmp_path), FakeClock(), policy)
+    async with running(store):
+        with pytest.raises(StoreBusy, match="waits to be written"):
+            _append_many(store)
+        assert 5_000 <= store.end_offset < 6_000
+        await store.settled(store.end_offset, Level.WRITTEN)
+        await put(store, [message()])
+
+
+def _append_many(store: LmdbStore) -> None:
+    for _ in range(100):
+        store.append([message(body=bytes(100))])
+
+
+async def test_keys_in_the_database_and_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query finds both, newest first, and no more than asked."""
+    monkeypatch.setattr("rmqkit_store_lmdb.key_index.KEPT_BACK", 50)
+    async with running(make(tmp_path)) as store:
+        offsets = [(await put(store, [message(keys=f"all k{number}")]))[0].physical_offset for number in range(120)]
+        assert 0 < store._keys.indexed_to < store.end_offset
+        for most in (1, 10, 100, 1000):
+            assert store.query_by_key("Orders", "all", 0, 1 << 60, most).physical_offsets == offsets[::-1][:most]
+        for number, offset in enumerate(offsets):
+            assert store.query_by_key("Orders", f"k{number}", 0, 1 << 60, 9).physical_offsets == [offset]
+
+
+async def test_keys_may_be_kept_elsewhere(tmp_path: Path) -> None:
+    """A look-up takes the place of the index."""
+    store = make(tmp_path)
+    store.look_keys_up_in(NoKeys())
+    async with running(store):
+        await put(store, [message(keys="k")])
+        assert store.query_by_key("Orders", "k", 0, 1 << 60, 9).physical_offsets == []
+        assert list(store.dispatch_behind()) == ["consume-queue"]
+
+
+# --- being chosen ----------------------------------------------------------------------------------------------------
+
+
+def test_the_plugin_registers_the_store(tmp_path: Path) -> None:
+    """`store = "lmdb"` finds it; how commits go to the device follows from the flush policy."""
+    config = store_config(tmp_path)
+    make_store = plugins.load(config, extra=[("lmdb", plugin)], entry_points=False).chosen("stores", "lmdb")
+    durable = {
+        policy: make_store(config, FakeClock(), policy(config))._env.durable for policy in (AsyncFlush, BufferedAsyncFlush, SyncFlush)
+    }
+    assert durable == {AsyncFlush: False, BufferedAsyncFlush: False, SyncFlush: True}
+
+
+def test_without_the_package_only_who_chooses_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plugin loads; making the store names what to install."""
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    config = store_config(tmp_path)
+    registry = plugins.load(config, extra=[("lmdb", plugin)], entry_points=False)
+    with pytest.raises(ConfigError, match=r"pip install 'rmqkit\[lmdb\]'"):
+        registry.chosen("stores", "lmdb")(config, FakeClock(), NeverFlush())
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"mapSizeMaxBytes": 5}, "mapSizeMaxBytes"),
+        ({"maxReaders": 1}, "maxReaders"),
+        ({"topicRetentionHours": ["Orders"]}, "no Topic=hours"),
+        ({"topicRetentionHours": ["Orders=0"]}, "no Topic=hours"),
+        ({"mapSize": 5}, "did you mean 'mapSizeMaxBytes'"),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path: Path, settings: dict[str, Any], fault: str) -> None:
+    """Before anything is opened."""
+    with pytest.raises(ConfigError, match=fault):
+        make(tmp_path, plugins=settings)
