@@ -23,6 +23,7 @@ from rmqkit.dispatch import LogFollower
 from rmqkit.errors import ConfigError, Fault, PluginError
 from rmqkit.hook_calls import HookEntry, Hooks
 from rmqkit.hooks import ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
+from rmqkit.store_tools import StoreTools
 
 ENTRY_POINT_GROUP = "rmqkit"
 #: Plugins that are used only when the setting `hooks` names them; until then they are not even imported.
@@ -95,6 +96,7 @@ class Registry:
     """What all enabled plugins brought, ready for use."""
 
     stores: dict[str, StoreFactory]
+    store_tools: dict[str, StoreTools]
     transports: dict[str, Transport]
     flush_policies: dict[str, FlushPolicyFactory]
     dispatchers: dict[str, LogFollower]
@@ -133,6 +135,7 @@ class Registry:
 
 _KINDS = {
     "stores": "store",
+    "store_tools": "store tools",
     "transports": "transport",
     "flush_policies": "flush policy",
     "dispatchers": "dispatcher",

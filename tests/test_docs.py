@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqkit import abc, config, hookspecs
+from rmqkit import abc, config, dispatch, hooks, hookspecs
+from rmqkit.client import hooks as client_hooks
+from rmqkit.remoting import pool
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -90,7 +92,7 @@ def test_toml_blocks_are_settings_or_entry_points(where: str, text: str, tmp_pat
     """A block of settings loads without a warning."""
     table = tomllib.loads(text)
     if "project" in table:
-        assert set(table["project"]["entry-points"]) == {"rmqkit"}
+        assert set(table["project"]["entry-points"]) <= {"rmqkit", "rmqkit.hooks"}
         return
     file = tmp_path / "settings.toml"
     file.write_text(text)
@@ -108,13 +110,14 @@ def test_every_hook_is_described() -> None:
 
 
 def test_every_interface_is_described() -> None:
-    """Abstract classes of rmqkit.abc that a plugin implements."""
+    """Abstract classes that a plugin implements, and hooks."""
     text = (ROOT / "docs" / "plugin_hooks.md").read_text()
     kernels_own = {"Peer"}
     interfaces = [
         name
-        for name, value in vars(abc).items()
-        if inspect.isclass(value) and value.__module__ == abc.__name__ and (inspect.isabstract(value) or name.endswith("Hook"))
+        for module in (abc, dispatch, hooks, client_hooks, pool)
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and value.__module__ == module.__name__ and (inspect.isabstract(value) or name.endswith("Hook"))
     ]
     assert len(interfaces) > 10
     assert [name for name in interfaces if f"| `{name}` |" not in text and name not in kernels_own] == []
@@ -124,7 +127,7 @@ def test_every_setting_is_described() -> None:
     """configuration.md names each key, and no key that is none."""
     text = (ROOT / "docs" / "configuration.md").read_text()
     keys = [key for key, _, _ in config.load(environ={}).described()]
-    named = re.findall(r"[A-Za-z0-9]+", "\n".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| ")))
+    named = re.findall(r"[A-Za-z0-9.]+", "\n".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| ")))
     internal = {"brokerId", "clusterTopicEnable", "brokerTopicEnable", "notifyConsumerIdsChangedEnable", "rejectTransactionMessage"}
     internal |= {"maxFilterMessageSize", "registerBrokerTimeoutMills"}
     assert [key for key in keys if key not in named and key not in internal] == []

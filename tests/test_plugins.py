@@ -6,10 +6,11 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rmqkit import hookspecs, plugins
@@ -53,9 +54,10 @@ def plain(table: object) -> object:
 class FakeDistribution(Distribution):
     """An installed package that is not there: its metadata and entry points."""
 
-    def __init__(self, name: str, *points: str, version: str = "1.2") -> None:
+    def __init__(self, name: str, *points: str, version: str = "1.2", requires: Iterable[str] = ()) -> None:
+        needs = "".join(f"Requires-Dist: {line}\n" for line in requires)
         self._files = {
-            "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+            "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
             "entry_points.txt": "[other]\nignored = nowhere:nothing\n[rmqkit]\n" + "".join(f"{point}\n" for point in points),
         }
 
@@ -105,7 +107,7 @@ def rmqkit_register_stores(register, config):
 def test_nothing() -> None:
     """Without plugins every table is empty, and the error for what is missing says so."""
     registry = alone()
-    assert (registry.stores, registry.dispatchers, registry.plugins) == ({}, (), ())
+    assert (registry.stores, registry.dispatchers, registry.plugins) == ({}, {}, ())
     with pytest.raises(PluginError, match="no plugin brings 'mmap' among the stores; there are: none"):
         registry.chosen("stores", "mmap")
 
@@ -125,10 +127,10 @@ def test_extra_plugins() -> None:
 
 @pytest.mark.parametrize("kind", sorted(plugins._KINDS))
 def test_every_kind(kind: str) -> None:
-    """What is registered by a hook of a kind is found under that kind: hooks and dispatchers as a tuple, the rest by name."""
+    """What is registered by a hook of a kind is found under that kind: hooks as a tuple, the rest by name."""
     thing = object()
     value = getattr(alone(("mine", plugin(kind, ("x", thing, 0)))), kind)
-    assert value == ((thing,) if kind in plugins._SEQUENCES else {"x": thing})
+    assert list(value) == [thing] if kind in plugins._HOOKS else value == {"x": thing}
 
 
 def test_every_register_hook_is_compiled() -> None:
@@ -165,7 +167,7 @@ def test_disabled_plugin_is_not_imported(install: Install) -> None:
 
 def test_unknown_disabled_plugin() -> None:
     """Disabling what does not exist is a misspelling: the error lists what there is."""
-    with pytest.raises(PluginError, match="names misspelt, but there is no such plugin; there are: a, b"):
+    with pytest.raises(PluginError, match="names 'misspelt', but there is no such plugin; there are: a, b"):
         alone(("b", plugin("stores")), ("a", plugin("stores")), config=Config(disabled_plugins=("a", "misspelt")))
 
 
@@ -199,6 +201,89 @@ def test_misspelt_hook() -> None:
     """A hook nobody calls is an error that names hook and plugin."""
     with pytest.raises(PluginError, match="rmqkit_register_stroes"):
         alone(("mine", plugin("stroes", ("x", 1, 0))))
+
+
+def test_misspelt_hook_has_a_neighbour() -> None:
+    """The error names the hook that was probably meant; a hook that says it is optional may be unknown."""
+    with pytest.raises(PluginError, match=r"plugin 'mine' has a hook rmqkit_register_stroes.*did you mean rmqkit_register_stores\?"):
+        alone(("mine", plugin("stroes")))
+    later = types.SimpleNamespace(rmqkit_of_a_later_version=hookimpl(lambda: None, optionalhook=True))
+    assert [found.name for found in alone(("mine", later)).plugins] == ["mine"]
+
+
+def test_everything_that_is_wrong_is_told_at_once(install: Install) -> None:
+    """One start, all faults, each with the setting it is about."""
+    install(FakeDistribution("broken", "a = rmqkit_no_such_module"), FakeDistribution("other", "a = sys"))
+    config = Config(disabled_plugins=("momory",), hooks=("adit",), plugins={"b": {}})
+    with pytest.raises(PluginError) as caught:
+        load(config, extra=[("memory", plugin("stroes"))])
+    assert [fault.key for fault in caught.value.faults] == ["", "", "disabledPlugins", "hooks", "plugins.b", ""]
+    for part in ("'a' of broken cannot", "two plugins are called 'a' (of broken and other)", "did you mean 'memory'", "'adit'", "stroes"):
+        assert part in str(caught.value)
+
+
+def test_all_that_cannot_be_registered_is_told_at_once() -> None:
+    """A clash, a plugin's settings and a hook that fails by itself are told together; the latter with plugin and hook."""
+
+    class Settings(msgspec.Struct, frozen=True):
+        size: int = 1
+
+    def reads(register: object, config: Config) -> None:
+        config.plugin_settings("settings", Settings)
+
+    def fails(register: object) -> None:
+        raise ZeroDivisionError("no data")
+
+    extra = [("one", plugin("stores", ("x", 1, 0))), ("two", plugin("stores", ("x", 2, 0)))]
+    extra += [("settings", types.SimpleNamespace(rmqkit_register_services=hookimpl(reads)))]
+    extra += [("fails", types.SimpleNamespace(rmqkit_register_commands=hookimpl(fails, specname="rmqkit_register_commands")))]
+    config = Config(plugins={"settings": {"sise": 1}}, sources={"plugins.settings.sise": "file x"}, disabled_services=("none",))
+    with pytest.raises(PluginError) as caught:
+        alone(*extra, config=config)
+    assert [fault.key for fault in caught.value.faults] == ["", "plugins.settings.sise", "", "disabledServices"]
+    for part in ("store 'x' is registered", "did you mean 'size'?", "plugin 'fails': its hook fails failed: ZeroDivisionError: no data"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("wanted", [2, 0, "1", None])
+def test_plugin_for_another_kernel(wanted: object) -> None:
+    """A plugin that says for which interface it was made is refused by another kernel, with both versions and the way out."""
+    made_for_another = types.SimpleNamespace(rmqkit_api=wanted)
+    with pytest.raises(
+        PluginError, match=f"plugin 'new' of types is made for version {wanted!r} of the plugin interface, this rmqkit has 1"
+    ):
+        alone(("new", made_for_another))
+    assert alone(("new", made_for_another), config=Config(disabled_plugins=("new",))).plugins[0].enabled is False
+    assert alone(("fits", types.SimpleNamespace(rmqkit_api=hookspecs.API))).plugins[0].enabled
+
+
+@pytest.mark.parametrize(
+    ("requires", "imported", "hint"),
+    [
+        (["h11>=0.14 ; extra == 'metrics'", "h11 ; extra == 'all'", "x ; extra == 'all'"], "rmqkit_gone_h11", "install what it needs"),
+        (
+            ["rmqkit-gone>=0.14 ; extra == 'all'", "x; extra == 'all'", "rmqkit-gone; extra == 'quic'"],
+            "rmqkit_gone",
+            "install broken[quic]",
+        ),
+        (['rmqkit-gone-api>=1 ; python_version > "3" and extra == "otel"'], "rmqkit_gone.trace", "install broken[otel]"),
+        (["rmqkit-gone"], "rmqkit_gone", "install what it needs"),
+    ],
+)
+def test_missing_extra(install: Install, modules: Callable[[str, str], None], requires: list[str], imported: str, hint: str) -> None:
+    """A plugin whose optional requirement is missing says which extra to install: the smallest one that has it."""
+    modules("rmqkit_test_extra", f"import {imported}")
+    install(FakeDistribution("broken", "p = rmqkit_test_extra", requires=requires))
+    with pytest.raises(PluginError) as caught:
+        load(NOTHING)
+    assert hint in str(caught.value)
+
+
+def test_registrations() -> None:
+    """What is registered is told kind by kind in running order, with who brought it."""
+    pair = (("p", plugin("rpc_hooks", ("late", 1, 5), ("early", 2, -5))), ("q", plugin("rpc_hooks", ("mid", 3, 0))))
+    told = [(entry.kind, entry.name, entry.plugin, entry.order) for entry in alone(*pair).registrations]
+    assert told == [("rpc hook", "early", "p", -5), ("rpc hook", "mid", "q", 0), ("rpc hook", "late", "p", 5)]
 
 
 def test_hook_with_an_unknown_argument() -> None:
@@ -288,7 +373,8 @@ def test_registries_are_apart() -> None:
 
 def test_real_metadata() -> None:
     """The distributions of this environment can be searched; what carries our entry points is listed once."""
-    names = [point.name for found in distributions() for point in found.entry_points if point.group == plugins.ENTRY_POINT_GROUP]
+    groups = (plugins.ENTRY_POINT_GROUP, plugins.OPTIONAL_GROUP)
+    names = [point.name for found in distributions() for point in found.entry_points if point.group in groups]
     listed = [found.name for found in load(Config(disabled_plugins=tuple(set(names)))).plugins]
     assert sorted(listed) == sorted(set(names))
 
@@ -298,7 +384,9 @@ SPECS = {name: value for name, value in vars(hookspecs).items() if hasattr(value
 
 def test_specs_are_there() -> None:
     """The hooks are those of the design's list of extension points."""
-    kinds = "stores transports flush_policies dispatchers allocation_strategies filter_servers processors services servers commands"
+    kinds = (
+        "stores store_tools transports flush_policies dispatchers allocation_strategies filter_servers processors services servers commands"
+    )
     hooks = "send_message_hooks consume_message_hooks rpc_hooks put_message_hooks"
     expected = {f"rmqkit_register_{kind}" for kind in (kinds + " " + hooks).split()} | {"rmqkit_broker_started", "rmqkit_broker_stopping"}
     assert set(SPECS) == expected

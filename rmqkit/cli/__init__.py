@@ -20,7 +20,9 @@ _BUILT_IN = {
     "consume": "rmqkit.cli.messages:CONSUME",
     "topic": "rmqkit.cli.topic:TOPIC",
     "status": "rmqkit.cli.status:STATUS",
+    "store": "rmqkit.cli.store:STORE",
     "plugins": "rmqkit.cli.info:PLUGINS",
+    "plugin": "rmqkit.cli.plugin_new:PLUGIN",
     "config": "rmqkit.cli.info:CONFIG",
     "demo": "rmqkit.cli.demo:DEMO",
 }

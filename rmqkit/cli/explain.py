@@ -62,7 +62,7 @@ def _why(registration: Registration, config: Config, dispatchers: list[str], reg
         case kind if kind in _IN_ORDER:
             return USED, f"{_place(registration, registry)}{_named_by_hooks(registration.plugin, config)}"
         case kind:
-            return READY, _ASKED_FOR[kind]
+            return READY, _ASKED_FOR.get(kind, "used where it is asked for, by this name")
 
 
 def _source(config: Config, key: str) -> str:

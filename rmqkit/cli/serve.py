@@ -22,6 +22,7 @@ from rmqkit.cli.verbs import Verb
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError
 from rmqkit.plugins import Registry
+from rmqkit.remoting.dial import TCP
 from rmqkit.tls_settings import ENFORCING, effective_mode
 
 #: Runs the broker or the brokers until the event is set. Given are the name servers to register with, joined by ;, and what the ready line says of them.
@@ -76,6 +77,8 @@ def _listen_flags(arguments: Namespace) -> dict[str, object]:
     where: Address | None = arguments.broker
     flags: dict[str, object] = {"storePathRootDir": arguments.data}
     if where is not None:
+        if where.scheme != TCP:
+            raise ConfigError(f"--broker takes HOST:PORT; with --set listeners={where} the broker listens there besides")
         flags |= {"bindAddress": where.host, "listenPort": where.port}
     return flags
 

@@ -66,7 +66,7 @@ def test_all_faults_at_once(tmp_path: Path) -> None:
         ('listeners = ["nonsense"]', "listeners", "as in 127.0.0.1:10911"),
         ('namesrvListen = "9876"', "namesrvListen", "as in 127.0.0.1:10911"),
         ('disabledPlugins = ["flush"]', "flushDiskType", "no plugin brings 'ASYNC_FLUSH'"),
-        ('disabledPlugins = ["mmap"]', "store", "there are: memory"),
+        ('disabledPlugins = ["mmap"]', "store", "no plugin brings 'mmap' among the stores"),
     ],
 )
 def test_names_that_nobody_brings(tmp_path: Path, line: str, key: str, hint: str) -> None:

@@ -14,7 +14,7 @@ def test_plugins_lists_what_each_brings(rmqkit: Run) -> None:
     result = rmqkit("plugins", "--json", "--set", "disabledPlugins=delay")
     assert result.returncode == 0, result.stderr
     plugins = {plugin["name"]: plugin for plugin in json.loads(result.stdout)}
-    assert plugins["mmap"]["registers"] == ["store: mmap", "command: store"]
+    assert plugins["mmap"]["registers"] == ["store: mmap", "store tools: mmap"]
     assert plugins["mmap"]["package"] == "rmqkit"
     assert plugins["mmap"]["version"] == __version__
     assert plugins["delay"] == {"name": "delay", "package": "rmqkit", "version": __version__, "enabled": False, "registers": []}
@@ -80,6 +80,6 @@ def test_help_and_version(rmqkit: Run) -> None:
     """Every verb is listed."""
     assert rmqkit("--version").stdout == f"rmqkit {__version__}\n"
     shown = rmqkit("--help").stdout
-    for verb in ("serve", "namesrv", "broker", "send", "consume", "topic", "status", "plugins", "config", "demo"):
+    for verb in ("serve", "namesrv", "broker", "send", "consume", "topic", "status", "plugins", "plugin", "config", "demo"):
         assert f" {verb} " in shown
     assert rmqkit("nonsense").returncode == 2

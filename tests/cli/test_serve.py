@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import socket
 import struct
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Ready, Run, Start
+from tests.transports.tls import certs
 
 
 def test_sigterm_stops_a_server_with_exit_code_zero(server: Ready) -> None:
@@ -109,3 +112,55 @@ def test_garbage_closes_one_connection_and_harms_nothing(server: Ready, rmqkit: 
             connection.settimeout(30)
             assert connection.recv(100) == b""
     assert rmqkit("send", "Fine", "x", "--namesrv", server.where["namesrv"]).returncode == 0
+
+
+def test_tls_that_its_own_broker_would_not_get_through(rmqkit: Run, tmp_path: Path) -> None:
+    """Exit 2 and what to set: a name server that takes only TLS, and a broker of the same process that would register plainly."""
+    certs.write(tmp_path)
+    result = rmqkit(
+        "serve", "--data", "data", "--set", "tls.server.mode=enforcing", "--set", "tls.server.certPath=server.pem", "--set", "store=memory"
+    )
+    assert result.returncode == 2
+    assert "set tls.enable = true" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """Names of sockets are short."""
+    with tempfile.TemporaryDirectory(prefix="rmqkit-") as folder:
+        yield Path(folder)
+
+
+def test_verbs_go_by_the_environment(start: Start, rmqkit: Run, tmp_path: Path, short_folder: Path) -> None:
+    """A server that takes only TLS, a sidecar's socket beside it, and verbs that reach either."""
+    certs.both(tmp_path)
+    socket_address = f"unix://{short_folder}/s"
+    settings = {
+        "tls.server.mode": "enforcing",
+        "tls.server.certPath": "server.pem",
+        "tls.server.keyPath": "server.key",
+        "tls.enable": "true",
+        "tls.client.trustCertPath": "client-trust.pem",
+        "listeners": socket_address,
+        "store": "memory",
+    }
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    server = start("serve", "--data", "data", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", *words)
+    trusting = {"RMQKIT_TLS_ENABLE": "true", "RMQKIT_TLS_CLIENT_TRUST_CERT_PATH": "client-trust.pem"}
+    sent = rmqkit("send", "Safe", "hello", "--namesrv", server.where["namesrv"], env=trusting)
+    assert sent.returncode == 0, sent.stderr
+    plain = rmqkit("send", "Safe", "hello", "--namesrv", server.where["namesrv"])
+    assert plain.returncode == 1
+    assert "tls.enable" in plain.stderr
+    assert "hello" in rmqkit("consume", "Safe", "--namesrv", socket_address).stdout
+    assert server.stop() == 0
+    assert not (short_folder / "s").exists()
+
+
+def test_the_brokers_port_is_tcp(rmqkit: Run) -> None:
+    """Another scheme is not quietly dropped: exit 2 and the setting that is meant."""
+    for address in ("tls://127.0.0.1:0", "unix:///run/s"):
+        result = rmqkit("broker", "--data", "data", "--broker", address)
+        assert result.returncode == 2
+        assert f"--set listeners={address}" in result.stderr

@@ -1,0 +1,1 @@
+"""Blots out secrets in message bodies before they are stored."""

@@ -1,0 +1,1 @@
+"""A message store in one SQLite file."""

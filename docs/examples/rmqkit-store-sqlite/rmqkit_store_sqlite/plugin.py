@@ -1,0 +1,17 @@
+"""Registers the store "sqlite"."""
+
+from __future__ import annotations
+
+from rmqkit import hookimpl
+from rmqkit.abc import StoreFactory
+from rmqkit.config import Config
+from rmqkit.hookspecs import Register
+from rmqkit_store_sqlite.store import SqliteStore
+
+#: The version of rmqkit's plugin interface that this is made for.
+rmqkit_api = 1
+
+
+@hookimpl
+def rmqkit_register_stores(register: Register[StoreFactory], config: Config) -> None:
+    register("sqlite", SqliteStore)

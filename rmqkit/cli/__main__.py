@@ -1,0 +1,7 @@
+"""`python -m rmqkit.cli`: the same as `rmqkit`."""
+
+import sys
+
+from rmqkit.cli import main
+
+sys.exit(main())

@@ -1,0 +1,131 @@
+"""The contract of a request processor, as tests: subclass `ProcessorContract`, say how the processor is made and what it answers, and pytest runs
+them over it, in a real broker.
+
+class TestMine(ProcessorContract):
+    code = 31_000
+
+    def make_processor(self, broker: BrokerContext) -> RequestProcessor:
+        return MyProcessor(broker)
+
+    def good(self) -> Command:
+        return request(self.code, body=b"ping")
+
+    def check(self, answer: Command) -> None:
+        assert answer.body == b"pong"
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import ClassVar
+
+import pytest
+import trio
+from attrs import frozen
+
+from rmqkit import hookimpl
+from rmqkit.abc import BatchProcessor, RequestProcessor
+from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.run import RunningBroker
+from rmqkit.hookspecs import RegisterProcessor
+from rmqkit.protocol.codes import FLAG_ONEWAY, ResponseCode
+from rmqkit.protocol.command import Command
+from rmqkit.testing.broker import running_broker
+from rmqkit.testing.calls import Call, calling, calling_broker
+from rmqkit.testing.peer import FakePeer
+
+_ODD_FIELDS: tuple[dict[str, str], ...] = ({}, {"": ""}, {"topic": "../../etc"}, {"queueId": "-1", "offset": "x"}, {"a": "\x00" * 100})
+
+
+@frozen
+class _Plugin:
+    contract: ProcessorContract
+
+    @hookimpl
+    def rmqkit_register_processors(self, register: RegisterProcessor, broker: BrokerContext) -> None:
+        register(self.contract.code, self.contract.make_processor(broker))
+
+
+class ProcessorContract(ABC):
+    """Tests of every request processor."""
+
+    #: A request code that it is registered for.
+    code: ClassVar[int]
+
+    @abstractmethod
+    def make_processor(self, broker: BrokerContext) -> RequestProcessor:
+        """What the plugin registers."""
+
+    @abstractmethod
+    def good(self) -> Command:
+        """A new request that is answered with SUCCESS."""
+
+    def check(self, answer: Command) -> None:
+        """Raises AssertionError when that is not the answer to `good`."""
+        return
+
+    @asynccontextmanager
+    async def serving(self, directory: Path) -> AsyncIterator[tuple[RunningBroker, Call]]:
+        async with (
+            running_broker(directory, extra=[("under-test", _Plugin(self))], scheme="memory") as broker,
+            calling_broker(broker) as call,
+        ):
+            yield broker, call
+
+    def _check(self, answer: Command) -> None:
+        assert answer.code == ResponseCode.SUCCESS, f"a good request is answered with {answer.code}: {answer.remark}"
+        assert answer.is_response
+        self.check(answer)
+
+    async def test_a_good_request_is_answered(self, tmp_path: Path) -> None:
+        """Once, and again."""
+        async with self.serving(tmp_path) as (_, call):
+            for _ in range(3):
+                self._check(await call(self.good()))
+
+    async def test_many_at_a_time(self, tmp_path: Path) -> None:
+        """Each request has its own answer, whatever else is under way on the connection."""
+        answers: list[Command] = []
+        async with self.serving(tmp_path) as (_, call), trio.open_nursery() as nursery:
+
+            async def ask() -> None:
+                answers.append(await call(self.good()))
+
+            for _ in range(50):
+                nursery.start_soon(ask)
+        assert len(answers) == 50
+        for answer in answers:
+            self._check(answer)
+
+    async def test_bad_requests_are_answered_and_do_no_harm(self, tmp_path: Path) -> None:
+        """Odd fields and bodies get an answer, with a text where it is an error; the processor goes on."""
+        random = Random(7)
+        async with self.serving(tmp_path) as (_, call):
+            for fields in _ODD_FIELDS:
+                for body in (b"", b"\x00", b"{", random.randbytes(1_000)):
+                    answer = await call(Command(code=self.code, ext=dict(fields), body=body))
+                    assert answer.code == ResponseCode.SUCCESS or answer.remark, f"{fields} {body[:9]!r} is refused without a reason"
+            self._check(await call(self.good()))
+
+    async def test_a_one_way_request_is_taken_without_an_answer(self, tmp_path: Path) -> None:
+        """The next answer on the connection is that of the next request."""
+        async with self.serving(tmp_path) as (broker, _):
+            context = broker.context
+            async with calling(broker.address, context.config, context.registry) as (call, pool):
+                silent = self.good()
+                silent.flag |= FLAG_ONEWAY
+                await pool.oneway(str(broker.address), silent, 1_000)
+                self._check(await call(self.good()))
+
+    async def test_several_requests_that_arrived_together(self, tmp_path: Path) -> None:
+        """A BatchProcessor gives an outcome for each, in order, and raises for none of them."""
+        async with self.serving(tmp_path) as (broker, _):
+            processor = self.make_processor(broker.context)
+            if not isinstance(processor, BatchProcessor):
+                pytest.skip("this processor takes requests one at a time")
+            requests = [self.good(), Command(code=self.code, ext={"": ""}, body=b"\x00"), self.good()]
+            assert len(processor.process_many(requests, FakePeer())) == len(requests)

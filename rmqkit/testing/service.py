@@ -1,0 +1,103 @@
+"""The contract of a service, as tests: subclass `ServiceContract`, say how the service is made, and pytest runs them over it, in a real broker.
+
+class TestMine(ServiceContract):
+    def make_service(self, config: Config) -> Service:
+        return MyService()
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from attrs import Factory, define
+
+from rmqkit import hookimpl
+from rmqkit.abc import Service
+from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.run import RunningBroker
+from rmqkit.config import Config
+from rmqkit.hookspecs import Register
+from rmqkit.testing.broker import running_broker
+
+#: A broker waits this long for a service to start and to stop.
+PATIENCE_S = 5
+
+
+@define
+class _Plugin:
+    contract: ServiceContract
+    made: list[Service] = Factory(list)
+
+    @hookimpl
+    def rmqkit_register_services(self, register: Register[Service], config: Config) -> None:
+        service = self.contract.make_service(config)
+        self.made.append(service)
+        register("under-test", service)
+
+
+class ServiceContract(ABC):
+    """Tests of every service."""
+
+    @abstractmethod
+    def make_service(self, config: Config) -> Service:
+        """A new service."""
+
+    def settings(self) -> dict[str, Any]:
+        """Settings of the broker besides those of `rmqkit.testing.broker.test_config`."""
+        return {}
+
+    @asynccontextmanager
+    async def serving(self, directory: Path, **keys: Any) -> AsyncIterator[tuple[RunningBroker, Service]]:
+        """A broker with the service."""
+        plugin = _Plugin(self)
+        async with running_broker(directory, extra=[("under-test", plugin)], scheme="memory", **self.settings() | keys) as broker:
+            yield broker, plugin.made[0]
+
+    async def test_a_broker_starts_and_stops_with_it(self, tmp_path: Path) -> None:
+        """In a few seconds each, whatever the network is like; and a second time, with what the first left behind."""
+        for _ in range(2):
+            with trio.fail_after(2 * PATIENCE_S):
+                async with self.serving(tmp_path) as (broker, service):
+                    assert isinstance(service, Service)
+                    assert service.name
+                    assert not broker.stop.is_set()
+
+    async def test_it_says_when_the_broker_may_go_on_and_runs_until_cancelled(self, tmp_path: Path) -> None:
+        """`started` comes soon; being cancelled ends it without an error of its own."""
+        async with self._idle_broker(tmp_path) as broker:
+            service = self.make_service(broker.config)
+            with trio.fail_after(PATIENCE_S):
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(service.run, broker)
+                    nursery.cancel_scope.cancel()
+
+    async def test_stopping_is_brief_and_may_come_at_any_time(self, tmp_path: Path) -> None:
+        """Before anything happened, and twice."""
+        async with self._idle_broker(tmp_path) as broker:
+            service = self.make_service(broker.config)
+            with trio.fail_after(PATIENCE_S):
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(service.run, broker)
+                    await service.stop(broker)
+                    await service.stop(broker)
+                    nursery.cancel_scope.cancel()
+
+    async def test_two_brokers_of_one_process(self, tmp_path: Path) -> None:
+        """Nothing is shared: the first goes on when the second has stopped."""
+        async with self.serving(tmp_path / "a") as (first, _):
+            async with self.serving(tmp_path / "b", brokerName="broker-b") as (second, _):
+                assert first.address != second.address
+            with pytest.raises(trio.TooSlowError), trio.fail_after(0):
+                await first.stop.wait()
+
+    @asynccontextmanager
+    async def _idle_broker(self, directory: Path) -> AsyncIterator[BrokerContext]:
+        """A broker without the service."""
+        async with running_broker(directory, scheme="memory", **self.settings()) as broker:
+            yield broker.context

@@ -1,0 +1,59 @@
+"""`rmqkit plugin new KIND NAME`. That what it writes works is proved in tests/test_examples.py."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from rmqkit.cli.plugin_new import KINDS, generate
+from rmqkit.errors import ConfigError
+from rmqkit.hookspecs import API
+from tests.cli.conftest import Run
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_it_writes(kind: str, tmp_path: Path) -> None:
+    """A distribution: metadata with the entry point, a package that says which interface it was made for, tests; no placeholder is left."""
+    target = generate(kind, "two-words", tmp_path)
+    found = {str(path.relative_to(target)): path.read_text() for path in target.rglob("*") if path.is_file()}
+    assert set(found) == {
+        "README.md",
+        "pyproject.toml",
+        "rmqkit_two_words/__init__.py",
+        "rmqkit_two_words/plugin.py",
+        "tests/test_two_words.py",
+    }
+    project = tomllib.loads(found["pyproject.toml"])["project"]
+    assert project["entry-points"] == {"rmqkit": {"two-words": "rmqkit_two_words.plugin"}}
+    assert f"\nrmqkit_api = {API}\n" in found["rmqkit_two_words/plugin.py"]
+    assert not any(re.search(r"\$[a-z_]", text) for text in found.values())
+
+
+@pytest.mark.parametrize("name", ["", "Mine", "1st", "my_store", "../evil", "a--b", "class", "store-memory", "filter"])
+def test_names_that_cannot_be(name: str, tmp_path: Path) -> None:
+    """Refused with the reason; nothing is written. Packages of rmqkit itself are not hidden."""
+    with pytest.raises(ConfigError, match=r"cannot be a plugin's name|would hide one that is there"):
+        generate("store", name, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    """A directory that is there stays as it is."""
+    (tmp_path / "rmqkit-mine").mkdir()
+    with pytest.raises(ConfigError, match="is there already"):
+        generate("command", "mine", tmp_path)
+    assert list((tmp_path / "rmqkit-mine").iterdir()) == []
+
+
+def test_the_verb(rmqkit: Run, tmp_path: Path) -> None:
+    """Says where it is and what comes next; an unknown kind lists those there are."""
+    made = rmqkit("plugin", "new", "put-hook", "mine", "--dir", "here")
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / "here" / "rmqkit-mine" / "pyproject.toml").is_file()
+    assert "python -m pytest" in made.stdout
+    wrong = rmqkit("plugin", "new", "stroe", "mine")
+    assert wrong.returncode == 2
+    assert "store" in wrong.stderr

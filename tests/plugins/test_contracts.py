@@ -1,0 +1,181 @@
+"""The contracts of flush policies, servers, services and verbs over the built-in ones, and broken ones that the contracts must find."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+
+from rmqkit.abc import Flushable, FlushPolicy, Level, Outcome, Peer, RequestProcessor, Server, Service
+from rmqkit.broker.context import BrokerContext
+from rmqkit.cli.info import CONFIG, PLUGINS
+from rmqkit.config import Config
+from rmqkit.protocol.command import Command, answer
+from rmqkit.testing.command import CommandContract
+from rmqkit.testing.flush import FlushPolicyContract
+from rmqkit.testing.processor import ProcessorContract
+from rmqkit.testing.server import ServerContract
+from rmqkit.testing.service import ServiceContract
+from rmqkit_flush.policies import AsyncFlush, BufferedAsyncFlush, SyncFlush
+from rmqkit_namesrv.server import NameServer
+from rmqkit_retention.service import RetentionService
+
+CODE = 31_001
+
+
+class TestAsyncFlush(FlushPolicyContract):
+    def make_policy(self, config: Config) -> FlushPolicy:
+        return AsyncFlush(config)
+
+
+class TestBufferedAsyncFlush(FlushPolicyContract):
+    def make_policy(self, config: Config) -> FlushPolicy:
+        return BufferedAsyncFlush(config)
+
+
+class TestSyncFlush(FlushPolicyContract):
+    def make_policy(self, config: Config) -> FlushPolicy:
+        return SyncFlush(config)
+
+
+class TestNameServer(ServerContract):
+    def make_server(self) -> Server:
+        return NameServer()
+
+
+class TestRetention(ServiceContract):
+    def make_service(self, config: Config) -> Service:
+        return RetentionService(config)
+
+
+class TestPluginsVerb(CommandContract):
+    verb = PLUGINS
+    good = ([], ["--json"], ["--explain"], ["--explain", "--json", "--set", "store=memory"])
+    bad = (["--set", "store"], ["--set", "disabledPlugins=none"], ["more"])
+
+
+class TestConfigVerb(CommandContract):
+    verb = CONFIG
+    good = ([], ["show", "--json"])
+    bad = (["check"], ["nonsense"], ["--set", "listenPort=-1"])
+
+
+class Echo(RequestProcessor):
+    def process(self, request: Command, peer: Peer) -> Outcome:
+        return answer(request, body=request.body)
+
+
+class Waits(RequestProcessor):
+    def process(self, request: Command, peer: Peer) -> Outcome:
+        async def later() -> Command:
+            await trio.lowlevel.checkpoint()
+            return answer(request, body=request.body)
+
+        return later()
+
+
+class TestEcho(ProcessorContract):
+    code = CODE
+
+    def make_processor(self, broker: BrokerContext) -> RequestProcessor:
+        return Echo()
+
+    def good(self) -> Command:
+        return Command(code=CODE, body=b"ping")
+
+    def check(self, answer: Command) -> None:
+        assert answer.body == b"ping"
+
+
+class TestWaits(TestEcho):
+    def make_processor(self, broker: BrokerContext) -> RequestProcessor:
+        return Waits()
+
+
+class Broken(FlushPolicy):
+    """`how` is what it does wrong."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        self.acknowledge_at = Level.FLUSHED
+
+    async def run(self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        while True:
+            if self.how == "only once":
+                await wanted()
+                await log.flush()
+                await trio.sleep_forever()
+            elif self.how == "when wanted":
+                await wanted()
+                await log.flush()
+
+
+@pytest.mark.parametrize(
+    ("how", "rule"),
+    [
+        ("only once", "test_who_waits_is_acknowledged"),
+        ("when wanted", "test_what_nobody_waits_for_reaches_the_device_too"),
+    ],
+)
+async def test_a_broken_flush_policy_is_found(how: str, rule: str, autojump_clock: trio.testing.MockClock) -> None:
+    """Each rule of the contract fails for a policy that breaks it."""
+    contract = TestAsyncFlush()
+    with pytest.raises((AssertionError, ExceptionGroup)) as caught:
+        await getattr(contract, rule)(Broken(how), autojump_clock)
+    assert caught.group_contains(AssertionError) if isinstance(caught.value, ExceptionGroup) else caught.type is AssertionError
+
+
+class Wrong(RequestProcessor):
+    def __init__(self, how: str) -> None:
+        self.how = how
+        self.before: Command | None = None
+
+    def process(self, request: Command, peer: Peer) -> Outcome:
+        if self.how == "mute about errors" and request.body != b"ping":
+            return answer(request, 1)
+        if self.how == "mixed up":
+            self.before = self.before or request
+            return answer(request, body=b"%d" % (self.before is request))
+        return answer(request, body=request.body)
+
+
+@pytest.mark.parametrize(
+    ("how", "rule"),
+    [("mute about errors", "test_bad_requests_are_answered_and_do_no_harm"), ("mixed up", "test_many_at_a_time")],
+)
+async def test_a_broken_processor_is_found(how: str, rule: str, tmp_path: Any) -> None:
+    """Answers without a reason, and answers that are another request's."""
+
+    class Contract(TestEcho):
+        def make_processor(self, broker: BrokerContext) -> RequestProcessor:
+            return Wrong(how)
+
+    with pytest.raises((AssertionError, ExceptionGroup)) as caught:
+        await getattr(Contract(), rule)(tmp_path)
+    assert caught.group_contains(AssertionError) if isinstance(caught.value, ExceptionGroup) else caught.type is AssertionError
+
+
+class Stubborn(Service):
+    name = "stubborn"
+
+    async def run(self, broker: BrokerContext, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        await trio.sleep_forever()
+
+    async def stop(self, broker: BrokerContext) -> None:
+        await trio.sleep(3_600)
+
+
+async def test_a_service_that_does_not_stop_is_found(tmp_path: Any, autojump_clock: trio.testing.MockClock) -> None:
+    """The contract is impatient."""
+
+    class Contract(ServiceContract):
+        def make_service(self, config: Config) -> Service:
+            return Stubborn()
+
+    with pytest.raises((trio.TooSlowError, ExceptionGroup)) as caught:
+        await Contract().test_stopping_is_brief_and_may_come_at_any_time(tmp_path)
+    assert caught.group_contains(trio.TooSlowError) if isinstance(caught.value, ExceptionGroup) else caught.type is trio.TooSlowError
