@@ -29,6 +29,7 @@ from rmqkit.protocol import frame
 from rmqkit.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.message_id import pack_host
+from rmqkit.remoting.turns import BIG_ANSWER_BYTES, Turns
 
 _log = logging.getLogger(__name__)
 _FIRST_CHUNK_BYTES = 16 * 1024
@@ -69,6 +70,7 @@ class ServedPeer(Peer):
         self._unsent_bytes = 0
         self._writing = False
         self._woken = False
+        self._big = False
         self._room = trio.Event()
         self._opaque = 0
         self._calls: dict[int, tuple[trio.Event, list[Command]]] = {}
@@ -158,7 +160,7 @@ class ServedPeer(Peer):
             return
         self._receiving = True
         self._stream = stream = await self._stream.opened()
-        handle = self._server.handle
+        handle, turns = self._server.handle, self._server.turns
         decoder = frame.FrameDecoder()
         chunk_bytes = _FIRST_CHUNK_BYTES
         while not self._stopping:
@@ -171,12 +173,17 @@ class ServedPeer(Peer):
                 chunk_bytes = min(chunk_bytes * 4, READ_CHUNK_BYTES)
             elif len(data) < chunk_bytes // 8:
                 chunk_bytes = max(chunk_bytes // 4, _FIRST_CHUNK_BYTES)
-            self.last_active = trio.current_time()
+            self.last_active = now = trio.current_time()
+            if not self._big:
+                turns.lively(now)
+            elif turns.crowded(now):
+                await turns.wait()
             commands = decoder.feed(bytes(data))
             at, end = 0, len(commands)
             while at < end:
                 at = handle(self, commands, at)
                 if self._out:
+                    self._big = self._unsent_bytes > BIG_ANSWER_BYTES
                     await self._write()
                 while self.congested:
                     await self._room.wait()
@@ -291,6 +298,7 @@ class RequestServer:
     ) -> None:
         self.router = router
         self.peers: set[ServedPeer] = set()
+        self.turns = Turns()
         self._hooks = _HooksByCode(Hooks.of("rpc hook", rpc_hooks).checked(RpcHook, ("before", "after")))
         self._on_closed = on_closed
         self._name = name
@@ -304,6 +312,7 @@ class RequestServer:
         """Accept and serve until cancelled or drained. Cancelled: connections are cut."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._housekeeping)
+            nursery.start_soon(self.turns.run)
             for listener in listeners:
                 if isinstance(listener, WorkingListener):
                     nursery.start_soon(listener.run)

@@ -50,13 +50,17 @@ class FileRange(Cold):
 
 def bring_in(pieces: Iterable[object]) -> None:
     """The device is told of all pieces before the first is waited for. Errors are left to who touches the data: a file that is gone, a device that fails."""
-    known = [piece for piece in pieces if isinstance(piece, Cold)]
-    for piece in known:
-        with contextlib.suppress(OSError), _opened(piece.path) as fd:
-            piece.advise(fd)
-    for piece in known:
-        with contextlib.suppress(OSError), _opened(piece.path) as fd:
-            piece.read(fd)
+    with contextlib.ExitStack() as stack:
+        told: list[tuple[Cold, int]] = []
+        for piece in pieces:
+            if isinstance(piece, Cold):
+                with contextlib.suppress(OSError):
+                    fd = stack.enter_context(_opened(piece.path))
+                    piece.advise(fd)
+                    told.append((piece, fd))
+        for piece, fd in told:
+            with contextlib.suppress(OSError):
+                piece.read(fd)
 
 
 @contextlib.contextmanager
