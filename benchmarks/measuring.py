@@ -77,7 +77,7 @@ def rest(server: peers.Server, rest_s: float) -> None:
 def fill(server: peers.Server, name: str, plan: Plan) -> range:
     """Put the messages that a scenario reads into their topic; returns how many may be there.
 
-    At least what was acknowledged, and those of the request that created the topic; what was refused may be there or not.
+    At least what was acknowledged, and those of the requests that created the topic; what was refused may be there or not.
     """
     wanted = SCENARIOS[name].fill
     if wanted is None:
@@ -88,7 +88,7 @@ def fill(server: peers.Server, name: str, plan: Plan) -> range:
     report = run_load(server, arguments, LOAD_GRACE_S + messages / 1000)
     if not report["messages"]:
         raise peers.PeerError(f"{server.name}: filling {topic} failed: {report['first_errors']}")
-    least = report["messages"] + batch
+    least = report["messages"] + batch * server.brokers
     return range(least, least + report["errors"] * batch + 1)
 
 
@@ -107,7 +107,7 @@ def measure(server: peers.Server, name: str, plan: Plan, stored: range) -> Repor
     """One scenario, with its files made cold before if it says so; what was read must be what was stored."""
     scenario, found = SCENARIOS[name], {}
     if scenario.cold:
-        found["resident_before"] = round(cold.make_cold(server.data, [process.child.pid for process in server.processes]), 4)
+        found["resident_before"] = round(cold.make_cold(server.data, [pid for process in server.processes for pid in process.pids()]), 4)
     report = run_load(server, scenario.arguments(plan.seconds, plan), plan.seconds + plan.backlog_max_s + LOAD_GRACE_S)
     read = report.get("reader", report)
     passes = plan.pull_passes if name == "pull" else 1

@@ -1,7 +1,8 @@
-"""The servers that are compared: starts, watches and stops Apache's name server and broker, or `rmqkit serve`, on loopback.
+"""The servers that are compared: starts, watches and stops Apache's name server and broker, or `rmqkit serve` with one broker or two, on loopback.
 
     python -m benchmarks.peers apache          # runs until Ctrl-C and prints the addresses
     python -m benchmarks.peers rmqkit
+    python -m benchmarks.peers rmqkit-2
 
 Apache's jars come through Maven (`benchmarks/apache/pom.xml`); the class path is kept in `~/.cache/rmqkit-bench/` and looked up again when
 the pom changes or a jar is gone. A server is stopped by the id of the process that was started here, and only by that.
@@ -22,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from benchmarks.load.asking import connect, route
@@ -47,7 +49,7 @@ class PeerError(Exception):
 
 @dataclass(frozen=True)
 class Process:
-    """A child whose output goes to a file."""
+    """A child whose output goes to a file, and the processes that it started."""
 
     child: subprocess.Popen[bytes]
     log: Path
@@ -77,24 +79,37 @@ class Process:
             return
         self.child.send_signal(signal.SIGTERM)
         # A process that was paused gets the signal when it goes on.
-        self.child.send_signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
         try:
             self.child.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.child.kill()
             self.child.wait()
 
+    def pids(self) -> list[int]:
+        """The child and all its descendants."""
+        found = [self.child.pid]
+        for pid in found:
+            for children in Path(f"/proc/{pid}/task").glob("*/children"):
+                found += map(int, children.read_text().split())
+        return found
+
+    def signal(self, number: signal.Signals) -> None:
+        """To all of them that are still there."""
+        if self.child.poll() is None:
+            for pid in self.pids():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
     def rss_mb(self) -> float:
         """Resident memory in MB (10**6 bytes), VmRSS of /proc/PID/status."""
-        for line in Path(f"/proc/{self.child.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024 / 1e6
-        return 0.0
+        lines = [line for pid in self.pids() for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
+        return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) * 1024 / 1e6
 
     def cpu_s(self) -> float:
         """Processor seconds, user and system, of all threads so far."""
-        fields = Path(f"/proc/{self.child.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+        stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self.pids()]
+        return sum(int(fields[11]) + int(fields[12]) for fields in stats) / TICKS_PER_S
 
 
 def wait_until(condition: Callable[[], bool], process: Process, what: str, deadline: float) -> None:
@@ -121,16 +136,17 @@ def routable(namesrv: str) -> bool:
         known = route(namesrv, TEMPLATE_TOPIC, 2.0)
     except (OSError, LoadError):
         return False
-    return known is not None and listening(known[0])
+    return known is not None and all(map(listening, known[0]))
 
 
 def free_ports() -> tuple[int, int]:
-    """A port for the name server and one for the broker, whose neighbours (-2: VIP port, +1: HA port) are free as well."""
+    """A port for the name server and one for the broker, whose neighbours (-2: VIP port, +1: HA port) are free as well, and those of a second
+    broker ten ports on."""
     while True:
         with contextlib.ExitStack() as held, contextlib.suppress(OSError, OverflowError):
             namesrv = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
             broker = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-            for port in (broker - 2, broker + 1):
+            for port in (broker - 2, broker + 1, broker + 8, broker + 10, broker + 11):
                 held.enter_context(socket.create_server(("127.0.0.1", port)))
             return namesrv, broker
 
@@ -141,7 +157,7 @@ def free_ports() -> tuple[int, int]:
 @dataclass
 class Server:
     """A running name server and broker with their data under `data`. `processes` holds the broker last; `ready_s` is from the first fork
-    until a topic can be made."""
+    until a topic can be made. `brokers` is how many it has; `broker` is the address of the first."""
 
     name: str
     namesrv: str
@@ -149,6 +165,7 @@ class Server:
     data: Path
     processes: list[Process] = field(default_factory=list)
     ready_s: float = 0.0
+    brokers: int = 1
 
     def rss_mb(self) -> float:
         """Resident memory of all its processes together, in MB."""
@@ -175,13 +192,13 @@ class Server:
         """
         for process in self.processes:
             process.check()
-            process.child.send_signal(signal.SIGSTOP)
+            process.signal(signal.SIGSTOP)
             os.waitid(os.P_PID, process.child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         try:
             yield
         finally:
             for process in self.processes:
-                process.child.send_signal(signal.SIGCONT)
+                process.signal(signal.SIGCONT)
         wait_until(lambda: routable(self.namesrv), self.processes[-1], self.name, time.perf_counter() + START_TIMEOUT_S)
 
     def stop(self) -> None:
@@ -269,11 +286,15 @@ def rmqkit_program() -> Path:
     return program
 
 
-def start_rmqkit(data: Path, settings: dict[str, str]) -> Server:
-    """`rmqkit serve`: name server and broker in one process, with default settings but for `settings`."""
+def start_rmqkit(data: Path, settings: dict[str, str], brokers: int = 1) -> Server:
+    """`rmqkit serve`: name server and broker in one process, or several brokers in as many, with default settings but for `settings`."""
     namesrv_port, broker_port = free_ports()
-    server = Server("rmqkit", f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}", data)
+    server = Server(
+        "rmqkit" if brokers == 1 else f"rmqkit-{brokers}", f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}", data, brokers=brokers
+    )
     command = [str(rmqkit_program()), "serve", "--data", str(data / "store"), "--namesrv", server.namesrv, "--broker", server.broker]
+    if brokers > 1:
+        command += ["--brokers", str(brokers)]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     start = time.perf_counter()
@@ -290,7 +311,11 @@ def start_rmqkit(data: Path, settings: dict[str, str]) -> Server:
     return server
 
 
-STARTERS: dict[str, Callable[[Path, dict[str, str]], Server]] = {"apache": start_apache, "rmqkit": start_rmqkit}
+STARTERS: dict[str, Callable[[Path, dict[str, str]], Server]] = {
+    "apache": start_apache,
+    "rmqkit": start_rmqkit,
+    "rmqkit-2": partial(start_rmqkit, brokers=2),
+}
 
 
 @contextlib.contextmanager

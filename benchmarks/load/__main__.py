@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import benchmarks.load
-from benchmarks.load.asking import find_broker
+from benchmarks.load.asking import find_brokers
 from benchmarks.load.frames import LoadError, SendShape
 from benchmarks.load.pacing import READY, Pace, backlog
 from benchmarks.load.pulling import pull
@@ -43,8 +43,8 @@ def parser() -> argparse.ArgumentParser:
     found = {name: modes.add_parser(name) for name in ("send", "pull", "backlog")}
     for mode in found.values():
         where = mode.add_mutually_exclusive_group(required=True)
-        where.add_argument("--broker", metavar="HOST:PORT", help="broker to talk to")
-        where.add_argument("--namesrv", metavar="HOST:PORT", help="name server to ask for the broker of the topic")
+        where.add_argument("--broker", metavar="HOST:PORT", help="broker to talk to, or several with commas between them")
+        where.add_argument("--namesrv", metavar="HOST:PORT", help="name server to ask for the brokers of the topic")
         mode.add_argument("--topic", default="load", help="created by the first send if the broker allows it (default: load)")
         mode.add_argument("--queues", type=at_least(0), default=0, help="use queues 0..N-1 (default: as the route says, else 4)")
     for name in ("send", "backlog"):
@@ -74,18 +74,18 @@ def wait_for_line() -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Do what the command line asks and return the report."""
-    address, queues = (args.broker, 4) if args.broker else find_broker(args.namesrv, args.topic)
+    brokers, queues = (args.broker.split(","), 4) if args.broker else find_brokers(args.namesrv, args.topic)
     queues = args.queues or queues
     if args.mode == "pull":
         begin = wait_for_line if args.on_line else None
-        return pull(address, args.topic, queues, args.max_messages, args.passes, args.seconds, begin)
+        return pull(brokers, args.topic, queues, args.max_messages, args.passes, args.seconds, begin)
     if args.mode == "backlog":
-        filled = args.queues or (find_broker(args.namesrv, args.read)[1] if args.namesrv else queues)
+        filled = args.queues or (find_brokers(args.namesrv, args.read)[1] if args.namesrv else queues)
         pace = Pace(args.rate, args.connections, args.quiet_seconds, args.seconds)
-        return backlog(address, SendShape(args.topic, args.size, 1, queues), args.read, filled, pace)
+        return backlog(brokers, SendShape(args.topic, args.size, 1, queues), args.read, filled, pace)
     seconds = args.seconds if args.messages or args.seconds else 10.0
     shape = SendShape(args.topic, args.size, args.batch, queues)
-    return send(address, shape, args.connections, args.in_flight, args.messages, seconds)
+    return send(brokers, shape, args.connections, args.in_flight, args.messages, seconds)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -56,8 +56,8 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
     return b"".join(parts)
 
 
-def route(namesrv: str, topic: str, timeout_s: float = 5.0) -> tuple[str, int] | None:
-    """Address of the first master broker of the topic and its number of read queues, or None if the name server does not know it."""
+def route(namesrv: str, topic: str, timeout_s: float = 5.0) -> tuple[list[str], int] | None:
+    """Addresses of the master brokers of the topic and how many read queues each has, or None if the name server does not know it."""
     with connect(namesrv, timeout_s) as sock:
         header, body = ask(sock, encode(GET_ROUTE, FIRST_OPAQUE, {"topic": topic, "acceptStandardJsonOnly": "true"}))
     if header["code"] == TOPIC_NOT_EXIST:
@@ -66,14 +66,15 @@ def route(namesrv: str, topic: str, timeout_s: float = 5.0) -> tuple[str, int] |
         raise LoadError(f"route of {topic}: code {header['code']}: {header.get('remark')}")
     found = json.loads(re.sub(rb"([{,])(\d+):", rb'\1"\2":', body))
     queues = {item["brokerName"]: int(item["readQueueNums"]) for item in found["queueDatas"]}
-    for broker in found["brokerDatas"]:
-        if "0" in broker["brokerAddrs"] and broker["brokerName"] in queues:
-            return broker["brokerAddrs"]["0"], queues[broker["brokerName"]]
-    return None
+    masters = {item["brokerName"]: item["brokerAddrs"]["0"] for item in found["brokerDatas"] if "0" in item["brokerAddrs"]}
+    names = sorted(queues.keys() & masters.keys())
+    if len({queues[name] for name in names}) > 1:
+        raise LoadError(f"brokers have different numbers of queues of {topic}: {queues}")
+    return ([masters[name] for name in names], queues[names[0]]) if names else None
 
 
-def find_broker(namesrv: str, topic: str) -> tuple[str, int]:
-    """Broker address and queue count from the route of the topic, or of the template topic (and then four queues) if it is new."""
+def find_brokers(namesrv: str, topic: str) -> tuple[list[str], int]:
+    """Broker addresses and queues of each from the route of the topic, or of the template topic (and then four queues) if it is new."""
     known = route(namesrv, topic)
     if known:
         return known

@@ -81,8 +81,19 @@ def run_paced(senders: Sequence[Sender], budget: Budget, rate: float, stop: int 
 class Reader:
     """A process that is connected and reads the backlog when told to. Use as a context manager: leaving ends the process."""
 
-    def __init__(self, address: str, topic: str, queues: int, seconds: float) -> None:
-        command = [sys.executable, "-m", "benchmarks.load", "pull", "--broker", address, "--topic", topic, "--queues", str(queues)]
+    def __init__(self, brokers: Sequence[str], topic: str, queues: int, seconds: float) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.load",
+            "pull",
+            "--broker",
+            ",".join(brokers),
+            "--topic",
+            topic,
+            "--queues",
+            str(queues),
+        ]
         command += ["--seconds", str(seconds), "--on-line"]
         self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -116,7 +127,7 @@ class Reader:
         return found
 
 
-def backlog(address: str, shape: SendShape, topic: str, queues: int, pace: Pace) -> dict[str, Any]:
+def backlog(brokers: Sequence[str], shape: SendShape, topic: str, queues: int, pace: Pace) -> dict[str, Any]:
     """Send to `shape.topic` alone, then while the backlog in `topic` is read from its start to its end.
 
     The report is that of the sends during the reading; `quiet` has those before it, `reader` what was read, and `p99_growth` is the
@@ -124,12 +135,13 @@ def backlog(address: str, shape: SendShape, topic: str, queues: int, pace: Pace)
     """
     quiet, busy = Tally(), Tally()
     with ExitStack() as stack:
-        socks = [stack.enter_context(closing(connect(address))) for _ in range(pace.connections)]
-        create_topic(socks[0], shape)
+        socks = [stack.enter_context(closing(connect(brokers[number % len(brokers)]))) for number in range(pace.connections)]
+        for sock in socks[: len(brokers)]:
+            create_topic(sock, shape)
         senders = [Sender(sock, Ring(shape, 1), quiet) for sock in socks]
         for sock in socks:
             sock.setblocking(False)
-        reader = stack.enter_context(Reader(address, topic, queues, pace.reading_s))
+        reader = stack.enter_context(Reader(brokers, topic, queues, pace.reading_s))
         budget = Budget(max(1, round(pace.rate * pace.quiet_s)), time.perf_counter() + pace.quiet_s + SILENCE_S)
         quiet_late = run_paced(senders, budget, pace.rate)
         settle(quiet, budget.next_opaque - FIRST_OPAQUE - 1)

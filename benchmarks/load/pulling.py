@@ -166,21 +166,21 @@ def run_pull(pullers: Sequence[Puller]) -> None:
 
 
 def pull(
-    address: str, topic: str, queues: int, batch: int, passes: int, seconds: float, begin: Callable[[], object] | None = None
+    brokers: Sequence[str], topic: str, queues: int, batch: int, passes: int, seconds: float, begin: Callable[[], object] | None = None
 ) -> dict[str, Any]:
-    """Read queues 0..queues-1 from offset 0 to the end, `passes` times; one connection per queue, stops after `seconds` (0: no limit).
+    """Read queues 0..queues-1 of each broker from offset 0 to the end, `passes` times; one connection per queue, stops after `seconds` (0: no limit).
 
     `begin` is called when all is connected and returns when reading shall begin. `whole` in the report: every pass came to the end.
     """
     tally, messages, record_bytes, whole = Tally(), 0, 0, True
-    socks = [connect(address) for _ in range(queues)]
+    socks = [connect(broker) for broker in brokers for _ in range(queues)]
     try:
         if begin:
             begin()
         cpu, start = time.process_time(), time.perf_counter()
         deadline = start + seconds if seconds else math.inf
         for _ in range(passes):
-            pullers = [Puller(sock, topic, queue, batch, tally, deadline) for queue, sock in enumerate(socks)]
+            pullers = [Puller(sock, topic, number % queues, batch, tally, deadline) for number, sock in enumerate(socks)]
             run_pull(pullers)
             messages += sum(puller.messages for puller in pullers)
             record_bytes += sum(puller.record_bytes for puller in pullers)

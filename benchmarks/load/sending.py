@@ -223,12 +223,14 @@ def settle(tally: Tally, requests: int) -> None:
         tally.fail(f"{requests} requests, but {len(tally.latencies)} successes and {tally.errors} errors")
 
 
-def send(address: str, shape: SendShape, connections: int, in_flight: int, messages: int, seconds: float) -> dict[str, Any]:
-    """Create the topic with one uncounted request, then send until `messages` (0: no limit) or `seconds` (0: no limit) are used up."""
+def send(brokers: Sequence[str], shape: SendShape, connections: int, in_flight: int, messages: int, seconds: float) -> dict[str, Any]:
+    """Create the topic with one uncounted request to each broker, then send until `messages` (0: no limit) or `seconds` (0: no limit) are used up. The
+    connections go to the brokers in turn."""
     tally = Tally()
-    socks = [connect(address) for _ in range(connections)]
+    socks = [connect(brokers[number % len(brokers)]) for number in range(connections)]
     try:
-        create_topic(socks[0], shape)
+        for sock in socks[: len(brokers)]:
+            create_topic(sock, shape)
         senders = [Sender(sock, Ring(shape, in_flight), tally) for sock in socks]
         cpu, start = time.process_time(), time.perf_counter()
         requests = -(-messages // shape.batch) if messages else sys.maxsize

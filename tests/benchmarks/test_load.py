@@ -49,6 +49,17 @@ async def test_what_is_counted_as_sent_is_read_again(shape: list[str], tmp_path:
         assert read["whole"]
 
 
+async def test_connections_go_to_the_brokers_in_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every broker gets its part, and the queues of all are read."""
+    async with running_cluster(tmp_path / "a") as one, running_cluster(tmp_path / "b") as other:
+        call, both = partial(load, capsys), f"{one.broker.address},{other.broker.address}"
+        sent = await call("send", "--broker", both, "--topic", "T", "--connections", "4", "--in-flight", "2", "--messages", "200")
+        parts = [(await call("pull", "--broker", broker, "--topic", "T"))["messages"] for broker in both.split(",")]
+        assert min(parts) > 1
+        assert sum(parts) == sent["messages"] + 2
+        assert (await call("pull", "--broker", both, "--topic", "T"))["messages"] == sum(parts)
+
+
 async def test_sends_wait_for_the_device_under_synchronous_flush(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """64 connections with one request in flight each, over files; all are answered with success."""
     async with running_cluster(tmp_path, store="mmap", flushDiskType="SYNC_FLUSH") as cluster:

@@ -93,7 +93,7 @@ def test_sending_ends_when_the_reader_is_finished(monkeypatch: pytest.MonkeyPatc
 
 def test_a_reader_that_cannot_start_is_an_error() -> None:
     """With what it said; no process is left."""
-    reader = Reader("127.0.0.1:1", "T", 4, 1.0)
+    reader = Reader(["127.0.0.1:1"], "T", 4, 1.0)
     with pytest.raises(LoadError, match="refused"):
         reader.__enter__()
     assert reader.process.returncode == 1
