@@ -26,7 +26,7 @@ from rmqkit.broker.stats import BrokerStats
 from rmqkit.broker.topics import TopicTable
 from rmqkit.config import CONSUME_QUEUE, INDEX, Config
 from rmqkit.dispatch import KeyLookup, NoKeys, NoQueues, QueueLookup
-from rmqkit.errors import PluginError
+from rmqkit.errors import ConfigError, PluginError
 from rmqkit.model.delay import parse_levels
 from rmqkit.plugins import Registry
 from rmqkit.protocol.codes import RequestCode
@@ -43,7 +43,8 @@ _PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 def make_store(config: Config, registry: Registry, clock: Clock) -> tuple[MessageStore, FlushPolicy]:
     """The store and flush policy the settings choose, the store without what `dispatchers` leaves out. Raises PluginError when no plugin brings them,
-    ConfigError when that cannot be left out."""
+    ConfigError when that cannot be left out, or the directory holds a store of another kind."""
+    _refuse_other_kinds(config, registry)
     policy: FlushPolicy = registry.chosen("flush_policies", config.flush_policy)(config)
     store: MessageStore = registry.chosen("stores", config.store)(config, clock, policy)
     dispatchers = choose(config, registry).values()
@@ -55,6 +56,20 @@ def make_store(config: Config, registry: Registry, clock: Clock) -> tuple[Messag
     if INDEX not in config.dispatchers or not config.message_index_enable:
         store.look_keys_up_in(first_of(KeyLookup, dispatchers) or NoKeys())  # type: ignore[type-abstract]
     return store, policy
+
+
+def _refuse_other_kinds(config: Config, registry: Registry) -> None:
+    """The messages of another kind of store in the directory would seem to be gone. A store without tools keeps nothing there, and none is in its way."""
+    root, tools = config.root_path, registry.store_tools
+    own = tools.get(config.store)
+    if own is None or own.has(root, config):
+        return
+    for name in tools:
+        if name != config.store and tools[name].has(root, config):
+            raise ConfigError(
+                f"storePathRootDir = {str(root)!r} holds a store of kind {name}: set store = {name!r}, "
+                f"or copy it with `rmqkit store copy {root} OTHER --to {config.store}`"
+            )
 
 
 def make_context(

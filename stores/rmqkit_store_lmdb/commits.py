@@ -1,149 +1,238 @@
-"""How far the log is appended, written and flushed, and the way from one to the next.
+"""How far the log is appended, in LMDB, and on the device, and the ways from one to the next.
 
-    append -> [ batch ] -- commit, in a worker thread --> LMDB, page cache -- flush --> device
-              position                                    written              flushed
+    append -> journal, page cache ------------- flush --> device
+              position, WRITTEN                           flushed
+                  |
+                  drain, in a worker thread --> LMDB, page cache -- checkpoint --> device
+                                                tail.start
 
-A transaction takes whatever has been appended until it begins; what comes while it runs shares the next one. A commit that fails takes nothing back:
-its messages keep their offsets and are tried again, and until that succeeds no append is taken.
+An append is written to the journal at once, and kept in memory until a transaction of LMDB takes all that has come meanwhile. A drain that fails takes
+nothing back: everything is in the journal and can be read; it is tried again, and until that succeeds no append is taken. After a checkpoint the journal
+up to there is not needed any more.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
-from collections.abc import Callable
+import os
+from struct import Struct
+from struct import pack as pack_numbers
 
 import lmdb
 import trio
+from attrs import frozen
 
 from rmqkit.abc import Level
 from rmqkit.errors import StoreBusy, StoreError, StoreNotWritable
 from rmqkit_store_lmdb.batch import Batch
-from rmqkit_store_lmdb.environment import Environment
+from rmqkit_store_lmdb.environment import Environment, Held
+from rmqkit_store_lmdb.journal import DELETED, RECORDS, Journal, remove
 from rmqkit_store_lmdb.key_index import KeyIndex
 from rmqkit_store_lmdb.layout import State
+from rmqkit_store_lmdb.packing import Packed
+from rmqkit_store_lmdb.queues import Queue
+from rmqkit_store_lmdb.tail import Tail
 
 _logger = logging.getLogger(__name__)
 _RETRY_S = 0.2
+#: So much is put into LMDB together, or what came within this time.
+DRAIN_BYTES = 512 * 1024
+DRAIN_AFTER_S = 1.0
+#: A checkpoint is made after so much: what is read again when the machine died, and between two of which LMDB uses no page again.
+CHECKPOINT_BYTES = 64 * 1024 * 1024
+_ONE_CODE = Struct(">q")
+
+
+@frozen
+class _Drain:
+    """What one transaction takes: so many records and units, up to a frame of the journal and a log position."""
+
+    batch: Batch
+    count: int
+    end: int
+    frame: int
+    units: dict[Queue, int]
+    deleted: dict[Queue, None]
+    takes_keys: bool
 
 
 class Commits:
-    """Flushable (rmqkit.abc), and what an append hands to the writer. `start` is where the log begins; `next_number` is for the next queue.
+    """Flushable (rmqkit.abc), and what is on the way into LMDB. `start` is where the log begins; `next_number` is for the next queue.
 
     `writing` is held by whoever has a write transaction.
     """
 
-    def __init__(self, env: Environment, keys: KeyIndex, limit_bytes: int, on_written: Callable[[int], None]) -> None:
+    def __init__(self, env: Environment, journal: Journal, keys: KeyIndex, limit_bytes: int) -> None:
         self.env = env
+        self.journal = journal
         self.keys = keys
         self.start = 0
-        self.position = 0
-        self.written = 0
         self.flushed = 0
         self.next_number = 1
+        self.tail = Tail()
         self.fault: str | None = None
         self.refusal: tuple[type[StoreNotWritable], str] | None = None
-        self.batch = Batch()
         self.writing = trio.Lock()
         self._limit_bytes = limit_bytes
-        self._on_written = on_written
+        self._drain_bytes = min(DRAIN_BYTES, limit_bytes)
         self._failure: str | None = None
+        self._frame = self._flushed_frame = 0
+        self._saved_bytes = 0
+        self._dirty: dict[Queue, None] = {}
+        self._deleted: dict[Queue, None] = {}
         self._flushing = trio.Lock()
+        #: Held as long as a checkpoint is made; always taken behind `writing`, so that nobody waits in a circle.
+        self._saving = trio.Lock()
         self._thread = trio.CapacityLimiter(1)
-        self._appended = trio.Event()
+        self._full = trio.Event()
+        self._save = trio.Event()
         self._wanted = trio.Event()
         self._progress = trio.Event()
 
     def load(self, state: State) -> None:
-        """Take what the environment holds."""
-        self.start, self.position, self.next_number = state.start, state.end, state.next_number
-        self.written = self.flushed = state.end
-        self.batch = Batch(end=state.end)
+        """Take what the environment holds; what the journal holds besides comes by `take` and `forget`."""
+        self.start, self.next_number, self._frame = state.start, state.next_number, state.frame
+        self.tail = Tail(state.end, state.end)
+        self._dirty, self._deleted = {}, {}
+        self._saved_bytes = 0
         self.fault = self._failure = self.refusal = None
+
+    def loaded(self) -> None:
+        """The journal was read, and is on the device."""
+        self.flushed, self._flushed_frame = self.tail.end, self.journal.number
+        self._full.set()
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
-    def added(self) -> None:
-        """Something was put into the batch."""
-        self.position = max(self.position, self.batch.end)
-        self._look_for_room()
-        self._appended.set()
+    def append(self, packed: Packed) -> None:
+        """Write and take an append. Raises StoreNotWritable, and nothing has changed then."""
+        codes, records = packed.codes, packed.records
+        if len(records) == 1:
+            data = _ONE_CODE.pack(codes[0]) + records[0]
+        else:
+            data = b"".join((pack_numbers(f">{len(codes)}q", *codes), *records))
+        self._put(RECORDS, len(records), data)
+        self.take(packed)
+        if self.tail.size_bytes >= self._drain_bytes:
+            self._look_for_room()
+            self._full.set()
+
+    def delete(self, queue: Queue) -> None:
+        """Write down that a queue is deleted. Raises StoreNotWritable, and then it is not."""
+        self._put(DELETED, 0, queue.key)
+        self.forget(queue)
+
+    def _put(self, kind: int, count: int, data: bytes) -> None:
+        try:
+            self.journal.put(kind, count, data)
+        except OSError as error:
+            reason = os.strerror(error.errno or errno.EIO)
+            raise StoreNotWritable(f"cannot write the journal in {self.env.directory}: {reason}") from error
+
+    def take(self, packed: Packed) -> None:
+        """Keep what the journal has."""
+        self.tail.add(packed.offsets, packed.records, packed.end)
+        for queue, entries in packed.units.items():
+            queue.add(entries)
+            self._dirty[queue] = None
+        self.next_number += len(packed.made)
+
+    def forget(self, queue: Queue) -> None:
+        self._deleted[queue] = None
 
     def _look_for_room(self) -> None:
         if self.fault is None and self._failure is None:
-            waits = self.position - self.written
-            full = f"too much waits to be written to {self.env.directory}: {waits} bytes"
-            self.refusal = (StoreBusy, full) if waits >= self._limit_bytes else None
+            waits = self.tail.size_bytes
+            if waits < self._limit_bytes:
+                self.refusal = None
+            else:
+                self.refusal = StoreBusy, f"too much waits to be written to {self.env.directory}: {waits} bytes"
 
-    # --- the way down ------------------------------------------------------------------------------------------------
-
-    @property
-    def appended_offset(self) -> int:
-        return self.position
-
-    @property
-    def written_offset(self) -> int:
-        return self.written
-
-    @property
-    def flushed_offset(self) -> int:
-        return self.flushed
+    # --- the way into LMDB -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Commit whatever is appended, until cancelled."""
+        """Put whatever is appended into LMDB and make checkpoints, until cancelled, or nothing can be written any more."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._save_when_wanted)
+            while self.fault is None:
+                with trio.move_on_after(DRAIN_AFTER_S):
+                    await self._full.wait()
+                self._full = trio.Event()
+                try:
+                    await self.drain()
+                except StoreNotWritable:
+                    await trio.sleep(_RETRY_S)
+                    self._full.set()
+            nursery.cancel_scope.cancel()
+
+    async def _save_when_wanted(self) -> None:
         while True:
-            await self._appended.wait()
-            self._appended = trio.Event()
+            await self._save.wait()
+            self._save = trio.Event()
             try:
-                await self.commit()
-            except StoreNotWritable:
-                await trio.sleep(_RETRY_S)
-                self._appended.set()
+                await self.checkpoint()
+            except StoreNotWritable as error:
+                _logger.error("%s", error)
+                return
 
     def state(self) -> State:
         """What the environment should say now; for whoever holds `writing`."""
-        return State(self.start, self.written, self.keys.indexed_to, *self.keys.newest, self.next_number)
+        return State(self.start, self.tail.start, self.keys.indexed_to, *self.keys.newest, self.next_number, self._frame)
 
-    async def commit(self, *, all_keys: bool = False) -> int:
-        """Write everything appended so far (Flushable.commit), and with `all_keys` the keys that are kept back. Raises StoreNotWritable."""
+    async def drain(self, *, all_keys: bool = False) -> None:
+        """Put everything appended so far into LMDB, and with `all_keys` the keys that are kept back. Raises StoreNotWritable."""
         async with self.writing:
             if self.fault is not None:
                 raise StoreNotWritable(self.fault)
-            if self.batch or (all_keys and self.keys.indexed_to < self.batch.end):
-                batch, self.batch = self.batch, Batch(end=self.batch.end)
-                takes_keys = all_keys or self.keys.wants_writing(batch.end)
-                newest = self.keys.newest_before(batch.end)
-                state = State(self.start, batch.end, batch.end if takes_keys else self.keys.indexed_to, *newest, self.next_number)
-                try:
-                    await trio.to_thread.run_sync(self._write, batch, state, batch.rows(), takes_keys, limiter=self._thread)
-                except BaseException as error:
-                    self.batch.take_back(batch)
-                    if isinstance(error, StoreNotWritable):
-                        self._failed(error)
-                    raise
-                self.keys.newest = newest
-                self._succeeded(batch, takes_keys)
-        return self.written
+            if self._frame == self.journal.number and not (all_keys and self.keys.indexed_to < self.tail.end):
+                return
+            drain = self._gather(all_keys)
+            try:
+                await trio.to_thread.run_sync(self._write, drain, limiter=self._thread)
+            except BaseException as error:
+                self._dirty = dict.fromkeys(drain.units) | self._dirty
+                self._deleted = drain.deleted | self._deleted
+                if isinstance(error, StoreNotWritable):
+                    self._failed(error)
+                raise
+            self._succeeded(drain)
 
-    def _write(self, batch: Batch, state: State, rows: dict[bytes, bytes | None], takes_keys: bool) -> None:
-        keys = self.keys.before(batch.end) if takes_keys else []
-        self.env.write(lambda txn: batch.put(self.env, txn, state, rows, keys))
+    def _gather(self, all_keys: bool) -> _Drain:
+        tail, end, frame = self.tail, self.tail.end, self.journal.number
+        count = len(tail.records)
+        units = {queue: len(queue.tail) for queue in self._dirty}
+        deleted, self._dirty, self._deleted = self._deleted, {}, {}
+        takes_keys = all_keys or self.keys.wants_writing(end)
+        newest = self.keys.newest_before(end)
+        batch = Batch(State(self.start, end, end if takes_keys else self.keys.indexed_to, *newest, self.next_number, frame))
+        batch.log = tail.chunks(count)
+        batch.units = [queue.group(number) for queue, number in units.items() if number]
+        batch.queues = dict.fromkeys((queue.key for queue in deleted), None)
+        batch.queues |= {queue.key: queue.row(queue.stored + number) for queue, number in units.items() if queue not in deleted}
+        batch.dead = [queue.number for queue in deleted]
+        return _Drain(batch, count, end, frame, units, deleted, takes_keys)
 
-    def _succeeded(self, batch: Batch, took_keys: bool) -> None:
+    def _write(self, drain: _Drain) -> None:
+        if drain.takes_keys:
+            drain.batch.keys = self.keys.before(drain.end)
+        self.env.write(lambda txn: drain.batch.put(self.env, txn))
+
+    def _succeeded(self, drain: _Drain) -> None:
         if self._failure is not None:
             _logger.warning("%s can be written again", self.env.directory)
             self._failure = None
-        if took_keys:
-            self.keys.in_database(batch.end)
-        for queue, end in batch.ends.items():
-            queue.end = end
-        moved = batch.end > self.written
-        self.written = batch.end
-        if self.env.durable:
-            self.flushed = batch.end
+        self.keys.newest = drain.batch.state.key_time_ms, drain.batch.state.key_offset
+        if drain.takes_keys:
+            self.keys.in_database(drain.end)
+        self.tail.were_stored(drain.count, drain.end)
+        for queue, count in drain.units.items():
+            if count:
+                queue.were_stored(count)
+        self._frame = drain.frame
         self._look_for_room()
-        if moved:
-            self._on_written(batch.end)
-        self._wake()
+        if self.journal.written_bytes - self._saved_bytes >= CHECKPOINT_BYTES:
+            self._save.set()
 
     def _failed(self, error: StoreNotWritable) -> None:
         if self._failure is None:
@@ -151,42 +240,93 @@ class Commits:
         self._failure = str(error)
         if self.fault is None:
             self.refusal = StoreNotWritable, self._failure
-        self._wake()
+
+    # --- the device --------------------------------------------------------------------------------------------------
+
+    @property
+    def appended_offset(self) -> int:
+        return self.tail.end
+
+    @property
+    def written_offset(self) -> int:
+        return self.tail.end
+
+    @property
+    def flushed_offset(self) -> int:
+        return self.flushed
+
+    async def commit(self) -> int:
+        """Nothing to do: `append` writes (Flushable.commit)."""
+        await trio.lowlevel.checkpoint()
+        return self.tail.end
 
     async def flush(self) -> int:
-        """Bring everything written so far to the device (Flushable.flush). After a failure nothing more is taken; with a full reader table nothing happens,
-        and the next call tries again."""
+        """Bring everything written so far to the device (Flushable.flush). After a failure nothing more is taken."""
         async with self._flushing:
             if self.fault is not None:
                 raise StoreNotWritable(self.fault)
-            if self.flushed < self.written or self.env.dirty:
-                async with self.writing:
-                    target = self.written
-                    try:
-                        held = self._hold()
-                    except lmdb.ReadersFullError as error:
-                        _logger.warning("%s cannot be flushed until there is room in the reader table: %s", self.env.directory, error)
-                        return self.flushed
+            target, frame = self.tail.end, self.journal.number
+            if self._flushed_frame < frame:
+                files = self.journal.hold()
                 try:
-                    await trio.to_thread.run_sync(self.env.flush, held)
-                except (OSError, lmdb.Error) as error:
+                    await trio.to_thread.run_sync(self.journal.flush, files)
+                except OSError as error:
                     raise self._given_up(error) from error
-                self.flushed = max(self.flushed, target)
+                self.journal.flushed(files)
+                self.flushed, self._flushed_frame = max(self.flushed, target), frame
             self._wake()
             return self.flushed
 
+    async def checkpoint(self) -> None:
+        """Bring to the device what is in LMDB, and forget the journal up to there. With a full reader table nothing happens, and the next one tries
+        again. Raises StoreNotWritable, and nothing more is taken then."""
+        async with self.writing:
+            await self._saving.acquire()
+            try:
+                frame, end, saved_bytes = self._frame, self.tail.start, self.journal.written_bytes - self.tail.size_bytes
+                held = self._hold()
+            except BaseException as error:
+                self._saving.release()
+                if isinstance(error, lmdb.ReadersFullError):
+                    _logger.warning("no checkpoint of %s until there is room in the reader table: %s", self.env.directory, error)
+                    return
+                raise
+        try:
+            await self._sync(held)
+            self._saved_bytes = saved_bytes
+            await self._saved(frame, end)
+        finally:
+            self._saving.release()
+
+    async def _sync(self, held: Held) -> None:
+        """Raises StoreNotWritable."""
+        try:
+            await trio.to_thread.run_sync(self.env.sync, held)
+        except (OSError, lmdb.Error) as error:
+            raise self._given_up(error) from error
+
+    async def _saved(self, frame: int, end: int) -> None:
+        async with self._flushing:
+            gone = self.journal.drop(frame)
+            self.flushed, self._flushed_frame = max(self.flushed, end), max(self._flushed_frame, frame)
+            self._wake()
+        try:
+            await trio.to_thread.run_sync(remove, gone)
+        except OSError as error:
+            _logger.warning("a file of the journal that is not needed any more stays: %s", error)
+
     async def take_reserve(self) -> None:
         """For a trim that found the map full; `writing` must be held, and no thread may read. Raises StoreNotWritable."""
-        async with self._flushing:
-            target = self.written
+        async with self._saving:
             try:
-                await trio.to_thread.run_sync(self.env.flush, self._hold())
+                await self._sync(self._hold())
                 self.env.take_reserve()
+            except lmdb.ReadersFullError as error:
+                raise StoreNotWritable(f"{self.env.directory} has no room in its reader table: {error}") from error
             except (OSError, lmdb.Error) as error:
                 raise self._given_up(error) from error
-            self.flushed = max(self.flushed, target)
 
-    def _hold(self) -> tuple[lmdb.Transaction[bytes], bytes] | None:
+    def _hold(self) -> Held:
         """Raises ReadersFullError, which passes, and StoreNotWritable."""
         try:
             return self.env.hold()
@@ -209,22 +349,20 @@ class Commits:
     # --- waiting -----------------------------------------------------------------------------------------------------
 
     def reached(self, level: Level) -> int:
-        return self.written if level is Level.WRITTEN else self.flushed
+        return self.tail.end if level is Level.WRITTEN else self.flushed
 
     async def wait(self, offset: int, level: Level) -> None:
         """MessageStore.settled."""
         while self.reached(level) < offset:
             if self.fault is not None:
                 raise StoreNotWritable(self.fault)
-            if self._failure is not None and offset > self.written:
-                raise StoreNotWritable(self._failure)
-            if offset > self.position:
-                raise StoreError(f"offset {offset} is behind the end of the log, {self.position}")
+            if offset > self.tail.end:
+                raise StoreError(f"offset {offset} is behind the end of the log, {self.tail.end}")
             self._wanted.set()
             await self._progress.wait()
 
     async def progress_wanted(self) -> None:
-        """Wait until somebody waits for a commit or a flush."""
+        """Wait until somebody waits for a flush."""
         await self._wanted.wait()
         self._wanted = trio.Event()
 

@@ -7,23 +7,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rmqkit.config import Config
-from rmqkit.errors import DecodeError, StoreCorrupt
+from rmqkit.errors import DecodeError, StoreCorrupt, StoreError
 from rmqkit.model.delay import deliver_time_ms, parse_levels
 from rmqkit.model.message import StoredMessage
 from rmqkit.model.names import SCHEDULE_TOPIC
 from rmqkit.model.properties import TAGS
 from rmqkit.model.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from rmqkit.protocol.record import peek_size_and_magic, unpack
-from rmqkit.protocol.tags import tags_code
+from rmqkit.protocol.record import unpack
+from rmqkit.protocol.tags import extend_hash, tags_code
 from rmqkit.store_tools import LogSource, PutRecords
 from rmqkit_store_lmdb.batch import Batch
 from rmqkit_store_lmdb.environment import Environment
 from rmqkit_store_lmdb.key_index import KeyIndex
-from rmqkit_store_lmdb.layout import OFFSET, UNIT, UNIT_KEY, State
+from rmqkit_store_lmdb.layout import UNIT, UNIT_KEY, State
 from rmqkit_store_lmdb.packing import UNQUEUED
 from rmqkit_store_lmdb.queues import Queue
 from rmqkit_store_lmdb.readonly import EnvironmentReader
 from rmqkit_store_lmdb.settings import LmdbSettings
+from rmqkit_store_lmdb.tail import chunks
 
 _PIECE_BYTES = 1024 * 1024
 
@@ -32,6 +33,8 @@ _PIECE_BYTES = 1024 * 1024
 def read_log(root: Path) -> Iterator[LogSource]:
     """StoreTools.read_log. Records of deleted topics that are not freed yet are among the pieces."""
     with EnvironmentReader(root) as store:
+        if store.is_behind():
+            raise StoreError(f"{root} was not closed; start a broker on it and stop it, so that what is in its journal gets into LMDB")
         queues = {key: (first, stop) for key, (_, first, stop) in store.queues().items()}
         yield LogSource(store.state.start, store.state.end, queues, _pieces(store))
 
@@ -55,27 +58,28 @@ def _pieces(store: EnvironmentReader) -> Iterator[tuple[int, bytes]]:
 def write_log(config: Config, source: LogSource) -> Iterator[PutRecords]:
     """StoreTools.write_log."""
     settings = config.plugin_settings("lmdb", LmdbSettings)
-    env = Environment(config.root_path / "lmdb", settings.map_size_max_bytes, settings.max_readers, durable=False)
+    env = Environment(config.root_path / "lmdb", settings.map_size_max_bytes, settings.max_readers)
     env.open()
     clean = False
     try:
         writer = _Writer(env, config, source)
         yield writer.put
         writer.finish()
-        env.flush(env.hold())
+        env.sync(env.hold())
         clean = True
     finally:
         env.close(clean)
 
 
 class _Writer:
-    """One transaction for each piece; queues and state come with the last one."""
+    """One transaction for each piece; queues come with the last one."""
 
     def __init__(self, env: Environment, config: Config, source: LogSource) -> None:
         self._env = env
         self._levels_ms = parse_levels(config.message_delay_level)
         self._index_enabled = config.message_index_enable
-        self._source = source
+        self._start = source.start
+        self._end = source.end
         self._keys = KeyIndex()
         self._queues = {
             key: Queue.of(*key, number, first, stop) for number, (key, (first, stop)) in enumerate(sorted(source.queues.items()), 1)
@@ -83,28 +87,45 @@ class _Writer:
 
     def put(self, offset: int, records: bytes) -> None:
         """Raises StoreCorrupt, StoreNotWritable."""
-        batch = Batch(end=offset + len(records))
+        offsets: list[int] = []
+        found: list[StoredMessage] = []
         at = 0
         while at < len(records):
-            size, _ = peek_size_and_magic(records, at)
             try:
-                found = unpack(records, at)
+                message = unpack(records, at)
             except DecodeError as error:
                 raise StoreCorrupt(f"log offset {offset + at}: {error}") from error
-            batch.records.append((OFFSET.pack(offset + at), records[at : at + size]))
-            self._take(found, batch)
-            at += size
-        self._write(batch, State(self._source.start, batch.end, batch.end, *self._keys.newest, len(self._queues) + 1))
+            offsets.append(offset + at)
+            found.append(message)
+            at += message.size_bytes
+        self._note_keys(found)
+        batch = self._batch(offset + at)
+        batch.log = chunks(
+            offsets, [records[place - offset :][: message.size_bytes] for place, message in zip(offsets, found, strict=True)]
+        )
+        batch.units = self._groups(found)
+        self._write(batch)
 
-    def _take(self, found: StoredMessage, batch: Batch) -> None:
-        queue = self._queues.get((found.topic, found.queue_id))
-        kind = found.sys_flag & TRANSACTION_MASK
-        if queue is not None and kind not in UNQUEUED and queue.first <= found.queue_offset < queue.end:
-            unit = UNIT.pack(found.physical_offset, found.size_bytes, self._tags_code(found), found.store_timestamp_ms)
-            batch.units.append((UNIT_KEY.pack(queue.number, found.queue_offset), unit))
-        if self._index_enabled and kind != TRANSACTION_ROLLBACK:
-            code = queue.key_code if queue is not None else Queue.of(found.topic, found.queue_id, 0).key_code
-            self._keys.note_record(code, found)
+    def _groups(self, found: list[StoredMessage]) -> list[tuple[bytes, bytes]]:
+        groups: dict[tuple[int, int], list[bytes]] = {}
+        ends: dict[int, tuple[int, int]] = {}
+        for message in found:
+            queue = self._queues.get((message.topic, message.queue_id))
+            is_queued = message.sys_flag & TRANSACTION_MASK not in UNQUEUED
+            if queue is None or not is_queued or not queue.first <= message.queue_offset < queue.end:
+                continue
+            first, end = ends.get(queue.number, (message.queue_offset, message.queue_offset))
+            if message.queue_offset != end:
+                first = end = message.queue_offset
+            ends[queue.number] = first, end + 1
+            unit = UNIT.pack(message.physical_offset, message.size_bytes, self._tags_code(message), message.store_timestamp_ms)
+            groups.setdefault((queue.number, first), []).append(unit)
+        return [(UNIT_KEY.pack(*key), b"".join(units)) for key, units in groups.items()]
+
+    def _note_keys(self, found: list[StoredMessage]) -> None:
+        for message in found:
+            if self._index_enabled and message.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
+                self._keys.note_record(extend_hash(0, f"{message.topic}#"), message)
 
     def _tags_code(self, found: StoredMessage) -> int:
         if found.topic == SCHEDULE_TOPIC:
@@ -113,17 +134,21 @@ class _Writer:
                 return due_ms
         return tags_code(found.properties.get(TAGS))
 
-    def _write(self, batch: Batch, state: State) -> None:
-        newest = self._keys.newest_before(batch.end)
-        keys = self._keys.before(batch.end)
-        state = state._replace(key_time_ms=newest[0], key_offset=newest[1])
-        self._env.write(lambda txn: batch.put(self._env, txn, state, batch.rows(), keys))
-        self._keys.newest = newest
-        self._keys.in_database(batch.end)
+    def _batch(self, end: int, *, last: bool = False) -> Batch:
+        takes_keys = last or self._keys.wants_writing(end)
+        newest = self._keys.newest_noted() if takes_keys else self._keys.newest
+        batch = Batch(State(self._start, end, end if takes_keys else self._keys.indexed_to, *newest, len(self._queues) + 1))
+        batch.keys = self._keys.before(end) if takes_keys else []
+        return batch
+
+    def _write(self, batch: Batch) -> None:
+        self._env.write(lambda txn: batch.put(self._env, txn))
+        if batch.state.indexed_to == batch.state.end:
+            self._keys.newest = batch.state.key_time_ms, batch.state.key_offset
+            self._keys.in_database(batch.state.end)
 
     def finish(self) -> None:
         """Raises StoreNotWritable."""
-        end = self._source.end
-        batch = Batch(end=end, ends={queue: queue.end for queue in self._queues.values()})
-        batch.queues = {queue.key: queue for queue in self._queues.values()}
-        self._write(batch, State(self._source.start, end, end, *self._keys.newest, len(self._queues) + 1))
+        batch = self._batch(self._end, last=True)
+        batch.queues = {queue.key: queue.row(queue.end) for queue in self._queues.values()}
+        self._write(batch)

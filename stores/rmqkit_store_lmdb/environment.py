@@ -8,7 +8,7 @@ import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import lmdb
 
@@ -24,18 +24,17 @@ _KEPT_TRANSACTIONS = 4
 _FULL_BYTES = 128 * 1024
 
 Transaction = lmdb.Transaction
+Held: TypeAlias = "tuple[Transaction[bytes], bytes]"
 
 
 class Environment:
-    """`durable`: each commit is on the device when it returns. Else `flush` brings things there, and a machine that dies takes the store back to the
-    last one.
+    """Commits are not flushed: `sync` brings things to the device, and a machine that dies takes the environment back to the last one.
 
-    All but `begin` is for worker threads, one at a time but for `flush`, which may run beside `write`.
+    All but `begin` is for worker threads, one at a time but for `sync`, which may run beside `write`.
     """
 
-    def __init__(self, directory: Path, map_bytes: int, max_readers: int, durable: bool, boot: str | None = None) -> None:
+    def __init__(self, directory: Path, map_bytes: int, max_readers: int, boot: str | None = None) -> None:
         self.directory = directory
-        self.durable = durable
         self.restored = False
         #: Whether something was committed since `hold`.
         self.dirty = False
@@ -51,7 +50,7 @@ class Environment:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.restored = self._snapshot.restore()
         if self.restored:
-            _logger.warning("the machine died: %s is as it was at the last flush", self.directory)
+            _logger.warning("the machine died: %s is taken back to its last checkpoint, the rest is in the journal", self.directory)
         try:
             self._env = lmdb.open(
                 str(self.directory),
@@ -59,8 +58,8 @@ class Environment:
                 max_dbs=len(DATABASES),
                 max_readers=self._max_readers,
                 max_spare_txns=_KEPT_TRANSACTIONS,
-                sync=self.durable,
-                metasync=self.durable,
+                sync=False,
+                metasync=False,
                 readahead=False,
             )
             self._env.reader_check()
@@ -91,11 +90,8 @@ class Environment:
     def _begin_life(self) -> None:
         """Before anything is written, for that may use pages again to which an older snapshot leads."""
         self.env.sync(True)
-        if self.durable:
-            self._snapshot.remove()
-        else:
-            self._pin = self.env.begin()
-            self._snapshot.save(self._snapshot.take())
+        self._pin = self.env.begin()
+        self._snapshot.save(self._snapshot.take())
 
     @property
     def env(self) -> lmdb.Environment:
@@ -137,16 +133,14 @@ class Environment:
 
     # --- the device --------------------------------------------------------------------------------------------------
 
-    def hold(self) -> tuple[Transaction[bytes], bytes] | None:
-        """Hold what is committed now, for `flush`; nothing may be committed meanwhile, and it takes no time. Raises OSError, lmdb.Error."""
-        held = None if self.durable else (self.env.begin(), self._snapshot.take())
+    def hold(self) -> Held:
+        """Hold what is committed now, for `sync`; nothing may be committed meanwhile, and it takes no time. Raises OSError, lmdb.Error."""
+        held = self.env.begin(), self._snapshot.take()
         self.dirty = False
         return held
 
-    def flush(self, held: tuple[Transaction[bytes], bytes] | None) -> None:
+    def sync(self, held: Held) -> None:
         """Bring what `hold` held to the device, and make it what a dead machine comes back to. Raises OSError, lmdb.Error."""
-        if held is None:
-            return
         pin, pages = held
         try:
             self.env.sync(True)
@@ -167,7 +161,7 @@ class Environment:
         return (info["last_pgno"] + 1) * mmap.PAGESIZE
 
     def take_reserve(self) -> None:
-        """Let the map grow over its limit for a trim that found it full. Quick. Right behind a flush of all that is committed, and no transaction may be
+        """Let the map grow over its limit for a trim that found it full. Quick. Right behind a `sync` of all that is committed, and no transaction may be
         active besides the one that holds that. Raises lmdb.Error."""
         if self._pin is not None:
             self._pin.abort()
@@ -175,8 +169,7 @@ class Environment:
         try:
             self.env.set_mapsize(self._map_bytes + TRIM_RESERVE_BYTES)
         finally:
-            if not self.durable:
-                self._pin = self.env.begin()
+            self._pin = self.env.begin()
 
     def close(self, clean: bool) -> None:
         """`clean`: everything is flushed, nothing will have to be put back. A second call does nothing. Raises OSError, and then it is closed."""

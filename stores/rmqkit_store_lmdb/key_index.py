@@ -1,12 +1,14 @@
-"""Finding records by their keys: the newest keys are in memory, the others in the database, in stripes of the log.
+"""Finding records by their keys: the newest keys are in memory, the others in the database, in runs sorted by hash.
 
 Keys come in any order of their hashes, so each one written by itself would rewrite a page of its own. They are kept back until there are some
-thousand, and go into the database in order, with the commit of the records that made them so many. What was kept back when a process dies is read
-out of the log again.
+thousand, and become one run, with the commit of the records that made them so many. What was kept back when a process dies is read out of the
+log again. A look-up asks each run, newest first, that has messages of the time asked for.
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterator
 
 from attrs import define, field
@@ -15,38 +17,73 @@ from rmqkit.model.message import StoredMessage
 from rmqkit.model.properties import KEYS, UNIQ_KEY
 from rmqkit.protocol.tags import absolute_hash, extend_hash
 from rmqkit_store_lmdb.environment import Environment, Transaction
-from rmqkit_store_lmdb.layout import KEY, STRIPE_BYTES, TIME
+from rmqkit_store_lmdb.layout import OFFSET, TIMES
 
-#: So many keys go into the database together; or those of so much log, which is what has to be read again after the death of a process.
-KEPT_BACK = 8192
+#: So many keys become a run; or those of so much log, which is what has to be read again after the death of a process.
+KEPT_BACK = 16384
 KEPT_BACK_LOG_BYTES = 64 * 1024 * 1024
+#: Offsets in a run are counted from its first one, and are smaller.
+_RUN_LOG_BYTES = 1 << 32
+#: The unique keys of a client differ in their last four digits for a while, so the hashes of what stands before are kept, and those of such digits:
+#: hash(a + b) = hash(a) * 31^len(b) + hash(b).
+_DIGITS = 4
+_POWER = 31 * 31 * 31 * 31
+_MAX_HEADS = 4096
+_MAX_LASTS = 1 << 16
 Entry = tuple[int, int, int]
 
 
 @define
 class KeyIndex:
     """Entries are (physical offset, hash, store time in ms), in the order of the log. `indexed_to`: the offset before which all are in the database.
-    `newest` is the time and the offset of the last one."""
+    `newest` is the time and the offset of the last one there."""
 
     indexed_to: int = 0
     newest: tuple[int, int] = (0, 0)
     _kept: list[Entry] = field(factory=list)
-    _by_hash: dict[int, list[tuple[int, int]]] = field(factory=dict)
+    _heads: dict[tuple[int, str], int] = field(factory=dict)
+    _lasts: dict[str, int] = field(factory=dict)
 
     def load(self, indexed_to: int, newest: tuple[int, int]) -> None:
         """Begin with what the database holds."""
         self.indexed_to, self.newest = indexed_to, newest
-        self._kept, self._by_hash = [], {}
+        self._kept = []
 
     def wants_writing(self, end: int) -> bool:
         """Whether the entries should go into the database with a log that ends at `end`."""
         return not self._kept or len(self._kept) >= KEPT_BACK or end - self.indexed_to >= KEPT_BACK_LOG_BYTES
 
     def note(self, topic_code: int, unique_key: str | None, keys: str | None, offset: int, time_ms: int) -> None:
-        for key in ([unique_key] if unique_key else []) + ([word for word in keys.split(" ") if word] if keys else []):
-            code = absolute_hash(extend_hash(topic_code, key))
-            self._kept.append((offset, code, time_ms))
-            self._by_hash.setdefault(code, []).append((offset, time_ms))
+        if unique_key:
+            self._kept.append((offset, self._unique_hash(topic_code, unique_key), time_ms))
+        if keys:
+            for key in keys.split(" "):
+                if key:
+                    self._kept.append((offset, absolute_hash(extend_hash(topic_code, key)), time_ms))
+
+    def _unique_hash(self, topic_code: int, key: str) -> int:
+        head, digits = (topic_code, key[:-_DIGITS]), key[-_DIGITS:]
+        code, last = self._heads.get(head), self._lasts.get(digits)
+        if code is None:
+            code = self._learn_head(head)
+        if last is None:
+            if len(digits) != _DIGITS or not digits.isascii():
+                return absolute_hash(extend_hash(extend_hash(*head), digits))
+            last = self._learn_last(digits)
+        code = code + last & 0xFFFFFFFF
+        return code if code < 0x80000000 else absolute_hash(code)
+
+    def _learn_head(self, head: tuple[int, str]) -> int:
+        if len(self._heads) >= _MAX_HEADS:
+            self._heads.clear()
+        code = self._heads[head] = extend_hash(*head) * _POWER & 0xFFFFFFFF
+        return code
+
+    def _learn_last(self, digits: str) -> int:
+        if len(self._lasts) >= _MAX_LASTS:
+            self._lasts.clear()
+        code = self._lasts[digits] = extend_hash(0, digits)
+        return code
 
     def note_record(self, topic_code: int, record: StoredMessage) -> None:
         """The same from a record that was read."""
@@ -54,46 +91,62 @@ class KeyIndex:
             topic_code, record.properties.get(UNIQ_KEY), record.properties.get(KEYS), record.physical_offset, record.store_timestamp_ms
         )
 
+    def newest_noted(self) -> tuple[int, int]:
+        """Time and offset of the last entry."""
+        return (self._kept[-1][2], self._kept[-1][0]) if self._kept else self.newest
+
     def newest_before(self, end: int) -> tuple[int, int]:
-        """What `newest` is once the log is written up to `end`."""
+        """What `newest` is once the log is in the database up to `end`."""
         for offset, _, time_ms in reversed(self._kept):
             if offset < end:
                 return time_ms, offset
         return self.newest
 
     def before(self, end: int) -> list[tuple[bytes, bytes]]:
-        """Rows of the kept entries of records before `end`, in the order of the database."""
-        return sorted(
-            (KEY.pack(offset // STRIPE_BYTES, code, offset), TIME.pack(time_ms)) for offset, code, time_ms in self._kept if offset < end
-        )
+        """The kept entries of records before `end` as runs."""
+        found: list[tuple[bytes, bytes]] = []
+        left = [entry for entry in self._kept if entry[0] < end]
+        while left:
+            base = left[0][0]
+            count = bisect_left(left, base + _RUN_LOG_BYTES, key=lambda entry: entry[0])
+            found.append(_run(base, left[:count]))
+            left = left[count:]
+        return found
 
     def in_database(self, end: int) -> None:
         """What `before(end)` gave is there now."""
-        gone = [entry for entry in self._kept if entry[0] < end]
-        self._kept = self._kept[len(gone) :]
-        for _, code, _ in gone:
-            left = [place for place in self._by_hash[code] if place[0] >= end] if code in self._by_hash else []
-            if left:
-                self._by_hash[code] = left
-            else:
-                self._by_hash.pop(code, None)
+        self._kept = [entry for entry in self._kept if entry[0] >= end]
         self.indexed_to = end
 
-    def kept(self, code: int, end: int) -> list[tuple[int, int]]:
-        """(offset, time) of entries of records before `end` that are in memory, newest first."""
-        return [place for place in reversed(self._by_hash.get(code, [])) if place[0] < end]
+    def kept(self, code: int) -> list[tuple[int, int]]:
+        """(offset, time) of entries that are in memory, newest first."""
+        return [(offset, time_ms) for offset, found, time_ms in reversed(self._kept) if found == code]
 
 
-def stored(env: Environment, txn: Transaction[memoryview], code: int, start: int, indexed_to: int) -> Iterator[tuple[int, int]]:
-    """(offset, time) of entries of records in [start, indexed_to), newest first."""
+def _run(base: int, entries: list[Entry]) -> tuple[bytes, bytes]:
+    times = [time_ms for _, _, time_ms in entries]
+    numbers = array("Q", sorted([code << 32 | offset - base for offset, code, _ in entries]))
+    return OFFSET.pack(base), TIMES.pack(min(times), max(times)) + numbers.tobytes()
+
+
+def read_run(key: bytes, value: memoryview) -> tuple[int, int, int, memoryview]:
+    """Of a row of the database: the run's first offset, earliest and latest time, and its numbers."""
+    return OFFSET.unpack(key)[0], *TIMES.unpack_from(value), value[TIMES.size :].cast("Q")
+
+
+def stored(
+    env: Environment, txn: Transaction[memoryview], code: int, start: int, indexed_to: int, begin_ms: int, end_ms: int
+) -> Iterator[int]:
+    """Offsets of entries of records in [start, indexed_to), newest first; not all are of records stored within [begin, end]."""
     with txn.cursor(env.db("keys")) as cursor:
-        for stripe in range(max(indexed_to - 1, 0) // STRIPE_BYTES, start // STRIPE_BYTES - 1, -1):
-            there = cursor.set_range(KEY.pack(stripe, code + 1, 0))
-            there = cursor.prev() if there else cursor.last()
-            while there:
-                found_stripe, found_code, offset = KEY.unpack(cursor.key())
-                if (found_stripe, found_code) != (stripe, code) or offset < start:
+        for key, value in cursor.iterprev() if cursor.last() else ():
+            base, earliest_ms, latest_ms, numbers = read_run(bytes(key), value)
+            if latest_ms < begin_ms or earliest_ms > end_ms or base >= indexed_to:
+                continue
+            last = bisect_left(numbers, code + 1 << 32)
+            for at in range(last - 1, -1, -1):
+                offset = base + (numbers[at] & 0xFFFFFFFF)
+                if numbers[at] >> 32 != code or offset < start:
                     break
                 if offset < indexed_to:
-                    yield offset, TIME.unpack(cursor.value())[0]
-                there = cursor.prev()
+                    yield offset

@@ -1,15 +1,16 @@
 """What the databases of the environment hold. Numbers in keys are big-endian, so that LMDB's order is theirs.
 
-    database  key                                            value
-    meta      "state"                                        State
-    log       physical offset u64                            the record
-    queues    queue id u32, topic                            number u32, first and next queue offset i64
-    units     queue number u32, queue offset u64             physical offset i64, size i32, tags code i64, store time i64 (ms)
-    keys      stripe u32, key hash u32, physical offset u64  store time i64 (ms)
-    dead      queue number u32                               nothing: the units of the queue, and their records, are to be freed
+    database  key                                  value
+    meta      "state"                              State
+    log       physical offset u64                  a chunk: the records from there on, one behind the other
+    queues    queue id u32, topic                  number u32, first and next queue offset i64
+    units     queue number u32, queue offset u64   the units from there on: physical offset i64, size i32, tags code i64, store time i64 (ms)
+    keys      physical offset u64                  a run: earliest and latest store time i64 (ms), then sorted numbers u64 in the machine's order:
+                                                   key hash u32, physical offset u32 counted from that of the run
+    dead      queue number u32                     nothing: the units of the queue, and their records, are to be freed
 
-A queue has a number so that its units have short keys, and so that one that is deleted and made again shares nothing with the old one. A stripe is a
-GiB of the log: the keys of one stand together, so that new keys meet few pages, and go with their part of the log.
+A queue has a number so that its units have short keys, and so that one that is deleted and made again shares nothing with the old one. Many records,
+units and keys share a value, for what LMDB costs it costs by value.
 """
 
 from __future__ import annotations
@@ -17,25 +18,30 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-VERSION = 1
+VERSION = 2
 DATABASES = ("meta", "log", "queues", "units", "keys", "dead")
 STATE_KEY = b"state"
+#: A chunk gets no more records when it is as large as this. The smaller, the more of its last page is empty; the larger, the more has to be written
+#: again when some of its records are freed.
+CHUNK_BYTES = 64 * 1024
+#: Queue offsets are smaller.
+MAX_OFFSET = (1 << 63) - 1
 
 OFFSET = Struct(">Q")
 UNIT_KEY = Struct(">IQ")
 UNIT = Struct(">qiqq")
 ROW = Struct(">Iqq")
-KEY = Struct(">IIQ")
 NUMBER = Struct(">I")
-TIME = Struct(">q")
-_STATE = Struct(">Iqqqqqq")
+TIMES = Struct(">qq")
+_STATE = Struct(">IqqqqqqQ")
 
-STRIPE_BYTES = 1 << 30
+#: Physical offset, size, tags code, store time in ms.
+Unit = tuple[int, int, int, int]
 
 
 class State(NamedTuple):
     """Offsets are physical. Records lie in [start, end); keys before `indexed_to` are in the database; the newest key is of the record at
-    `key_offset`, stored at `key_time_ms`; `next_number` is for the next queue that is made."""
+    `key_offset`, stored at `key_time_ms`; `next_number` is for the next queue that is made; `frame` is the last one of the journal that is in here."""
 
     start: int = 0
     end: int = 0
@@ -43,6 +49,7 @@ class State(NamedTuple):
     key_time_ms: int = 0
     key_offset: int = 0
     next_number: int = 1
+    frame: int = 0
 
     def pack(self) -> bytes:
         return _STATE.pack(VERSION, *self)

@@ -9,12 +9,17 @@ from typing import Any
 import lmdb
 
 from rmqkit.errors import StoreCorrupt, StoreError
-from rmqkit_store_lmdb.layout import DATABASES, OFFSET, ROW, STATE_KEY, UNIT, UNIT_KEY, State, read_queue_key, unpack_state
+from rmqkit.protocol.record import BLANK_BYTES, peek_size_and_magic
+from rmqkit_store_lmdb.journal import behind
+from rmqkit_store_lmdb.key_index import read_run
+from rmqkit_store_lmdb.layout import DATABASES, OFFSET, ROW, STATE_KEY, UNIT, State, Unit, read_queue_key, unpack_state
+from rmqkit_store_lmdb.scanning import groups, record_at, seek_chunk
 from rmqkit_store_lmdb.snapshot import synced_elsewhere
 
 
 class EnvironmentReader:
-    """One look, at one moment: a context manager. As long as it lasts a running broker uses no page again, so it should not last long."""
+    """One look, at one moment: a context manager. As long as it lasts a running broker uses no page again, so it should not last long. What is in the
+    journal alone it does not see: the last second of a running broker."""
 
     def __init__(self, root: Path) -> None:
         """Raises StoreError, StoreCorrupt."""
@@ -45,6 +50,10 @@ class EnvironmentReader:
             raise ValueError("there is no state")
         return unpack_state(bytes(data))
 
+    def is_behind(self) -> bool:
+        """Whether the journal has something that LMDB does not have. Raises OSError."""
+        return behind(self.directory, self.state.frame)
+
     def __enter__(self) -> EnvironmentReader:
         return self
 
@@ -66,23 +75,36 @@ class EnvironmentReader:
         """Physical offset and record, in the order of the log; valid until the next one is asked for."""
         with self.txn.cursor(self._db["log"]) as cursor:
             if cursor.set_range(OFFSET.pack(self.state.start)):
-                for key, value in cursor.iternext():
-                    yield OFFSET.unpack(key)[0], value
+                for key, chunk in cursor.iternext():
+                    (start,), at = OFFSET.unpack(key), 0
+                    while at < len(chunk):
+                        size = max(BLANK_BYTES, peek_size_and_magic(chunk, at)[0])
+                        yield start + at, chunk[at : at + size]
+                        at += size
 
     def record(self, offset: int) -> memoryview | None:
-        return self.txn.get(OFFSET.pack(offset), db=self._db["log"])
+        """The record that begins at an offset."""
+        with self.txn.cursor(self._db["log"]) as cursor:
+            if not seek_chunk(cursor, offset):
+                return None
+            chunk = cursor.value()
+            at = record_at(chunk, offset - OFFSET.unpack(cursor.key())[0])
+            return None if at < 0 else chunk[at : at + peek_size_and_magic(chunk, at)[0]]
 
-    def units(self, number: int, start: int, stop: int) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
-        """Queue offset and unit (physical offset, size, tags code, store time) of a queue."""
+    def units(self, number: int, start: int, stop: int) -> Iterator[tuple[int, Unit]]:
+        """Queue offset and unit of a queue."""
         with self.txn.cursor(self._db["units"]) as cursor:
-            there = cursor.set_range(UNIT_KEY.pack(number, start))
-            while there:
-                found, offset = UNIT_KEY.unpack(cursor.key())
-                if found != number or offset >= stop:
-                    return
-                yield offset, UNIT.unpack(cursor.value())
-                there = cursor.next()
+            for first, units in groups(cursor, number, start):
+                for offset, unit in enumerate(UNIT.iter_unpack(units), first):
+                    if offset >= stop:
+                        return
+                    if offset >= start:
+                        yield offset, unit
 
-    def key_entries(self) -> Iterator[bytes]:
+    def key_entries(self) -> Iterator[tuple[int, int, int, int]]:
+        """Hash and physical offset of each key, and the earliest and latest store time of its run."""
         with self.txn.cursor(self._db["keys"]) as cursor:
-            yield from (bytes(key) for key in cursor.iternext(keys=True, values=False))
+            for key, value in cursor.iternext():
+                base, earliest_ms, latest_ms, numbers = read_run(bytes(key), value)
+                for number in numbers:
+                    yield number >> 32, base + (number & 0xFFFFFFFF), earliest_ms, latest_ms

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from rmqkit_store_lmdb.retention import Retention
+
 _HOUR_MS = 3_600_000
 _LEAST_MAP_BYTES = 1 << 20
 
@@ -12,11 +14,13 @@ class LmdbSettings(msgspec.Struct, frozen=True, rename="camel"):
     """map_size_max_bytes     what the store may take on the disk; only address space is taken ahead, the file grows as it is written
     max_readers            read transactions there may be at a time, those of tools beside the broker included
     topic_retention_hours  `Topic=hours`: messages of the topic go after that time, whatever becomes of the rest of the log
+    topic_retention_bytes  `Topic=bytes`: the oldest messages of the topic go when all that are there are larger together
     """
 
     map_size_max_bytes: int = 1 << 40
     max_readers: int = 256
     topic_retention_hours: tuple[str, ...] = ()
+    topic_retention_bytes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises ValueError."""
@@ -24,15 +28,22 @@ class LmdbSettings(msgspec.Struct, frozen=True, rename="camel"):
             raise ValueError(f"mapSizeMaxBytes must be at least {_LEAST_MAP_BYTES}")
         if not 8 <= self.max_readers <= 4096:
             raise ValueError("maxReaders must be from 8 to 4096")
-        _ = self.retention_ms
+        _ = self.retention
 
     @property
-    def retention_ms(self) -> dict[str, int]:
-        """Topic -> ms. Raises ValueError for an entry that is no `Topic=hours`."""
-        found = {}
-        for entry in self.topic_retention_hours:
-            topic, separator, hours = entry.partition("=")
-            if not separator or not topic.strip() or not hours.strip().isdecimal() or int(hours) == 0:
-                raise ValueError(f"topicRetentionHours: {entry!r} is no Topic=hours with at least one hour")
-            found[topic.strip()] = int(hours) * _HOUR_MS
-        return found
+    def retention(self) -> dict[str, Retention]:
+        """What topics are to keep. Raises ValueError for an entry that is no `Topic=number`."""
+        hours = _by_topic("topicRetentionHours", self.topic_retention_hours, "hours")
+        sizes = _by_topic("topicRetentionBytes", self.topic_retention_bytes, "bytes")
+        times = {topic: number * _HOUR_MS for topic, number in hours.items()}
+        return {topic: Retention(times.get(topic), sizes.get(topic)) for topic in times | sizes}
+
+
+def _by_topic(name: str, entries: tuple[str, ...], unit: str) -> dict[str, int]:
+    found = {}
+    for entry in entries:
+        topic, separator, number = entry.partition("=")
+        if not separator or not topic.strip() or not number.strip().isdecimal() or int(number) == 0:
+            raise ValueError(f"{name}: {entry!r} is no Topic={unit} with a number from 1 on")
+        found[topic.strip()] = int(number)
+    return found

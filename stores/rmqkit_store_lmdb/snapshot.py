@@ -1,8 +1,8 @@
 """The file `synced`: what to go back to when the machine dies.
 
-LMDB without a flush at each commit survives the death of the process, but not that of the machine: the two pages that say where everything is may
-have got to the device before what they point to. So after each flush these two pages, as they were when it began, are kept here; and a read
-transaction from that moment keeps LMDB from using any page of that state again (see `Environment.flush`). The file is there while such a store is
+LMDB whose commits are not flushed survives the death of the process, but not that of the machine: the two pages that say where everything is may
+have got to the device before what they point to. So after each checkpoint these two pages, as they were when it began, are kept here; and a read
+transaction from that moment keeps LMDB from using any page of that state again (see `Environment.sync`). The file is there while such a store is
 open. If it is found after the machine has started again, the two pages are put back, and with them everything that was flushed.
 
     at  size     field                         at  size     field
@@ -75,12 +75,12 @@ class Snapshot:
         finally:
             os.close(fd)
         temporary.rename(self._path)
-        _sync_directory(self._path.parent)
+        sync_directory(self._path.parent)
 
     def remove(self) -> None:
         """Nothing is to be put back any more. Raises OSError."""
         self._path.unlink(missing_ok=True)
-        _sync_directory(self._path.parent)
+        sync_directory(self._path.parent)
 
     def restore(self) -> bool:
         """Put the pages back if the machine has been started again since; whether it did. Raises OSError, StoreCorrupt for a damaged file."""
@@ -114,7 +114,8 @@ def synced_elsewhere(directory: Path) -> bool:
     return not boot or boot != boot_id().encode()
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Bring the names in a directory to the device. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -39,15 +40,18 @@ from rmqkit.limits import COMMIT_BUFFER_BYTES
 from rmqkit.model.message import PutMessage
 from rmqkit.model.properties import KEYS, UNIQ_KEY
 from rmqkit.model.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from rmqkit.protocol.record import peek_store_timestamp
 from rmqkit.protocol.tags import absolute_hash, extend_hash
 from rmqkit_store_lmdb import opening
 from rmqkit_store_lmdb.cold import WARM_BYTES, WARM_UNITS, ColdCall, ColdUnits, Warmer
 from rmqkit_store_lmdb.commits import Commits
 from rmqkit_store_lmdb.environment import Environment
+from rmqkit_store_lmdb.journal import Journal
 from rmqkit_store_lmdb.key_index import KeyIndex, stored
 from rmqkit_store_lmdb.packing import Packed, Packer
 from rmqkit_store_lmdb.queues import HOT_BYTES, Queue
 from rmqkit_store_lmdb.reader import Reader
+from rmqkit_store_lmdb.reading import Gatherer, refused
 from rmqkit_store_lmdb.settings import LmdbSettings
 from rmqkit_store_lmdb.trimming import Trimmer
 
@@ -57,28 +61,29 @@ _CLOSED = "the store is closed"
 
 
 class LmdbStore(MessageStore):
-    """See the package for its parts. Everything is in one LMDB environment, `lmdb` below the store directory."""
+    """See the package for its parts. Everything is in the directory `lmdb` below the store directory."""
 
-    written_by_append = False
-
-    def __init__(self, config: Config, clock: Clock, policy: FlushPolicy, *, env: Environment | None = None) -> None:
+    def __init__(
+        self, config: Config, clock: Clock, policy: FlushPolicy, *, env: Environment | None = None, journal: Journal | None = None
+    ) -> None:
         """Raises ConfigError for wrong settings."""
         settings = config.plugin_settings("lmdb", LmdbSettings)
         self._root = config.root_path
         self._clock = clock
         self._policy = policy
-        self._env = env or environment(config, policy)
+        self._env = env or environment(config)
         self._lock = DirectoryLock(self._root)
         self._keys = KeyIndex()
         self._index_enabled = config.message_index_enable
         self._key_lookup: KeyLookup | None = None
         self._queues: dict[tuple[str, int], Queue] = {}
         limit_bytes = policy.commit_buffer_bytes or max(1, config.transient_store_pool_size) * COMMIT_BUFFER_BYTES
-        self._commits = Commits(self._env, self._keys, limit_bytes, self._written)
+        self._journal = journal or Journal(self._env.directory)
+        self._commits = Commits(self._env, self._journal, self._keys, limit_bytes)
         self._packer = Packer(config.max_message_size, config.mapped_file_size_commit_log, store_host(config))
         self._warmer = Warmer(self._go_through, self._call)
         self._trimmer = Trimmer(
-            self._commits, self._queues, self._warmer, config.mapped_file_size_commit_log, settings.retention_ms, clock, self._reader
+            self._commits, self._queues, self._warmer, config.mapped_file_size_commit_log, settings.retention, clock, self._reader
         )
         self._hot_from = 0
         self._refusal: str | None = None
@@ -107,17 +112,20 @@ class LmdbStore(MessageStore):
     def _open_sync(self) -> None:
         self._lock.take()
         try:
-            opening.refuse_other_stores(self._root)
             state = self._env.open()
             self._commits.load(state)
             self._queues.clear()
             self._queues.update(opening.load_queues(self._env))
             self._keys.load(state.indexed_to if self._index_enabled else state.end, (state.key_time_ms, state.key_offset))
-            with self._reader() as reader:
-                opening.index_tail(reader, self._keys, state)
+            if self._index_enabled:
+                with self._reader() as reader:
+                    opening.index_tail(reader, self._keys, state)
+            keys = self._keys if self._index_enabled else None
+            opening.replay(self._journal.load(state.frame), self._commits, self._queues, keys)
             self._hot_from = state.end
             self._refusal = None
         except BaseException:
+            self._journal.close()
             self._env.close(clean=False)
             self._lock.release()
             raise
@@ -161,14 +169,16 @@ class LmdbStore(MessageStore):
             await self._stopped.wait()
             clean = False
             try:
-                await self._commits.commit(all_keys=True)
                 await self._commits.flush()
+                await self._commits.drain(all_keys=True)
+                await self._commits.checkpoint()
                 clean = not self._env.dirty
             except StoreNotWritable as error:
-                _logger.error("the store %s was not flushed: %s", self._root, error)
+                _logger.error("the store %s was not closed cleanly, the next start goes on with its journal: %s", self._root, error)
             try:
                 async with self._warmer.nobody_reading():
                     self._env.close(clean)  # here, for elsewhere it could pull the map away from under a read
+                self._journal.close(clean=clean)
             except OSError as error:
                 _logger.error("the store %s was not closed cleanly: %s", self._root, error)
             finally:
@@ -185,28 +195,22 @@ class LmdbStore(MessageStore):
             raise kind(text)
         if self._refusal is not None:
             raise StoreNotWritable(self._refusal)
-        packed = self._packer.pack(messages, commits.position, self._clock.now_ms(), self._queues.get, commits.next_number)
+        packed = self._packer.pack(messages, commits.tail.end, self._clock.now_ms(), self._queues, commits.next_number)
         if packed.landed:
-            self._keep(messages, packed)
+            commits.append(packed)
+            if packed.made:
+                self._queues.update(packed.made)
+            if self._index_enabled:
+                self._note_keys(messages, packed)
         return packed.landed
 
-    def _keep(self, messages: Sequence[PutMessage], packed: Packed) -> None:
-        commits = self._commits
-        self._queues |= packed.made
-        commits.next_number += len(packed.made)
+    def _note_keys(self, messages: Sequence[PutMessage], packed: Packed) -> None:
+        note = self._keys.note
         for message, queue, at in zip(messages, packed.queues, packed.landed, strict=True):
-            queue.note(at.physical_offset, at.queue_offset)
-            if self._index_enabled and message.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
-                found = message.properties
-                self._keys.note(queue.key_code, found.get(UNIQ_KEY), found.get(KEYS), at.physical_offset, at.store_timestamp_ms)
-        batch = commits.batch
-        batch.records += packed.records
-        batch.units += packed.units
-        for queue, end in packed.nexts.items():
-            queue.next_offset = batch.ends[queue] = end
-            batch.queues[queue.key] = queue
-        batch.end = packed.end
-        commits.added()
+            found = message.properties
+            unique_key, keys = found.get(UNIQ_KEY), found.get(KEYS)
+            if (unique_key or keys) and message.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
+                note(queue.key_code, unique_key, keys, at[1], at[3])
 
     # --- durability --------------------------------------------------------------------------------------------------
 
@@ -216,14 +220,10 @@ class LmdbStore(MessageStore):
     async def settled(self, offset: int, level: Level) -> None:
         await self._commits.wait(offset, level)
 
-    def _written(self, offset: int) -> None:
-        if self.on_written is not None and self._open:
-            self.on_written(offset)
-
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def _reader(self) -> Reader:
-        return Reader(self._env, self._commits.start, self._commits.written)
+        return Reader(self._env, self._commits.start, self._commits.tail.start)
 
     def read(
         self, topic: str, queue_id: int, offset: int, limits: ReadLimits, unit_filter: UnitFilter | None, record_filter: RecordFilter | None
@@ -231,15 +231,25 @@ class LmdbStore(MessageStore):
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
+        refusal = refused(queue, offset)
+        if refusal is not None:
+            return refusal
         stop = queue.end if limits.wait else self._warm_end(queue, offset)
-        with self._reader() as reader:
-            return reader.read(queue, offset, stop, limits, unit_filter, record_filter)
+        stop = min(stop, offset + max(limits.max_scanned_units, limits.max_messages))
+        stored = queue.stored
+        gatherer = Gatherer(limits, unit_filter, record_filter, self._commits.tail.end - limits.memory_bytes, offset)
+        if offset < stored:
+            with self._reader() as reader:
+                gatherer.take(reader.units(queue.number, offset, min(stop, stored) - offset), reader)
+        if not gatherer.full and stored <= gatherer.at < stop:
+            gatherer.take(queue.tail[gatherer.at - stored : stop - stored], None)
+        return gatherer.result(queue)
 
     def _warm_end(self, queue: Queue, offset: int) -> int:
         """Up to where a queue may be read from an offset on without waiting. Raises NotInMemory when not at all."""
-        if not queue.first <= offset < queue.end:
+        if not queue.first <= offset < queue.stored:
             return queue.end
-        stop = queue.may_read(offset, self._commits.written)
+        stop = queue.may_read(offset, self._commits.tail.end)
         if stop <= offset:
             raise NotInMemory(ColdUnits(queue, offset))
         return stop
@@ -249,27 +259,40 @@ class LmdbStore(MessageStore):
 
     def _go_through(self, queue: Queue, offset: int) -> int:
         with self._reader() as reader:
-            return reader.warm(queue, offset, WARM_UNITS, WARM_BYTES)
+            return reader.warm(queue.number, offset, min(WARM_UNITS, queue.stored - offset), WARM_BYTES)
 
     def _call(self, cold: ColdCall) -> Any:
         return getattr(self, cold.name)(*cold.arguments)
 
     def _is_cold(self, offset: int) -> bool:
         """Whether the record at an offset may have to be waited for."""
-        return offset < max(self._hot_from, self._commits.written - HOT_BYTES)
+        tail = self._commits.tail
+        return self._commits.start <= offset < min(tail.start, max(self._hot_from, tail.end - HOT_BYTES))
 
     def read_units(self, topic: str, queue_id: int, offset: int, count: int, wait: bool = True) -> list[QueueUnit]:
         queue = self._queues.get((topic, queue_id))
-        if queue is None:
+        if queue is None or not queue.first <= offset < queue.end:
             return []
-        stop = queue.end if wait else self._warm_end(queue, offset)
-        with self._reader() as reader:
-            return reader.queue_units(queue, offset, min(count, stop - offset))
+        stop = min(offset + count, queue.end if wait else self._warm_end(queue, offset))
+        stored = queue.stored
+        found: list[tuple[Any, ...]] = []
+        if offset < stored:
+            with self._reader() as reader:
+                found += reader.units(queue.number, offset, min(stop, stored) - offset)
+        if offset + len(found) >= stored:
+            found += queue.tail[offset + len(found) - stored : stop - stored]
+        return [QueueUnit(at, *unit[:3]) for at, unit in enumerate(found, offset)]
 
     def read_record(self, physical_offset: int, wait: bool = True) -> Buffer | None:
-        if not wait and self._commits.start <= physical_offset < self._commits.written and self._is_cold(physical_offset):
-            found: Buffer | None = self._warmer.answer(ColdCall("read_record", (physical_offset,)))
+        tail = self._commits.tail
+        if physical_offset >= tail.start:
+            return tail.record(physical_offset)
+        if not wait and self._is_cold(physical_offset):
+            found: Buffer | None = self._warmer.answer(ColdCall("_stored_record", (physical_offset,)))
             return found
+        return self._stored_record(physical_offset)
+
+    def _stored_record(self, physical_offset: int) -> bytes | None:
         with self._reader() as reader:
             record = reader.record(physical_offset)
             return None if record is None else bytes(record)
@@ -279,26 +302,27 @@ class LmdbStore(MessageStore):
             return self._key_lookup.query_by_key(topic, key, begin_ms, end_ms, max_results)
         if not self._index_enabled:
             return KeyMatches([], 0, 0)
-        written, indexed_to = self._commits.written, self._keys.indexed_to
+        start, indexed_to = self._commits.start, self._keys.indexed_to
         code = absolute_hash(extend_hash(0, f"{topic}#{key}"))
         found: dict[int, None] = {}
-        for offset, time_ms in self._keys.kept(code, written) if key and max_results > 0 else ():
-            if begin_ms <= time_ms <= end_ms and offset >= self._commits.start:
+        for offset, time_ms in self._keys.kept(code) if key and max_results > 0 else ():
+            if begin_ms <= time_ms <= end_ms and offset >= start:
                 found[offset] = None
         arguments = (code, begin_ms, end_ms, max_results, indexed_to)
-        if key and len(found) < max_results and indexed_to > self._commits.start:
-            if wait or not self._is_cold(self._commits.start):
+        if key and len(found) < max_results and indexed_to > start:
+            if wait or not self._is_cold(start):
                 found |= dict.fromkeys(self._stored_keys(*arguments))
             else:
-                found |= dict.fromkeys(self._warmer.answer(ColdCall("_stored_keys", arguments, (self._commits.start,))))
-        return KeyMatches(list(found)[: max(0, max_results)], *self._keys.newest)
+                found |= dict.fromkeys(self._warmer.answer(ColdCall("_stored_keys", arguments, (start,))))
+        return KeyMatches(list(found)[: max(0, max_results)], *self._keys.newest_noted())
 
     def _stored_keys(self, code: int, begin_ms: int, end_ms: int, max_results: int, indexed_to: int) -> list[int]:
         """Offsets of records that are there, from the database, newest first."""
         found: dict[int, None] = {}
         with self._reader() as reader:
-            for offset, time_ms in stored(self._env, reader.txn, code, self._commits.start, indexed_to):
-                if begin_ms <= time_ms <= end_ms and reader.record(offset) is not None:
+            for offset in stored(self._env, reader.txn, code, self._commits.start, indexed_to, begin_ms, end_ms):
+                record = reader.record(offset)
+                if record is not None and begin_ms <= peek_store_timestamp(record) <= end_ms:
                     found[offset] = None
                     if len(found) >= max_results:
                         break
@@ -316,21 +340,32 @@ class LmdbStore(MessageStore):
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return 0
-        if not wait and queue.first < queue.end and queue.hot_from(self._commits.written) > queue.first:
-            state = (queue.number, queue.first)
-            return int(self._warmer.answer(ColdCall("offset_by_time", (topic, queue_id, timestamp_ms, boundary), state)))
+        first, stored, tail = queue.first, queue.stored, queue.tail
+        look = bisect_left if boundary is Boundary.LOWER else bisect_right
+        if first >= stored or (tail and look([tail[0][3]], timestamp_ms)):
+            found = stored + look(tail, timestamp_ms, max(0, first - stored), key=lambda entry: entry[3])
+        elif wait or queue.hot_from(self._commits.tail.end) <= first:
+            found = self._stored_offset(queue.number, first, stored, timestamp_ms, boundary)
+        else:
+            found = int(self._warmer.answer(ColdCall("_stored_offset", (queue.number, first, stored, timestamp_ms, boundary))))
+        return found if boundary is Boundary.LOWER else max(first, found - 1)
+
+    def _stored_offset(self, number: int, first: int, stop: int, timestamp_ms: int, boundary: Boundary) -> int:
+        """The first unit in the database, or `stop`, that was stored at (LOWER) or behind (UPPER) a time."""
+        look = bisect_left if boundary is Boundary.LOWER else bisect_right
         with self._reader() as reader:
-            return reader.offset_by_time(queue, timestamp_ms, boundary)
+            return look(range(stop), timestamp_ms, first, key=lambda offset: reader.time(number, offset))
 
     def store_time(self, topic: str, queue_id: int, offset: int, wait: bool = True) -> int:
         queue = self._queues.get((topic, queue_id))
         if queue is None or not queue.first <= offset < queue.end:
             return -1
+        if offset >= queue.stored:
+            return queue.tail[offset - queue.stored][3]
         if not wait:
             self._warm_end(queue, offset)
         with self._reader() as reader:
-            unit = reader.unit(queue, offset)
-            return -1 if unit is None else unit[3]
+            return reader.time(queue.number, offset)
 
     def queues(self) -> Mapping[str, Sequence[int]]:
         found: dict[str, list[int]] = {}
@@ -343,12 +378,12 @@ class LmdbStore(MessageStore):
             self.delete_queue(topic, queue_id)
 
     def delete_queue(self, topic: str, queue_id: int) -> None:
-        queue = self._queues.pop((topic, queue_id), None)
+        queue = self._queues.get((topic, queue_id))
         if queue is not None:
-            batch = self._commits.batch
-            batch.queues[queue.key] = None
-            batch.dead.append(queue.number)
-            self._commits.added()
+            if not self._open:
+                raise StoreNotWritable(_CLOSED)
+            self._commits.delete(queue)
+            del self._queues[topic, queue_id]
 
     # --- clean-up ----------------------------------------------------------------------------------------------------
 
@@ -369,9 +404,15 @@ class LmdbStore(MessageStore):
     # --- the log -----------------------------------------------------------------------------------------------------
 
     def read_log(self, offset: int, max_bytes: int, wait: bool = True) -> Buffer:
-        if not wait and self._commits.start <= offset < self._commits.written and self._is_cold(offset):
-            found: Buffer = self._warmer.answer(ColdCall("read_log", (offset, max_bytes)))
+        tail = self._commits.tail
+        if offset >= tail.start:
+            return tail.read(offset, max_bytes)
+        if not wait and self._is_cold(offset):
+            found: Buffer = self._warmer.answer(ColdCall("_stored_log", (offset, max_bytes)))
             return found
+        return self._stored_log(offset, max_bytes)
+
+    def _stored_log(self, offset: int, max_bytes: int) -> bytes:
         with self._reader() as reader:
             return reader.log(offset, max_bytes)
 
@@ -381,16 +422,16 @@ class LmdbStore(MessageStore):
 
     @property
     def end_offset(self) -> int:
-        return self._commits.position
+        return self._commits.tail.end
 
     def statistics(self) -> StoreStatistics:
         files: list[os.stat_result] = []
-        for name in ("data.mdb", "lock.mdb", "synced"):
+        for path in self._env.directory.glob("*"):
             with suppress(FileNotFoundError):
-                files.append((self._env.directory / name).stat())
+                files.append(path.stat())
         return StoreStatistics(
             min_physical_offset=self._commits.start,
-            max_physical_offset=self._commits.position,
+            max_physical_offset=self._commits.tail.end,
             flushed_physical_offset=self._commits.flushed,
             queue_count=len(self._queues),
             disk_bytes=sum(status.st_blocks for status in files) * 512,
@@ -398,8 +439,7 @@ class LmdbStore(MessageStore):
         )
 
 
-def environment(config: Config, policy: FlushPolicy) -> Environment:
-    """The environment that settings and flush policy ask for, closed."""
+def environment(config: Config) -> Environment:
+    """The environment that the settings ask for, closed."""
     settings = config.plugin_settings("lmdb", LmdbSettings)
-    durable = policy.acknowledge_at is Level.FLUSHED
-    return Environment(config.root_path / "lmdb", settings.map_size_max_bytes, settings.max_readers, durable)
+    return Environment(config.root_path / "lmdb", settings.map_size_max_bytes, settings.max_readers)

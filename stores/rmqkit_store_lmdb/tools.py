@@ -20,6 +20,7 @@ from rmqkit.model import properties as props
 from rmqkit.protocol.record import unpack
 from rmqkit.store_tools import LogSource, PutRecords, StoreTools
 from rmqkit_store_lmdb.copying import read_log, write_log
+from rmqkit_store_lmdb.journal import journal_files
 from rmqkit_store_lmdb.readonly import EnvironmentReader
 from rmqkit_store_lmdb.verify import verify
 
@@ -101,6 +102,7 @@ def _survey(root: Path, store: EnvironmentReader) -> dict[str, Any]:
         "inUse": holder is not None,
         "lockHolder": holder,
         "synced": (store.directory / "synced").exists(),
+        "journalBytes": sum(file.path.stat().st_blocks for file in journal_files(store.directory)) * 512,
         "log": {"minOffset": state.start, "maxOffset": state.end, "indexedTo": state.indexed_to},
         "file": {"bytes": status.st_size, "allocatedBytes": status.st_blocks * 512, "everUsedBytes": (info["last_pgno"] + 1) * page_bytes},
         "readers": {"used": info["num_readers"], "max": info["max_readers"]},
@@ -121,6 +123,7 @@ def _show(found: dict[str, Any]) -> None:
     output.line(f"{found['directory']}: {use}")
     output.line(f"log offsets {log['minOffset']} to {log['maxOffset']}")
     output.line(f"data.mdb has {file['bytes']} bytes, {file['allocatedBytes']} on the disk")
+    output.line(f"the journal has {found['journalBytes']} bytes on the disk")
     output.line(f"readers: {found['readers']['used']} of {found['readers']['max']}")
     output.line()
     output.table(("DATABASE", "ENTRIES"), list(found["entries"].items()))

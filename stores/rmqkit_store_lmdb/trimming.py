@@ -11,32 +11,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from contextlib import suppress
 
 import lmdb
 import trio
 
-from rmqkit.abc import Boundary, Clock, LogPart, Trimmed
+from rmqkit.abc import Clock, LogPart, Trimmed
 from rmqkit.errors import StoreError, StoreNotWritable
 from rmqkit.protocol.record import peek_store_timestamp
 from rmqkit_store_lmdb.cold import Warmer
 from rmqkit_store_lmdb.commits import Commits
 from rmqkit_store_lmdb.environment import Transaction
-from rmqkit_store_lmdb.layout import KEY, NUMBER, OFFSET, STATE_KEY, STRIPE_BYTES, UNIT, UNIT_KEY
+from rmqkit_store_lmdb.freeing import Step, bury, rows_before, runs_before, units_before
+from rmqkit_store_lmdb.layout import MAX_OFFSET, NUMBER, OFFSET, STATE_KEY
 from rmqkit_store_lmdb.queues import Queue
 from rmqkit_store_lmdb.reader import Reader
+from rmqkit_store_lmdb.retention import Retainer, Retention, Span
 
 _logger = logging.getLogger(__name__)
-#: Entries one transaction deletes: some ms, during which messages wait to be written.
-_STEP = 1000
 _SWEEP_INTERVAL_S = 10.0
-
-#: Deletes some entries in a transaction; whether there may be more.
-_Step: TypeAlias = "Callable[[Transaction[bytes]], bool]"
 
 
 class Trimmer:
-    """`part_bytes`: the log can be cut at the first record behind each multiple of it. `retention_ms` by topic, for topics with a time of their own."""
+    """`part_bytes`: the log can be cut at the first record behind each multiple of it. `limits` by topic, for topics that have some of their own."""
 
     def __init__(
         self,
@@ -44,7 +41,7 @@ class Trimmer:
         queues: dict[tuple[str, int], Queue],
         warmer: Warmer,
         part_bytes: int,
-        retention_ms: Mapping[str, int],
+        limits: Mapping[str, Retention],
         clock: Clock,
         reader: Callable[[], Reader],
     ) -> None:
@@ -53,7 +50,8 @@ class Trimmer:
         self._queues = queues
         self._warmer = warmer
         self._part_bytes = part_bytes
-        self._retention_ms = retention_ms
+        self._limits = limits
+        self._retainer = Retainer()
         self._clock = clock
         self._reader = reader
         self._working = trio.Lock()
@@ -72,9 +70,11 @@ class Trimmer:
 
     async def parts(self) -> list[LogPart]:
         """MessageStore.log_parts. A part was modified when its last record was stored."""
-        return await trio.to_thread.run_sync(self._parts, self._commits.flushed, limiter=self._thread)
+        await self._drained()
+        end = min(self._commits.tail.start, self._commits.flushed)
+        return await trio.to_thread.run_sync(self._parts, end, limiter=self._thread)
 
-    def _parts(self, flushed: int) -> list[LogPart]:
+    def _parts(self, log_end: int) -> list[LogPart]:
         found: list[LogPart] = []
         start = self._commits.start
         with self._reader() as reader:
@@ -82,7 +82,7 @@ class Trimmer:
                 boundary = start - start % self._part_bytes + self._part_bytes
                 end = reader.first_record_from(boundary)
                 last = reader.last_record_before(end)
-                if end >= self._commits.written or end > flushed:
+                if end >= log_end:
                     return found
                 found.append(LogPart(start, end, 0 if last is None else peek_store_timestamp(last)))
                 start = end
@@ -92,18 +92,22 @@ class Trimmer:
         async with self._working:
             before = self._commits.start
             start = max((part.end for part in await self.parts() if part.end <= before_offset), default=before)
-            firsts = await trio.to_thread.run_sync(self._firsts, start, list(self._queues.values()), limiter=self._thread)
+            if start == before:
+                return Trimmed(start)
+            stops = {queue: queue.stored for queue in self._queues.values()}
+            firsts = await trio.to_thread.run_sync(self._firsts, start, stops, limiter=self._thread)
             self._commits.start = start
             await self._move(firsts)
-            await self._free(self._log_step(start))
-            await self._free(self._keys_step(start // STRIPE_BYTES))
+            await self._free(rows_before(self._env, "log", OFFSET.pack(start)))
+            await self._free(runs_before(self._env, start))
             for queue, first in firsts.items():
-                await self._free(self._units_step(queue.number, first))
+                await self._free(units_before(self._env, queue.number, first, with_records=False))
+            await self._commits.checkpoint()
             return Trimmed(start, start - before)
 
-    def _firsts(self, start: int, queues: list[Queue]) -> dict[Queue, int]:
+    def _firsts(self, start: int, stops: Mapping[Queue, int]) -> dict[Queue, int]:
         with self._reader() as reader:
-            firsts = {queue: reader.first_kept(queue, start) for queue in queues}
+            firsts = {queue: reader.first_kept(queue.number, queue.first, stop, start) for queue, stop in stops.items()}
         return {queue: first for queue, first in firsts.items() if first > queue.first}
 
     async def _move(self, firsts: Mapping[Queue, int]) -> None:
@@ -112,14 +116,14 @@ class Trimmer:
             queue.first = first
         await self._free(self._move_step(firsts))
 
-    def _move_step(self, firsts: Mapping[Queue, int]) -> _Step:
+    def _move_step(self, firsts: Mapping[Queue, int]) -> Step:
         state = self._commits.state
         there = {(queue.topic, queue.queue_id): queue for queue in firsts}
 
         def step(txn: Transaction[bytes]) -> bool:
             for key, queue in there.items():
                 if self._queues.get(key) is queue:
-                    txn.put(queue.key, queue.row(queue.end), db=self._env.db("queues"))
+                    txn.put(queue.key, queue.row(queue.stored), db=self._env.db("queues"))
             txn.put(STATE_KEY, state().pack(), db=self._env.db("meta"))
             return False
 
@@ -128,30 +132,52 @@ class Trimmer:
     # --- topics ------------------------------------------------------------------------------------------------------
 
     async def sweep(self) -> None:
-        """Free the queues that were deleted, and what has outlived the time of its topic. Raises StoreError."""
+        """Free the queues that were deleted, and what its topic is not to keep any longer. Raises StoreError."""
         async with self._working:
+            await self._drained()
+            freed = False
             for number in await trio.to_thread.run_sync(self._dead, limiter=self._thread):
-                await self._free(self._units_step(number, 1 << 62))
-                await self._free(self._bury_step(number))
-            now = self._clock.now_ms()
-            for queue in [queue for queue in self._queues.values() if queue.topic in self._retention_ms]:
-                old_ms = now - self._retention_ms[queue.topic]
-                first = await trio.to_thread.run_sync(self._first_since, queue, old_ms, limiter=self._thread)
-                if first > queue.first:
-                    await self._move({queue: first})
-                    await self._free(self._units_step(queue.number, first))
+                await self._free(units_before(self._env, number, MAX_OFFSET, with_records=True))
+                await self._free(bury(self._env, number))
+                freed = True
+            for queue, first in (await self._outlived()).items():
+                await self._move({queue: first})
+                await self._free(units_before(self._env, queue.number, first, with_records=True))
+                freed = True
+            if freed:
+                await self._commits.checkpoint()
 
     def _dead(self) -> list[int]:
         with self._env.begin() as txn, txn.cursor(self._env.db("dead")) as cursor:
             return [NUMBER.unpack(key)[0] for key in cursor.iternext(keys=True, values=False)]
 
-    def _first_since(self, queue: Queue, time_ms: int) -> int:
+    async def _outlived(self) -> dict[Queue, int]:
+        """Queues of topics with limits of their own, and the first queue offsets that they are to keep."""
+        topics: dict[str, dict[int, Queue]] = {}
+        for queue in self._queues.values():
+            if queue.topic in self._limits:
+                topics.setdefault(queue.topic, {})[queue.number] = queue
+        self._retainer.forget({number for queues in topics.values() for number in queues})
+        now = self._clock.now_ms()
+        found: dict[Queue, int] = {}
+        for topic, queues in topics.items():
+            spans = {number: Span(number, queue.first, queue.stored) for number, queue in queues.items()}
+            firsts = await trio.to_thread.run_sync(self._firsts_of, topic, spans, now, limiter=self._thread)
+            found |= {queue: firsts[number] for number, queue in queues.items() if firsts[number] > spans[number].first}
+        return found
+
+    def _firsts_of(self, topic: str, spans: dict[int, Span], now_ms: int) -> dict[int, int]:
         with self._reader() as reader:
-            return reader.offset_by_time(queue, time_ms, Boundary.LOWER)
+            return self._retainer.firsts(reader, self._limits[topic], spans, now_ms)
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
-    async def _free(self, step: _Step) -> None:
+    async def _drained(self) -> None:
+        """Everything appended so far is in LMDB now, if it can be written: with a full map it cannot, and then a trim is what helps."""
+        with suppress(StoreNotWritable):
+            await self._commits.drain()
+
+    async def _free(self, step: Step) -> None:
         """Run a step until there is no more. Raises StoreError. Cancelled: what was done stays done."""
         more = True
         while more:
@@ -165,7 +191,7 @@ class Trimmer:
                         await self._commits.take_reserve()
                     more = await trio.to_thread.run_sync(self._run_step, step, limiter=self._thread)
 
-    def _run_step(self, step: _Step) -> bool:
+    def _run_step(self, step: Step) -> bool:
         more = False
 
         def work(txn: Transaction[bytes]) -> None:
@@ -174,54 +200,3 @@ class Trimmer:
 
         self._env.write(work)
         return more
-
-    def _log_step(self, start: int) -> _Step:
-        return self._range_step("log", b"", OFFSET.pack(start))
-
-    def _keys_step(self, stripe: int) -> _Step:
-        return self._range_step("keys", b"", KEY.pack(stripe, 0, 0))
-
-    def _range_step(self, name: str, low: bytes, high: bytes) -> _Step:
-        """Delete the entries of a database with keys in [low, high)."""
-
-        def step(txn: Transaction[bytes]) -> bool:
-            db = self._env.db(name)
-            found = _keys(txn, db, low, high)
-            for key in found:
-                txn.delete(key, db=db)
-            return len(found) == _STEP
-
-        return step
-
-    def _units_step(self, number: int, before: int) -> _Step:
-        """Delete the units of a queue before a queue offset, and their records."""
-        low, high = UNIT_KEY.pack(number, 0), UNIT_KEY.pack(number, before)
-
-        def step(txn: Transaction[bytes]) -> bool:
-            log, units = self._env.db("log"), self._env.db("units")
-            found = _keys(txn, units, low, high)
-            for key in found:
-                unit = txn.pop(key, db=units) or b""
-                txn.delete(OFFSET.pack(UNIT.unpack(unit)[0]), db=log)
-            return len(found) == _STEP
-
-        return step
-
-    def _bury_step(self, number: int) -> _Step:
-        def step(txn: Transaction[bytes]) -> bool:
-            txn.delete(NUMBER.pack(number), db=self._env.db("dead"))
-            return False
-
-        return step
-
-
-def _keys(txn: Transaction[bytes], db: Any, low: bytes, high: bytes) -> list[bytes]:
-    """The first keys in [low, high). They are collected before one is deleted: a cursor that deletes may lose its place."""
-    found: list[bytes] = []
-    with txn.cursor(db) as cursor:
-        if cursor.set_range(low) if low else cursor.first():
-            for key in cursor.iternext(keys=True, values=False):
-                if key >= high or len(found) == _STEP:
-                    break
-                found.append(key)
-    return found

@@ -10,7 +10,6 @@ from rmqkit.errors import DecodeError
 from rmqkit.model.properties import KEYS, UNIQ_KEY
 from rmqkit.protocol.record import peek_store_timestamp, unpack
 from rmqkit.protocol.tags import index_hash
-from rmqkit_store_lmdb.layout import KEY, STRIPE_BYTES
 from rmqkit_store_lmdb.readonly import EnvironmentReader
 
 Progress = Callable[[int, int], None]
@@ -31,6 +30,8 @@ class Outcome:
 def verify(store: EnvironmentReader, progress: Progress) -> Outcome:
     """Check everything, up to the first bad place; memory does not grow with what is stored."""
     outcome = Outcome()
+    if store.is_behind():
+        outcome.notes.append("what is in the journal and not in LMDB yet was not checked")
     outcome.damage = _check_log(store, outcome, progress) or _check_queues(store, outcome) or _check_keys(store, outcome)
     return outcome
 
@@ -81,16 +82,16 @@ def _check_queues(store: EnvironmentReader, outcome: Outcome) -> str | None:
 
 def _check_keys(store: EnvironmentReader, outcome: Outcome) -> str | None:
     freed = 0
-    for key in store.key_entries():
-        stripe, code, offset = KEY.unpack(key)
+    for code, offset, earliest_ms, latest_ms in store.key_entries():
         record = store.record(offset)
         if record is None or offset < store.state.start:
             freed += 1
             continue
         found = unpack(record, check_crc=False)
         words = [found.properties.get(UNIQ_KEY, ""), *found.properties.get(KEYS, "").split(" ")]
-        if stripe != offset // STRIPE_BYTES or code not in {index_hash(found.topic, word) for word in words if word}:
-            return f"key hash {code} of stripe {stripe}: the record at log offset {offset} has no such key"
+        in_time = earliest_ms <= found.store_timestamp_ms <= latest_ms
+        if not in_time or code not in {index_hash(found.topic, word) for word in words if word}:
+            return f"key hash {code}: the record at log offset {offset} has no such key, or is not of its run's time"
         outcome.keys += 1
     if freed:
         outcome.notes.append(f"{freed} keys are of records that were freed; they go with their part of the log")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from rmqkit import plugins
-from rmqkit.abc import RequestProcessor
+from rmqkit.abc import Level, MessageStore, RequestProcessor
 from rmqkit.broker import assemble
 from rmqkit.broker.processors.admin import AdminProcessor
 from rmqkit.broker.processors.client_manage import ClientManageProcessor
@@ -18,6 +19,7 @@ from rmqkit.broker.processors.reply import ReplyProcessor
 from rmqkit.broker.processors.send import SendProcessor
 from rmqkit.broker.processors.send_back import SendBackProcessor
 from rmqkit.config import Config
+from rmqkit.errors import ConfigError
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.testing.broker import test_config
 from rmqkit.testing.clock import FakeClock
@@ -40,12 +42,34 @@ CASES = [(code, processor) for processor, codes in PROCESSORS.items() for code i
 
 
 @pytest.mark.row("S013", "S015")
+@pytest.mark.only_store(why="names the store itself")
 @pytest.mark.parametrize(("chosen", "kind"), [(None, MmapStore), ("mmap", MmapStore), ("memory", MemoryStore)])
 def test_the_settings_choose_the_store(tmp_path: Path, chosen: str | None, kind: type) -> None:
     """Java's files are the default; any plugin's store can take their place."""
     config = test_config(tmp_path, store=chosen or Config().store)
     store, _ = assemble.make_store(config, plugins.load(config), FakeClock())
     assert type(store) is kind
+
+
+@pytest.mark.only_store(why="names the stores itself")
+@pytest.mark.parametrize(("there", "other"), [("mmap", "lmdb"), ("lmdb", "mmap")])
+async def test_a_directory_of_another_kind_of_store_is_refused(tmp_path: Path, there: str, other: str) -> None:
+    """Its messages would seem to be gone. The error says how to go on, nothing is made, and the kind that is there goes on."""
+
+    def make(kind: str) -> MessageStore:
+        config = test_config(tmp_path, store=kind)
+        return assemble.make_store(config, plugins.load(config), FakeClock())[0]
+
+    for kind in (there, "memory", there):
+        store = make(kind)
+        await store.open()
+        await store.close()
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(
+        ConfigError, match=f"holds a store of kind {there}: set store = '{there}', or copy it with `rmqkit store copy .* --to {other}`"
+    ):
+        make(other)
+    assert sorted(os.listdir(tmp_path)) == before
 
 
 @pytest.mark.row("S017", "S064", "S075")
@@ -79,4 +103,5 @@ async def test_the_store_is_built_with_its_listeners(tmp_path: Path) -> None:
         (answer,) = desk.peer.answers
         assert answer.code == ResponseCode.SUCCESS
         desk.broker.put.put_one(message("T", 0, b"from inside"))
+        await desk.broker.store.settled(desk.broker.store.end_offset, Level.WRITTEN)
         assert [stored.body[-6:] for stored in desk.stored()] == [b"xxxxxx", b"inside"]

@@ -31,7 +31,7 @@ async def test_nothing_acknowledged_is_lost_by_kills(tmp_path: Path, policy: str
 
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_nothing_acknowledged_is_lost_by_kills_over_lmdb(tmp_path: Path, policy: str) -> None:
-    """The same promises over the store lmdb, whose commits share transactions."""
+    """The same promises over the store lmdb."""
     done = await kill_often(tmp_path / "store", policy, RUNS_OF_OTHERS, SEED, store="lmdb")
     assert done["kills"] == RUNS_OF_OTHERS
     assert done["promises"] > 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +19,7 @@ from rmqkit.config import DELAY_LEVELS, load
 from rmqkit.dispatch import NoKeys
 from rmqkit.errors import ConfigError, StoreBusy
 from rmqkit.model.delay import parse_levels
+from rmqkit.model.message import StoredMessage
 from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic, unpack_all
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import (
@@ -33,7 +35,6 @@ from rmqkit.testing.store import (
     running,
     store_config,
 )
-from rmqkit_flush.policies import AsyncFlush, BufferedAsyncFlush, SyncFlush
 from rmqkit_store_lmdb import plugin
 from rmqkit_store_lmdb import store as store_module
 from rmqkit_store_lmdb.store import LmdbStore
@@ -47,6 +48,12 @@ def make(directory: Path, clock: FakeClock | None = None, plugins: dict[str, Any
     flags = {"storePathRootDir": str(directory), "plugins": {"lmdb": plugins or {}}}
     config = load(environ={}, flags=flags).with_values(**(SMALL | settings))
     return LmdbStore(config, clock or FakeClock(), NeverFlush())
+
+
+def stored_records(store: LmdbStore) -> list[StoredMessage]:
+    """The records in LMDB."""
+    with store._env.begin() as txn, txn.cursor(store._env.db("log")) as cursor:
+        return [record for chunk in cursor.iternext(keys=False) for record in unpack_all(bytes(chunk))]
 
 
 # --- cold reads ------------------------------------------------------------------------------------------------------
@@ -139,12 +146,11 @@ async def test_deleted_topics_are_freed_and_leave_gaps(tmp_path: Path) -> None:
             await put(store, [message("Gone", body=b"x" * number), message("Kept", body=b"%d" % number)])
         store.delete_topic("Gone")
         await put(store, [message("Gone", body=b"again")])
-        with store._env.begin() as txn:
-            before = txn.stat(store._env.db("log"))["entries"]
         await store._trimmer.sweep()
+        assert len(stored_records(store)) == 31
         with store._env.begin() as txn:
-            assert txn.stat(store._env.db("log"))["entries"] == before - 30
             assert txn.stat(store._env.db("dead"))["entries"] == 0
+            assert txn.stat(store._env.db("units"))["entries"] == 2
         assert store.read_record(0) is None
         size, magic = peek_size_and_magic(store.read_log(0, 1 << 20))
         assert (magic, store.read_record(size) is not None) == (MAGIC_BLANK, True)
@@ -175,8 +181,7 @@ async def test_topics_with_a_time_of_their_own(tmp_path: Path) -> None:
         assert store.read("Short", 0, 3, ALL, None, None).status is ReadStatus.OFFSET_TOO_SMALL
         assert len(bodies(store, "Short")) == 2
         assert len(bodies(store, "Long")) == 6
-        with store._env.begin() as txn:
-            assert txn.stat(store._env.db("log"))["entries"] == 8
+        assert len(stored_records(store)) == 8
         kept = contents(store)
     async with running(make(tmp_path, clock, settings)) as store:
         assert contents(store) == kept
@@ -185,6 +190,49 @@ async def test_topics_with_a_time_of_their_own(tmp_path: Path) -> None:
         await store._trimmer.sweep()
         assert (store.min_offset("Short", 0), store.max_offset("Short", 0)) == (6, 6)
         assert (await put(store, [message("Short")]))[0].queue_offset == 6
+
+
+async def test_topics_with_a_size_of_their_own(tmp_path: Path) -> None:
+    """The oldest messages of all queues of the topic go until the others are small enough, also after a restart, and after the log was trimmed."""
+    clock = FakeClock()
+    settings = {"topicRetentionBytes": ["Small=2000"], "topicRetentionHours": ["Small=5", "Other=1"]}
+
+    async def sizes_kept(store: LmdbStore) -> list[list[bytes]]:
+        await store._trimmer.sweep()
+        found = [found for found in stored_records(store) if found.topic == "Small"]
+        assert sum(one.size_bytes for one in found) <= 2000
+        assert sum(one.size_bytes for one in found) + 300 > 2000
+        assert [[one.body for one in found if one.queue_id == queue_id] for queue_id in (0, 1)] == [
+            bodies(store, "Small", queue_id) for queue_id in (0, 1)
+        ]
+        return [bodies(store, "Small", queue_id) for queue_id in (0, 1)]
+
+    async with running(make(tmp_path, clock, settings)) as store:
+        await put(store, [message("Small", queue_id=1, body=bytes(100))])
+        await store._trimmer.sweep()
+        assert len(bodies(store, "Small", 1)) == 1
+        for number in range(40):
+            await put(store, [message("Small", number % 4 == 0, b"%03d" % number * 50), message("Big", body=bytes(900))])
+            if number % 9 == 0:
+                await store._trimmer.sweep()
+        kept = await sizes_kept(store)
+        newest = sorted(kept[0] + kept[1])
+        assert newest == [b"%03d" % number * 50 for number in range(40 - len(newest), 40)]
+        assert len(bodies(store, "Big")) == 40
+    async with running(make(tmp_path, clock, settings)) as store:
+        assert await sizes_kept(store) == kept
+        await put(store, [message("Small", body=b"more" * 50)])
+        assert sorted(itertools.chain(*await sizes_kept(store))) == [*newest[1:], b"more" * 50]
+        await put(store, [message("Big", body=bytes(900)) for _ in range(200)])
+        await store._commits.flush()
+        await store.trim((await store.log_parts())[-1].end)
+        assert bodies(store, "Small") == []
+        for number in range(20):
+            await put(store, [message("Small", body=b"%03d" % number * 50)])
+        await sizes_kept(store)
+        clock.advance(6 * _HOUR_MS)
+        await store._trimmer.sweep()
+        assert bodies(store, "Small") == []
 
 
 async def test_pages_are_used_again(tmp_path: Path) -> None:
@@ -203,7 +251,7 @@ async def test_pages_are_used_again(tmp_path: Path) -> None:
 
 
 async def test_what_waits_is_bounded(tmp_path: Path) -> None:
-    """Behind the limit senders are told that the broker is busy, until what waits is written."""
+    """Behind the limit senders are told that the broker is busy, until what waits is in LMDB."""
     policy = CommitWhenWanted()
     policy.commit_buffer_bytes = 5_000
     store = LmdbStore(store_config(tmp_path), FakeClock(), policy)
@@ -211,7 +259,7 @@ async def test_what_waits_is_bounded(tmp_path: Path) -> None:
         with pytest.raises(StoreBusy, match="waits to be written"):
             _append_many(store)
         assert 5_000 <= store.end_offset < 6_000
-        await store.settled(store.end_offset, Level.WRITTEN)
+        await store._commits.drain()
         await put(store, [message()])
 
 
@@ -224,7 +272,11 @@ async def test_keys_in_the_database_and_in_memory(tmp_path: Path, monkeypatch: p
     """A query finds both, newest first, and no more than asked."""
     monkeypatch.setattr("rmqkit_store_lmdb.key_index.KEPT_BACK", 50)
     async with running(make(tmp_path)) as store:
-        offsets = [(await put(store, [message(keys=f"all k{number}")]))[0].physical_offset for number in range(120)]
+        offsets = []
+        for number in range(120):
+            offsets += [at.physical_offset for at in await put(store, [message(keys=f"all k{number}")])]
+            if number % 7 == 0:
+                await store._commits.drain()
         assert 0 < store._keys.indexed_to < store.end_offset
         for most in (1, 10, 100, 1000):
             assert store.query_by_key("Orders", "all", 0, 1 << 60, most).physical_offsets == offsets[::-1][:most]
@@ -246,13 +298,10 @@ async def test_keys_may_be_kept_elsewhere(tmp_path: Path) -> None:
 
 
 def test_the_plugin_registers_the_store(tmp_path: Path) -> None:
-    """`store = "lmdb"` finds it; how commits go to the device follows from the flush policy."""
+    """`store = "lmdb"` finds it."""
     config = store_config(tmp_path)
     make_store = plugins.load(config, extra=[("lmdb", plugin)], entry_points=False).chosen("stores", "lmdb")
-    durable = {
-        policy: make_store(config, FakeClock(), policy(config))._env.durable for policy in (AsyncFlush, BufferedAsyncFlush, SyncFlush)
-    }
-    assert durable == {AsyncFlush: False, BufferedAsyncFlush: False, SyncFlush: True}
+    assert isinstance(make_store(config, FakeClock(), NeverFlush()), LmdbStore)
 
 
 def test_without_the_package_only_who_chooses_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,6 +320,7 @@ def test_without_the_package_only_who_chooses_it_is_told(tmp_path: Path, monkeyp
         ({"maxReaders": 1}, "maxReaders"),
         ({"topicRetentionHours": ["Orders"]}, "no Topic=hours"),
         ({"topicRetentionHours": ["Orders=0"]}, "no Topic=hours"),
+        ({"topicRetentionBytes": ["Orders=1.5"]}, "topicRetentionBytes: 'Orders=1.5' is no Topic=bytes"),
         ({"mapSize": 5}, "did you mean 'mapSizeMaxBytes'"),
     ],
 )

@@ -11,9 +11,37 @@ import trio
 from rmqkit.client import Client, MessageQueue, PullStatus
 from rmqkit.model.message import Message
 from rmqkit.testing.broker import running_cluster
+from rmqkit_retention.service import RetentionService
+from rmqkit_store_lmdb.store import LmdbStore
+from tests.broker.desk import open_desk
 from tests.faults.kit import POLICIES
 
 PATIENCE_S = 30
+_HOUR_MS = 3_600_000
+
+
+async def test_the_broker_removes_what_is_old(tmp_path: Path) -> None:
+    """By age alone, however full the disk is, since what is removed does not make it less full; only what is on the device goes."""
+    always = ";".join(f"{hour:02}" for hour in range(24))
+    settings: dict[str, Any] = {
+        "maxMessageSize": 1_000,
+        "mappedFileSizeCommitLog": 66_560,
+        "deleteCommitLogFilesInterval": 0,
+        "deleteWhen": always,
+    }
+    async with open_desk(tmp_path, store="lmdb", **settings) as desk:
+        store = desk.broker.store
+        assert isinstance(store, LmdbStore)
+        while store.end_offset < 5 * 66_560:
+            await desk.sent(body=b"x" * 900)
+        desk.clock.advance(73 * _HOUR_MS)
+        service = RetentionService(desk.broker.config, lambda path: 99)
+        await service.round(desk.broker)
+        assert store.start_offset == 0
+        await store._commits.flush()
+        await service.round(desk.broker)
+        assert store.start_offset == 5 * 66_560
+        await desk.sent(body=b"more")
 
 
 @pytest.mark.parametrize("policy", POLICIES)

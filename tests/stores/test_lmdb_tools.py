@@ -15,8 +15,10 @@ from rmqkit.cli import main
 from rmqkit.model.sysflag import TRANSACTION_PREPARED
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import SMALL, SMALL_INDEX, FlushWhenWanted, contents, message, put, running, store_config
+from rmqkit_store_lmdb import freeing, scanning
 from rmqkit_store_lmdb.environment import Environment
-from rmqkit_store_lmdb.layout import KEY, OFFSET, UNIT_KEY
+from rmqkit_store_lmdb.layout import OFFSET, TIMES, UNIT, UNIT_KEY
+from rmqkit_store_lmdb.scanning import seek_chunk
 from rmqkit_store_lmdb.store import LmdbStore
 from rmqkit_store_mmap.store import MmapStore
 
@@ -95,12 +97,12 @@ def test_gaps_of_freed_topics_are_filled(tmp_path: Path) -> None:
                 await put(store, [message("Kept", body=b"%d" % number), *[message("Gone", body=bytes(number * 3 % 900))] * (number % 4)])
             await put(store, [message("Gone")] * 200)
             store.delete_topic("Gone")
-            await store._commits.commit()
+            await store._commits.drain()
             await store._trimmer.sweep()
             await put(store, [message("Kept", body=b"last")])
             store.append([message("Gone")] * 3)
             store.delete_topic("Gone")
-            await store._commits.commit()
+            await store._commits.drain()
             await store._trimmer.sweep()
 
     trio.run(freed)
@@ -172,28 +174,34 @@ def test_verify_names_what_is_damaged(tmp_path: Path, damage: str, capsys: pytes
     fill("lmdb", tmp_path)
     (low, high, messages, _) = look("lmdb", tmp_path)[0]["T1", 0]
     place, last = messages[3].physical_offset, messages[-1].physical_offset
-    env = Environment(tmp_path / "lmdb", 1 << 30, 8, durable=True)
+    env = Environment(tmp_path / "lmdb", 1 << 30, 8)
     env.open()
 
     def work(txn: Any) -> None:
-        record = bytearray(txn.get(OFFSET.pack(place), db=env.db("log")))
+        log, units = env.db("log"), env.db("units")
+        with txn.cursor(log) as cursor:
+            assert seek_chunk(cursor, place)
+            key, chunk = cursor.item()
+        at = place - OFFSET.unpack(key)[0]
+        size = int.from_bytes(chunk[at : at + 4], "big")
         number = int.from_bytes(txn.get(b"\0\0\0\0T1", db=env.db("queues"))[:4], "big")
+        with txn.cursor(units) as cursor:
+            groups = [(first, bytes(group)) for first, group in scanning.groups(cursor, number, low)]
         match damage:
             case "body":
-                record[100] ^= 1
-                txn.put(OFFSET.pack(place), bytes(record), db=env.db("log"))
+                txn.put(key, chunk[: at + 100] + bytes([chunk[at + 100] ^ 1]) + chunk[at + 101 :], db=log)
             case "moved":
-                txn.put(OFFSET.pack(place), txn.get(OFFSET.pack(last), db=env.db("log")), db=env.db("log"))
+                txn.put(key, chunk[:at] + chunk[at : at + 28] + OFFSET.pack(last) + chunk[at + 36 :], db=log)
             case "record":
-                txn.delete(OFFSET.pack(place), db=env.db("log"))
+                freeing.cut(txn, log, [(place, size)])
             case "unit":
-                txn.delete(UNIT_KEY.pack(number, low + 3), db=env.db("units"))
+                txn.put(UNIT_KEY.pack(number, groups[0][0]), groups[0][1][: 3 * UNIT.size], db=units)
             case "last unit":
-                txn.delete(UNIT_KEY.pack(number, high - 1), db=env.db("units"))
+                txn.put(UNIT_KEY.pack(number, groups[-1][0]), groups[-1][1][: -UNIT.size], db=units)
             case "key":
-                txn.put(KEY.pack(0, 7, place), bytes(8), db=env.db("keys"))
+                txn.put(OFFSET.pack(place), TIMES.pack(0, 1 << 60) + (7 << 32).to_bytes(8, "little"), db=env.db("keys"))
             case "overlap":
-                txn.put(OFFSET.pack(place + 4), bytes(record), db=env.db("log"))
+                txn.put(OFFSET.pack(place + 4), chunk[at : at + size], db=log)
 
     env.write(work)
     env.close(clean=True)
@@ -210,7 +218,7 @@ def test_a_store_whose_machine_died_is_not_looked_into(tmp_path: Path, capsys: p
     """Until a start has put it in order."""
 
     async def died() -> None:
-        env = Environment(tmp_path / "a" / "lmdb", 1 << 30, 8, durable=False, boot="another boot")
+        env = Environment(tmp_path / "a" / "lmdb", 1 << 30, 8, boot="another boot")
         store = LmdbStore(store_config(tmp_path / "a"), FakeClock(), FlushWhenWanted(), env=env)
         async with running(store):
             await put(store, [message()])
