@@ -9,6 +9,7 @@ import trio
 
 from rmqkit.abc import FlushPolicy
 from rmqkit.errors import StoreNotWritable
+from rmqkit_store_mmap.checkpoint import Checkpoint
 from rmqkit_store_mmap.commit_log import CommitLog
 from rmqkit_store_mmap.key_index import KeyIndex
 from rmqkit_store_mmap.queue_table import QueueTable
@@ -28,18 +29,61 @@ _INDEX_RETRY_S = 1.0
 WriteCheckpoint = Callable[[int | None], None]
 
 
+class Rounds:
+    """Bringing queues and index to the device, and saying so in the checkpoint: one round at a time, so that no older mark follows a newer one."""
+
+    def __init__(
+        self, log: CommitLog, queues: QueueTable, index: KeyIndex, checkpoint: Checkpoint, write_checkpoint: WriteCheckpoint
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._checkpoint = checkpoint
+        self._write_checkpoint = write_checkpoint
+        self._working = trio.Lock()
+
+    async def flush(self, thorough: bool) -> None:
+        """Flush the queues with two pages to flush, or all of them, the index and the log; then write the checkpoint. Raises OSError, StoreNotWritable."""
+        log, queues, index = self._log, self._queues, self._index
+        async with self._working:
+            time_ms = log.last_time_ms if thorough else None
+            mark = queues.new_mark(log.position) if thorough else None
+            if thorough:
+                await log.commit()  # of the units that the mark is about the records may still wait in memory
+            if not queues.doubtful:
+                await queues.flush(everything=thorough)
+                queues.mark = mark or queues.mark
+            if thorough:
+                await index.flush(log.written)
+                if log.fault is None:
+                    await log.flush()  # the mark of the index waits for the records
+            await trio.to_thread.run_sync(self._write_checkpoint, None if queues.doubtful else time_ms)
+
+    async def cover(self, log_offset: int) -> int:
+        """Have the device know what the queues had of the records before a log offset, which are about to go: after a crash nothing else tells which
+        queue offsets were theirs. Returns the log offset up to which that is so; less than asked for when the device or a full disk is against it.
+        """
+        if self._covered < log_offset:
+            try:
+                await self._queues.before_trim(log_offset)
+                await self.flush(thorough=True)
+            except (OSError, StoreNotWritable) as error:
+                _logger.warning("the log is not trimmed behind %d, for the queues are not on the device: %s", self._covered, error)
+        return self._covered
+
+    @property
+    def _covered(self) -> int:
+        mark = self._queues.known(self._checkpoint.on_device)
+        return 0 if mark is None else min(mark.log_flushed, mark.queues.offset)
+
+
 async def run(
-    log: CommitLog,
-    queues: QueueTable,
-    index: KeyIndex,
-    policy: FlushPolicy,
-    write_checkpoint: WriteCheckpoint,
-    task_status: trio.TaskStatus[None],
+    log: CommitLog, queues: QueueTable, index: KeyIndex, policy: FlushPolicy, rounds: Rounds, task_status: trio.TaskStatus[None]
 ) -> None:
     """Run until cancelled. A device that fails to flush stops the policy, not the store: reading goes on."""
     async with trio.open_nursery() as nursery:
         await nursery.start(_run_policy, log, policy)
-        nursery.start_soon(_flush_queues, log, queues, index, write_checkpoint)
+        nursery.start_soon(_flush_queues, log, queues, index, rounds)
         nursery.start_soon(_build_index, index)
         nursery.start_soon(_prepare_segments, log)
         task_status.started()
@@ -53,8 +97,8 @@ async def _run_policy(log: CommitLog, policy: FlushPolicy, task_status: trio.Tas
         log.give_up(log.fault or str(errors.exceptions[0]))
 
 
-async def _flush_queues(log: CommitLog, queues: QueueTable, index: KeyIndex, write_checkpoint: WriteCheckpoint) -> None:
-    """Every second flush queues with two pages to flush, or all of them, the index and the log, and write the checkpoint."""
+async def _flush_queues(log: CommitLog, queues: QueueTable, index: KeyIndex, rounds: Rounds) -> None:
+    """A round every second; every few, or when asked, a thorough one."""
     begun, begun_at = log.position, trio.current_time()
     while True:
         with trio.move_on_after(_QUEUE_FLUSH_INTERVAL_S):
@@ -64,19 +108,8 @@ async def _flush_queues(log: CommitLog, queues: QueueTable, index: KeyIndex, wri
         if thorough:
             queues.flush_soon = trio.Event()
             begun, begun_at = log.position, trio.current_time()
-        time_ms = log.last_time_ms if thorough else None
-        mark = queues.new_mark(log.position) if thorough else None
         try:
-            if thorough:
-                await log.commit()  # of the units that the mark is about the records may still wait in memory
-            if not queues.doubtful:
-                await queues.flush(everything=thorough)
-                queues.mark = mark or queues.mark
-            if thorough:
-                await index.flush(log.written)
-                if log.fault is None:
-                    await log.flush()  # the mark of the index waits for the records
-            await trio.to_thread.run_sync(write_checkpoint, None if queues.doubtful else time_ms)
+            await rounds.flush(thorough)
         except (OSError, StoreNotWritable) as error:
             _logger.error("queues or checkpoint were not flushed; a crash now means a longer recovery: %s", error)
 

@@ -81,7 +81,10 @@ class Mark:
 
 @define
 class Checkpoint:
-    """How far log, queues and index have come onto the device. A missing or short file reads as zeros, which means a full scan."""
+    """How far log, queues and index have come onto the device. A missing or short file reads as zeros, which means a full scan.
+
+    `mark` is what the next `write` writes, `on_device` what the last one wrote.
+    """
 
     path: Path
     log_time_ms: int = 0
@@ -90,6 +93,7 @@ class Checkpoint:
     master_flushed_offset: int = 0
     confirmed_offset: int = 0
     mark: Mark | None = None
+    on_device: Mark | None = None
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
@@ -98,14 +102,15 @@ class Checkpoint:
         except FileNotFoundError:
             data = b""
         loaded = cls(path, *_LAYOUT.unpack_from(data.ljust(_LAYOUT.size, b"\0")))
-        loaded.mark = _unpack_mark(data)
+        loaded.mark = loaded.on_device = _unpack_mark(data)
         return loaded
 
     def write(self, disk: Disk) -> None:
         """Write and flush the file. Raises OSError; the old content may then be half replaced, which a scan after a crash survives."""
         content = _LAYOUT.pack(self.log_time_ms, self.queue_time_ms, self.index_time_ms, self.master_flushed_offset, self.confirmed_offset)
-        if self.mark is not None:
-            content += _pack_mark(self.mark)
+        mark = self.mark
+        if mark is not None:
+            content += _pack_mark(mark)
             content += _CRC.pack(crc32(content))
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -113,6 +118,7 @@ class Checkpoint:
             disk.sync(fd)
         finally:
             os.close(fd)
+        self.on_device = mark
 
     @property
     def safe_time_ms(self) -> int:

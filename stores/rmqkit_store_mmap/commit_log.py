@@ -90,6 +90,10 @@ class CommitLog:
         """Segments that are full and on the device, oldest first; never the newest."""
         return [segment for segment in list(self.segments.values())[:-1] if segment.stop <= self.flushed]
 
+    def removable_end(self, before: int) -> int:
+        """Where the log would begin after `detach(before)`."""
+        return max((segment.stop for segment in self.removable() if segment.stop <= before), default=self._first)
+
     def detach(self, before: int) -> list[Segment]:
         """Begin the log behind the removable segments that end at or before `before`; they are the caller's then, files and all."""
         gone = [segment for segment in self.removable() if segment.stop <= before]

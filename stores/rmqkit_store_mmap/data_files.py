@@ -18,12 +18,14 @@ _LOOK_BYTES = 1024 * 1024
 
 @frozen
 class DataFile:
-    """`base` is the offset in the file's name; `allocated_bytes` is what it takes of the disk, which is less than its length while it has holes."""
+    """`base` is the offset in the file's name; `allocated_bytes` is what it takes of the disk, which is less than its length while it has holes. A file that
+    was put in the place of another has another `inode`."""
 
     path: Path
     base: int
     size_bytes: int
     allocated_bytes: int
+    inode: int
 
 
 @frozen
@@ -52,7 +54,7 @@ def file_row(directory: Path) -> FileRow:
         if path.is_dir():
             continue
         if name.isascii() and name.isdigit():
-            files.append(DataFile(path, int(name), status.st_size, status.st_blocks * _BLOCK_BYTES))
+            files.append(DataFile(path, int(name), status.st_size, status.st_blocks * _BLOCK_BYTES, status.st_ino))
         else:
             strangers.append(name)
     if files and files[-1].size_bytes == 0:
@@ -76,10 +78,13 @@ def gaps(files: Sequence[DataFile]) -> list[tuple[int, int]]:
 
 
 def read_at(path: Path, start: int, size_bytes: int) -> bytes:
-    """Bytes of a file, fewer where it ends. Raises OSError."""
+    """Bytes of a file, fewer where it ends. Raises OSError that names the file."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.pread(fd, size_bytes, start)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         os.close(fd)
 

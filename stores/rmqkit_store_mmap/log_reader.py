@@ -19,13 +19,18 @@ class LogReader:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._views: OrderedDict[int, memoryview] = OrderedDict()
+        self._by_base: dict[int, DataFile] = {}
         self.refresh()
 
     def refresh(self) -> None:
-        """Look again at what files there are. Raises OSError."""
+        """Look again at what files there are; the maps of files that were replaced by others are let go. Raises OSError."""
+        known = self._by_base
         self.row: FileRow = file_row(self._directory)
         self.segment_bytes = usual_size([self.row.files])
         self._by_base = {file.base: file for file in self.row.files}
+        for base in list(self._views):
+            if base in self._by_base and (base not in known or known[base].inode != self._by_base[base].inode):
+                del self._views[base]
         self.min_offset = next(iter(self._by_base), 0)
         self._end = max((file.base + file.size_bytes for file in self.row.files), default=0)
 

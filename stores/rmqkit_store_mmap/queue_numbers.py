@@ -20,7 +20,6 @@ import msgspec
 import trio
 from attrs import evolve
 
-from rmqkit.errors import StoreNotWritable
 from rmqkit.model.names import topic_fault
 from rmqkit_store_mmap.checkpoint import Mark
 from rmqkit_store_mmap.commit_log import CommitLog
@@ -167,15 +166,12 @@ class NumberTable(QueueTable):
             self.forget(topic, queue_id)
 
     async def before_trim(self, log_start: int) -> None:
-        """Once the records are gone, nothing else tells the numbers that are due to them. A full disk must not keep the log from being trimmed, though."""
+        """Once the records are gone, nothing else tells the numbers that are due to them."""
         numbers = self._numbers()
         if self._kept is None or self._kept.log_offset < log_start:
-            try:
-                await self._log.commit()
-                await self._log.flush()
-                await self._save(numbers)
-            except (OSError, StoreNotWritable) as error:
-                _log.warning("%s is not up to date with the log that is trimmed: %s", self._path, error)
+            await self._log.commit()
+            await self._log.flush()
+            await self._save(numbers)
 
     async def trim(self, log_start: int) -> tuple[int, int]:
         await trio.lowlevel.checkpoint()

@@ -132,7 +132,7 @@ class QueueTable:
         return QueueMark(log_offset, len(used), sum(files.next_offset for files in used), sum(files.first for files in used))
 
     async def before_trim(self, log_start: int) -> None:
-        """The log is about to be trimmed up to `log_start` or less. Raises nothing."""
+        """The log is about to be trimmed up to `log_start`; a thorough round of flushing follows. Raises OSError, StoreNotWritable."""
         await trio.lowlevel.checkpoint()
 
     async def trim(self, log_start: int) -> tuple[int, int]:

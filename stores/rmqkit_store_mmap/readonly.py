@@ -83,9 +83,10 @@ class StoreReader:
     def readable_end(self, queue: QueueReader) -> int:
         """The queue offset behind the last unit whose record is in the log now: a running broker writes units first, and one with a commit buffer some
         time before. Whoever reads on from where he stopped stops here. Raises OSError."""
-        end = queue.end_offset
+        end, step = queue.end_offset, 1
         while end > queue.first_offset:
-            start = max(queue.first_offset, end - _LOOK_BACK_UNITS)
+            start = max(queue.first_offset, end - step)
+            step = min(step * 16, _LOOK_BACK_UNITS)
             for unit in reversed(list(queue.units(start, end))):
                 taken = unit.size_bytes == FILLER_SIZE or unit.physical_offset < self.log.min_offset
                 if taken or self.log.record(unit.physical_offset, unit.size_bytes) is not None:

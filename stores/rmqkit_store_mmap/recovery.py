@@ -11,6 +11,9 @@ carries a mark (`checkpoint.Mark`), renewed every few seconds, of what surely is
 - Index. The newest file goes back to what it was at the mark (`index_file`), later ones are deleted, and the log is indexed from there. When the files
   are not as many as they were, the log is looked at between them (`index_gaps`): from the first one that is lost on, all are made again.
 
+A trim waits for a mark behind what it takes (`background.Rounds.cover`), for the units of what is gone cannot be made again. When the log begins behind
+the mark all the same, because somebody deleted files of it, those units are taken as they are and the others made again from the whole log.
+
 The mark is believed if its CRC is right (Java's writes break it) and the last record the queues know is good. Otherwise Java's rules hold: behind the
 last record the queues know after a clean stop; after a crash in the last segment that the checkpoint's times say was safe, or where the index needs it.
 
@@ -57,6 +60,7 @@ class Recovery:
         self._checkpoint = checkpoint
         self._disk = disk
         self._redispatch = Redispatch(log.directory, queues, index, levels_ms)
+        self._redispatch.log_start = log.min_offset
         self._proven = 0
 
     def run(self, crashed: bool) -> None:
@@ -75,7 +79,7 @@ class Recovery:
             return
         for queue in self._queues.broken:
             queue.destroy()
-        if mark is not None and (log.min_offset > mark.log_flushed or not self._last_known_is_good(mark)):
+        if mark is not None and not self._last_known_is_good(mark):
             mark = None
         self._look_for_lost_index_files()
         start = self._begin_as_java(crashed) if mark is None else self._begin_at_mark(mark)
@@ -134,10 +138,16 @@ class Recovery:
 
     def _begin_at_mark(self, mark: Mark) -> int:
         log, queues = self._log, self._queues
-        self._proven = mark.log_flushed
-        self._redispatch.rebuild = queues.lost or not self._all_queues_are_there(mark.queues)
+        self._proven = max(mark.log_flushed, log.min_offset)
+        trimmed = log.min_offset > min(mark.log_flushed, mark.queues.offset)
+        self._redispatch.rebuild = queues.lost or trimmed or not self._all_queues_are_there(mark.queues)
         if self._redispatch.rebuild:
-            _log.warning("queues of %s or files of them were lost; they are made again from the log", queues.directory)
+            reason = (
+                "the log begins behind the mark of the checkpoint"
+                if trimmed
+                else f"queues of {queues.directory} or files of them were lost"
+            )
+            _log.warning("%s; the queues are made again from the log", reason)
             for queue in queues.by_key.values():
                 if not self._begins_well(queue) or (log.min_offset == 0 and queue.files().first > 0):
                     queue.destroy()

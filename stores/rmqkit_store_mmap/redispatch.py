@@ -23,10 +23,12 @@ _log = logging.getLogger(__name__)
 class Redispatch:
     """Queues get the records from log offset `queues_from` on that they do not have, the index (if any) all from `index_from` on.
 
+    `log_start`: where the log begins; a queue that knows nothing behind it begins anew with the first record it gets.
     `rebuild`: queues are made again from the whole log, and one that begins behind a record of its own lost its first files.
     """
 
     def __init__(self, directory: Path, queues: QueueTable, index: KeyIndex | None, levels_ms: Sequence[int]) -> None:
+        self.log_start = 0
         self.queues_from = 0
         self.index_from = 0
         self.rebuild = False
@@ -58,7 +60,8 @@ class Redispatch:
     def _place(self, queue: ConsumeQueue, found: Found) -> None:
         """Put a unit where its record says it belongs."""
         offset = found.queue_offset
-        if offset < 0 or (queue.next_offset > 0 and offset - queue.next_offset > queue.file_units):
+        anew = queue.max_physical <= self.log_start  # nothing in it that can be read
+        if offset < 0 or (not anew and offset - queue.next_offset > queue.file_units):
             raise StoreCorrupt(
                 f"the record at {found.physical_offset} of {self._directory} says queue offset {offset} in {found.topic} queue {found.queue_id}, "
                 f"which is at {queue.next_offset}"
@@ -66,7 +69,7 @@ class Redispatch:
         if offset < queue.next_offset:
             queue.truncate(offset)  # the topic was deleted and made anew
         elif offset > queue.next_offset:
-            if queue.next_offset == 0:
+            if anew:
                 queue.begin_at(offset)
             while queue.next_offset < offset:
                 queue.put_filler()

@@ -106,12 +106,17 @@ class MmapStore(MessageStore):
         self._note = self._index.backlog.append if self._index_enabled else None
         self._checkpoint = Checkpoint(self._root / "checkpoint")
         self._residency = Residency(self._log)
-        self._trimmer = Trimmer(self._log, self._queues, self._index)
+        self._prepare_upkeep()
         self._refusal: str | None = None
         self._open = False
         self._running = trio.CancelScope()
         self._stopped = trio.Event()
         self._stopped.set()
+
+    def _prepare_upkeep(self) -> None:
+        """What works on the log, queues and checkpoint of now."""
+        self._rounds = background.Rounds(self._log, self._queues, self._index, self._checkpoint, self.write_checkpoint)
+        self._trimmer = Trimmer(self._log, self._queues, self._index, self._rounds)
 
     def _new_log(self, config: Config) -> CommitLog:
         directory, segment_bytes = config.commit_log_path, config.mapped_file_size_commit_log
@@ -156,7 +161,8 @@ class MmapStore(MessageStore):
             self._log.load()
             left_out = self._queue_lookup is not None
             self._queues = table_to_load(self._queues.directory, self._queue_file_bytes, self.disk, self._log, left_out)
-            self._queues.load(crashed, mark.queues.offset if mark else None)
+            # Units whose records were trimmed cannot be made again: those are taken as they are.
+            self._queues.load(crashed, max(mark.queues.offset, self._log.min_offset) if mark else None)
             mark = self._checkpoint.mark = self._queues.known(mark)
             self._index.load(crashed, self._checkpoint.index_time_ms, mark.index if mark else None)
             self._abort.set(self.disk)
@@ -164,7 +170,7 @@ class MmapStore(MessageStore):
             Recovery(self._log, self._queues, index, self._checkpoint, self._levels_ms, self.disk).run(crashed)
             self._queues = table_to_use(self._queues, self._queue_file_bytes, self.disk, self._log, left_out)
             self._queues.make_directory()
-            self._trimmer = Trimmer(self._log, self._queues, self._index)
+            self._prepare_upkeep()
             if self._index_enabled:
                 self._index.directory.mkdir(exist_ok=True)
             self.write_checkpoint()
@@ -179,7 +185,7 @@ class MmapStore(MessageStore):
         self._stopped = trio.Event()
         try:
             with self._running:
-                await background.run(self._log, self._queues, self._index, self._policy, self.write_checkpoint, task_status)
+                await background.run(self._log, self._queues, self._index, self._policy, self._rounds, task_status)
         finally:
             self._stopped.set()
 

@@ -1,6 +1,7 @@
 """Removing the front of the log, and what of queues and index is about it alone (store-format sheet, sections 9.2 and 9.5).
 
-Java: MappedFileQueue.deleteExpiredFileByTime, CleanConsumeQueueService. The newest segment stays, and so does what the device does not have yet.
+Java: MappedFileQueue.deleteExpiredFileByTime, CleanConsumeQueueService. The newest segment stays, and so does what the device does not have yet, or
+whose units it does not have: the log is never trimmed behind the mark of the checkpoint.
 A deleted file stays readable through the slices that were made of it: its name goes at once, its blocks when the last slice has gone.
 """
 
@@ -12,6 +13,7 @@ import trio
 
 from rmqkit.abc import LogPart, Trimmed
 from rmqkit.errors import StoreError
+from rmqkit_store_mmap.background import Rounds
 from rmqkit_store_mmap.commit_log import CommitLog
 from rmqkit_store_mmap.disk import delete_file
 from rmqkit_store_mmap.index_file import IndexFile
@@ -23,8 +25,9 @@ from rmqkit_store_mmap.segment import Segment
 class Trimmer:
     """What was left over from one call is tried first at the next: segments whose file could not be deleted, and those somebody holds a slice of."""
 
-    def __init__(self, log: CommitLog, queues: QueueTable, index: KeyIndex) -> None:
+    def __init__(self, log: CommitLog, queues: QueueTable, index: KeyIndex, rounds: Rounds) -> None:
         self._log = log
+        self._rounds = rounds
         self._queues = queues
         self._index = index
         self._undeleted: list[Segment] = []
@@ -37,11 +40,11 @@ class Trimmer:
         return await trio.to_thread.run_sync(_parts, self._log.removable())
 
     async def trim(self, before_offset: int) -> Trimmed:
-        """MessageStore.trim. First readers are told that the front is gone, then it goes."""
+        """MessageStore.trim. First the device gets to know the queues as they are, then readers are told that the front is gone, then it goes."""
         async with self._working:
-            await self._queues.before_trim(before_offset)
-            gone = self._log.detach(before_offset)
-            self._undeleted += gone
+            end = self._log.removable_end(before_offset)
+            if end > self._log.min_offset:
+                self._undeleted += self._log.detach(min(end, await self._rounds.cover(end)))
             start = self._log.min_offset
             try:
                 files = len(self._undeleted)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rmqkit.abc import MessageStore
 from rmqkit.config import INDEX
 from rmqkit.testing.clock import FakeClock
@@ -32,9 +34,9 @@ class LookupContract(StoreContract):
             assert store.query_by_key("Orders", "k", 0, 1 << 60, 9).physical_offsets == [0]
             assert INDEX not in store.dispatch_behind()
 
+    @pytest.mark.usefixtures("persists")
     async def test_opening_a_trimmed_store_again(self, tmp_path: Path, clock: FakeClock) -> None:
         """What was trimmed stays away, and numbers of queues are never used again, though the look-up has forgotten a queue without messages."""
-        self._only_persistent()
         async with running(self.make_store(tmp_path / "store", clock, **SMALL)) as store:
             store.append([message("Old"), message("Old")])
             await self._filled(store)

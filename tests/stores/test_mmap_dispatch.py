@@ -54,6 +54,7 @@ class BuiltIn(Dispatcher, QueueLookup, KeyLookup):
             queue.truncate_physical(log_end)
             queue.clear_behind()
             queue.correct_min(log_start)
+        self._redispatch.log_start = log_start
         self._redispatch.queues_from = min(mark.queues.offset, log_end) if mark else 0
         self._redispatch.index_from = self._index.next_offset or 0
         self._progress = self._end = min(self._redispatch.queues_from, self._redispatch.index_from)

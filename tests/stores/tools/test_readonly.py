@@ -84,6 +84,32 @@ async def test_records_that_retention_deletes_while_they_are_read_are_left_out(t
         assert next(iter(reader.queue("Bills", 0).units(0, 100))).queue_offset == 20
 
 
+async def test_a_file_that_was_put_in_the_place_of_another(tmp_path: Path) -> None:
+    """After `refresh` the new one is read; slices of the old one stay what they were."""
+    found = (await build(tmp_path))["Bills", 0][3]
+    with StoreReader(tmp_path) as reader:
+        old = reader.log.record(found.physical_offset, found.size_bytes)
+        path = tmp_path / log_place(found.physical_offset)[0]
+        (tmp_path / "other").write_bytes(bytes(byte ^ 0xFF for byte in path.read_bytes()))
+        (tmp_path / "other").rename(path)
+        reader.log.refresh()
+        new = reader.log.record(found.physical_offset, found.size_bytes)
+        assert old is not None
+        assert new is not None
+        assert bytes(new) == bytes(byte ^ 0xFF for byte in old)
+
+
+async def test_errors_of_the_system_name_the_file(tmp_path: Path) -> None:
+    """Also those of reading, for which the system names none."""
+    await build(tmp_path)
+    path = tmp_path / unit_place("Bills", 0, 0)[0]
+    path.unlink()
+    path.mkdir()
+    with StoreReader(tmp_path) as reader, pytest.raises(IsADirectoryError) as caught:
+        reader.queue("Bills", 0).data(0, 5)
+    assert caught.value.filename == str(path)
+
+
 async def test_filler_is_left_out(tmp_path: Path) -> None:
     """A unit that stands for no record."""
     await build(tmp_path)
