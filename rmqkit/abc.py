@@ -310,7 +310,8 @@ class MessageStore(ABC):
     @abstractmethod
     async def trim(self, before_offset: int) -> Trimmed:
         """Remove the parts of the log that end at or before a physical offset; then the parts of queues and index that are about them alone, and
-        move the queues' minimum offsets. Works in a thread; slices that were read stay valid.
+        move the queues' minimum offsets. Works in a thread; slices that were read stay valid. Parts stay, too, while the device does not take what would
+        be known from them alone, such as the next offsets of queues.
 
         Raises StoreError when a file cannot be deleted; it is tried again at the next call. Cancelled: the thread finishes what it began.
         """
@@ -527,7 +528,8 @@ class Reply(NamedTuple):
     total_bytes: int
 
 
-#: What goes back to the peer: a command, a head with slices, or a whole frame already encoded (only where no RpcHook wants to see it).
+#: What goes back to the peer: a command, a head with slices, or a whole frame already encoded: a success, and only where
+#: no RpcHook wants to see it that is no ManyRequestsHook.
 Answer = Command | Reply | bytes
 #: A processor answers at once, or with an awaitable when it must wait, or with None: no answer (one-way), or one given later by `Peer.respond`.
 Outcome = Answer | Awaitable[Answer | None] | None

@@ -376,8 +376,6 @@ def _faults(config: Config) -> list[Fault]:
         faults.append(("metricsExporterType", "is DISABLE or PROM"))
     if not re.fullmatch("0?[0-7]{3}", config.unix_socket_mode):
         faults.append(("unixSocketMode", "is three octal digits, as in 0660"))
-    if config.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
-        faults.append(("flushDiskType", "is ASYNC_FLUSH or SYNC_FLUSH"))
     if config.broker_id != 0:
         faults.append(("brokerId", "other than 0 makes a slave, and this version has no replication"))
     if config.mapped_file_size_commit_log < config.max_message_size + 65_536:

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 from attrs import define
 
 from rmqkit.abc import Appended, Peer
@@ -139,8 +140,7 @@ class ManySendsHook(SendMessageHook, ABC):
 RCV_SUCCESS, RCV_EPOLLS, SEND_BACK, SEND_BACK_TO_DLQ = "RCV_SUCCESS", "RCV_EPOLLS", "SEND_BACK", "SEND_BACK_TO_DLQ"
 
 
-@define(slots=True, kw_only=True)
-class ConsumeContext:
+class ConsumeContext(msgspec.Struct, kw_only=True, eq=False):
     """A pull that is about to be answered, or a send-back that was.
 
     status         RCV_SUCCESS (messages were found) or RCV_EPOLLS for a pull, SEND_BACK or SEND_BACK_TO_DLQ for a send-back
@@ -222,3 +222,18 @@ class RpcHook:
 
     def after(self, request: Command, response: Command, peer: Peer) -> None:
         return
+
+
+class ManyRequestsHook(RpcHook, ABC):
+    """An RpcHook that only looks, and takes requests that arrived together at once: plain sends go on taking the short way. It refuses nothing.
+
+    Requests that are given to a BatchProcessor together are shown to `before_many`; those among them that succeed at once, with an answer that is encoded
+    already, to `after_many`, without the one-way ones; each of the others to `after`. All further requests are shown to `before` and `after`, and so is
+    everything when a hook that is no ManyRequestsHook wants to see the same codes.
+    """
+
+    @abstractmethod
+    def before_many(self, requests: Sequence[Command], peer: Peer) -> None: ...
+
+    @abstractmethod
+    def after_many(self, requests: Sequence[Command], peer: Peer) -> None: ...

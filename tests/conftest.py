@@ -1,4 +1,5 @@
-"""Hypothesis for the whole suite: no deadlines (machines differ and are shared), examples that do not depend on the last run, files outside the checkout."""
+"""For the whole suite: the options --store and --transport, and Hypothesis without deadlines (machines differ and are shared), with examples that do not
+depend on the last run and files outside the checkout."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from pathlib import Path
 
 from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
+
+pytest_plugins = ["rmqkit.testing.pytest_plugin"]
 
 set_hypothesis_home_dir(Path(tempfile.gettempdir()) / f"rmqkit-hypothesis-{os.getuid()}")
 settings.register_profile("rmqkit", deadline=None, derandomize=True, database=None)

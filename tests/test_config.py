@@ -200,7 +200,6 @@ def test_wrong_types(key: str, value: object) -> None:
     [
         ("listenPort", "-1"),
         ("listenPort", "65536"),
-        ("flushDiskType", "SOMETIMES"),
         ("brokerId", "1"),
         ("brokerName", "../x"),
         ("brokerName", ""),
@@ -222,8 +221,8 @@ def test_values_that_cannot_work(tmp_path: Path, key: str, value: str) -> None:
 
 def test_all_faults_at_once() -> None:
     """Several faults are told together, so that nobody mends them one start at a time."""
-    with pytest.raises(ConfigError, match=r"listenPort.*flushDiskType.*maxIndexNum"):
-        load(environ={}, flags={"listenPort": -1, "flushDiskType": "x", "maxIndexNum": 0})
+    with pytest.raises(ConfigError, match=r"listenPort.*maxMessageSize.*maxIndexNum"):
+        load(environ={}, flags={"listenPort": -1, "maxMessageSize": 0, "maxIndexNum": 0})
 
 
 def test_numbers_where_text_belongs() -> None:

@@ -38,24 +38,43 @@ def broken(context: str) -> None:
     raise ValueError("boom")
 
 
+Tell = Callable[[Hooks[Hook]], None]
+
+
+def _tell(several: Hooks[Hook]) -> None:
+    several.tell("after", "x")
+
+
+def _tell_often(several: Hooks[Hook]) -> None:
+    teller = several.teller("after")
+    assert teller is not None
+    teller("x")
+
+
+#: `tell`, and what is made of it once for what is called often, which must do the same.
+both_ways = pytest.mark.parametrize("tell", [_tell, _tell_often])
+
+
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_tell_goes_on_behind_a_hook_that_breaks(caplog: pytest.LogCaptureFixture) -> None:
+@both_ways
+def test_tell_goes_on_behind_a_hook_that_breaks(tell: Tell, caplog: pytest.LogCaptureFixture) -> None:
     """The others are called; the log names hook, plugin and method."""
     seen: list[str] = []
-    hooks(seen.append, broken, seen.append).tell("after", "x")
+    tell(hooks(seen.append, broken, seen.append))
     assert seen == ["x", "x"]
     assert messages(caplog) == ["send message hook 'b' of plugin 'p' failed in after"]
     assert "boom" in caplog.text
 
 
-def test_failures_are_counted_and_logged_ever_more_rarely(caplog: pytest.LogCaptureFixture) -> None:
+@both_ways
+def test_failures_are_counted_and_logged_ever_more_rarely(tell: Tell, caplog: pytest.LogCaptureFixture) -> None:
     """A hook that fails for every message must not fill the disk: the first failure, then each power of two."""
     several = hooks(broken)
     for _ in range(100):
-        several.tell("after", "x")
+        tell(several)
     assert several.entries[0].failures == 100
     assert len(messages(caplog)) == 7
     assert "has failed 64 times" in messages(caplog)[-1]
@@ -75,7 +94,8 @@ def test_demand_turns_what_is_raised_into_a_refusal(caplog: pytest.LogCaptureFix
     assert (refusal.value.code, len(messages(caplog))) == (1, 1)
 
 
-def test_a_slow_hook_is_named_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+@both_ways
+def test_a_slow_hook_is_named_once(tell: Tell, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the time it took."""
 
     def ticks() -> Iterator[float]:
@@ -87,20 +107,21 @@ def test_a_slow_hook_is_named_once(caplog: pytest.LogCaptureFixture, monkeypatch
     clock = ticks()
     monkeypatch.setattr(hook_calls, "perf_counter", lambda: next(clock))
     several = hooks(lambda context: None)
-    several.tell("after", "x")
-    several.tell("after", "x")
+    tell(several)
+    tell(several)
     assert messages(caplog) == ["send message hook 'a' of plugin 'p' took 50 ms in after; everything else waits for it meanwhile"]
 
 
-def test_what_a_hook_returns_is_named_once_and_dropped(caplog: pytest.LogCaptureFixture) -> None:
+@both_ways
+def test_what_a_hook_returns_is_named_once_and_dropped(tell: Tell, caplog: pytest.LogCaptureFixture) -> None:
     """A coroutine is closed: the warning that nobody awaited it would come from elsewhere and name nobody."""
 
     async def later() -> None:
         raise AssertionError("never run")
 
     several = hooks(lambda context: later(), lambda context: 7)
-    several.tell("after", "x")
-    several.tell("after", "x")
+    tell(several)
+    tell(several)
     assert messages(caplog) == [
         "send message hook 'a' of plugin 'p' returned something (coroutine) from after; a hook returns nothing",
         "send message hook 'b' of plugin 'p' returned something (int) from after; a hook returns nothing",
@@ -127,3 +148,4 @@ def test_hooks_of_hooks_stay_as_they_are() -> None:
     assert [entry.title for entry in Hooks.of("kind", [Base()]).entries] == ["kind 'Base'"]
     assert (len(several), [hook.act for hook in several]) == (2, [broken, broken])
     Hooks[Hook]("kind").tell("after", "x")
+    assert Hooks[Hook]("kind").teller("after") is None

@@ -21,7 +21,8 @@ class Queue:
     def __init__(self, limit: int) -> None:
         self.dropped = 0
         self._limit = limit
-        self._waiting: deque[tuple[Event, int]] = deque()
+        self._waiting: deque[Event] = deque()
+        self._weights: deque[int] = deque()
         self._weight = 0
         self._wake = trio.Event()
         self._filled = trio.Event()
@@ -31,13 +32,16 @@ class Queue:
         return self._weight
 
     def put(self, event: Event, weight: int) -> None:
-        if self._weight + weight > self._limit:
+        total = self._weight + weight
+        if total > self._limit:
             self.dropped += weight
             return
-        self._waiting.append((event, weight))
-        self._weight += weight
-        self._wake.set()
-        if self._weight * 4 > self._limit:
+        if not self._weight:
+            self._wake.set()
+        self._waiting.append(event)
+        self._weights.append(weight)
+        self._weight = total
+        if total * 4 > self._limit:
             self._filled.set()
 
     async def wait(self, linger_ms: int) -> None:
@@ -52,13 +56,13 @@ class Queue:
 
     def look(self, count: int) -> list[Event]:
         """The oldest events, up to so many; they stay until `done`."""
-        return [event for event, _ in islice(self._waiting, count)]
+        return list(islice(self._waiting, count))
 
     def done(self, count: int) -> None:
         """The oldest so many are written."""
         for _ in range(count):
-            _, weight = self._waiting.popleft()
-            self._weight -= weight
+            self._waiting.popleft()
+            self._weight -= self._weights.popleft()
 
     def drop(self, count: int) -> None:
         """Give up the oldest so many, and count them."""
@@ -77,12 +81,12 @@ class Recorder:
     def __init__(self, broker: str, queues: Sequence[Queue]) -> None:
         self.broker = broker
         self.on = bool(queues)
-        self._queues = tuple(queues)
+        self._puts = tuple(queue.put for queue in queues)
 
     def record(self, event: Event, weight: int = 1) -> None:
         """Keep an event for the writers. Never blocks."""
-        for queue in self._queues:
-            queue.put(event, weight)
+        for put in self._puts:
+            put(event, weight)
 
 
 #: For as long as no broker runs.

@@ -29,6 +29,11 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
+    def add_times(self, value: float, times: int) -> None:
+        """One value so many times."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
+
     def add_many(self, values: Sequence[float]) -> None:
         """The same for each, quickly when they are of a size."""
         bucket = bisect_left(self.bounds, min(values))

@@ -12,7 +12,7 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
     unit_suffix  names end in their unit, as in rocketmq_consumer_lag_latency_milliseconds: so does Apache's broker 5.3
     queue_lag    the lag of each queue besides that of each topic
-    rpc_latency  the time of each request; it takes sends the long way, see docs/hooks.md
+    rpc_latency  the time of each request, see docs/hooks.md
     """
 
     unit_suffix: bool = True

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 
 from rmqkit.abc import Appended, Peer
 from rmqkit.errors import HeaderError
-from rmqkit.hooks import ConsumeContext, ConsumeMessageHook, ManySendsHook, RpcHook, SendContext, SentTogether
+from rmqkit.hooks import ConsumeContext, ConsumeMessageHook, ManyRequestsHook, ManySendsHook, SendContext, SentTogether
 from rmqkit.model import names
 from rmqkit.model import properties as props
 from rmqkit.model.message_type import MessageType
@@ -28,7 +28,11 @@ TYPE_LABELS = {
 _NORMAL, _FIFO = TYPE_LABELS[MessageType.NORMAL], TYPE_LABELS[MessageType.ORDER]
 #: Requests that are under way; those whose connection ends are never answered, so the oldest make room.
 MAX_UNDER_WAY = 16_384
-_PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+_PULLS = frozenset({int(RequestCode.PULL_MESSAGE), int(RequestCode.LITE_PULL_MESSAGE)})
+_CREATIONS = frozenset({int(RequestCode.UPDATE_AND_CREATE_TOPIC), int(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)})
+_REQUEST_NAMES = {int(code): code.name.lower() for code in RequestCode}
+_RESPONSE_NAMES = {int(code): code.name.lower() for code in ResponseCode}
+_SUCCESS = _RESPONSE_NAMES[ResponseCode.SUCCESS]
 
 
 def is_retry_or_dead(topic: str) -> bool:
@@ -93,37 +97,76 @@ class ConsumeMetrics(Counting, ConsumeMessageHook):
             counted.size_bytes += context.body_bytes
 
 
-class RpcMetrics(Counting, RpcHook):
+class RpcMetrics(Counting, ManyRequestsHook):
     """Times requests: those that make topics and groups, or all of them."""
 
     def __init__(self, every: bool) -> None:
         self._every = every
         if not every:
-            self.codes = frozenset({int(RequestCode.UPDATE_AND_CREATE_TOPIC), int(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)})
+            self.codes = frozenset(_CREATIONS)
         #: The request itself is kept, so that its id stays its own.
         self._under_way: dict[int, tuple[float, Command]] = {}
+        #: Those that came together last and when, as long as none of them is answered.
+        self._together: Sequence[Command] = ()
+        self._together_s = 0.0
 
     def before(self, request: Command, peer: Peer) -> None:
-        if request.is_oneway or self._counts is None:
-            return
-        under_way = self._under_way
-        if len(under_way) >= MAX_UNDER_WAY:
-            del under_way[next(iter(under_way))]
-        under_way[id(request)] = perf_counter(), request
+        if self._counts is not None:
+            self._keep(request, perf_counter())
 
     def after(self, request: Command, response: Command, peer: Peer) -> None:
+        self._part()
         began_s, _ = self._under_way.pop(id(request), (None, None))
-        counts = self._counts
-        if began_s is None or counts is None:
+        if began_s is not None and self._counts is not None:
+            self._count(self._counts, request, response.code, (perf_counter() - began_s) * 1000)
+
+    def before_many(self, requests: Sequence[Command], peer: Peer) -> None:
+        if self._counts is not None:
+            self._part()
+            self._together, self._together_s = requests, perf_counter()
+
+    def after_many(self, requests: Sequence[Command], peer: Peer) -> None:
+        now_s, counts = perf_counter(), self._counts
+        if requests is not self._together:
+            self._part()
+            for request in requests:
+                began_s, _ = self._under_way.pop(id(request), (None, None))
+                if began_s is not None and counts is not None:
+                    self._count(counts, request, ResponseCode.SUCCESS, (now_s - began_s) * 1000)
             return
-        took_ms = (perf_counter() - began_s) * 1000
-        status = "success" if response.code == ResponseCode.SUCCESS else "failure"
-        if request.code == RequestCode.UPDATE_AND_CREATE_TOPIC:
-            counts.topics[status, _is_system(request)].add(took_ms)
-        elif request.code == RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
-            counts.groups[(status,)].add(took_ms)
+        self._together = ()
+        took_ms, code = (now_s - self._together_s) * 1000, requests[0].code
+        if counts is None:
+            return
+        if code in _CREATIONS or code in _PULLS or any(request.code != code for request in requests):
+            for request in requests:
+                self._count(counts, request, ResponseCode.SUCCESS, took_ms)
+        else:
+            counts.requests["false", _name(_REQUEST_NAMES, code), _SUCCESS].add_times(took_ms, len(requests))
+
+    def _part(self) -> None:
+        """Those that came together are not answered together: from now on each counts for itself."""
+        for request in self._together:
+            self._keep(request, self._together_s)
+        self._together = ()
+
+    def _keep(self, request: Command, now_s: float) -> None:
+        if not request.is_oneway:
+            under_way = self._under_way
+            if len(under_way) >= MAX_UNDER_WAY:
+                del under_way[next(iter(under_way))]
+            under_way[id(request)] = now_s, request
+
+    def _count(self, counts: Counts, request: Command, code: int, took_ms: float) -> None:
+        if request.code in _CREATIONS:
+            status = _SUCCESS if code == ResponseCode.SUCCESS else "failure"
+            if request.code == RequestCode.UPDATE_AND_CREATE_TOPIC:
+                counts.topics[status, _is_system(request)].add(took_ms)
+            else:
+                counts.groups[(status,)].add(took_ms)
         if self._every:
-            counts.requests[_may_be_held(request), _name(RequestCode, request.code), _name(ResponseCode, response.code)].add(took_ms)
+            held = _may_be_held(request) if request.code in _PULLS else "false"
+            counts.requests[held, _name(_REQUEST_NAMES, request.code), _name(_RESPONSE_NAMES, code)].add(took_ms)
 
 
 def _is_system(request: Command) -> str:
@@ -134,20 +177,15 @@ def _is_system(request: Command) -> str:
 
 
 def _may_be_held(request: Command) -> str:
-    if request.code not in _PULLS:
-        return flag(False)
     try:
         return flag(request.header(PullMessageRequestHeader).sys_flag & PULL_SUSPEND != 0)
     except HeaderError:
         return flag(False)
 
 
-def _name(kind: type[RequestCode] | type[ResponseCode], code: int) -> str:
-    """A code in lower case. Unknown ones share one name: a peer may make up as many as it likes."""
-    try:
-        return kind(code).name.lower()
-    except ValueError:
-        return "unknown"
+def _name(names_by_code: Mapping[int, str], code: int) -> str:
+    """Unknown codes share one name: a peer may make up as many as it likes."""
+    return names_by_code.get(code, "unknown")
 
 
 def flag(value: bool) -> str:

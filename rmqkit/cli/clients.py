@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 
-from rmqkit.cli.options import DEFAULT_NAMESRV
+from rmqkit.cli import options
 from rmqkit.client import Client
 
 
 def client_of(arguments: Namespace) -> Client:
-    """A client of the name servers that `--namesrv`, NAMESRV_ADDR or the default name."""
-    return Client(arguments.namesrv or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV)
+    """A client as the options of `options.add_client`, the environment and the settings say. Raises ConfigError."""
+    config = options.load_config(arguments, **{"namesrvAddr": arguments.namesrv, "tls.client.trustCertPath": arguments.ca})
+    return Client(config.name_servers or options.DEFAULT_NAMESRV, config=config, transport=arguments.transport)

@@ -10,6 +10,7 @@ from rmqkit import config as settings
 from rmqkit.abc import Address
 from rmqkit.cli import output
 from rmqkit.config import Config
+from rmqkit.remoting.dial import TLS
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
@@ -32,17 +33,30 @@ def key_value(text: str) -> tuple[str, str]:
 
 def add_settings(parser: ArgumentParser) -> None:
     """`--config`, `--set`, `--log-level`."""
+    _add_config(parser)
+    parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="what goes to standard error")
+
+
+def _add_config(parser: ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help="settings: TOML, or Java properties such as broker.conf")
     parser.add_argument(
         "--set", metavar="KEY=VALUE", type=key_value, action="append", default=[], help="one setting, as in broker.conf; repeatable"
     )
-    parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="what goes to standard error")
 
 
-def add_namesrv(parser: ArgumentParser) -> None:
+def add_client(parser: ArgumentParser) -> None:
+    """Where the client of a verb finds the cluster, and how it gets there."""
     parser.add_argument(
-        "--namesrv", metavar="HOST:PORT", help=f"name servers, joined by ; (default: the variable NAMESRV_ADDR, else {DEFAULT_NAMESRV})"
+        "--namesrv",
+        metavar="ADDRESS",
+        help="name servers as host:port, joined by ; or a listener of one broker, such as unix:///run/rmqkit.sock, tls://host:port, quic://host:port "
+        f"(default: the variable NAMESRV_ADDR, else namesrvAddr of the settings, else {DEFAULT_NAMESRV})",
     )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--transport", metavar="SCHEME", default="", help="how addresses that name no scheme are reached: tcp, tls, quic")
+    how.add_argument("--tls", dest="transport", action="store_const", const=TLS, help="the same as --transport tls")
+    parser.add_argument("--ca", metavar="FILE", help="PEM file of who signs the servers' certificates (tls.client.trustCertPath)")
+    _add_config(parser)
 
 
 def add_json(parser: ArgumentParser) -> None:

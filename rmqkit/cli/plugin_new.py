@@ -20,10 +20,7 @@ from rmqkit.hookspecs import API
 KINDS = {
     "store": ("store", 'Chosen by `store = "$name"`.'),
     "transport": ("transport", "Chosen by addresses that begin with `$name://`."),
-    "flush-policy": (
-        "flush policy",
-        "rmqkit chooses ASYNC_FLUSH or SYNC_FLUSH by `flushDiskType`: register it under one of them, with the plugin `flush` disabled.",
-    ),
+    "flush-policy": ("flush policy", 'Chosen by `flushDiskType = "$name"`.'),
     "dispatcher": ("dispatcher", "On unless the setting `dispatchers` leaves it out."),
     "allocation-strategy": ("allocation strategy", "Chosen by a consumer."),
     "filter-server": ("filter", "Chosen by subscriptions of this expression type."),
@@ -33,6 +30,7 @@ KINDS = {
     "consume-hook": ("consume-message hook", "Called around pulls and send-backs."),
     "rpc-hook": ("rpc hook", "Called around the requests whose codes it names."),
     "put-hook": ("put-message hook", "Called before every append."),
+    "client-hook": ("client hook", "Given to a client by its application: `Client(..., hooks=[$class_name()])`."),
     "command": ("verb", "Runs as `rmqkit $name`."),
 }
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -52,14 +50,15 @@ def generate(kind: str, name: str, parent: Path) -> Path:
     if find_spec(package) is not None:
         raise ConfigError(f"the package {package} would hide one that is there: choose another name")
     title, chosen = KINDS[kind]
+    class_name = "".join(part.capitalize() for part in name.split("-"))
     words = {
         "name": name,
         "package": package,
         "distribution": target.name,
-        "class_name": "".join(part.capitalize() for part in name.split("-")),
+        "class_name": class_name,
         "constant": name.replace("-", "_").upper(),
         "title": title,
-        "chosen": Template(chosen).substitute(name=name),
+        "chosen": Template(chosen).substitute(name=name, class_name=class_name),
         "version": ".".join(__version__.split(".")[:2]),
         "api": str(API),
     }
@@ -72,12 +71,13 @@ def generate(kind: str, name: str, parent: Path) -> Path:
 
 
 def _contents(kind: str, package: str) -> dict[str, str]:
-    """Template -> where its text goes."""
+    """Template -> where its text goes. A client hook is no plugin: nobody looks for it, an application imports it."""
+    about, module = ("client-hook", "hook.py") if kind == "client-hook" else ("common", "plugin.py")
     return {
-        "common/pyproject.toml.txt": "pyproject.toml",
-        "common/README.md.txt": "README.md",
+        f"{about}/pyproject.toml.txt": "pyproject.toml",
+        f"{about}/README.md.txt": "README.md",
         "common/package.txt": f"{package}/__init__.py",
-        f"{kind}/plugin.py.txt": f"{package}/plugin.py",
+        f"{kind}/{module}.txt": f"{package}/{module}",
         f"{kind}/test.py.txt": f"tests/test_{package.removeprefix('rmqkit_')}.py",
     }
 

@@ -20,7 +20,7 @@ _DISPATCH_KEYS = {"dispatchBehindBytes": "behindBytes", "dispatchUnsavedBytes": 
 def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--broker", help="only this broker")
     parser.add_argument("--cluster", help="only the brokers of this cluster")
-    options.add_namesrv(parser)
+    options.add_client(parser)
     options.add_json(parser)
 
 

@@ -38,7 +38,7 @@ def _arguments(parser: ArgumentParser) -> None:
     for name, text in (("route", "which brokers serve a topic"), ("stats", "first and next offset of every queue")):
         actions.add_parser(name, help=text).add_argument("topic")
     for action in actions.choices.values():
-        options.add_namesrv(action)
+        options.add_client(action)
         options.add_json(action)
 
 

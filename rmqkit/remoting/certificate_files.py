@@ -1,18 +1,21 @@
-"""The server's certificate, kept up to date with its files (Java: FileWatchService, BrokerController.initializeResources; behaviour sheet, C12).
+"""Certificates, kept up to date with their files (Java: FileWatchService, BrokerController.initializeResources; behaviour sheet, C12).
 
-Every 500 ms the hashes of the files are compared. The certificate and its key must both have changed before they are read again; a changed trust file
-is enough by itself. Connections that are open stay as they are, new ones get what is made of the new files. When these will not do, the old ones stay in use.
+A server compares the hashes of its files every 500 ms, a client before each connection. The certificate and its key must both have changed before they are
+read again; a changed trust file is enough by itself. Connections that are open stay as they are, new ones get what is made of the new files. When these will
+not do, the old ones stay in use.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import anyio.to_thread
 import trio
+from attrs import field, frozen
 
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError
@@ -47,32 +50,65 @@ class Changes:
         self._loaded = self._seen
 
 
+def _named(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(filter(None, names))
+
+
+@frozen
+class Files:
+    """What the settings name for one side: `own` is certificate and key, `trusted` who signs the others' certificates."""
+
+    own: frozenset[str] = field(converter=_named)
+    trusted: frozenset[str] = field(converter=_named)
+
+
+def server_files(config: Config) -> Files:
+    trusts = client_auth(config) != NO_CLIENT_CERTIFICATE
+    return Files((config.tls_server_cert_path, config.tls_server_key_path), (config.tls_server_trust_cert_path,) if trusts else ())
+
+
+def client_files(config: Config) -> Files:
+    checks = config.tls_client_auth_server and not config.tls_test_mode_enable
+    return Files((config.tls_client_cert_path, config.tls_client_key_path), (config.tls_client_trust_cert_path,) if checks else ())
+
+
 class CertificateFiles(Generic[T]):
     """`made` is for the next handshake: what `make` makes of the settings and the files they name. Raises what `make` does, at the start.
 
-    name  what log lines call the server
-    make  raises ConfigError when the files will not do
+    name   what log lines call their owner
+    make   raises ConfigError when the files will not do
+    files  which they are; a server's unless given
     """
 
-    def __init__(self, config: Config, name: str, make: Callable[[Config], T]) -> None:
+    def __init__(self, config: Config, name: str, make: Callable[[Config], T], files: Files | None = None) -> None:
         self._config = config
         self._name = name
         self._make = make
-        own = frozenset(filter(None, (config.tls_server_cert_path, config.tls_server_key_path)))
-        trusts = client_auth(config) != NO_CLIENT_CERTIFICATE
-        trusted = frozenset({config.tls_server_trust_cert_path} if trusts else ())
-        self._files = own | trusted
-        self._changes = Changes(own, trusted, hashes(self._files))
+        files = files or server_files(config)
+        self._files = files.own | files.trusted
+        self._stamps = stamps(self._files)
+        self._changes = Changes(files.own, files.trusted, hashes(self._files))
         self.made = make(config)
 
     async def watch(self) -> None:
-        """Look every WATCH_INTERVAL_MS until cancelled."""
+        """Look every WATCH_INTERVAL_MS until cancelled. Runs under trio."""
         while self._files:
             await trio.sleep(WATCH_INTERVAL_MS / 1000)
             # In a thread: the files may lie on a disk that does not answer.
-            now = await trio.to_thread.run_sync(hashes, self._files, abandon_on_cancel=True)
-            if self._changes.noticed(now):
-                self._reload()
+            self._look(await trio.to_thread.run_sync(hashes, self._files, abandon_on_cancel=True))
+
+    async def look(self) -> None:
+        """Look now, for whoever has no place for a task. Runs under trio and asyncio; costs one stat for each file that has not changed. Cancelled: the
+        next call looks again."""
+        now = stamps(self._files)
+        if now != self._stamps:
+            found = await anyio.to_thread.run_sync(hashes, self._files, abandon_on_cancel=True)
+            self._stamps = now
+            self._look(found)
+
+    def _look(self, now: Hashes) -> None:
+        if self._changes.noticed(now):
+            self._reload()
 
     def _reload(self) -> None:
         try:
@@ -82,6 +118,19 @@ class CertificateFiles(Generic[T]):
             return
         self._changes.took()
         _log.info("%s: its certificate files have changed and are in use from the next connection on", self._name)
+
+
+def stamps(files: frozenset[str]) -> dict[str, tuple[int, ...]]:
+    """What tells quickly whether somebody wrote a file or put another one in its place: empty for one that is not there."""
+    return {name: _stamp(Path(name)) for name in files}
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
 
 
 def hashes(files: frozenset[str]) -> dict[str, bytes | None]:

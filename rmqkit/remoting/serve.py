@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import trio
 
 from rmqkit.abc import Answer, BatchProcessor, Buffer, Outcome, Peer, Reply, RequestProcessor, ServerStream, WorkingListener
 from rmqkit.errors import ConnectionLost, DecodeError, ProtocolError, RequestRefused, RequestTimeout, RmqError, wire_code
 from rmqkit.hook_calls import HookEntry, Hooks
-from rmqkit.hooks import RpcHook
+from rmqkit.hooks import ManyRequestsHook, RpcHook
 from rmqkit.limits import (
     IDLE_TIMEOUT_MS,
     MAX_CONNECTIONS,
@@ -299,7 +300,7 @@ class RequestServer:
         self.router = router
         self.peers: set[ServedPeer] = set()
         self.turns = Turns()
-        self._hooks = _HooksByCode(Hooks.of("rpc hook", rpc_hooks).checked(RpcHook, ("before", "after")))
+        self._hooks = _HooksByCode(Hooks.of("rpc hook", rpc_hooks).checked(RpcHook, ("before", "after", "before_many", "after_many")))
         self._on_closed = on_closed
         self._name = name
         self._accepting = trio.CancelScope()
@@ -391,22 +392,27 @@ class RequestServer:
                 peer.on_response(command)
                 continue
             processor = find(command.code, default)
-            if isinstance(processor, BatchProcessor) and not hooks_of(command.code):
+            hooks = hooks_of(command.code)
+            if isinstance(processor, BatchProcessor) and not hooks.one_by_one:
                 start = at - 1
                 while at < end:
                     follower = commands[at]
                     if follower.flag & FLAG_RESPONSE or find(follower.code, default) is not processor:
                         break
-                    if follower.code != command.code and hooks_of(follower.code):
+                    if follower.code != command.code and hooks_of(follower.code).entries != hooks.entries:
                         break
                     at += 1
                 run = commands[start:at] if at - start < end else commands
-                self._finish_many(run, _process_many(processor, run, peer), peer)
+                for entry in hooks.entries:
+                    entry.tell("before_many", run, peer)
+                self._finish_many(run, _process_many(processor, run, peer), peer, hooks.entries)
             else:
                 self._finish(command, self._process(processor, command, peer), peer)
         return at
 
-    def _finish_many(self, requests: Sequence[Command], outcomes: Sequence[Outcome], peer: ServedPeer) -> None:
+    def _finish_many(
+        self, requests: Sequence[Command], outcomes: Sequence[Outcome], peer: ServedPeer, hooks: Sequence[HookEntry[RpcHook]]
+    ) -> None:
         """As `_finish` for each, quickly for frames that are encoded already."""
         frames = [
             outcome
@@ -415,17 +421,22 @@ class RequestServer:
         ]
         if len(frames) == len(requests):
             peer.queue_all(frames)
-            return
-        queue = peer.queue
-        for request, outcome in zip(requests, outcomes, strict=True):
-            if type(outcome) is not bytes:
-                self._finish(request, outcome, peer)
-            elif not request.flag & FLAG_ONEWAY:
-                queue(outcome)
+            answered = requests
+        else:
+            answered = []
+            for request, outcome in zip(requests, outcomes, strict=True):
+                if type(outcome) is not bytes:
+                    self._finish(request, outcome, peer)
+                elif not request.flag & FLAG_ONEWAY:
+                    peer.queue(outcome)
+                    answered.append(request)
+        if answered:
+            for entry in hooks:
+                entry.tell("after_many", answered, peer)
 
     def _process(self, processor: RequestProcessor, request: Command, peer: ServedPeer) -> Outcome:
         try:
-            for entry in self._hooks.of(request.code):
+            for entry in self._hooks.of(request.code).entries:
                 entry.demand("before", request, peer)
             return processor.process(request, peer)
         except Exception as error:  # noqa: BLE001 - whatever a processor or hook raises must become an answer, never end the server
@@ -454,27 +465,40 @@ class RequestServer:
 
     def after_hooks(self, request: Command, answer: Answer, peer: Peer) -> None:
         """Show an answer to the hooks; what they raise is logged and changes nothing."""
-        hooks = self._hooks.of(request.code)
+        hooks = self._hooks.of(request.code).entries
         if hooks:
             response = answer.head if isinstance(answer, Reply) else answer
-            if isinstance(response, bytes):
-                return
             for entry in hooks:
-                entry.tell("after", request, response, peer)
+                if not isinstance(response, bytes):
+                    entry.tell("after", request, response, peer)
+                elif isinstance(entry.hook, ManyRequestsHook):
+                    entry.tell("after_many", (request,), peer)
+
+
+class _HooksOfCode(NamedTuple):
+    """The hooks that want to see a code; `one_by_one` when one of them has to be asked about each request."""
+
+    entries: tuple[HookEntry[RpcHook], ...]
+    one_by_one: bool
 
 
 class _HooksByCode:
     """Request code -> the hooks that want to see it."""
 
     def __init__(self, hooks: Hooks[RpcHook]) -> None:
-        self._for_all = tuple(entry for entry in hooks.entries if entry.hook.codes is None)
         named = {int(code) for hook in hooks for code in hook.codes or ()}
+        self._for_all = _of_code(entry for entry in hooks.entries if entry.hook.codes is None)
         self._by_code = {
-            code: tuple(entry for entry in hooks.entries if entry.hook.codes is None or code in entry.hook.codes) for code in named
+            code: _of_code(entry for entry in hooks.entries if entry.hook.codes is None or code in entry.hook.codes) for code in named
         }
 
-    def of(self, code: int) -> tuple[HookEntry[RpcHook], ...]:
+    def of(self, code: int) -> _HooksOfCode:
         return self._by_code.get(code, self._for_all)
+
+
+def _of_code(entries: Iterable[HookEntry[RpcHook]]) -> _HooksOfCode:
+    found = tuple(entries)
+    return _HooksOfCode(found, not all(isinstance(entry.hook, ManyRequestsHook) for entry in found))
 
 
 def _process_many(processor: BatchProcessor, run: Sequence[Command], peer: Peer) -> Sequence[Outcome]:

@@ -132,7 +132,9 @@ class DispatcherContract:
         progress = dispatcher.progress_offset
         assert progress is None or progress in {0, *(end_of([entry]) for entry in given)}, f"no record that was given ends at {progress}"
 
-    def skip_without_progress(self) -> None:
+    @pytest.fixture
+    def keeps_progress(self) -> None:
+        """Skips the tests of what is given twice."""
         if self.make_dispatcher(Path()).progress_offset is None:
             pytest.skip("this dispatcher keeps nothing and is given nothing twice")
 
@@ -153,9 +155,9 @@ class DispatcherContract:
             assert self.outcome(dispatcher) == expected
             await dispatcher.close()
 
+    @pytest.mark.usefixtures("keeps_progress")
     async def test_a_batch_that_was_not_finished_comes_again(self, tmp_path: Path) -> None:
         """After a failure the entries come again from some place before it, without harm."""
-        self.skip_without_progress()
         log = Log()
         given = log.fill(40)
         dispatcher = await self.opened(tmp_path / "twice", 0, 0)
@@ -163,9 +165,9 @@ class DispatcherContract:
         assert self.outcome(dispatcher) == await self.expected(tmp_path / "once", given)
         await dispatcher.close()
 
+    @pytest.mark.usefixtures("keeps_progress")
     async def test_closed_and_opened_again(self, tmp_path: Path) -> None:
         """What was done is there again after a restart and what the progress does not cover is given again; a start without news changes nothing."""
-        self.skip_without_progress()
         log = Log()
         dispatcher = await self.opened(tmp_path / "kept", 0, 0)
         await give(dispatcher, log.fill(20))
@@ -178,9 +180,9 @@ class DispatcherContract:
         assert self.outcome(dispatcher) == await self.expected(tmp_path / "once", log.entries)
         await dispatcher.close()
 
+    @pytest.mark.usefixtures("keeps_progress")
     async def test_killed_and_opened_again(self, tmp_path: Path) -> None:
         """Without a `close` the progress may be old, but it is true."""
-        self.skip_without_progress()
         log = Log()
         dispatcher = await self.opened(tmp_path / "killed", 0, 0)
         await give(dispatcher, log.fill(20))
@@ -194,9 +196,9 @@ class DispatcherContract:
         assert self.outcome(dispatcher) == await self.expected(tmp_path / "once", log.entries)
         await dispatcher.close()
 
+    @pytest.mark.usefixtures("keeps_progress")
     async def test_a_log_that_lost_its_end(self, tmp_path: Path) -> None:
         """After a power failure other records may follow where some were that the dispatcher has seen; it knows nothing of those then."""
-        self.skip_without_progress()
         log = Log()
         dispatcher = await self.opened(tmp_path / "ahead", 0, 0)
         await give(dispatcher, log.fill(30))

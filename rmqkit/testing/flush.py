@@ -94,6 +94,20 @@ class FlushPolicyContract(ABC):
     def policy(self) -> FlushPolicy:
         return self.make_policy(load(environ={}))
 
+    @pytest.fixture
+    def flushing(self, policy: FlushPolicy) -> FlushPolicy:
+        """The policy, for tests of those that flush by themselves."""
+        if self.flushed_within_s is None:
+            pytest.skip("this policy leaves flushing to somebody else")
+        return policy
+
+    @pytest.fixture
+    def buffered(self, policy: FlushPolicy) -> FlushPolicy:
+        """The policy, for tests of those with a commit buffer."""
+        if not policy.commit_buffer_bytes:
+            pytest.skip("this policy has no commit buffer")
+        return policy
+
     @asynccontextmanager
     async def running(self, policy: FlushPolicy) -> AsyncIterator[FakeLog]:
         log = FakeLog(policy.commit_buffer_bytes > 0)
@@ -124,11 +138,12 @@ class FlushPolicyContract(ABC):
             await trio.sleep(self.acknowledged_within_s)
             assert self.reached(policy, log) == end
 
-    async def test_what_nobody_waits_for_reaches_the_device_too(self, policy: FlushPolicy, autojump_clock: trio.testing.MockClock) -> None:
+    async def test_what_nobody_waits_for_reaches_the_device_too(
+        self, flushing: FlushPolicy, autojump_clock: trio.testing.MockClock
+    ) -> None:
         """A little as well as a lot."""
-        if self.flushed_within_s is None:
-            pytest.skip("this policy leaves flushing to somebody else")
-        async with self.running(policy) as log:
+        assert self.flushed_within_s is not None
+        async with self.running(flushing) as log:
             for size_bytes in (1, 10_000_000):
                 end = log.append(size_bytes)
                 await trio.sleep(self.flushed_within_s)
@@ -148,11 +163,9 @@ class FlushPolicyContract(ABC):
                 await trio.sleep(self.flushed_within_s or 0)
                 nursery.cancel_scope.cancel()
 
-    async def test_a_full_disk_is_tried_again(self, policy: FlushPolicy, autojump_clock: trio.testing.MockClock) -> None:
+    async def test_a_full_disk_is_tried_again(self, buffered: FlushPolicy, autojump_clock: trio.testing.MockClock) -> None:
         """A commit that fails does not end a policy with a buffer; once there is space, what waited is written."""
-        if not policy.commit_buffer_bytes:
-            pytest.skip("this policy has no commit buffer")
-        async with self.running(policy) as log:
+        async with self.running(buffered) as log:
             log.full = True
             end = log.append()
             log.want()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -158,6 +159,8 @@ def administration() -> list[Command]:
     ]
 
 
+#: A busy machine makes any call slow now and then: what is slow each time is at fault.
+TRIES = 3
 #: Its answer differs from run to run.
 _UNSAFE = {RequestCode.GET_BROKER_RUNTIME_INFO}
 
@@ -191,14 +194,17 @@ class _HookContract(ABC):
     async def test_a_broker_answers_as_without_the_hook(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         """Each request has the same code and text, unless the hook may refuse; the hook raises nothing it may not, and nobody has to wait for it."""
         plain, _ = await _answers(tmp_path / "without", self.kind, None, self.commands())
-        caplog.clear()
-        hooked, broker = await _answers(tmp_path / "with", self.kind, self.make_hook(), self.commands())
+        for number in range(TRIES):
+            caplog.clear()
+            hooked, broker = await _answers(tmp_path / f"with-{number}", self.kind, self.make_hook(), self.commands())
+            complaints = [found.getMessage() for found in caplog.records if found.name == "rmqkit.hook_calls"]
+            if not complaints:
+                break
         if not self.may_refuse:
             assert hooked == plain, "a broker with the hook answers differently"
         hooks: Hooks[Any] = getattr(broker.context.registry, self.kind)
         failures = {entry.title: entry.failures for entry in hooks.entries if entry.failures}
         assert not failures, f"the hook raised what it may not: {caplog.text}"
-        complaints = [found.getMessage() for found in caplog.records if found.name == "rmqkit.hook_calls"]
         assert complaints == [], "the hook is slow, or returns something"
 
     async def test_one_object_serves_again(self, tmp_path: Path) -> None:
@@ -218,18 +224,26 @@ class SendMessageHookContract(_HookContract):
         return sends()
 
     async def test_sends_that_arrive_together(self, tmp_path: Path) -> None:
-        """Each has its answer, and the messages are stored in order; a ManySendsHook sees them at once."""
+        """Each has its answer, and those that are not refused are stored in order; a ManySendsHook sees them at once."""
         extra = [("under-test", _Plugin(self.kind, self.make_hook()))]
         async with running_broker(tmp_path, extra=extra, scheme="memory") as broker, calling_broker(broker) as call:
-            if (await call(_send())).code != ResponseCode.SUCCESS and self.may_refuse:
-                pytest.skip("this hook refuses the simplest send")
+            first = (await call(_send())).code == ResponseCode.SUCCESS
             processor = SendProcessor(broker.context)
             data = b"".join(encode(_numbered(_send(b"%d" % at), at)) for at in range(20))
-            outcomes = processor.process_many(FrameDecoder().feed(data), FakePeer())
-            assert [whole(outcome).opaque for outcome in outcomes if outcome is not None] == list(range(20))  # type: ignore[arg-type]
+            peer = FakePeer()
+            outcomes = processor.process_many(FrameDecoder().feed(data), peer)
+            # Those that wait for a store that writes later.
+            await peer.run_deferred()
+            answers = [whole(outcome) for outcome in outcomes if outcome is not None] + peer.answers  # type: ignore[arg-type]
+            answers.sort(key=attrgetter("opaque"))
             store = broker.context.store
-            stored = [record.unpack(store.read_record(unit.physical_offset) or b"").body for unit in store.read_units("T", 0, 1, 100)]
-        assert stored == [b"%d" % at for at in range(20)]
+            stored = [
+                record.unpack(store.read_record(unit.physical_offset) or b"").body for unit in store.read_units("T", 0, int(first), 100)
+            ]
+        assert [answer.opaque for answer in answers] == list(range(20))
+        taken = [answer.opaque for answer in answers if answer.code == ResponseCode.SUCCESS]
+        assert self.may_refuse or (first and len(taken) == 20), "the hook refuses a send"
+        assert stored == [b"%d" % at for at in taken]
 
 
 class ConsumeMessageHookContract(_HookContract):

@@ -1,4 +1,7 @@
-"""A broker in a process of its own, to be killed: python -m tests.broker.counting_broker DIRECTORY. Its plugin counts messages by topic in a file there."""
+"""A broker in a process of its own, to be killed: python -m tests.broker.counting_broker DIRECTORY STORE SCHEME.
+
+Its plugin counts messages by topic in a file there.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +40,13 @@ class Plugin:
         register("counter", SavingCounter(config.root_path))
 
 
-async def main(directory: str) -> None:
-    async with running_broker(Path(directory), extra=[("counting", Plugin())], store="mmap") as running:
+async def main(*words: str) -> None:
+    directory, store, scheme = words
+    async with running_broker(Path(directory), extra=[("counting", Plugin())], store=store, scheme=scheme) as running:
         sys.stdout.write(f"{running.address}\n")
         sys.stdout.flush()
         await trio.sleep_forever()
 
 
 if __name__ == "__main__":
-    trio.run(main, sys.argv[1])
+    trio.run(main, *sys.argv[1:])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import trio
 from attrs import define, field
 
 from rmqkit import plugins
+from rmqkit.abc import MessageStore
 from rmqkit.broker import assemble
 from rmqkit.broker.context import BrokerContext
 from rmqkit.model import properties as props
@@ -30,8 +32,10 @@ from rmqkit.protocol.headers import (
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.remoting.serve import Router
 from rmqkit.testing.broker import test_config
+from rmqkit.testing.choice import chosen
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.peer import FakePeer, ask
+from tests.broker.wire import Wire, carried
 
 PORT = 10_911
 
@@ -45,11 +49,19 @@ class Desk:
     router: Router
     fast_router: Router
     peer: FakePeer = field(factory=FakePeer)
+    wire: Wire | None = None
 
     async def outcome(self, command: Command, peer: FakePeer | None = None) -> Command | None:
-        """The answer, None when there is none now."""
-        processor = self.router.processors.get(command.code, self.router.default)
-        return await ask(processor, command, peer or self.peer)
+        """The answer, None when there is none now. What a store that writes later puts off is waited for."""
+        peer = peer or self.peer
+        if self.wire is not None:
+            answer = await self.wire.outcome(command, peer)
+        else:
+            answer = await ask(self.router.processors.get(command.code, self.router.default), command, peer)
+        if answer is None and peer.deferred and not self.broker.store.written_by_append:
+            await peer.run_deferred()
+            return peer.answers.pop()
+        return answer
 
     async def ask(
         self, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, peer: FakePeer | None = None, version: int = 475
@@ -137,6 +149,14 @@ def places(answer: Command) -> tuple[int, int, int]:
 
 
 @asynccontextmanager
+async def at_work(store: MessageStore) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
 async def open_desk(
     directory: Path, *, extra: Iterable[tuple[str, object]] = (), ip: str = "127.0.0.1", **keys: Any
 ) -> AsyncIterator[Desk]:
@@ -151,7 +171,13 @@ async def open_desk(
         table.load()
     await broker.dispatching.open()
     broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
-    normal, fast = assemble.make_routers(broker)
-    yield Desk(broker, clock, normal, fast)
+    desk = Desk(broker, clock, *assemble.make_routers(broker))
+    async with AsyncExitStack() as stack:
+        if not store.written_by_append:
+            # Somebody has to write.
+            await stack.enter_async_context(at_work(store))
+        if chosen().carried:
+            desk.wire = await stack.enter_async_context(carried(desk.router))
+        yield desk
     await broker.dispatching.close()
     await store.close()

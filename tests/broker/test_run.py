@@ -31,7 +31,7 @@ from rmqkit.protocol.record import unpack_all
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.remoting.serve import RequestServer
 from rmqkit.remoting.sockets import SocketStream
-from rmqkit.testing.broker import running_broker, test_config
+from rmqkit.testing.broker import dialer, running_broker, test_config
 from rmqkit.testing.peer import FakePeer
 from rmqkit.testing.store import message
 from rmqkit_store_memory.store import MemoryStore
@@ -140,6 +140,8 @@ class Witness:
 
 
 @pytest.mark.row("S036", "S087", "S089")
+@pytest.mark.only_store(why="brings its own store")
+@pytest.mark.only_transport("tcp", "tls", "quic", "memory", why="is about ports")
 async def test_the_order_of_start_and_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outgoing connections, store, both servers, services; back in reverse: a message is served only by a store that is open."""
     witness = Witness()
@@ -246,6 +248,8 @@ async def test_clients_that_fell_silent_are_found_by_a_scan_every_ten_seconds(
 
 
 @pytest.mark.row("S118")
+@pytest.mark.only_store("mmap", why="is about what one store gives out")
+@pytest.mark.only_transport("tcp", why="is about what goes into a socket")
 async def test_messages_go_out_from_the_log_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a pull finds is a view of the mapped file: large ones are sent from there, small ones are copied once into one piece."""
     sent: list[list[int]] = []
@@ -256,7 +260,7 @@ async def test_messages_go_out_from_the_log_itself(tmp_path: Path, monkeypatch: 
         await send_parts(stream, parts)
 
     monkeypatch.setattr(SocketStream, "send_parts", noting)
-    async with running_broker(tmp_path, store="mmap") as running, ConnectionPool() as pool:
+    async with running_broker(tmp_path, store="mmap") as running, ConnectionPool(connect=dialer()) as pool:
         running.context.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
         for queue_id, body in enumerate((b"s" * 100, b"l" * 1_000_000)):
             at = running.context.put.put_one(message("T", queue_id, body))

@@ -30,7 +30,8 @@ from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import SendMessageRequestHeader
 from rmqkit.remoting.pool import ConnectionPool
-from rmqkit.testing.broker import Cluster, running_broker, running_cluster
+from rmqkit.testing.broker import Cluster, dialer, running_broker, running_cluster
+from rmqkit.testing.choice import chosen
 from rmqkit.testing.lookups import KeyLists, QueueLists
 from tests.broker.counting_broker import SAVED_EVERY
 from tests.broker.desk import open_desk
@@ -62,7 +63,7 @@ def send(topic: str = "T", body: bytes = b"body") -> Command:
 @contextmanager
 def counting_broker(directory: Path) -> Iterator[str]:
     """Address of a broker in another process; leaving kills it."""
-    words = [sys.executable, "-m", "tests.broker.counting_broker", str(directory)]
+    words = [sys.executable, "-m", "tests.broker.counting_broker", str(directory), chosen().store, chosen().scheme]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -71,12 +72,14 @@ def counting_broker(directory: Path) -> Iterator[str]:
             process.kill()
 
 
+@pytest.mark.durable_store
+@pytest.mark.only_transport("tcp", "tls", "quic", "unix", why="has the broker in another process")
 async def test_a_dispatcher_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """What its file lacks after a kill is given to it again at the next start: every message counts once."""
     sent = {"TBW102": 0, "Other": 0}
     for number in (50, 7, 33):
         with counting_broker(tmp_path) as address:
-            async with ConnectionPool() as pool:
+            async with ConnectionPool(connect=dialer()) as pool:
                 for at in range(number):
                     topic = ("TBW102", "Other")[at % 3 == 0]
                     header = SendMessageRequestHeader(
@@ -88,7 +91,7 @@ async def test_a_dispatcher_that_is_killed_loses_and_doubles_nothing(tmp_path: P
         kept = json.loads((tmp_path / "counts.json").read_text())
         assert sum(kept["counts"].values()) == sum(sent.values()) - sum(sent.values()) % SAVED_EVERY
     counter = Counter(tmp_path)
-    async with running_broker(tmp_path, extra=[("counting", Brings(counter=counter))], store="mmap") as running:
+    async with running_broker(tmp_path, extra=[("counting", Brings(counter=counter))]) as running:
         assert counter.counts == sent
         (_, _, progress) = running.context.dispatching.progress()
         assert (progress.name, progress.behind_bytes, progress.failures) == ("counter", 0, 0)
@@ -97,21 +100,23 @@ async def test_a_dispatcher_that_is_killed_loses_and_doubles_nothing(tmp_path: P
 # --- in the place of queues and index ---------------------------------------------------------------------------------
 
 INSTEAD = "queue-lists,key-lists"
+CAN_LEAVE_OUT = pytest.mark.only_store("memory", "mmap", why="takes a store that can leave out its queues")
 
 
-@pytest.mark.parametrize("store", ["memory", "mmap"])
-async def test_queues_and_index_of_plugins(tmp_path: Path, store: str) -> None:
+@CAN_LEAVE_OUT
+@pytest.mark.parametrize("starts", [1, pytest.param(2, marks=pytest.mark.durable_store)])
+async def test_queues_and_index_of_plugins(tmp_path: Path, starts: int) -> None:
     """With both of the store's own off a producer and a consumer notice nothing, keys are found, and a held pull is woken at once; after a restart too."""
     queue_lists, key_lists = QueueLists(), KeyLists()
     brought = [("mine", Brings(**{"queue-lists": queue_lists, "key-lists": key_lists}))]
-    for number in range(2 if store == "mmap" else 1):
-        async with running_cluster(tmp_path, extra=brought, store=store, dispatchers=INSTEAD) as cluster:
+    for number in range(starts):
+        async with running_cluster(tmp_path, extra=brought, dispatchers=INSTEAD) as cluster:
             await check_messages(cluster, queue_lists, kept=5 * number)
         assert (tmp_path / "consumequeue").exists() is (tmp_path / "index").exists() is False
 
 
 async def check_messages(cluster: Cluster, queue_lists: QueueLists, kept: int) -> None:
-    async with Client(cluster.namesrv_text) as client:
+    async with Client(cluster.namesrv_text, connect=cluster.connect) as client:
         await client.admin.create_topic("T", queues=1)
         queue = MessageQueue("T", "broker-a", 0)
         async with client.producer("p") as producer, client.pull_consumer("g") as consumer:
@@ -144,10 +149,11 @@ async def check_hold(cluster: Cluster, producer: Producer, consumer: PullConsume
     assert answered == [b"%d" % offset]
 
 
-@pytest.mark.parametrize("store", ["memory", "mmap"])
-async def test_without_queues_and_index(tmp_path: Path, store: str, caplog: pytest.LogCaptureFixture) -> None:
+@CAN_LEAVE_OUT
+@pytest.mark.parametrize("kind", ["any", pytest.param("durable", marks=pytest.mark.durable_store)])
+async def test_without_queues_and_index(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """A broker that only keeps the log takes messages, numbers them, and finds them by their place; pulls and key queries find nothing."""
-    async with open_desk(tmp_path, store=store, dispatchers="") as desk:
+    async with open_desk(tmp_path, dispatchers="") as desk:
         for number in range(3):
             assert (await desk.sent(properties={"KEYS": "k"})).queue_offset == number
         assert (await desk.pull()).code != 0
@@ -157,6 +163,7 @@ async def test_without_queues_and_index(tmp_path: Path, store: str, caplog: pyte
     assert "cannot be read from queues" in caplog.text
 
 
+@pytest.mark.only_store("mmap", why="is about the files of one store")
 async def test_a_replaced_index_alone(tmp_path: Path) -> None:
     """The queues stay the store's; its index has no file."""
     key_lists = KeyLists()
@@ -205,22 +212,23 @@ class Life(Volatile):
 async def test_the_life_of_a_dispatcher(tmp_path: Path) -> None:
     """Opened before the broker serves, run beside it, closed when nothing comes any more."""
     life = Life()
-    async with running_broker(tmp_path, extra=[("mine", Brings(life=life))]) as running, ConnectionPool() as pool:
+    async with running_broker(tmp_path, extra=[("mine", Brings(life=life))]) as running, ConnectionPool(connect=dialer()) as pool:
         running.context.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1))
         assert (await pool.call(str(running.address), send(), CALL_MS)).code == 0
         assert life.life == ["open", "run", "dispatch"]
     assert life.life == ["open", "run", "dispatch", "stopped", "closed"]
 
 
+@pytest.mark.durable_store
 async def test_one_that_cannot_open_keeps_the_broker_from_starting(tmp_path: Path) -> None:
     """The error names it, those opened before it are closed, and the directory is free again."""
     first = Life()
     with pytest.raises(ExceptionGroup) as caught:
-        async with running_broker(tmp_path, extra=[("mine", Brings(a=first, b=Life(OSError("no such disk"))))], store="mmap"):
+        async with running_broker(tmp_path, extra=[("mine", Brings(a=first, b=Life(OSError("no such disk"))))]):
             pass
     assert caught.group_contains(PluginError, match=r"dispatcher 'b' of plugin 'mine' cannot start: OSError: no such disk")
     assert first.life == ["open", "closed"]
-    async with running_broker(tmp_path, store="mmap"):
+    async with running_broker(tmp_path):
         pass
 
 
@@ -232,6 +240,7 @@ async def test_an_unknown_dispatcher_keeps_the_broker_from_starting(tmp_path: Pa
     assert caught.group_contains(ConfigError, match="did you mean 'index'")
 
 
+@pytest.mark.only_store("mmap", why="is about the commit buffer of one store")
 async def test_with_a_commit_buffer_entries_come_once_they_are_written(tmp_path: Path) -> None:
     """A dispatcher may look at the log; what is not written yet is not there."""
 
@@ -246,7 +255,7 @@ async def test_with_a_commit_buffer_entries_come_once_they_are_written(tmp_path:
     looks.found = []
     async with (
         running_broker(tmp_path, extra=[("mine", Brings(looks=looks))], store="mmap", transientStorePoolEnable="true") as running,
-        ConnectionPool() as pool,
+        ConnectionPool(connect=dialer()) as pool,
     ):
         looks.running = running
         assert not running.context.store.written_by_append
@@ -259,6 +268,7 @@ async def test_with_a_commit_buffer_entries_come_once_they_are_written(tmp_path:
 # --- what an administrator sees ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.only_store("mmap", why="is about a store whose index comes later")
 async def test_runtime_information_of_dispatchers(tmp_path: Path) -> None:
     """Java's key tells of the store's own, the index among them, which comes a little later; each has keys of its own besides."""
     counter = Counter(tmp_path)
@@ -283,7 +293,7 @@ async def test_runtime_information_of_dispatchers(tmp_path: Path) -> None:
 
 async def test_a_client_asks_a_broker_how_it_is(tmp_path: Path) -> None:
     """`client.admin.runtime_info` gives the keys as they are; an address where nobody is raises."""
-    async with running_cluster(tmp_path) as cluster, Client(cluster.namesrv_text) as client:
+    async with running_cluster(tmp_path) as cluster, Client(cluster.namesrv_text, connect=cluster.connect) as client:
         table = await client.admin.runtime_info(str(cluster.broker.address))
         assert (table["brokerActive"], table["dispatchBehindBytes.index"]) == ("true", "0")
         with pytest.raises(BrokerError):

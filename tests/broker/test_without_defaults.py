@@ -37,6 +37,7 @@ from rmqkit.testing.store import bodies
 from rmqkit_store_memory.store import MemoryStore
 from rmqkit_transport_memory.memory import MemoryTransport
 
+pytestmark = [pytest.mark.only_store(why="brings its own store"), pytest.mark.only_transport(why="brings its own transport")]
 #: The plugins that stay.
 NEEDED = {"memory", "memory-pipes"}
 

@@ -15,7 +15,7 @@ DEPLOYMENT = """\
 brokerName = "broker a!"
 listenPort = 99999999
 storee = "mmap"
-flushDiskType = "SNYC"
+maxIndexNum = 1
 disabledPlugins = ["momory"]
 maxMessageSize = "lots"
 
@@ -43,7 +43,7 @@ def test_all_faults_at_once(tmp_path: Path) -> None:
         (2, ERROR, "brokerName"),
         (3, ERROR, "listenPort"),
         (4, WARNING, "storee"),
-        (5, ERROR, "flushDiskType"),
+        (5, ERROR, "maxIndexNum"),
         (6, ERROR, "disabledPlugins"),
         (7, ERROR, "maxMessageSize"),
         (10, ERROR, "tls.server.mode"),
@@ -60,6 +60,7 @@ def test_all_faults_at_once(tmp_path: Path) -> None:
     ("line", "key", "hint"),
     [
         ('store = "mnap"', "store", "did you mean 'mmap'?"),
+        ('flushDiskType = "SNYC_FLUSH"', "flushDiskType", "did you mean 'SYNC_FLUSH'?"),
         ('disabledServices = ["delya"]', "disabledServices", "did you mean 'delay'?"),
         ('dispatchers = ["consume-queue", "idnex"]', "dispatchers", "did you mean 'index'?"),
         ('listeners = ["tpc://127.0.0.1:1"]', "listeners", "did you mean 'tcp'?"),

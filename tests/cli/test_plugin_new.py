@@ -16,19 +16,24 @@ from tests.cli.conftest import Run
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_it_writes(kind: str, tmp_path: Path) -> None:
-    """A distribution: metadata with the entry point, a package that says which interface it was made for, tests; no placeholder is left."""
+    """A distribution: metadata with the entry point, a package that says which interface it was made for, tests; no placeholder is left. A client's hook
+    is imported by an application, so it has neither."""
+    module = "hook.py" if kind == "client-hook" else "plugin.py"
     target = generate(kind, "two-words", tmp_path)
     found = {str(path.relative_to(target)): path.read_text() for path in target.rglob("*") if path.is_file()}
     assert set(found) == {
         "README.md",
         "pyproject.toml",
         "rmqkit_two_words/__init__.py",
-        "rmqkit_two_words/plugin.py",
+        f"rmqkit_two_words/{module}",
         "tests/test_two_words.py",
     }
     project = tomllib.loads(found["pyproject.toml"])["project"]
-    assert project["entry-points"] == {"rmqkit": {"two-words": "rmqkit_two_words.plugin"}}
-    assert f"\nrmqkit_api = {API}\n" in found["rmqkit_two_words/plugin.py"]
+    if kind == "client-hook":
+        assert "entry-points" not in project
+    else:
+        assert project["entry-points"] == {"rmqkit": {"two-words": "rmqkit_two_words.plugin"}}
+        assert f"\nrmqkit_api = {API}\n" in found["rmqkit_two_words/plugin.py"]
     assert not any(re.search(r"\$[a-z_]", text) for text in found.values())
 
 

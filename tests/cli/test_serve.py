@@ -77,7 +77,7 @@ def test_a_second_broker_on_one_folder_is_refused(start: Start, rmqkit: Run, tmp
     [
         (("serve", "--broker", "nowhere"), "HOST:PORT"),
         (("serve", "--set", "flushDiskType"), "KEY=VALUE"),
-        (("serve", "--set", "flushDiskType=SOMETIMES"), "ASYNC_FLUSH or SYNC_FLUSH"),
+        (("serve", "--set", "flushDiskType=SNYC_FLUSH"), "did you mean 'SYNC_FLUSH'?"),
         (("serve", "--set", "aclEnable=true"), "aclEnable"),
         (("serve", "--set", "store=tape"), "no plugin brings 'tape'"),
         (("serve", "--config", "missing.toml"), "missing.toml"),

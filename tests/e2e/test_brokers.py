@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqkit import plugins
-from rmqkit.abc import Address, Server, ServerHandle
-from rmqkit.broker.run import RunningBroker, run_broker
 from rmqkit.client import Client, MessageQueue, PullConsumer, PullStatus, ReceivedMessage
-from rmqkit.testing.broker import running_broker, running_cluster, test_config
+from rmqkit.testing.broker import dialer, running_broker, running_cluster, running_namesrv
 
 #: Longer than anything here takes.
 PATIENCE_S = 30
@@ -27,10 +24,9 @@ async def read_all(consumer: PullConsumer, queue: MessageQueue) -> list[Received
 
 
 @pytest.mark.row("S139", "S140")
-@pytest.mark.parametrize("scheme", ["tcp", "memory"])
-async def test_the_steps_of_an_order_stay_in_order(tmp_path: Path, scheme: str) -> None:
+async def test_the_steps_of_an_order_stay_in_order(tmp_path: Path) -> None:
     """Who awaits one send before the next and gives an order's messages one key reads them in that order from one queue."""
-    async with running_cluster(tmp_path, scheme=scheme) as cluster, Client(cluster.namesrv_text, connect=cluster.connect) as client:
+    async with running_cluster(tmp_path) as cluster, Client(cluster.namesrv_text, connect=cluster.connect) as client:
         await client.admin.create_topic("Orders", queues=4)
         async with client.producer("shop") as producer:
             for step in (b"order", b"pay", b"paid"):
@@ -50,23 +46,20 @@ async def test_the_steps_of_an_order_stay_in_order(tmp_path: Path, scheme: str) 
 @pytest.mark.row("S001")
 async def test_a_broker_that_dies_leaves_the_others_working(tmp_path: Path) -> None:
     """Without a farewell: sends go on to the other broker at once, and what lies there can be read; the dead one's routes end with its connection."""
-    config = test_config(tmp_path)
-    registry = plugins.load(config)
-    async with trio.open_nursery() as nursery:
-        server: Server = registry.chosen("servers", "namesrv")
-        handle: ServerHandle = await nursery.start(server.run, config, registry, [Address("tcp", "127.0.0.1", 0)])
-        namesrv = str(handle.addresses[0])
-        dying = trio.CancelScope()
+    dying = trio.CancelScope()
 
-        async def die_later(task_status: trio.TaskStatus[RunningBroker]) -> None:
-            settings = test_config(tmp_path / "a", brokerName="broker-a", namesrvAddr=namesrv)
-            with dying:
-                await run_broker(settings, plugins.load(settings), task_status=task_status)
+    async def die_later(namesrv: str, task_status: trio.TaskStatus[None]) -> None:
+        with dying:
+            async with running_broker(tmp_path / "a", brokerName="broker-a", namesrvAddr=namesrv):
+                task_status.started()
+                await trio.sleep_forever()
 
-        await nursery.start(die_later)
+    async with running_namesrv(tmp_path) as address, trio.open_nursery() as nursery:
+        namesrv = str(address)
+        await nursery.start(die_later, namesrv)
         async with (
             running_broker(tmp_path / "b", brokerName="broker-b", namesrvAddr=namesrv),
-            Client(namesrv) as client,
+            Client(namesrv, connect=dialer()) as client,
             client.producer("p") as producer,
             client.pull_consumer("g") as consumer,
         ):
@@ -84,4 +77,3 @@ async def test_a_broker_that_dies_leaves_the_others_working(tmp_path: Path) -> N
                     assert route is not None
                     if [queue.broker_name for queue in route.queue_datas] == ["broker-b"]:
                         break
-        nursery.cancel_scope.cancel()

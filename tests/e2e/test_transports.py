@@ -22,6 +22,7 @@ from rmqkit.model.queue import MessageQueue
 from rmqkit.testing.broker import running_broker, running_cluster
 from tests.transports.tls import certs
 
+pytestmark = pytest.mark.only_transport(why="names the transports itself")
 #: Longer than anything here takes.
 PATIENCE_S = 30
 #: How a client is made that finds the broker of a test.

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
 import pytest
 import trio
 
-from rmqkit.abc import FlushPolicy, Level
+from rmqkit import hookimpl
+from rmqkit.abc import Flushable, FlushPolicy, FlushPolicyFactory, Level
 from rmqkit.config import Config, load
-from rmqkit.errors import ConfigError, StoreNotWritable
+from rmqkit.errors import ConfigError, PluginError, StoreNotWritable
+from rmqkit.hookspecs import Register
 from rmqkit.limits import COMMIT_BUFFER_BYTES
 from rmqkit.plugins import load as load_plugins
+from rmqkit.protocol.codes import RequestCode
+from rmqkit.protocol.command import request
+from rmqkit.protocol.headers import SendMessageRequestHeader
+from rmqkit.testing.broker import running_broker
+from rmqkit.testing.calls import calling_broker
 from rmqkit_flush import plugin
 from rmqkit_flush.policies import AsyncFlush, BufferedAsyncFlush, SyncFlush
 
@@ -240,3 +250,48 @@ def test_a_buffer_of_nothing_is_refused(key: str) -> None:
     """So is a commit that never comes to an end."""
     with pytest.raises(ConfigError, match=f"{key} = 0 .*must be positive"):
         config(**{key: 0})
+
+
+class Noting(FlushPolicy):
+    """Notes that it runs, and flushes when somebody waits."""
+
+    acknowledge_at = Level.FLUSHED
+
+    def __init__(self) -> None:
+        self.flushes = 0
+
+    async def run(self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        while True:
+            await wanted()
+            self.flushes += 1
+            await log.flush()
+
+
+class NotingPlugin:
+    def __init__(self) -> None:
+        self.policy = Noting()
+
+    @hookimpl
+    def rmqkit_register_flush_policies(self, register: Register[FlushPolicyFactory], config: Config) -> None:
+        register("noting", lambda config: self.policy)
+
+
+@pytest.mark.durable_store
+async def test_a_policy_of_a_plugin_is_chosen_by_its_name(tmp_path: Path) -> None:
+    """`flushDiskType` takes any name that a plugin brings; sends wait for what that policy says."""
+    mine = NotingPlugin()
+    async with running_broker(tmp_path, extra=[("mine", mine)], flushDiskType="noting", scheme="memory") as broker:
+        async with calling_broker(broker) as call:
+            header = SendMessageRequestHeader(producer_group="p", topic="T", queue_id=0)
+            assert (await call(request(RequestCode.SEND_MESSAGE, header, b"x"))).code == 0
+        assert broker.context.store.is_settled(broker.context.store.end_offset, Level.FLUSHED)
+    assert mine.policy.flushes
+
+
+async def test_a_policy_that_nobody_brings_stops_the_start(tmp_path: Path) -> None:
+    """With the nearest name there is."""
+    said = "no plugin brings 'SNYC_FLUSH'.*did you mean 'SYNC_FLUSH'"
+    with pytest.RaisesGroup(pytest.RaisesExc(PluginError, match=said), flatten_subgroups=True):
+        async with running_broker(tmp_path, flushDiskType="SNYC_FLUSH"):
+            raise AssertionError("it started")

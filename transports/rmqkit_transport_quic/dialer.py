@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import anyio
 import anyio.abc
 import trio
+from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import NetworkAddress
 from aioquic.tls import AlertDescription
 
 from rmqkit.abc import Address, LanedStream
 from rmqkit.config import Config
+from rmqkit.remoting.certificate_files import CertificateFiles, client_files
 from rmqkit_transport_quic.carrier import Carrier
 from rmqkit_transport_quic.credentials import client_configuration
 from rmqkit_transport_quic.lane import CLIENT_ERRORS, Lane
@@ -61,9 +64,15 @@ class QuicStream(LanedStream):
         await anyio.lowlevel.checkpoint()
 
 
-async def dial(address: Address, config: Config, settings: QuicSettings, network: Network) -> QuicStream:
-    """A new connection with its first lane; the addresses of the host are tried in turn. Raises OSError, ConfigError. Cancelled: nothing stays open."""
-    configuration = client_configuration(config, settings, address.host.partition("%")[0])
+def client_credentials(config: Config, settings: QuicSettings) -> CertificateFiles[QuicConfiguration]:
+    """What `dial` needs, made of the client's files. Raises ConfigError."""
+    return CertificateFiles(config, "QUIC client", lambda config: client_configuration(config, settings, ""), client_files(config))
+
+
+async def dial(address: Address, credentials: CertificateFiles[QuicConfiguration], network: Network) -> QuicStream:
+    """A new connection with its first lane; the addresses of the host are tried in turn. Raises OSError. Cancelled: nothing stays open."""
+    await credentials.look()
+    configuration = replace(credentials.made, server_name=address.host.partition("%")[0])
     failure: OSError | None = None
     for target in await network.find(address):
         try:

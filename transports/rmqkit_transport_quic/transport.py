@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.abc
@@ -12,8 +13,12 @@ import trio
 from rmqkit.abc import Address, ServerStream, Transport
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError
+from rmqkit.remoting.certificate_files import CertificateFiles
 from rmqkit_transport_quic.settings import QuicSettings
 from rmqkit_transport_quic.udp import Network, UdpNetwork
+
+if TYPE_CHECKING:
+    from aioquic.quic.configuration import QuicConfiguration
 
 
 class QuicTransport(Transport):
@@ -28,6 +33,7 @@ class QuicTransport(Transport):
         self._config = config
         self._settings = settings
         self._network = network or UdpNetwork()
+        self._credentials: CertificateFiles[QuicConfiguration] | None = None
 
     async def listen(self, address: Address) -> Sequence[trio.abc.Listener[ServerStream]]:
         _need_library()
@@ -38,10 +44,12 @@ class QuicTransport(Transport):
     async def connect(self, address: Address, timeout_ms: int) -> anyio.abc.ByteStream:
         """A LanedStream."""
         _need_library()
-        from rmqkit_transport_quic.dialer import dial
+        from rmqkit_transport_quic.dialer import client_credentials, dial
 
+        if self._credentials is None:
+            self._credentials = client_credentials(self._config, self._settings)
         with anyio.fail_after(timeout_ms / 1000):
-            return await dial(address, self._config, self._settings, self._network)
+            return await dial(address, self._credentials, self._network)
 
     def bound_address(self, listener: trio.abc.Listener[ServerStream]) -> Address:
         local = getattr(listener, "local", None)

@@ -13,6 +13,7 @@ from attrs import evolve
 from rmqkit.abc import Address, ServerStream, Transport
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError
+from rmqkit.remoting.certificate_files import CertificateFiles, client_files
 from rmqkit.remoting.dial import TCP, connect_tcp
 from rmqkit.tls_settings import has_certificate
 from rmqkit_transport_tcp.channel import TlsChannel
@@ -22,13 +23,14 @@ from rmqkit_transport_tcp.tcp import SecureListener, bound_at, secure_listener
 
 
 class TlsTransport(Transport):
-    """The files that the settings name are read at the first use: those of the server when it listens, those of the client when it connects."""
+    """The files that the settings name are read at the first use, those of the server when it listens, those of the client when it connects, and again when
+    they have changed."""
 
     scheme = "tls"
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._client: ssl.SSLContext | None = None
+        self._client: CertificateFiles[ssl.SSLContext] | None = None
 
     async def listen(self, address: Address) -> Sequence[trio.abc.Listener[ServerStream]]:
         if not has_certificate(self._config):
@@ -40,11 +42,12 @@ class TlsTransport(Transport):
     async def connect(self, address: Address, timeout_ms: int) -> anyio.abc.ByteStream:
         """Raises OSError that says what to do when the server's certificate is not accepted, or when it does not speak TLS."""
         if self._client is None:
-            self._client = client_context(self._config)
+            self._client = CertificateFiles(self._config, "TLS client", client_context, client_files(self._config))
         with anyio.fail_after(timeout_ms / 1000):
+            await self._client.look()
             below = await connect_tcp(evolve(address, scheme=TCP), timeout_ms)
             try:
-                return await _shaken(below, self._client, address)
+                return await _shaken(below, self._client.made, address)
             except BaseException:
                 await anyio.aclose_forcefully(below)
                 raise

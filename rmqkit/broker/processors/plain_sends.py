@@ -15,7 +15,7 @@ import msgspec
 from rmqkit.abc import Appended, Outcome, Peer
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors import destination
-from rmqkit.hooks import ManySendsHook
+from rmqkit.hooks import ManyRequestsHook, ManySendsHook, RpcHook
 from rmqkit.limits import MAX_PROPERTIES_BYTES
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
@@ -55,11 +55,11 @@ class PlainSends:
 
     @classmethod
     def for_broker(cls, broker: BrokerContext, topics: Mapping[str, int], id_form: str, suffix: str) -> PlainSends | None:
-        """None when a plugin wants to be asked about every message, or to see every request: then no send is plain."""
+        """None when a plugin wants to be asked about every message or request: then no send is plain."""
         wants = broker.put.wants
         if wants is None or not all(isinstance(hook, ManySendsHook) for hook in broker.registry.send_message_hooks):
             return None
-        if any(hook.codes is None or _SEND_V2 in hook.codes for hook in broker.registry.rpc_hooks):
+        if any(_asks_about_sends(hook) for hook in broker.registry.rpc_hooks):
             return None
         return cls(broker, topics, wants | destination.SPECIAL_PROPERTIES | OUR_PROPERTIES, id_form, suffix)
 
@@ -116,6 +116,10 @@ class PlainSends:
             size = len(text)
             outcomes.append(_prefix(size + 4, size) + text)
         return outcomes
+
+
+def _asks_about_sends(hook: RpcHook) -> bool:
+    return not isinstance(hook, ManyRequestsHook) and (hook.codes is None or _SEND_V2 in hook.codes)
 
 
 def _success_form(id_form: str, region: str, trace_on: bool) -> bytes:

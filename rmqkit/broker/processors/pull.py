@@ -57,8 +57,7 @@ class PullProcessor(RequestProcessor):
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self._config = broker.config
-        self._hooks = broker.registry.consume_message_hooks.checked(ConsumeMessageHook, ("before", "after"))
-        self._watched = len(self._hooks) > 0
+        self._tell_hooks = broker.registry.consume_message_hooks.checked(ConsumeMessageHook, ("before", "after")).teller("before")
         self._filters: dict[tuple[object, ...], CompiledFilter] = {}
         machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._memory_bytes = machine_bytes * broker.config.access_message_in_memory_max_ratio // 100
@@ -228,29 +227,29 @@ class PullProcessor(RequestProcessor):
             group_sys_flag=0,
         )
         head = answer(pull.request, code, result.status.value, header=header)
-        if self._watched:
-            self._before_hooks(pull, result, code)
+        if self._tell_hooks is not None:
+            self._tell_hooks(_context(pull, result, code))
         if code != ResponseCode.SUCCESS:
             return head
         self._broker.stats.got(pull.header.consumer_group, pull.header.topic, result.message_count, result.total_bytes)
         return Reply(head, result.slices, result.total_bytes)
 
-    def _before_hooks(self, pull: _Pull, result: ReadResult, code: int) -> None:
-        header = pull.header
-        context = ConsumeContext(
-            request=pull.request,
-            status=RCV_SUCCESS if code == ResponseCode.SUCCESS else RCV_EPOLLS,
-            group=header.consumer_group,
-            topic=header.topic,
-            queue_id=header.queue_id,
-            client_address=pull.peer.remote_text,
-            code=code,
-            message_count=result.message_count,
-            body_bytes=result.total_bytes,
-            offset=header.queue_offset,
-            next_offset=result.next_offset,
-        )
-        self._hooks.tell("before", context)
+
+def _context(pull: _Pull, result: ReadResult, code: int) -> ConsumeContext:
+    header = pull.header
+    return ConsumeContext(
+        request=pull.request,
+        status=RCV_SUCCESS if code == ResponseCode.SUCCESS else RCV_EPOLLS,
+        group=header.consumer_group,
+        topic=header.topic,
+        queue_id=header.queue_id,
+        client_address=pull.peer.remote_text,
+        code=code,
+        message_count=result.message_count,
+        body_bytes=result.total_bytes,
+        offset=header.queue_offset,
+        next_offset=result.next_offset,
+    )
 
 
 def _code(status: ReadStatus, offset: int) -> int:

@@ -39,17 +39,15 @@ class QueryProcessor(RequestProcessor):
             if found is not None and total + len(found) <= _MAX_BODY_BYTES:
                 slices.append(found)
                 total += len(found)
-        if not slices:
-            raise RequestRefused(
-                ResponseCode.QUERY_NOT_FOUND, f"no message of topic {header.topic} with the key {header.key!r} was stored in that time"
-            )
-        head = answer(
-            request,
-            header=QueryMessageResponseHeader(
-                index_last_update_timestamp=matches.last_update_timestamp_ms,
-                index_last_update_phyoffset=matches.last_update_physical_offset,
-            ),
+        header_out = QueryMessageResponseHeader(
+            index_last_update_timestamp=matches.last_update_timestamp_ms,
+            index_last_update_phyoffset=matches.last_update_physical_offset,
         )
+        if not slices:
+            # With the state of the index, as Java: who asks can tell no message from no index.
+            text = f"no message of topic {header.topic} with the key {header.key!r} was stored in that time"
+            return Reply(answer(request, ResponseCode.QUERY_NOT_FOUND, text, header=header_out), [], 0)
+        head = answer(request, header=header_out)
         return Reply(head, slices, total)
 
     def _view(self, request: Command, wait: bool) -> Reply:

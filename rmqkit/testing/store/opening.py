@@ -16,13 +16,15 @@ from rmqkit.testing.store.kit import SMALL, SMALL_INDEX, bodies, contents, messa
 class Opening(StoreFixtures):
     """What a store that persists keeps."""
 
-    def _only_persistent(self) -> None:
+    @pytest.fixture
+    def persists(self) -> None:
+        """Skips the tests of what a store keeps that keeps nothing."""
         if not self.persistent:
             pytest.skip("this store keeps nothing")
 
+    @pytest.mark.usefixtures("persists")
     async def test_opening_again(self, tmp_path: Path, clock: FakeClock) -> None:
         """A closed store opens with everything it had, and goes on behind it; a deleted topic stays deleted."""
-        self._only_persistent()
         settings = SMALL | SMALL_INDEX
         async with running(self.make_store(tmp_path / "store", clock, **settings)) as store:
             for number in range(40):
@@ -44,18 +46,18 @@ class Opening(StoreFixtures):
             assert (at.queue_offset, at.physical_offset) == (before["T0", 0][1], end)
             assert bodies(store, "T0")[-1] == b"more"
 
+    @pytest.mark.usefixtures("persists")
     async def test_opening_an_empty_store_again(self, tmp_path: Path, clock: FakeClock) -> None:
         """A store that never got a message opens again."""
-        self._only_persistent()
         for _ in range(2):
             async with running(self.make_store(tmp_path / "store", clock)) as store:
                 assert store.queues() == {}
         async with running(self.make_store(tmp_path / "store", clock)) as store:
             assert (await put(store, [message()]))[0].physical_offset == 0
 
+    @pytest.mark.usefixtures("persists")
     async def test_opening_a_trimmed_store_again(self, tmp_path: Path, clock: FakeClock) -> None:
         """What was trimmed stays away, ends of queues stay where they were."""
-        self._only_persistent()
         settings = SMALL | SMALL_INDEX
         async with running(self.make_store(tmp_path / "store", clock, **settings)) as store:
             await put(store, [message("Old")])
@@ -69,9 +71,9 @@ class Opening(StoreFixtures):
                 assert (await put(store, [message("Gone")]))[0].queue_offset == 0
                 store.delete_topic("Gone")
 
+    @pytest.mark.usefixtures("persists")
     async def test_one_store_per_directory(self, tmp_path: Path, clock: FakeClock) -> None:
         """A second store is refused, naming the directory, and leaves the first one alone; after close the directory is free."""
-        self._only_persistent()
         async with running(self.make_store(tmp_path / "store", clock)) as store:
             await put(store, [message()])
             second = self.make_store(tmp_path / "store", clock)

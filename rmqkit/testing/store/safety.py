@@ -81,10 +81,15 @@ class Safety(StoreFixtures):
         assert store.is_settled(second.physical_offset + second.size_bytes, Level.FLUSHED)
         assert store.statistics().flushed_physical_offset >= second.physical_offset + second.size_bytes
 
-    async def test_a_full_disk_refuses_and_recovers(self, tmp_path: Path, clock: FakeClock) -> None:
-        """A full disk refuses appends, whole; reading goes on; with space again appends go on where they stopped."""
+    @pytest.fixture
+    def has_a_disk(self) -> None:
+        """Skips the tests of a full disk."""
         if not self.can_fill_disk:
             pytest.skip("this store does not depend on a disk")
+
+    @pytest.mark.usefixtures("has_a_disk")
+    async def test_a_full_disk_refuses_and_recovers(self, tmp_path: Path, clock: FakeClock) -> None:
+        """A full disk refuses appends, whole; reading goes on; with space again appends go on where they stopped."""
         store = self.make_store(tmp_path / "store", clock, **SMALL)
         async with running(store):
             stored = []

@@ -127,6 +127,7 @@ async def test_a_deleted_topic_takes_its_queues_and_offsets_along(desk: Desk) ->
     assert [message.body for message in desk.stored()] == [b"again"]
 
 
+@pytest.mark.only_store("mmap", why="is about the files of one store")
 async def test_deleting_an_unknown_name_touches_no_file(opened: Opened, tmp_path: Path) -> None:
     """A name like a path least of all."""
     victim = tmp_path / "consumequeue" / "victim"

@@ -19,6 +19,7 @@ from tests.broker.desk import Desk, bodies, places
 Opened = Callable[..., AbstractAsyncContextManager[Desk]]
 
 
+@pytest.mark.only_store(why="brings its own store")
 async def test_a_cold_pull_waits_while_others_are_served(opened: Opened) -> None:
     """Its answer comes when the device has read; a send, and a pull of something in memory, pass it."""
     async with cold_desk(opened) as desk:
@@ -42,6 +43,7 @@ async def test_a_cold_pull_waits_while_others_are_served(opened: Opened) -> None
         assert store_of(desk).waits == [False, False, False]
 
 
+@pytest.mark.only_store(why="brings its own store")
 async def test_what_will_not_stay_in_memory_is_read_all_the_same(opened: Opened) -> None:
     """After many attempts a pull waits for the device where it is: nothing keeps it from its answer for ever."""
     async with cold_desk(opened) as desk:
@@ -53,6 +55,7 @@ async def test_what_will_not_stay_in_memory_is_read_all_the_same(opened: Opened)
         assert store_of(desk).waits == [False] * (MAX_ROUNDS + 1) + [True]
 
 
+@pytest.mark.only_store(why="brings its own store")
 async def test_the_offset_of_a_cold_pull_is_committed_once_at_first(opened: Opened) -> None:
     """As with a held pull: when it is read for the first time."""
     async with cold_desk(opened) as desk:
@@ -68,6 +71,7 @@ async def test_the_offset_of_a_cold_pull_is_committed_once_at_first(opened: Open
         assert desk.broker.offsets.get("g", "T", 0) == 9
 
 
+@pytest.mark.only_store(why="brings its own store")
 async def test_a_topic_that_goes_while_a_pull_waits(opened: Opened) -> None:
     """The pull is refused like any later one."""
     async with cold_desk(opened) as desk:
@@ -86,6 +90,7 @@ async def test_a_topic_that_goes_while_a_pull_waits(opened: Opened) -> None:
         assert [answer.code for answer in answers] == [ResponseCode.TOPIC_NOT_EXIST]
 
 
+@pytest.mark.only_store(why="brings its own store")
 async def test_an_arriving_message_does_not_let_its_sender_wait(opened: Opened) -> None:
     """A held pull is answered inside the send that wakes it; if that is not possible at once, then later in a task of its own connection."""
     async with cold_desk(opened) as desk:
@@ -100,6 +105,7 @@ async def test_an_arriving_message_does_not_let_its_sender_wait(opened: Opened) 
         assert len(desk.broker.held_pulls) == 0
 
 
+@pytest.mark.only_store(why="brings its own store")
 async def test_a_held_pull_of_a_topic_that_goes_while_it_waits(opened: Opened) -> None:
     """It is refused, as one that was not held."""
     async with cold_desk(opened) as desk:

@@ -59,6 +59,7 @@ def content(answer: Command) -> tuple[int, str | None, dict[str, str], bytes]:
     return answer.code, answer.remark, answer.fields(), answer.body
 
 
+@pytest.mark.only_store(why="brings its own store")
 @pytest.mark.parametrize("kind", REQUESTS)
 async def test_a_request_about_old_messages_waits_while_others_are_served(opened: Opened, kind: str) -> None:
     """Its answer comes when the device has read, and is the one it would have got at once; no read of it ever waits in the loop."""
@@ -86,6 +87,7 @@ async def test_a_request_about_old_messages_waits_while_others_are_served(opened
         assert not any(store.waits)
 
 
+@pytest.mark.only_store(why="brings its own store")
 @pytest.mark.parametrize(("kind", "reads"), [("by key", 8), ("topic statistics", 4), ("group statistics", 4)])
 async def test_many_messages_are_waited_for_together(opened: Opened, monkeypatch: pytest.MonkeyPatch, kind: str, reads: int) -> None:
     """What one answer needs of different places is brought in at once."""
@@ -99,6 +101,7 @@ async def test_many_messages_are_waited_for_together(opened: Opened, monkeypatch
         assert [len(pieces) for pieces in store.warmed] == [reads]
 
 
+@pytest.mark.only_store(why="brings its own store")
 async def test_what_does_not_stay_in_memory_is_read_all_the_same(opened: Opened) -> None:
     """Nothing keeps a request from its answer for ever."""
     async with cold_desk(opened) as desk:
@@ -110,6 +113,7 @@ async def test_what_does_not_stay_in_memory_is_read_all_the_same(opened: Opened)
         assert store.waits == [False] * (MAX_ROUNDS + 1) + [True]
 
 
+@pytest.mark.only_store(why="brings its own store")
 async def test_a_message_that_is_sent_back_is_stored_once(opened: Opened) -> None:
     """However often its original was not in memory."""
     async with cold_desk(opened) as desk:
@@ -120,6 +124,7 @@ async def test_a_message_that_is_sent_back_is_stored_once(opened: Opened) -> Non
         assert len(desk.stored(names.SCHEDULE_TOPIC, 0)) == 1
 
 
+@pytest.mark.only_store(why="brings its own store")
 async def test_a_message_that_goes_while_it_is_waited_for(opened: Opened) -> None:
     """The request is answered by what is there then."""
     async with cold_desk(opened) as desk:

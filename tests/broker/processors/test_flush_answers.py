@@ -39,6 +39,7 @@ async def settled_answer(desk: Desk, code: int) -> tuple[int, SendMessageRespons
     )
 
 
+@pytest.mark.only_store(why="brings its own store")
 @pytest.mark.row("S283")
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
 async def test_with_sync_flush_the_answer_waits_for_the_disk(opened: Opened, code: int) -> None:
@@ -54,6 +55,7 @@ async def test_with_sync_flush_the_answer_waits_for_the_disk(opened: Opened, cod
         assert answer.header(SendMessageResponseHeader).queue_offset == 0
 
 
+@pytest.mark.only_store(why="brings its own store")
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
 async def test_a_slow_disk_is_a_warning_with_the_full_answer(opened: Opened, code: int, autojump_clock: trio.testing.MockClock) -> None:
     """FLUSH_DISK_TIMEOUT counts as sent: message id, queue and offset are there, and the message can be pulled."""
@@ -65,6 +67,7 @@ async def test_a_slow_disk_is_a_warning_with_the_full_answer(opened: Opened, cod
         assert (await desk.pull()).code == 0
 
 
+@pytest.mark.only_store(why="brings its own store")
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
 async def test_a_failed_disk_promises_nothing(opened: Opened, code: int) -> None:
     """SERVICE_NOT_AVAILABLE, so that the producer goes to another broker."""
@@ -74,6 +77,7 @@ async def test_a_failed_disk_promises_nothing(opened: Opened, code: int) -> None
         assert desk.peer.answers[0].remark == "the message may or may not be stored: fsync failed"
 
 
+@pytest.mark.only_store(why="brings its own store")
 async def test_those_that_wait_for_the_disk_are_not_answered_with_those_that_do_not(opened: Opened) -> None:
     """Where even a message with WAIT=false has to wait, for the write, what arrived together with it is not promised sooner for that."""
     disk = Disk(written=False)
@@ -89,6 +93,7 @@ async def test_those_that_wait_for_the_disk_are_not_answered_with_those_that_do_
         assert [(answer.opaque, answer.code) for answer in desk.peer.answers] == [(0, 0), (1, 0)]
 
 
+@pytest.mark.only_store(why="brings its own store")
 async def test_a_message_that_does_not_want_to_wait_is_answered_at_once(opened: Opened) -> None:
     """Property WAIT=false."""
     async with opened(extra=[("disk", Disk())], **SLOW) as desk:
@@ -96,6 +101,7 @@ async def test_a_message_that_does_not_want_to_wait_is_answered_at_once(opened: 
         assert answer.code == 0
 
 
+@pytest.mark.only_store(why="brings its own store")
 @pytest.mark.parametrize(("fault", "code"), [(None, 0), (StoreNotWritable("fsync failed"), ResponseCode.SYSTEM_ERROR)])
 async def test_a_send_back_waits_as_well(opened: Opened, fault: Exception | None, code: int) -> None:
     """Before that the consumer must not forget the message; when the disk fails it sends it back again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 import pytest
 
@@ -103,13 +104,13 @@ async def test_an_unknown_group(opened: Opened) -> None:
         assert (await desk.pull("Nothing")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-async def test_permissions(desk: Desk, opened: Opened) -> None:
+async def test_permissions(desk: Desk, opened: Opened, tmp_path: Path) -> None:
     """Of the group, of the topic, of the broker: NO_PERMISSION."""
     desk.broker.groups.put(SubscriptionGroupConfig(group_name="g", consume_enable=False))
     assert (await desk.pull()).code == ResponseCode.NO_PERMISSION
     desk.broker.topics.put(TopicConfig(topic_name="W", perm=PERM_WRITE))
     assert (await desk.pull("W", consumer_group="h")).code == ResponseCode.NO_PERMISSION
-    async with opened(brokerPermission=PERM_WRITE) as other:
+    async with opened(brokerPermission=PERM_WRITE, storePathRootDir=str(tmp_path / "other")) as other:
         assert (await other.pull(consumer_group="h")).code == ResponseCode.NO_PERMISSION
 
 

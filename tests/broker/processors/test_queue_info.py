@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -75,10 +76,10 @@ async def test_offsets_of_made_up_queues_are_refused(desk: Desk, topic: str, que
     assert desk.broker.offsets.get("g", topic, queue_id) == (1 if code == 0 else None)
 
 
-async def test_offsets_of_unknown_groups_are_refused(desk: Desk, opened: Opened) -> None:
+async def test_offsets_of_unknown_groups_are_refused(desk: Desk, opened: Opened, tmp_path: Path) -> None:
     """SUBSCRIPTION_GROUP_NOT_EXIST, asked before the topic."""
     assert (await update(desk, 1, group="a/b")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    async with opened(autoCreateSubscriptionGroup=False) as other:
+    async with opened(autoCreateSubscriptionGroup=False, storePathRootDir=str(tmp_path / "other")) as other:
         assert (await update(other, 1, topic="Nothing")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 

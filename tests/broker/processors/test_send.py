@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
 from rmqkit import hookimpl
-from rmqkit.abc import BatchProcessor, Outcome
+from rmqkit.abc import BatchProcessor
 from rmqkit.config import Config
 from rmqkit.hooks import PutMessageHook
 from rmqkit.hookspecs import Register
@@ -138,6 +138,7 @@ async def test_queue_ids_reach_to_the_larger_count(desk: Desk, read: int, write:
     "name", ["", " ", "../x", "a/b", "..", "a\0b", "a.b", "/etc/passwd", "x" * 128, "%RETRY%../../x", "%DLQ%" + "x" * 255]
 )
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_BATCH_MESSAGE])
+@pytest.mark.only_store("mmap", why="is about the files of one store")
 async def test_names_never_become_paths(opened: Opened, tmp_path: Path, name: str, code: int) -> None:
     """A topic with separators, dots, NUL or too many characters is INVALID_PARAMETER (a batch to a retry topic MESSAGE_ILLEGAL), and no file or
     directory of that name is there afterwards."""
@@ -342,19 +343,20 @@ def processor(desk: Desk) -> BatchProcessor:
     return found
 
 
-def codes(outcomes: Sequence[Outcome]) -> list[tuple[int, int]]:
-    """(opaque, code) of immediate answers."""
+async def codes(desk: Desk, *together: Command) -> list[tuple[int, int]]:
+    """(opaque, code) of the answers, in the order of the requests; a store that writes later is waited for."""
+    outcomes = processor(desk).process_many(together, desk.peer)
     answers = [whole(outcome) for outcome in outcomes if isinstance(outcome, (bytes, Command, tuple))]
-    assert len(answers) == len(outcomes)
-    return [(answer.opaque, answer.code) for answer in answers]
+    assert desk.broker.store.written_by_append is (len(answers) == len(outcomes))
+    await desk.peer.run_deferred()
+    return sorted((answer.opaque, answer.code) for answer in answers + desk.peer.answers)
 
 
 async def test_requests_that_arrived_together_are_answered_each_for_itself(desk: Desk) -> None:
     """A bad one among them is refused, the others are stored in the order they came."""
     sent = commands(b"0", b"", b"2", b"3")
     sent[3].ext = {"topic": "T"}
-    outcomes = processor(desk).process_many(sent, desk.peer)
-    assert codes(outcomes) == [(0, 0), (1, ResponseCode.MESSAGE_ILLEGAL), (2, 0), (3, ResponseCode.SYSTEM_ERROR)]
+    assert await codes(desk, *sent) == [(0, 0), (1, ResponseCode.MESSAGE_ILLEGAL), (2, 0), (3, ResponseCode.SYSTEM_ERROR)]
     assert [message.body for message in desk.stored()] == [b"0", b"2"]
     assert desk.broker.stats.put_failures == 2
     assert desk.broker.stats.put_messages == 2
@@ -374,8 +376,7 @@ async def test_a_put_hook_that_breaks_costs_its_message_only(opened: Opened) -> 
             register("broken", Broken())
 
     async with opened(extra=[("broken", Plugin())]) as desk:
-        outcomes = processor(desk).process_many(commands(b"0", b"1", b"2"), desk.peer)
-        assert codes(outcomes) == [(0, 0), (1, ResponseCode.SYSTEM_ERROR), (2, 0)]
+        assert await codes(desk, *commands(b"0", b"1", b"2")) == [(0, 0), (1, ResponseCode.SYSTEM_ERROR), (2, 0)]
         assert [message.body for message in desk.stored()] == [b"0", b"2"]
 
 

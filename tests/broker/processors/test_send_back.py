@@ -183,11 +183,11 @@ async def test_ipv6_births_survive(desk: Desk) -> None:
     assert len(copy.born_host) == 20
 
 
-async def test_without_the_delay_service_a_retry_comes_at_once(opened: Opened) -> None:
+@pytest.mark.parametrize("without", ["disabledServices", "disabledPlugins"])
+async def test_without_the_delay_service_a_retry_comes_at_once(opened: Opened, without: str) -> None:
     """Parked it would be lost to its group: nobody would deliver it."""
-    for keys in ({"disabledServices": ("delay",)}, {"disabledPlugins": ("delay",)}):
-        async with opened(**keys) as desk:
-            original = await failed(desk)
-            assert (await desk.send_back(original.physical_offset)).code == 0
-            (copy,) = desk.stored("%RETRY%g")
-            assert copy.reconsume_times == 1
+    async with opened(**{without: ("delay",)}) as desk:
+        original = await failed(desk)
+        assert (await desk.send_back(original.physical_offset)).code == 0
+        (copy,) = desk.stored("%RETRY%g")
+        assert copy.reconsume_times == 1

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import pytest
 from attrs import Factory, define
 
 from rmqkit import hookimpl
-from rmqkit.abc import BatchProcessor, Outcome
+from rmqkit.abc import BatchProcessor, Outcome, Peer
 from rmqkit.broker.processors.plain_sends import PlainSends
 from rmqkit.config import Config
 from rmqkit.errors import PluginError, StoreNotWritable
-from rmqkit.hooks import ManySendsHook, RpcHook, SendContext, SendMessageHook, SentTogether
+from rmqkit.hooks import ManyRequestsHook, ManySendsHook, RpcHook, SendContext, SendMessageHook, SentTogether
 from rmqkit.hookspecs import Register
 from rmqkit.model.message_type import MessageType
 from rmqkit.protocol import batch
@@ -53,6 +53,16 @@ class Rpc(RpcHook):
         self.codes = frozenset(codes) or None
 
 
+class Looking(ManyRequestsHook):
+    """Looks at all requests."""
+
+    def before_many(self, requests: Sequence[Command], peer: Peer) -> None:
+        return
+
+    def after_many(self, requests: Sequence[Command], peer: Peer) -> None:
+        return
+
+
 @define
 class Plugin:
     send: tuple[SendMessageHook, ...] = ()
@@ -67,6 +77,10 @@ class Plugin:
     def rmqkit_register_rpc_hooks(self, register: Register[RpcHook], config: Config) -> None:
         for at, hook in enumerate(self.rpc):
             register(f"rpc{at}", hook)
+
+
+#: The short way is for stores that have written when the append returns.
+SHORT_WAY = pytest.mark.only_store("memory", "mmap", why="asks for answers at once, which takes a store that writes with the append")
 
 
 def arrived(*sends: tuple[int, str, bytes]) -> list[Command]:
@@ -95,6 +109,7 @@ async def known(desk: Desk) -> None:
 
 
 @pytest.mark.row("S101")
+@SHORT_WAY
 async def test_plain_sends_are_shown_together(opened: Opened) -> None:
     """One call for what arrived together, with requests, messages and places in step; the answers are encoded on the short way."""
     hook = Many()
@@ -111,6 +126,7 @@ async def test_plain_sends_are_shown_together(opened: Opened) -> None:
         assert [context.unique_key for context in hook.single] == ["first"]
 
 
+@SHORT_WAY
 async def test_what_is_not_plain_is_shown_by_itself(opened: Opened) -> None:
     """A delayed message, a batch and a refused one, and what arrived together with them: each with its context, and nothing twice."""
     hook = Many()
@@ -137,6 +153,7 @@ async def test_what_is_not_plain_is_shown_by_itself(opened: Opened) -> None:
     ("fault", "code", "remark"),
     [(None, 0, None), (StoreNotWritable("fsync failed"), 14, "the message may or may not be stored: fsync failed")],
 )
+@pytest.mark.only_store(why="brings its own store")
 async def test_plain_sends_that_wait_for_the_disk_are_shown_when_they_are_answered(
     opened: Opened, fault: Exception | None, code: int, remark: str | None
 ) -> None:
@@ -162,8 +179,11 @@ async def test_plain_sends_that_wait_for_the_disk_are_shown_when_they_are_answer
         (Plugin(rpc=(Rpc(RequestCode.HEART_BEAT),)), True),
         (Plugin(rpc=(Rpc(RequestCode.HEART_BEAT), Rpc(RequestCode.SEND_MESSAGE_V2))), False),
         (Plugin(rpc=(Rpc(),)), False),
+        (Plugin((Many(),), rpc=(Looking(), Rpc(RequestCode.HEART_BEAT))), True),
+        (Plugin(rpc=(Looking(), Rpc())), False),
     ],
 )
+@SHORT_WAY
 async def test_the_short_way_stays_open_unless_a_hook_wants_to_be_asked(opened: Opened, plugin: Plugin, stays: bool) -> None:
     """Hooks that only look cost a call for what arrived together; one that asks, and one that wants to see every request, close it."""
     async with opened(extra=[("hooks", plugin)]) as desk:
@@ -172,6 +192,7 @@ async def test_the_short_way_stays_open_unless_a_hook_wants_to_be_asked(opened: 
         assert [type(outcome) is bytes for outcome in handle(desk, plain("a"))] == [stays]
 
 
+@SHORT_WAY
 async def test_with_a_hook_that_asks_the_others_get_contexts(opened: Opened) -> None:
     """Every send is shown once, and to all."""
     hook = Many()

@@ -15,7 +15,7 @@ from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
 from rmqkit.remoting.pool import ConnectionPool
-from rmqkit.testing.broker import running_broker
+from rmqkit.testing.broker import dialer, running_broker
 
 FILE = "audit/audit.jsonl"
 CALL_MS = 5_000
@@ -55,5 +55,8 @@ class Asker:
 @asynccontextmanager
 async def audited(directory: Path, **keys: Any) -> AsyncIterator[Asker]:
     """A broker with the audit on; when it is left everything is written."""
-    async with running_broker(directory, hooks="audit", **({"plugins.audit.lingerMs": "0"} | keys)) as running, ConnectionPool() as pool:
+    async with (
+        running_broker(directory, hooks="audit", **({"plugins.audit.lingerMs": "0"} | keys)) as running,
+        ConnectionPool(connect=dialer()) as pool,
+    ):
         yield Asker(pool, running)

@@ -27,7 +27,7 @@ from rmqkit.protocol.headers import (
     SendMessageRequestHeaderV2,
 )
 from rmqkit.remoting.pool import ConnectionPool
-from rmqkit.testing.broker import running_broker, running_cluster
+from rmqkit.testing.broker import dialer, running_broker, running_cluster
 from rmqkit.testing.peer import FakePeer
 from rmqkit_hook_audit.recorder import Queue, Recorder
 from rmqkit_hook_audit.settings import AuditSettings
@@ -190,7 +190,7 @@ async def test_requests_that_change_something_are_written_down(tmp_path: Path) -
 
 async def test_a_one_way_request_is_written_down(tmp_path: Path) -> None:
     """Asking for no answer is no way past the audit."""
-    async with audited(tmp_path) as asker, ConnectionPool() as pool:
+    async with audited(tmp_path) as asker, ConnectionPool(connect=dialer()) as pool:
         command = request(
             RequestCode.UPDATE_AND_CREATE_TOPIC,
             CreateTopicRequestHeader(topic="Quiet", read_queue_nums=1, write_queue_nums=1, perm=6),

@@ -9,6 +9,7 @@ import pytest
 from rmqkit.abc import Appended
 from rmqkit.hooks import SentTogether
 from rmqkit.model.message import PutMessage
+from rmqkit.protocol.codes import FLAG_ONEWAY
 from rmqkit.protocol.command import answer, request
 from rmqkit.testing.peer import FakePeer
 from rmqkit_hook_metrics.counting import SIZE_BOUNDS, Counts, Histogram
@@ -74,3 +75,39 @@ def test_requests_that_are_never_answered_take_no_memory_for_ever() -> None:
     for each in requests:
         hook.after(each, answer(each), peer)
     assert sum(sum(found.counts) for found in counts.requests.values()) == MAX_UNDER_WAY
+
+
+def test_requests_that_came_together_are_timed_from_when_they_came() -> None:
+    """Those answered together at once, those that were answered by themselves, those that come later; a one-way request is not timed."""
+    counts, hook, peer = Counts(), RpcMetrics(True), FakePeer()
+    hook.begin(counts)
+
+    def numbers() -> dict[str, int]:
+        return {f"{code} {result}": sum(found.counts) for (_, code, result), found in counts.requests.items()}
+
+    together = [request(310, opaque=at) for at in range(5)]
+    hook.before_many(together, peer)
+    hook.after_many(together, peer)
+    assert numbers() == {"send_message_v2 success": 5}
+    mixed = [request(310), request(10), request(310), request(11), request(310)]
+    mixed[4].flag = FLAG_ONEWAY
+    hook.before_many(mixed, peer)
+    hook.after(mixed[1], answer(mixed[1], 1), peer)
+    hook.after_many([mixed[0], mixed[2]], peer)
+    hook.before_many(together, peer)
+    hook.after(mixed[3], answer(mixed[3]), peer)
+    hook.after_many(together, peer)
+    assert numbers() == {"send_message_v2 success": 12, "send_message system_error": 1, "pull_message success": 1}
+    hook.before_many(together, peer)
+    hook.before_many([together[0]], peer)
+    hook.after_many(together[1:], peer)
+    assert numbers()["send_message_v2 success"] == 16
+    assert not hook._together
+    assert list(hook._under_way) == [id(together[0])]
+
+
+def test_a_run_of_requests_takes_its_time_once_for_each() -> None:
+    """The histogram holds the time of each, though it is taken once."""
+    histogram = Histogram((1, 3))
+    histogram.add_times(2, 4)
+    assert (histogram.counts, histogram.sum) == ([0, 4, 0], 8)

@@ -24,6 +24,7 @@ from rmqkit.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from rmqkit.remoting.pool import ConnectionPool
+from rmqkit.testing.broker import dialer
 from rmqkit.testing.clock import FakeClock
 from rmqkit_hook_metrics.gauges import version_label
 from tests.hooks.metrics.kit import measured, of, scraped
@@ -83,12 +84,13 @@ async def busy(asker: Asker) -> None:
     assert (await asker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group)).code == 0
 
 
+@pytest.mark.only_store("mmap", why="is about a store that takes what it likes of a file system")
 async def test_names_and_labels_are_those_of_apaches_broker(tmp_path: Path) -> None:
     """As a broker 5.3.3 shows them to Prometheus; the vector is such a scrape, without its values. What is ours alone has names of its own."""
     lines = [line.split("\t") for line in VECTOR.read_text().splitlines()]
     apache = {name: set(labels.split(",")) for name, labels in lines}
     keys: dict[str, Any] = {"plugins.metrics.rpcLatency": "true", "store": "mmap"}
-    async with measured(tmp_path, **keys) as running, ConnectionPool() as pool:
+    async with measured(tmp_path, **keys) as running, ConnectionPool(connect=dialer()) as pool:
         await busy(Asker(pool, running))
         samples = await scraped(running)
     ours: dict[str, set[str]] = {}
@@ -105,7 +107,7 @@ async def test_names_and_labels_are_those_of_apaches_broker(tmp_path: Path) -> N
 
 async def test_traffic_is_counted_by_topic_and_kind(tmp_path: Path) -> None:
     """Plain sends, batches and others alike: messages, bytes as records, sizes; a delayed message where it waits; dead letters by themselves."""
-    async with measured(tmp_path) as running, ConnectionPool() as pool:
+    async with measured(tmp_path) as running, ConnectionPool(connect=dialer()) as pool:
         await busy(Asker(pool, running))
         samples = await scraped(running)
         store = running.context.store
@@ -134,7 +136,7 @@ async def test_traffic_is_counted_by_topic_and_kind(tmp_path: Path) -> None:
 async def test_lag_is_what_is_not_committed(tmp_path: Path) -> None:
     """In flight what was pulled of it, ready what was not; the ages are those of the oldest message of each. By topic, and by queue."""
     clock = FakeClock()
-    async with measured(tmp_path, clock=clock) as running, ConnectionPool() as pool:
+    async with measured(tmp_path, clock=clock) as running, ConnectionPool(connect=dialer()) as pool:
         asker = Asker(pool, running)
         for queue_id, count in ((0, 4), (1, 2)):
             for _ in range(count):
@@ -162,7 +164,7 @@ async def test_lag_is_what_is_not_committed(tmp_path: Path) -> None:
 
 async def test_a_group_that_is_offline_keeps_its_lag(tmp_path: Path) -> None:
     """Its offsets are known; a group that has committed nothing and is online counts from the end. Retry topics say that they are."""
-    async with measured(tmp_path) as running, ConnectionPool() as pool:
+    async with measured(tmp_path) as running, ConnectionPool(connect=dialer()) as pool:
         asker = Asker(pool, running)
         for _ in range(3):
             await asker.send()
@@ -177,7 +179,7 @@ async def test_a_group_that_is_offline_keeps_its_lag(tmp_path: Path) -> None:
 
 async def test_connections_by_language_and_version(tmp_path: Path) -> None:
     """And by group and mode for consumers."""
-    async with measured(tmp_path) as running, ConnectionPool() as pool:
+    async with measured(tmp_path) as running, ConnectionPool(connect=dialer()) as pool:
         await Asker(pool, running).heartbeat("T")
         samples = await scraped(running)
     labels = {"language": "python", "version": "v5_3_1", "protocol_type": "remoting"}
@@ -194,11 +196,12 @@ def test_versions_have_javas_names(ordinal: int, label: str) -> None:
     assert version_label(ordinal) == label
 
 
+@pytest.mark.only_store("mmap", why="is about the flushing of one store")
 async def test_the_broker_says_what_it_holds(tmp_path: Path) -> None:
     """Topics, groups, permission, and how far the log is behind itself."""
     clock = FakeClock()
     keys: dict[str, Any] = {"brokerPermission": 4, "flushDiskType": "ASYNC_FLUSH", "store": "mmap", "flushIntervalCommitLog": 3_600_000}
-    async with measured(tmp_path, clock=clock, **keys) as running, ConnectionPool() as pool:
+    async with measured(tmp_path, clock=clock, **keys) as running, ConnectionPool(connect=dialer()) as pool:
         asker = Asker(pool, running)
         assert (await asker.send(b"x" * 1_000)).code == 0
         clock.advance(7_000)
@@ -217,7 +220,7 @@ async def test_the_broker_says_what_it_holds(tmp_path: Path) -> None:
 
 async def test_what_was_deleted_is_forgotten(tmp_path: Path) -> None:
     """Topics and groups come and go; numbers of those that went would stay for ever."""
-    async with measured(tmp_path) as running, ConnectionPool() as pool:
+    async with measured(tmp_path) as running, ConnectionPool(connect=dialer()) as pool:
         asker = Asker(pool, running)
         await asker.send()
         await asker.pull()
@@ -241,7 +244,7 @@ async def test_what_was_deleted_is_forgotten(tmp_path: Path) -> None:
 async def test_request_times_when_they_are_wanted(tmp_path: Path) -> None:
     """By request and answer; codes that nobody knows share one name, or a peer could make up as many series as it likes."""
     keys: dict[str, Any] = {"plugins.metrics.rpcLatency": "true"}
-    async with measured(tmp_path, **keys) as running, ConnectionPool() as pool:
+    async with measured(tmp_path, **keys) as running, ConnectionPool(connect=dialer()) as pool:
         asker = Asker(pool, running)
         await asker.send()
         for code in range(70_000, 70_005):
@@ -258,5 +261,5 @@ async def test_metrics_are_off_unless_asked_for(tmp_path: Path) -> None:
         assert "metrics" not in running.context.registry.services
     async with measured(tmp_path, hooks="", metricsExporterType="PROM") as running:
         assert of(await scraped(running), "rocketmq_broker_permission") == 6
-    async with measured(tmp_path, disabledServices="metrics") as running, ConnectionPool() as pool:
+    async with measured(tmp_path, disabledServices="metrics") as running, ConnectionPool(connect=dialer()) as pool:
         assert (await Asker(pool, running).send()).code == 0

@@ -27,6 +27,7 @@ from tests.broker.cold import cold_desk, store_of
 from tests.broker.desk import Desk, bodies, open_desk
 from tests.broker.slow_store import Disk
 
+pytestmark = pytest.mark.only_store("memory", "mmap", why="moves a virtual clock, which does not wait for a store's own thread")
 #: Virtual seconds in which the service looks at every level at least once.
 A_LOOK_S = 0.25
 
@@ -67,12 +68,12 @@ def progress(directory: Path) -> dict[str, int]:
 
 
 @pytest.mark.row("S235")
-@pytest.mark.parametrize("store", ["memory", "mmap"])
+@pytest.mark.parametrize("kind", ["any", pytest.param("durable", marks=pytest.mark.durable_store)])
 async def test_a_message_is_delivered_when_its_level_is_over_and_not_before(
-    autojump_clock: trio.testing.MockClock, tmp_path: Path, store: str
+    autojump_clock: trio.testing.MockClock, tmp_path: Path, kind: str
 ) -> None:
     """Under its own topic, queue, body, birth and tags, with the parking left in its stored properties as Java leaves it."""
-    async with open_desk(tmp_path, store=store) as desk, delivering(desk):
+    async with open_desk(tmp_path) as desk, delivering(desk):
         await desk.sent(body=b"later", queue_id=3, properties={"DELAY": "2", "TAGS": "A", "UNIQ_KEY": "K"}, born_timestamp=5, flag=7)
         await after(desk, 4_999)
         assert found(desk, queue_id=3) == []
@@ -177,16 +178,17 @@ async def test_a_clock_that_was_set_back_delivers_at_once(autojump_clock: trio.t
 # --- progress ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.durable_store
 async def test_a_graceful_restart_neither_loses_nor_repeats(autojump_clock: trio.testing.MockClock, tmp_path: Path) -> None:
     """What was delivered is not delivered again, what was not is; also what came due while the broker was away."""
-    async with open_desk(tmp_path, store="mmap") as desk, delivering(desk):
+    async with open_desk(tmp_path) as desk, delivering(desk):
         for number in range(3):
             await desk.sent(body=b"%d" % number, properties={"DELAY": "1"})
         await after(desk, 1_000)
         await desk.sent(body=b"3", properties={"DELAY": "1"})
         now = desk.clock.now_ms()
     assert progress(tmp_path)["1"] == 3
-    async with open_desk(tmp_path, store="mmap") as desk:
+    async with open_desk(tmp_path) as desk:
         desk.clock.advance(now - desk.clock.now_ms() + 1_000)
         async with delivering(desk):
             await after(desk, 0)
@@ -202,9 +204,10 @@ async def test_nothing_is_delivered_once_the_service_has_stopped(autojump_clock:
         assert found(desk) == []
 
 
+@pytest.mark.durable_store
 async def test_progress_is_written_while_the_broker_runs(autojump_clock: trio.testing.MockClock, tmp_path: Path) -> None:
     """Every flushDelayOffsetInterval; a crash repeats at most what was delivered since, and loses nothing."""
-    async with open_desk(tmp_path, store="mmap") as desk, delivering(desk, graceful=False):
+    async with open_desk(tmp_path) as desk, delivering(desk, graceful=False):
         await desk.sent(body=b"1", properties={"DELAY": "1"})
         await after(desk, 1_000)
         await trio.sleep(10)
@@ -213,13 +216,14 @@ async def test_progress_is_written_while_the_broker_runs(autojump_clock: trio.te
         await desk.sent(body=b"2", properties={"DELAY": "1"})
         await after(desk, 1_000)
         now = desk.clock.now_ms()
-    async with open_desk(tmp_path, store="mmap") as desk:
+    async with open_desk(tmp_path) as desk:
         desk.clock.advance(now - desk.clock.now_ms())
         async with delivering(desk):
             await after(desk, 0)
             assert found(desk) == [b"1", b"2", b"2"]
 
 
+@pytest.mark.only_store(why="brings its own store")
 async def test_progress_is_not_written_before_what_was_delivered_is_safe(
     autojump_clock: trio.testing.MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -352,6 +356,7 @@ def test_a_client_cannot_choose_where_it_comes_out() -> None:
     assert (message.properties["REAL_TOPIC"], message.properties["REAL_QID"]) == ("T", "3")
 
 
+@pytest.mark.only_store(why="brings its own store")
 async def test_a_level_whose_messages_left_the_memory_holds_up_nobody(autojump_clock: trio.testing.MockClock, tmp_path: Path) -> None:
     """Others deliver while the device is waited for; then it delivers, once, in order, without ever having waited in the loop."""
     async with cold_desk(partial(open_desk, tmp_path)) as desk, delivering(desk):
@@ -376,6 +381,7 @@ async def test_a_level_whose_messages_left_the_memory_holds_up_nobody(autojump_c
         assert found(desk) == [b"new", b"newer", b"old", b"old too"]
 
 
+@pytest.mark.only_store(why="brings its own store")
 async def test_a_service_that_stops_while_messages_are_waited_for(autojump_clock: trio.testing.MockClock, tmp_path: Path) -> None:
     """It delivers no more; after the next start they come."""
     async with cold_desk(partial(open_desk, tmp_path)) as desk:

@@ -98,6 +98,7 @@ def log_start(desk: Desk) -> int:
     return desk.broker.store.statistics().min_physical_offset
 
 
+@pytest.mark.only_store("mmap", why="is about the files of one store")
 @pytest.mark.row("S338", "S339")
 async def test_expired_files_go_at_their_hour(tmp_path: Path) -> None:
     """Not before, and only those of 72 hours: of five files, 100 to 96 hours old, the first three when the limit is 98."""
@@ -112,6 +113,7 @@ async def test_expired_files_go_at_their_hour(tmp_path: Path) -> None:
         assert set(disk.asked) == {tmp_path / "commitlog", tmp_path / "consumequeue"}
 
 
+@pytest.mark.only_store("mmap", why="is about the files of one store")
 async def test_dispatchers_are_told_what_went(tmp_path: Path) -> None:
     """Each time, where the log begins then."""
     told: list[int] = []
@@ -131,6 +133,7 @@ async def test_dispatchers_are_told_what_went(tmp_path: Path) -> None:
         assert told == [SEGMENT_BYTES, 2 * SEGMENT_BYTES, 3 * SEGMENT_BYTES]
 
 
+@pytest.mark.only_store("mmap", why="is about the files of one store")
 @pytest.mark.row("S340", "S342")
 async def test_a_full_disk_deletes_what_has_not_expired(tmp_path: Path) -> None:
     """Above 75 % only what has expired, above 85 % anything but the newest, consumed or not."""
@@ -147,6 +150,7 @@ async def test_a_full_disk_deletes_what_has_not_expired(tmp_path: Path) -> None:
         await desk.sent(body=b"more")
 
 
+@pytest.mark.only_store("mmap", why="is about the files of one store")
 @pytest.mark.row("S341")
 async def test_above_the_warning_level_sends_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """SERVICE_NOT_AVAILABLE with ratio and path; pulls go on; back at the level sends are taken again. Each change is logged once."""
@@ -168,6 +172,7 @@ async def test_above_the_warning_level_sends_are_refused(tmp_path: Path, caplog:
         assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
 
 
+@pytest.mark.only_store("mmap", why="is about the files of one store")
 @pytest.mark.row("S341")
 async def test_sends_are_taken_again_as_soon_as_deleting_made_room(tmp_path: Path) -> None:
     """The disk is looked at once more behind a forced deletion: nobody waits for the next round."""
@@ -182,6 +187,7 @@ async def test_sends_are_taken_again_as_soon_as_deleting_made_room(tmp_path: Pat
         await desk.sent(body=b"taken")
 
 
+@pytest.mark.only_store("mmap", why="is about the files of one store")
 async def test_consumers_of_what_was_deleted_are_told_where_to_go_on(tmp_path: Path) -> None:
     """PULL_OFFSET_MOVED with the first offset there is."""
     async with opened(tmp_path) as (desk, service, disk):
@@ -195,6 +201,7 @@ async def test_consumers_of_what_was_deleted_are_told_where_to_go_on(tmp_path: P
         assert (await desk.pull(offset=low)).code == 0
 
 
+@pytest.mark.only_store("memory", why="is about a store without files")
 async def test_messages_without_a_disk(tmp_path: Path) -> None:
     """The memory store is cleaned by age alone."""
     async with opened(tmp_path, store="memory") as (desk, service, disk):
@@ -244,6 +251,7 @@ async def test_when_rounds_are(tmp_path: Path, autojump_clock: trio.testing.Mock
     assert [round(at - start, 1) for at in service.times] == [60, 70, 80, 90, 100, 110, 110.1]
 
 
+@pytest.mark.only_store("mmap", why="is about the files of one store")
 async def test_a_round_that_fails_does_not_end_the_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A path that cannot be looked at is logged; nothing is deleted or refused by guess."""
     async with opened(tmp_path) as (desk, service, disk), trio.open_nursery() as nursery:
@@ -262,6 +270,7 @@ async def test_a_round_that_fails_does_not_end_the_broker(tmp_path: Path, caplog
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.only_store("mmap", why="is about the files of one store")
 async def test_deleting_by_request(tmp_path: Path) -> None:
     """DELETE_EXPIRED_COMMITLOG is answered at once; the next twenty rounds delete what has expired, whatever the hour."""
     async with opened(tmp_path) as (desk, _, disk):
@@ -286,6 +295,7 @@ async def test_asking_a_broker_that_deletes_nothing(tmp_path: Path) -> None:
         assert "retention" in (answer.remark or "")
 
 
+@pytest.mark.only_store("mmap", why="is about the files of one store")
 async def test_cleaning_expired_queues(tmp_path: Path) -> None:
     """CLEAN_EXPIRED_CONSUMEQUEUE forgets queues all of whose messages are gone; those with messages, empty ones and system topics stay."""
     async with opened(tmp_path, segments=0) as (desk, _, _):

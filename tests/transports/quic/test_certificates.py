@@ -162,9 +162,9 @@ async def test_both_ends_speak_rocketmq(tmp_path: Path, monkeypatch: pytest.Monk
 
         return make
 
-    async with kit.served(tmp_path) as pair:
-        for protocols in (["h3"], None):
-            monkeypatch.setattr(dialer, "client_configuration", speaking(protocols))
+    for protocols in (["h3"], None):
+        monkeypatch.setattr(dialer, "client_configuration", speaking(protocols))
+        async with kit.served(tmp_path) as pair:
             with pytest.raises(OSError, match="no_application_protocol"):
                 await pair.connect()
 
@@ -329,3 +329,18 @@ def test_settings_are_checked() -> None:
     for wrong in ({"idle_timeout_ms": 999}, {"datagram_bytes": 1_199}, {"datagram_bytes": 70_000}):
         with pytest.raises(ValueError, match="must be"):
             QuicSettings(**wrong)  # type: ignore[arg-type]
+
+
+async def test_a_client_takes_its_new_files_with_the_next_connection(tmp_path: Path) -> None:
+    """A trust file alone is enough; while it cannot be used the old one stays in use."""
+    path = trio.Path(tmp_path / "client-trusts.pem")
+    async with kit.served(tmp_path) as pair:
+        await (await pair.connect()).aclose()
+        kit.trust(tmp_path, "client", "stranger")
+        with pytest.raises(OSError, match=r"tls\.client\.trustCertPath"):
+            await pair.connect()
+        await path.write_text("half a file")
+        with pytest.raises(OSError, match=r"tls\.client\.trustCertPath"):
+            await pair.connect()
+        kit.trust(tmp_path, "client")
+        await (await pair.connect()).aclose()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,53 @@ async def test_files_that_will_not_do_change_nothing(
         certs.write(tmp_path, fresh=True)
         await server.look()
         assert await server.shown() != first
+
+
+# --- a client's files -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+async def test_a_client_takes_its_new_files_with_the_next_connection(
+    tmp_path: Path, backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the rules of the server's: a certificate once its key has changed, too; a new trust file at once; files that will not do leave the old ones in
+    use, and the log says why, once. Connections that are open stay."""
+    caplog.set_level(logging.INFO)
+    demand = {"tls.server.need.client.auth": "require", "tls.server.mode": "enforcing"} | certs.trust(tmp_path, "server")
+    own, trust = certs.write(tmp_path, "client"), certs.trust(tmp_path)
+    certificate, key = (Path(own[name]) for name in ("tls.client.certPath", "tls.client.keyPath"))
+    transport = TlsTransport(certs.config(own, trust))
+
+    async def talk(address: Address) -> None:
+        async def heard() -> None:
+            async with await transport.connect(address, 10_000) as client:
+                await echo(client)
+
+        first = await transport.connect(address, 10_000)
+        await echo(first)
+        good_key = key.read_bytes()
+        certs.write(tmp_path, "client", trusted=False)
+        bad_key = key.read_bytes()
+        key.write_bytes(good_key)
+        await heard()
+        key.write_bytes(bad_key)
+        with pytest.raises(anyio.BrokenResourceError, match="does not accept the certificate"):
+            await heard()
+        await echo(first)
+        certs.write(tmp_path, "client")
+        await heard()
+        certificate.write_text("half of a")
+        key.write_text("file")
+        await heard()
+        await heard()
+        (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+        assert "the old ones stay in use: tls.client.certPath" in record.getMessage()
+        certs.write(tmp_path, "client")
+        certs.trust(tmp_path, trusted=False)
+        with pytest.raises(ConnectionError, match="is not accepted"):
+            await heard()
+        await first.aclose()
+
+    async with listening(TcpTransport(certs.config(certs.write(tmp_path), demand)), Address("tcp", "127.0.0.1", 0)) as at, echoing(at):
+        address = Address("tls", "127.0.0.1", at.address.port)
+        await trio.to_thread.run_sync(partial(anyio.run, talk, address, backend=backend))
