@@ -25,6 +25,7 @@ _BUILT_IN = {
     "plugin": "rmqkit.cli.plugin_new:PLUGIN",
     "config": "rmqkit.cli.info:CONFIG",
     "demo": "rmqkit.cli.demo:DEMO",
+    "demo-spark": "rmqkit.cli.spark_demo.verb:DEMO_SPARK",
 }
 
 

@@ -26,7 +26,7 @@ def _send_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--ordering-key", help="messages of equal key go to one queue, in order")
     parser.add_argument("--delay-level", type=int, help="1 to 18: 1s 5s 10s 30s 1m ... 2h")
     parser.add_argument("--group", default="rmqkit_cli_producer")
-    options.add_namesrv(parser)
+    options.add_client(parser)
     options.add_json(parser)
 
 
@@ -76,7 +76,7 @@ def _consume_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--from", dest="start", default="first", choices=["first", "last"], help="where a group without offsets begins")
     parser.add_argument("--max", type=int, metavar="N", help="stop after N messages")
     parser.add_argument("--follow", action="store_true", help="wait for further messages instead of stopping at the end")
-    options.add_namesrv(parser)
+    options.add_client(parser)
     options.add_json(parser)
 
 

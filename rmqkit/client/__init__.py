@@ -16,9 +16,11 @@ from rmqkit.client.admin import Admin, QueueStats
 from rmqkit.client.blocking import BlockingClient, BlockingProducer, BlockingPullConsumer
 from rmqkit.client.client import Client
 from rmqkit.client.message_stream import MessageStream, StreamOptions
+from rmqkit.client.outgoing import PackedBatch
 from rmqkit.client.producer import Producer
 from rmqkit.client.pull_consumer import PullConsumer
 from rmqkit.client.pulling import PullResult, PullStatus
+from rmqkit.client.raw_reader import RawPull, RawQuery, RawReader
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.client.send_result import SendResult, SendStatus
 from rmqkit.client.settings import ClientSettings, ProducerOptions
@@ -58,12 +60,16 @@ __all__ = [
     "MessageStream",
     "NameServersUnreachable",
     "NoRoute",
+    "PackedBatch",
     "Producer",
     "ProducerOptions",
     "PullConsumer",
     "PullResult",
     "PullStatus",
     "QueueStats",
+    "RawPull",
+    "RawQuery",
+    "RawReader",
     "ReceivedMessage",
     "RequestTimeout",
     "RmqError",

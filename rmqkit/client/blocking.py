@@ -7,7 +7,7 @@ with BlockingClient("127.0.0.1:9876") as client, client.producer("orders") as pr
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
 from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
@@ -18,9 +18,11 @@ from rmqkit.client.admin import Admin
 from rmqkit.client.client import Client
 from rmqkit.client.hooks import CallHook, ClientHook
 from rmqkit.client.message_stream import StreamOptions
+from rmqkit.client.outgoing import PackedBatch
 from rmqkit.client.producer import Producer
 from rmqkit.client.pull_consumer import PullConsumer
 from rmqkit.client.pulling import PullResult
+from rmqkit.client.raw_reader import RawReader
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.client.send_result import SendResult
 from rmqkit.client.settings import ClientKeywords, ProducerKeywords
@@ -66,6 +68,11 @@ class BlockingClient:
         return self._client.client_id
 
     @property
+    def asynchronous(self) -> Client:
+        """The client within: what is called through `run` and `enter` may use it."""
+        return self._client
+
+    @property
     def admin(self) -> Admin:
         """Its methods are coroutine functions: call them through `run`, as `client.run(client.admin.topics)`."""
         return self._client.admin
@@ -84,8 +91,12 @@ class BlockingClient:
         """To be opened with `with`; see `Client.pull_consumer`."""
         return BlockingPullConsumer(self, self._client.pull_consumer(group))
 
-    def enter(self, manager: Producer | PullConsumer) -> AbstractContextManager[Any]:
-        """An opened-elsewhere helper: the asynchronous context manager as a plain one."""
+    def raw_reader(self, group: str) -> RawReader:
+        """See `Client.raw_reader`. Its methods are coroutine functions: call them through `run`."""
+        return self._client.raw_reader(group)
+
+    def enter(self, manager: AbstractAsyncContextManager[T]) -> AbstractContextManager[T]:
+        """An asynchronous context manager, such as a producer of `asynchronous`, as a plain one."""
         if self._portal is None:
             raise ClientError("the client is not open; use it inside `with BlockingClient(...) as client`")
         return self._portal.wrap_async_context_manager(manager)
@@ -124,6 +135,9 @@ class BlockingProducer:
 
     def send_batch(self, messages: Sequence[Message], **options: Any) -> SendResult:
         return self._client.run(self._producer.send_batch, messages, **options)
+
+    def send_packed(self, packed: PackedBatch, **options: Any) -> SendResult:
+        return self._client.run(self._producer.send_packed, packed, **options)
 
     def queues(self, topic: str) -> list[MessageQueue]:
         return self._client.run(self._producer.queues, topic)

@@ -14,6 +14,7 @@ from rmqkit.client.hooks import ClientHook, ClientHooks
 from rmqkit.client.instance import Instance, wall_clock_ms
 from rmqkit.client.producer import Producer
 from rmqkit.client.pull_consumer import PullConsumer
+from rmqkit.client.raw_reader import RawReader
 from rmqkit.client.settings import ClientKeywords, ClientSettings, ProducerKeywords, ProducerOptions, parse_name_servers
 from rmqkit.config import Config
 from rmqkit.errors import ClientError
@@ -111,6 +112,10 @@ class Client:
     def pull_consumer(self, group: str) -> PullConsumer:
         """A consumer that reads where the application says, to be opened with `async with`. Raises ClientError for an illegal group."""
         return PullConsumer(self._opened(), group)
+
+    def raw_reader(self, group: str) -> RawReader:
+        """Pulls and look-ups that bring records as bytes; needs no opening. Raises ClientError for an illegal group."""
+        return RawReader(self._opened(), group)
 
     def _opened(self) -> Instance:
         if self._instance is None:

@@ -251,6 +251,11 @@ class ClientHooks:
         if scope.cancelled_caught and in_peace:
             log.warning("the hooks of a client did not close within %s s", CLOSE_S)
 
+    @property
+    def see_sends(self) -> bool:
+        """Whether any hook looks at the messages of a send."""
+        return bool(len(self._sends) or len(self.forbidding))
+
     @contextmanager
     def sending(self, group: str, mode: Mode, messages: Sequence[Message], queue: MessageQueue | None) -> Iterator[ClientSendContext]:
         """Around one send: the context is to be filled in meanwhile."""

@@ -29,8 +29,28 @@ MAX_DELAY_LEVEL = 18
 
 
 @frozen(kw_only=True)
+class PackedBatch:
+    """Messages of one topic that the caller has encoded, for programs that make many at a time.
+
+    body   the messages as `rmqkit.protocol.batch` draws them. It is not looked into: each needs a body, and a UNIQ_KEY among its properties
+    count  how many they are
+    """
+
+    topic: str
+    body: bytes
+    count: int
+
+    def messages(self) -> list[Message]:
+        """The messages one by one. Raises DecodeError when the body is malformed."""
+        return [
+            Message(self.topic, item.body, properties=props.decode(item.properties.decode()), flag=item.flag)
+            for item in batch.decode(self.body)
+        ]
+
+
+@frozen(kw_only=True)
 class Outgoing:
-    """A message, or a batch of them, ready to be sent to any queue of its topic. `unique_keys` has one id per message."""
+    """A message, or a batch of them, ready to be sent to any queue of its topic. `unique_keys` has one id per message, none of a packed batch."""
 
     topic: str
     body: bytes
@@ -41,6 +61,13 @@ class Outgoing:
     is_batch: bool = False
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
+
+    @property
+    def described(self) -> str:
+        """For error texts."""
+        if not self.is_batch:
+            return self.unique_keys[0]
+        return f"a batch of {len(self.unique_keys)}" if self.unique_keys else f"a packed batch of {len(self.body)} bytes"
 
     def command(self, group: str, queue: MessageQueue, default_queues: int, now_ms: int) -> Command:
         """The send request for one queue."""
@@ -186,8 +213,7 @@ def prepare_batch(messages: Sequence[Message], new_key: Callable[[], str], *, ma
         keys.append(properties.setdefault(props.UNIQ_KEY, new_key()))
         items.append(batch.BatchItem(message.flag, bytes(message.body), properties_text(properties).encode()))
     body = batch.encode(items)
-    if len(body) > max_message_bytes:
-        raise MessageIllegal(f"the batch has {len(body)} bytes, at most {max_message_bytes} are allowed; make several smaller ones")
+    _check_batch_bytes(body, max_message_bytes)
     return Outgoing(
         topic=first.topic,
         body=body,
@@ -195,3 +221,20 @@ def prepare_batch(messages: Sequence[Message], new_key: Callable[[], str], *, ma
         unique_keys=tuple(keys),
         is_batch=True,
     )
+
+
+def prepare_packed(packed: PackedBatch, *, max_message_bytes: int) -> Outgoing:
+    """A batch that is encoded already. Raises ClientError for a topic that takes no batches, MessageIllegal when it is too large or empty."""
+    fault = topic_fault(packed.topic)
+    if fault is not None or packed.topic in NO_SEND_TOPICS or packed.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        raise ClientError(f"{fault or f'topic {packed.topic!r} takes no batches'}; a batch needs an ordinary topic")
+    if not 0 < packed.count <= MAX_BATCH_MESSAGES:
+        raise MessageIllegal(f"a batch of {packed.count} messages, 1 to {MAX_BATCH_MESSAGES} are allowed")
+    _check_batch_bytes(packed.body, max_message_bytes)
+    text = properties_text({props.WAIT: "true"})
+    return Outgoing(topic=packed.topic, body=packed.body, properties=text, unique_keys=(), is_batch=True)
+
+
+def _check_batch_bytes(body: bytes, max_message_bytes: int) -> None:
+    if len(body) > max_message_bytes:
+        raise MessageIllegal(f"the batch has {len(body)} bytes, at most {max_message_bytes} are allowed; make several smaller ones")

@@ -36,6 +36,8 @@ _JSON = int(SerializeType.JSON)
 _BINARY = int(SerializeType.ROCKETMQ)
 _I32_MASK = 0xFFFFFFFF
 _NO_EXT = msgspec.Raw(b"")
+#: Frames and pieces from here on are worth some care not to copy them.
+_LARGE_BYTES = 32 * 1024
 
 
 class _JsonHead(msgspec.Struct, gc=False):
@@ -90,30 +92,30 @@ class FrameDecoder:
     broken one are returned first; the error is then raised by the next `feed`, and `fault` holds it already.
     """
 
-    __slots__ = ("_need", "_rest", "fault")
+    __slots__ = ("_kept_bytes", "_need", "_parts", "fault")
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self._parts: list[bytes | bytearray] = []
+        self._kept_bytes = 0
         self._need = 8
         self.fault: ProtocolError | None = None
 
     @property
     def pending_bytes(self) -> int:
         """Bytes of the unfinished frame held back."""
-        return len(self._rest)
+        return self._kept_bytes
 
     def feed(self, data: bytes) -> list[Command]:
         """All commands completed by `data`, in order."""
         if self.fault is not None:
             raise self.fault
-        if self._rest:
-            self._rest += data
-            if len(self._rest) < self._need:
-                return []
-            data = bytes(self._rest)
-            self._rest.clear()
         commands: list[Command] = []
         try:
+            if self._kept_bytes:
+                self._keep(data)
+                if self._kept_bytes < self._need:
+                    return []
+                data = self._join(commands)
             at = self._cut(data, commands)
         except ProtocolError as error:
             self.fault = error
@@ -121,8 +123,36 @@ class FrameDecoder:
                 raise
             return commands
         if at != len(data):
-            self._rest += memoryview(data)[at:]
+            self._keep(data[at:] if at else data)
         return commands
+
+    def _keep(self, data: bytes) -> None:
+        """Hold bytes back. Small pieces are put together: a list of single bytes would take many times their room."""
+        self._kept_bytes += len(data)
+        last = self._parts[-1] if self._parts else None
+        if type(last) is bytearray and len(last) < _LARGE_BYTES:
+            last += data
+        else:
+            self._parts.append(data if len(data) >= _LARGE_BYTES else bytearray(data))
+
+    def _join(self, commands: list[Command]) -> bytes:
+        """What was held back, once the first frame is whole. The body of a large one is put together here, with the only copy that is made of it, its
+        command goes to `commands`, and what is behind it is returned."""
+        parts, kept_bytes = self._parts, self._kept_bytes
+        self._parts, self._kept_bytes = [], 0
+        first, last = parts[0], parts[-1]
+        if len(parts) == 1 or self._need < _LARGE_BYTES:
+            return b"".join(parts)
+        _, word = _PREFIX.unpack_from(first, 0)
+        body_at = 8 + (word & 0xFFFFFF)
+        cut = len(last) - (kept_bytes - self._need)
+        if len(first) < body_at:
+            return b"".join(parts)
+        # `_cut` has looked at the lengths: it is what set `_need`.
+        command = decode_header(bytes(first[8:body_at]), word >> 24)
+        command.body = b"".join((memoryview(first)[body_at:], *parts[1:-1], memoryview(last)[:cut]))
+        commands.append(command)
+        return bytes(memoryview(last)[cut:])
 
     def _cut(self, data: bytes, commands: list[Command]) -> int:
         """Append the whole frames of `data` to `commands`; returns where the rest begins."""

@@ -329,3 +329,24 @@ def test_fields_that_are_none(ext: bytes) -> None:
         command.fields()
     with pytest.raises(HeaderError):
         command.header(GetRouteInfoRequestHeader)
+
+
+@given(
+    sizes=st.lists(st.sampled_from([0, 10, 40_000, 100_000, 300_000]), min_size=1, max_size=4),
+    cuts=st.lists(st.sampled_from([1, 3, 7, 9, 50, 33_000, 70_000, 262_144]), min_size=1, max_size=12),
+)
+def test_large_frames_come_whole_however_they_are_cut(sizes: list[int], cuts: list[int]) -> None:
+    """Bodies that come in pieces, large and small, between frames of every size: as if all had come at once, and nothing stays behind."""
+    commands = [Command(code=number, opaque=number, ext={"a": "b"}, body=bytes([number]) * size) for number, size in enumerate(sizes)]
+    stream = b"".join(map(encode, commands))
+    decoder = FrameDecoder()
+    found: list[Command] = []
+    at = turn = 0
+    while at < len(stream):
+        size = cuts[turn % len(cuts)] if turn < 2000 else len(stream)
+        found += decoder.feed(stream[at : at + size])
+        at += size
+        turn += 1
+    assert [(each.opaque, each.fields(), each.body) for each in found] == [(each.opaque, each.ext, each.body) for each in commands]
+    assert all(type(each.body) is bytes for each in found)
+    assert decoder.pending_bytes == 0

@@ -14,11 +14,12 @@ import trio.testing
 
 from rmqkit.abc import Answer, BatchProcessor, Buffer, Outcome, Peer, Reply
 from rmqkit.errors import ConnectionLost, HeaderError, RequestRefused, RequestTimeout
-from rmqkit.hooks import RpcHook
+from rmqkit.hooks import ManyRequestsHook, RpcHook
 from rmqkit.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from rmqkit.protocol import frame
 from rmqkit.protocol.codes import RequestCode, ResponseCode, SerializeType
 from rmqkit.protocol.command import Command, answer, request
+from rmqkit.protocol.frame import encode
 from rmqkit.remoting import serve
 from tests.remoting.wire import PATIENCE_S, Client, Handler, Served, served
 
@@ -516,6 +517,102 @@ async def test_a_hook_is_shown_the_codes_it_names() -> None:
         assert [(await client.receive()).opaque for _ in codes] == list(range(len(codes)))
     assert seen == ["a before 3", "a after 3: 0", "a before 4", "a after 4: 0"]
     assert runs == [[ECHO, BIG, ECHO], [LATE], [LATE], [BIG, ECHO]]
+
+
+class NoteMany(Note, ManyRequestsHook):
+    """Notes what it is shown together, too."""
+
+    def before_many(self, requests: Sequence[Command], peer: Peer) -> None:
+        self._seen.append(f"{self._name} before {[request.opaque for request in requests]}")
+
+    def after_many(self, requests: Sequence[Command], peer: Peer) -> None:
+        self._seen.append(f"{self._name} after {[request.opaque for request in requests]}")
+        if self._after is not None:
+            raise self._after
+
+
+class Mixed(BatchProcessor):
+    """Answers ECHO with a frame, BIG with a command, LATE later: with what `later` gives. Never asked about single requests."""
+
+    def __init__(self, later: Callable[[Command], Answer] = answer) -> None:
+        self._later = later
+
+    def process(self, request: Command, peer: Peer) -> Outcome:
+        raise AssertionError("it was given requests together")
+
+    def process_many(self, requests: Sequence[Command], peer: Peer) -> list[Outcome]:
+        return [self._outcome(request) for request in requests]
+
+    def _outcome(self, request: Command) -> Outcome:
+        if request.code == LATE:
+            return self._answer_later(request)
+        return encode(answer(request)) if request.code == ECHO else answer(request, 7)
+
+    async def _answer_later(self, request: Command) -> Answer:
+        await trio.lowlevel.checkpoint()
+        return self._later(request)
+
+
+async def test_hooks_that_only_look_are_shown_what_arrived_together() -> None:
+    """The encoded answers at once, without those nobody gets; the others one by one, whenever they come. No request is shown twice."""
+    seen: list[str] = []
+    batch = Mixed()
+    async with served({ECHO: batch, LATE: batch, BIG: batch}, rpc_hooks=(NoteMany("a", seen),)) as there, there.client() as client:
+        await client.send(*(numbered(ECHO, opaque=at) for at in range(3)))
+        assert [(await client.receive()).opaque for _ in range(3)] == [0, 1, 2]
+        assert seen == ["a before [0, 1, 2]", "a after [0, 1, 2]"]
+        seen.clear()
+        codes = [ECHO, BIG, LATE, ECHO]
+        await client.send(*(numbered(code, opaque=at) for at, code in enumerate(codes)), numbered(ECHO, opaque=4, oneway=True))
+        assert {(await client.receive()).opaque for _ in codes} == {0, 1, 2, 3}
+        (peer,) = there.server.peers
+        await until(lambda: peer.in_flight == 0)
+    assert seen == ["a before [0, 1, 2, 3, 4]", "a after 1: 7", "a after [0, 3]", "a after 2: 0"]
+
+
+async def test_a_late_answer_that_is_encoded_is_shown_too() -> None:
+    """To the hooks that take many: as one of one."""
+    seen: list[str] = []
+    batch = Mixed(lambda request: encode(answer(request)))
+    async with served({LATE: batch}, rpc_hooks=(NoteMany("a", seen),)) as there, there.client() as client:
+        assert (await client.ask(numbered(LATE, opaque=1))).code == 0
+    assert seen == ["a before [1]", "a after [1]"]
+
+
+async def test_beside_a_hook_that_asks_nothing_is_shown_together() -> None:
+    """It has to be asked about each request by itself, and all hooks see the same then."""
+    seen: list[str] = []
+
+    class Single(Mixed):
+        def process(self, request: Command, peer: Peer) -> Outcome:
+            return answer(request)
+
+    async with served({ECHO: Single()}, rpc_hooks=(NoteMany("a", seen), Note("b", seen))) as there, there.client() as client:
+        await client.send(numbered(ECHO, opaque=1), numbered(ECHO, opaque=2))
+        assert [(await client.receive()).opaque for _ in range(2)] == [1, 2]
+    assert seen == [f"{name} {what}" for at in (1, 2) for what in (f"before {at}", f"after {at}: 0") for name in "ab"]
+
+
+async def test_a_hook_that_only_looks_sees_its_codes_only() -> None:
+    """What it does not name goes to the processor by itself."""
+    seen: list[str] = []
+    hook = NoteMany("a", seen)
+    hook.codes = frozenset({ECHO})
+    batch = Mixed()
+    async with served({ECHO: batch, BIG: batch}, rpc_hooks=(hook,)) as there, there.client() as client:
+        codes = [BIG, ECHO, ECHO, BIG]
+        await client.send(*(numbered(code, opaque=at) for at, code in enumerate(codes)))
+        assert [(await client.receive()).opaque for _ in codes] == [0, 1, 2, 3]
+    assert seen == ["a before [1, 2]", "a after [1, 2]"]
+
+
+async def test_a_hook_that_looks_and_breaks_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged; the answers go out."""
+    hook = NoteMany("a", [], after=ValueError("boom"))
+    async with served({ECHO: Mixed()}, rpc_hooks=(hook,)) as there, there.client() as client:
+        await client.send(numbered(ECHO, opaque=1), numbered(ECHO, opaque=2))
+        assert [(await client.receive()).opaque for _ in range(2)] == [1, 2]
+    assert len(warnings(caplog)) == 1
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,270 @@
+"""Topics in Spark beside Parquet files of the same rows, in one session and in turn, as ratios.
+
+    python -m benchmarks.spark                  # 400 000 rows of 1 KiB, three rounds
+    python -m benchmarks.spark --quick          # does everything work? The figures mean nothing
+    python -m benchmarks.spark --large          # besides, rows a second from topics of 1 and of 10 GB
+
+A broker of rmqkit runs as a process of its own, Spark is local[2]. Every row is 1024 bytes that cannot be compressed, with a tag, a key and a property.
+Each load runs once unmeasured; then they take turns, round by round, the reading ones into Spark's `noop`. What is written comes from Parquet files. The
+latency is the median `triggerExecution` of micro-batches of twenty rows or so, beside those of a source in Python that gives twenty rows from memory. What
+came out goes to `benchmarks/results/NAME.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks import peers
+from benchmarks.compare import RESULTS, machine, say
+from benchmarks.load.__main__ import at_least
+from benchmarks.spark_sources import ROWS, PlainSource
+from rmqkit.client import BlockingClient, Message
+
+#: The median of the first over that of the second, and what the project asks for.
+RATIOS: dict[str, tuple[str, str, float]] = {
+    "store files / parquet": ("files", "parquet", 0.9),
+    "TCP / parquet": ("tcp", "parquet", 0.6),
+    "three columns / all, store files": ("files, three columns", "files", 3.0),
+    "three columns / all, TCP": ("tcp, three columns", "tcp", 3.0),
+}
+WRITTEN_PER_S = 100_000
+LATENCY_RATIO = 1.3
+SMALL = "keys,queueOffset,storeTimestamp"
+TOPIC = "Bench"
+BATCHES = 30
+_BYTES = "unhex(concat(" + ",".join(f"sha2(concat(id,'/{part}'),512)" for part in range(16)) + "))"
+_ROW_BYTES = 1024 + 200
+
+
+@frozen
+class Bench:
+    """What a run has at hand."""
+
+    spark: SparkSession
+    server: peers.Server
+    seed: Path
+    parquet: Path
+    rows: int
+
+    def reader(self, *, files: bool, topic: str = TOPIC, columns: str = "") -> DataFrame:
+        """A topic over TCP or from the broker's files."""
+        where = {"storePath": str(self.server.data / "store")} if files else {"nameServer": self.server.namesrv}
+        return self.spark.read.format("rocketmq").options(**where, **({"columns": columns} if columns else {})).load(topic)
+
+    def write(self, frame: DataFrame, topic: str) -> None:
+        frame.write.format("rocketmq").mode("append").options(nameServer=self.server.namesrv, topic=topic).save()
+
+
+def session(directory: Path) -> SparkSession:
+    """Workers use this interpreter; nothing is kept from run to run."""
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    builder = SparkSession.builder.master("local[2]").appName("bench").config("spark.ui.enabled", False).config("spark.driver.memory", "2g")
+    builder = builder.config("spark.ui.showConsoleProgress", False).config("spark.local.dir", str(directory / "local"))
+    spark = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse")).getOrCreate()
+    # A query that is stopped says so at length.
+    spark.sparkContext.setLogLevel("OFF")
+    spark.dataSource.register(PlainSource)
+    return spark
+
+
+def prepare(spark: SparkSession, server: peers.Server, directory: Path, rows: int) -> Bench:
+    """The rows as Parquet to write from, in a topic, and as Parquet files of what is read from the topic."""
+    bench = Bench(spark, server, directory / "seed", directory / "parquet", rows)
+    made = spark.range(0, rows, 1, 4).selectExpr(
+        f"{_BYTES} AS body", "concat('tag-', id % 10) AS tags", "concat('key-', id) AS keys", "map('number', string(id)) AS properties"
+    )
+    made.write.parquet(str(bench.seed))
+    with BlockingClient(server.namesrv) as client:
+        client.run(client.admin.create_topic, TOPIC)
+    bench.write(spark.read.parquet(str(bench.seed)), TOPIC)
+    bench.reader(files=False).write.parquet(str(bench.parquet))
+    assert spark.read.parquet(str(bench.parquet)).count() == rows
+    return bench
+
+
+def drain(frame: DataFrame) -> None:
+    """Make every row and forget it."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def loads(bench: Bench) -> Mapping[str, Callable[[], None]]:
+    """Name -> what reads or writes all rows once."""
+    return {
+        "parquet": lambda: drain(bench.spark.read.parquet(str(bench.parquet))),
+        "files": lambda: drain(bench.reader(files=True)),
+        "tcp": lambda: drain(bench.reader(files=False)),
+        "files, three columns": lambda: drain(bench.reader(files=True, columns=SMALL)),
+        "tcp, three columns": lambda: drain(bench.reader(files=False, columns=SMALL)),
+        "write": lambda: bench.write(bench.spark.read.parquet(str(bench.seed)).select("body"), "Written"),
+        "write, all columns": lambda: bench.write(bench.spark.read.parquet(str(bench.seed)), "Written"),
+    }
+
+
+def rates(bench: Bench, rounds: int) -> dict[str, list[float]]:
+    """Rows a second of each load, by round."""
+    found: dict[str, list[float]] = {name: [] for name in loads(bench)}
+    for number in range(rounds + 1):
+        for name, load in loads(bench).items():
+            os.sync()
+            began = time.perf_counter()
+            load()
+            rate = bench.rows / (time.perf_counter() - began)
+            if number:
+                found[name].append(round(rate))
+                say(f"round {number} {name}: {rate:,.0f} rows/s")
+    return found
+
+
+def latency_ms(bench: Bench, kind: str, directory: Path) -> float:
+    """Median of a micro-batch with rows, in ms, after five of them."""
+    reader = bench.spark.readStream.format(kind)
+    if kind == "rocketmq":
+        reader = reader.options(nameServer=bench.server.namesrv, topic="Trickle", columns="body")
+    frame = reader.load()
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(directory / kind)).start()
+    durations: list[int] = []
+    stop = threading.Event()
+    sender = threading.Thread(target=_trickle, args=(bench.server.namesrv, stop))
+    if kind == "rocketmq":
+        sender.start()
+    try:
+        while len(durations) < BATCHES + 5:
+            if query.awaitTermination(1):
+                raise RuntimeError("the query ended")
+            durations = [each.durationMs["triggerExecution"] for each in query.recentProgress if each.numInputRows]
+    finally:
+        stop.set()
+        query.stop()
+        if sender.ident is not None:
+            sender.join()
+    return statistics.median(durations[5 : 5 + BATCHES])
+
+
+def _trickle(namesrv: str, stop: threading.Event) -> None:
+    """Twenty messages fifty times a second."""
+    with BlockingClient(namesrv) as client, client.producer("bench") as producer:
+        while not stop.wait(0.02):
+            producer.send_batch([Message("Trickle", b"x" * 100)] * ROWS)
+
+
+def large(bench: Bench, sizes: Sequence[float]) -> dict[str, dict[str, int]]:
+    """Rows a second by size of the topic in GB, from files and over TCP. The topic grows from size to size."""
+    found: dict[str, dict[str, int]] = {}
+    seed = bench.spark.read.parquet(str(bench.seed))
+    rows = 0
+    with BlockingClient(bench.server.namesrv) as client:
+        client.run(client.admin.create_topic, "Large")
+    for size in sizes:
+        while rows * _ROW_BYTES < size * 1e9:
+            bench.write(seed, "Large")
+            rows += bench.rows
+        found[f"{size:g}"] = {}
+        for name, files in (("files", True), ("tcp", False)):
+            began = time.perf_counter()
+            drain(bench.reader(files=files, topic="Large"))
+            found[f"{size:g}"][name] = round(rows / (time.perf_counter() - began))
+            say(f"{size:g} GB {name}: {found[f'{size:g}'][name]:,} rows/s")
+    return found
+
+
+def summary(found: Mapping[str, Sequence[float]], latencies: Mapping[str, float]) -> list[tuple[str, float, str]]:
+    """(what, measured, asked for), a line for each demand."""
+    lines = [
+        (what, round(statistics.median(a / b for a, b in zip(found[first], found[second], strict=True)), 2), f">= {wanted}")
+        for what, (first, second, wanted) in RATIOS.items()
+    ]
+    lines.append(("written bodies/s", statistics.median(found["write"]), f">= {WRITTEN_PER_S}"))
+    lines.append(("written rows/s with tags, keys, properties", statistics.median(found["write, all columns"]), "nothing"))
+    if latencies:
+        ratio = round(latencies["rocketmq"] / latencies["plain"], 2)
+        lines.append(("latency of a micro-batch / plain source", ratio, f"<= {LATENCY_RATIO}"))
+    return lines
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.spark", description="Topics in Spark beside Parquet files of the same rows."
+    )
+    add, count = parser.add_argument, at_least(1)
+    add("--quick", action="store_true", help="few rows and one round, to see that everything works")
+    add("--rows", type=count, help="rows of 1 KiB (default 400000; quick 20000)")
+    add("--rounds", type=count, help="default 3; quick 1")
+    add("--large", action="store_true", help="also topics of 1 and 10 GB; needs 25 GB of disk")
+    add("--large-gb", type=lambda text: [float(each) for each in text.split(",")], default=[1.0, 10.0], help="their sizes (default 1,10)")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="broker setting")
+    add("--data", type=Path, help="where data directories are made (default: the system's temporary directory)")
+    add("--name", help="results/NAME.json (default: spark, quick: spark-quick)")
+    args = parser.parse_args(argv)
+    args.rows = args.rows or (20_000 if args.quick else 400_000)
+    args.rounds = args.rounds or (1 if args.quick else 3)
+    args.name = args.name or ("spark-quick" if args.quick else "spark")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; 0 when everything could be measured, whatever came out."""
+    args = parse_arguments(argv)
+    peers.unwind_on_sigterm()
+    try:
+        settings = peers.parse_settings(args.set)
+        with peers.running("rmqkit", settings, args.data) as server, tempfile.TemporaryDirectory(dir=args.data) as directory:
+            spark = session(Path(directory))
+            try:
+                report = measure(spark, server, Path(directory), args)
+            finally:
+                spark.stop()
+    except (peers.PeerError, ValueError, subprocess.SubprocessError) as error:
+        say(f"spark: {error}")
+        return 1
+    report["command"] = shlex.join(["python", "-m", "benchmarks.spark", *(sys.argv[1:] if argv is None else argv)])
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{args.name}.json"
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    for what, measured, wanted in report["summary"]:
+        print(f"{what:42}{measured:>12,}   wanted {wanted}")
+    say(f"\n{path}")
+    return 0
+
+
+def measure(spark: SparkSession, server: peers.Server, directory: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """All loads of a run, and what the figures depend on."""
+    import pyarrow
+
+    bench = prepare(spark, server, directory, args.rows)
+    say(f"{args.rows} rows are in the topic and in Parquet files")
+    found = rates(bench, args.rounds)
+    with BlockingClient(server.namesrv) as client:
+        client.run(client.admin.create_topic, "Trickle")
+    latencies = {kind: latency_ms(bench, kind, directory) for kind in ("plain", "rocketmq")}
+    say(f"median micro-batch in ms: {latencies}")
+    by_size = large(bench, args.large_gb) if args.large else {}
+    versions = {"pyspark": spark.version, "pyarrow": pyarrow.__version__}
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": machine() | versions,
+        "rows": args.rows,
+        "summary": summary(found, latencies),
+        "rows_per_s": found,
+        "micro_batch_ms": latencies,
+        "rows_per_s_by_gb": by_size,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

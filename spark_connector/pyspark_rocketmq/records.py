@@ -1,0 +1,179 @@
+"""Stored records decoded in bulk, from wire or file bytes to Arrow record batches (the layout is drawn in rmqkit.protocol.record).
+
+    plain             the same one record at a time: for what is rare (inner batches, a property given twice), and to word what is wrong
+    heads             the fields of fixed place, gathered by numpy
+    record_columns    the columns; only those asked for are made
+    property_columns  properties, split by numpy
+    slices            stretches of the bytes, copied out by Arrow
+
+For a message alone nothing is done but the checksum of its body.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from struct import Struct
+from struct import error as StructError
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pyspark_rocketmq import plain
+from pyspark_rocketmq.columns import Projection
+from pyspark_rocketmq.heads import Bools, Heads
+from pyspark_rocketmq.plain import FOLDED, Needs
+from pyspark_rocketmq.record_columns import MAX_BATCH_BODY_BYTES, Columns, TooMuch
+from pyspark_rocketmq.slices import numbers
+from pyspark_rocketmq.source import Block, ByteBuffer, SourceError
+from rmqkit.protocol.record import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
+
+#: How often, and how long apart, a record of a file that looks damaged is looked at again: a broker may be writing it.
+LOOKS = 3
+LOOK_AGAIN_S = 0.02
+
+_SIZE_MAGIC = Struct(">iI")
+
+
+def record_places(data: ByteBuffer) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Where the records of a pull answer begin, and their lengths: `starts` and `sizes` of a Block. Raises SourceError when they do not fill the
+    answer."""
+    starts: list[int] = []
+    sizes: list[int] = []
+    at, end = 0, len(data)
+    unpack = _SIZE_MAGIC.unpack_from
+    try:
+        while at < end:
+            size, magic = unpack(data, at)
+            if magic not in (MAGIC_V1, MAGIC_V2) or size < MIN_RECORD_BYTES or at + size > end:
+                raise SourceError(
+                    f"byte {at} of an answer of {end}: no whole record, it says {size} bytes and has the magic number {magic:#010x}"
+                )
+            starts.append(at)
+            sizes.append(size)
+            at += size
+    except StructError as error:
+        raise SourceError(f"an answer of {end} bytes ends within a record") from error
+    return np.array(starts, np.int64), np.array(sizes, np.int32)
+
+
+class Decoder:
+    """Makes record batches of a schema. One can be used for any number of blocks, and by one thread at a time."""
+
+    def __init__(self, projection: Projection, schema: pa.Schema, sleep: Callable[[float], None] = time.sleep) -> None:
+        """`schema` is `to_arrow_schema(..., timezone="UTC")` of the projection's columns, in its order; `sleep` takes seconds."""
+        if tuple(schema.names) != projection.names:
+            raise ValueError(f"the schema has the columns {schema.names}, the projection {list(projection.names)}")
+        self._projection = projection
+        self._schema = schema
+        self._needs = Needs.of(projection)
+        self._sleep = sleep
+
+    def batches(self, block: Block, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
+        """The messages of a block with queue offsets in [lo, hi), in order; inner batches are unfolded. It is one batch, unless little bytes inflate to so
+        many that they are decoded in parts.
+
+        Raises SourceError that names the file or queue and the place when a record is damaged or cannot be decompressed, or is too much by itself.
+        """
+        try:
+            batch = self.decode(block, lo, hi)
+        except TooMuch as error:
+            middle = len(block.starts) // 2
+            if not middle:
+                plain.fault(block, 0, str(error))
+            yield from self.batches(_portion(block, slice(middle)), lo, hi)
+            yield from self.batches(_portion(block, slice(middle, None)), lo, hi)
+        else:
+            yield batch
+
+    def decode(self, block: Block, lo: int, hi: int) -> pa.RecordBatch:
+        """The same at once. Raises TooMuch besides, when that would take too much memory."""
+        for _ in range(LOOKS - 1 if block.origin else 0):
+            try:
+                return self._decode(block, lo, hi)
+            except TooMuch:
+                raise
+            except SourceError:
+                self._sleep(LOOK_AGAIN_S)
+        return self._decode(block, lo, hi)
+
+    def _decode(self, block: Block, lo: int, hi: int) -> pa.RecordBatch:
+        if not _in_order(block):
+            return self._from_rows(list(plain.rows(block, lo, hi, self._projection)))
+        heads = Heads(block)
+        self._refuse(block, heads.faulty(block))
+        offsets = heads["queueOffset"]
+        folded = heads["sysFlag"] & FOLDED == FOLDED
+        regular = ~folded & (lo <= offsets) & (offsets < hi)
+        odd = folded & (offsets < hi)
+        columns = self._columns(block, heads, regular)
+        self._refuse(block, _spread(columns.faulty(), regular))
+        repeated = columns.repeated() if "properties" in self._projection.names else None
+        if repeated is not None and repeated.any():
+            odd |= _spread(repeated, regular)
+            regular &= ~odd
+            columns = self._columns(block, heads, regular)
+        arrays = [columns.make(field, self._projection) for field in self._schema]
+        made = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return self._merged(block, lo, hi, made, regular, odd) if odd.any() else made
+
+    def _columns(self, block: Block, heads: Heads, chosen: Bools) -> Columns:
+        return Columns(block, heads if chosen.all() else heads.chosen(chosen), np.flatnonzero(chosen), self._needs)
+
+    def _merged(self, block: Block, lo: int, hi: int, made: pa.RecordBatch, regular: Bools, odd: Bools) -> pa.RecordBatch:
+        """The batch with the messages of the odd records put in, decoded one at a time."""
+        places = np.flatnonzero(regular).tolist()
+        rows: list[plain.Row] = []
+        left = MAX_BATCH_BODY_BYTES
+        for number in np.flatnonzero(odd).tolist():
+            found = list(plain.rows_of(block, number, lo, hi, self._projection))
+            left -= sum(_row_bytes(row) for row in found)
+            if left < 0:
+                raise TooMuch(f"the messages of a block of topic {block.queue.topic} take more than {MAX_BATCH_BODY_BYTES} bytes")
+            rows += found
+            places += [number] * len(found)
+        both = pa.concat_batches([made, self._from_rows(rows)])
+        return both.take(numbers(np.argsort(np.array(places, np.int64), kind="stable"), pa.int64()))
+
+    def _from_rows(self, rows: list[plain.Row]) -> pa.RecordBatch:
+        arrays = [pa.array([row[field.name] for row in rows], field.type) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _refuse(self, block: Block, faulty: Bools) -> None:
+        """Have the first faulty record's error raised."""
+        for number in np.flatnonzero(faulty)[:1].tolist():
+            for _ in plain.rows_of(block, number, -(1 << 63), 1 << 63, self._projection):
+                pass
+            plain.fault(block, number, "it changed while it was read")
+
+
+def _in_order(block: Block) -> bool:
+    """Whether the records lie in the data, one behind the other, and can be decoded in bulk."""
+    starts, stops = block.starts, block.starts + block.sizes
+    return bool(
+        len(starts)
+        and len(block.data) < 1 << 31
+        and starts[0] >= 0
+        and stops[-1] <= len(block.data)
+        and (block.sizes >= MIN_RECORD_BYTES).all()
+        and (starts[1:] >= stops[:-1]).all()
+    )
+
+
+def _portion(block: Block, part: slice) -> Block:
+    offsets = None if block.offsets is None else block.offsets[part]
+    return block._replace(starts=block.starts[part], sizes=block.sizes[part], offsets=offsets)
+
+
+def _row_bytes(row: plain.Row) -> int:
+    """What a row takes of its columns of variable length: each message of an inner batch has all properties of the record."""
+    texts = [row.get("body") or "", row.get("keys") or "", *(part for pair in row.get("properties") or () for part in pair)]
+    return sum(map(len, texts))
+
+
+def _spread(found: Bools, among: Bools) -> Bools:
+    """What was found for some of the records, as places among all."""
+    result = np.zeros(len(among), np.bool_)
+    result[among] = found
+    return result

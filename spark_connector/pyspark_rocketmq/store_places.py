@@ -1,0 +1,157 @@
+"""Which stores lie in a directory, by broker name, and which of their topics can be read.
+
+    the directory is a store (has commitlog/)        one broker, called "store": nothing in a store says its broker's name, and a copy keeps this one
+    it has stores below it (`rmqkit serve --brokers`,
+    or the parent of a store root)                   a broker for each, called as its directory
+
+What cannot be read is refused, never read in part.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark_rocketmq.source import SourceError
+from rmqkit.errors import DecodeError, RmqError
+from rmqkit.limits import MAX_QUEUES_PER_TOPIC
+from rmqkit.model.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from rmqkit.model.topic import TopicConfig, TopicConfigTable
+from rmqkit.protocol import loose_json
+from rmqkit_store_mmap.readonly import StoreReader
+
+#: Broker name of a directory that is a store itself.
+ONLY_BROKER = "store"
+#: Queues that are views of other topics' records.
+_LIGHT_PREFIX = "%LMQ%"
+_MAX_STORES = 1024
+
+
+@contextmanager
+def reading(place: Path) -> Iterator[None]:
+    """Errors of the store and of the system as SourceError that names the place."""
+    try:
+        yield
+    except (OSError, RmqError) as error:
+        named = error.filename if isinstance(error, OSError) and error.filename else place
+        why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        raise SourceError(
+            f"{named} cannot be read: {why}. Every worker needs the directory under the same path, and the right to read it"
+        ) from error
+
+
+class Store:
+    """A store directory."""
+
+    def __init__(self, broker: str, reader: StoreReader) -> None:
+        """Raises SourceError when its settings are damaged."""
+        self.broker = broker
+        self.reader = reader
+        self._read_at: tuple[int, int] | None = None
+        self._configs: Mapping[str, TopicConfig] = {}
+        self._configured()
+
+    @property
+    def root(self) -> Path:
+        return self.reader.root
+
+    def topics(self) -> set[str]:
+        """Names of topics that have queues, or will have; those that consumers' retries make are left out. Raises OSError."""
+        names = {name for name, config in self._configured().items() if config.readable} | set(self.reader.topics())
+        return {name for name in names if not is_system_topic(name) and not name.startswith((RETRY_PREFIX, DLQ_PREFIX, _LIGHT_PREFIX))}
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """The queues of a topic, in order; none when it is not there. Raises SourceError when it is of a kind that cannot be read, OSError."""
+        config = self._configured().get(topic)
+        self._refuse(topic, config.attributes if config is not None else {})
+        configured = range(min(config.read_queue_nums, MAX_QUEUES_PER_TOPIC)) if config is not None and config.readable else ()
+        return sorted({*configured, *self._found(topic)})
+
+    def _found(self, topic: str) -> Iterator[int]:
+        """The queues of a topic that have files."""
+        directory = self.reader.queue_directory / topic
+        if "/" not in topic and directory.is_dir():
+            for path in directory.iterdir():
+                if path.name.isascii() and path.name.isdigit() and path.is_dir():
+                    yield int(path.name)
+
+    def _configured(self) -> Mapping[str, TopicConfig]:
+        """The topics of config/topics.json as it is now, none where there is no file."""
+        path = self.root / "config" / "topics.json"
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return {}
+        if self._read_at != (status.st_ino, status.st_mtime_ns):
+            self._configs = _topic_configs(path)
+            self._read_at = status.st_ino, status.st_mtime_ns
+        return self._configs
+
+    def _refuse(self, topic: str, attributes: Mapping[str, str]) -> None:
+        kind = ""
+        if topic.startswith(_LIGHT_PREFIX):
+            kind = "is a light queue"
+        elif _attribute(attributes, "cleanup.policy") == "COMPACTION" or (self.root / "compaction" / "compactionLog" / topic).is_dir():
+            kind = "is compacted, its messages lie in compaction/"
+        elif _attribute(attributes, "queue.type") == "BatchCQ" or (self.root / "batchconsumequeue" / topic).is_dir():
+            kind = "has batch consume queues"
+        if kind:
+            raise SourceError(f"{self.root}: topic {topic} {kind}, which cannot be read from files; read it from the cluster: nameServer")
+
+
+def open_stores(path: Path) -> dict[str, Store]:
+    """Broker name -> store. Raises SourceError when there is none, or one of a kind that cannot be read."""
+    with reading(path):
+        if not path.is_dir():
+            raise SourceError(f"storePath {path} is no directory; give the one of `rmqkit serve --data`, or a broker's storePathRootDir")
+        if _is_store(path):
+            roots = {ONLY_BROKER: path}
+        else:
+            roots = {child.name: child for child in sorted(path.iterdir()) if child.is_dir() and _is_store(child)}
+        if not roots:
+            raise SourceError(f"storePath {path} holds no message store: neither it nor a directory in it has a directory commitlog")
+        if len(roots) > _MAX_STORES:
+            raise SourceError(f"storePath {path} has {len(roots)} stores, at most {_MAX_STORES} are read at a time")
+        return {broker: _open(broker, root) for broker, root in roots.items()}
+
+
+def _is_store(path: Path) -> bool:
+    _refuse_other_kinds(path)
+    return (path / "commitlog").is_dir()
+
+
+def _refuse_other_kinds(root: Path) -> None:
+    remedy = "read it from the cluster: nameServer"
+    if (root / "lmdb" / "data.mdb").is_file():
+        raise SourceError(f"{root} is a store in LMDB, whose files cannot be read; {remedy}, or make a copy with `rmqkit store copy`")
+    if any(name.startswith("dledger-") for name in os.listdir(root)):
+        raise SourceError(f"{root} is a store in DLedger mode, whose files cannot be read; {remedy}")
+    if (root / "config" / "tieredStoreMetadata.json").is_file():
+        raise SourceError(f"{root} is a tiered store, the older messages lie elsewhere; {remedy}")
+
+
+def _open(broker: str, root: Path) -> Store:
+    reader = StoreReader(root)
+    if reader.log.record(reader.log.min_offset, 8) is not None and not reader.topics():
+        reader.close()
+        raise SourceError(
+            f"{root} has messages and no consume queues: they are in RocksDB (storeType defaultRocksDB), or a plugin keeps them; "
+            "read it from the cluster: nameServer"
+        )
+    return Store(broker, reader)
+
+
+def _topic_configs(path: Path) -> Mapping[str, TopicConfig]:
+    try:
+        return loose_json.decode(path.read_bytes(), TopicConfigTable).topic_config_table
+    except DecodeError as error:
+        raise SourceError(
+            f"{path} is damaged: {error}. Without it compacted topics cannot be told from others; put {path.name}.bak in its place"
+        ) from error
+
+
+def _attribute(attributes: Mapping[str, str], name: str) -> str:
+    """Java writes names of attributes with a `+` when they come from a client."""
+    return attributes.get(name) or attributes.get("+" + name) or ""
