@@ -13,7 +13,6 @@ from rmqkit.cli.clients import client_of
 from rmqkit.cli.verbs import Verb
 from rmqkit.client import Admin
 from rmqkit.errors import NoRoute
-from rmqkit.model import names
 from rmqkit.model.sysflag import PERM_RW
 
 
@@ -53,16 +52,12 @@ async def _run_action(arguments: Namespace) -> int:
 
 
 async def _list(admin: Admin, arguments: Namespace) -> None:
-    topics = [topic for topic in await admin.topics() if arguments.all or not _is_hidden(topic)]
+    topics = await (admin.topics() if arguments.all else admin.application_topics())
     if arguments.json:
         output.as_json(topics)
     else:
         for topic in topics:
             output.line(topic)
-
-
-def _is_hidden(topic: str) -> bool:
-    return names.is_system_topic(topic) or topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))
 
 
 async def _create(admin: Admin, arguments: Namespace) -> None:

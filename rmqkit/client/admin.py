@@ -15,7 +15,7 @@ from rmqkit.client.received import ReceivedMessage, received
 from rmqkit.client.routes import Route
 from rmqkit.errors import ClientError, DecodeError, RmqError
 from rmqkit.model import properties as props
-from rmqkit.model.names import topic_fault
+from rmqkit.model.names import is_made_by_brokers, reply_topic, topic_fault
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.route import ClusterInfo, KVTable, TopicRouteData
 from rmqkit.model.sysflag import PERM_RW
@@ -73,6 +73,14 @@ class Admin:
     async def topics(self) -> list[str]:
         """All topics, sorted; system, retry and dead-letter topics included."""
         return await self._instance.name_servers.topics()
+
+    async def application_topics(self) -> list[str]:
+        """The topics that applications have, sorted: not those that brokers make for themselves, of which each is named after a broker, a cluster or a
+        group."""
+        info = await self.cluster_info()
+        clusters = info.cluster_addr_table
+        own = {*clusters, *map(reply_topic, clusters), *info.broker_addr_table}
+        return [topic for topic in await self.topics() if topic not in own and not is_made_by_brokers(topic)]
 
     async def route(self, topic: str) -> TopicRouteData | None:
         """The route as a name server gives it now, None when no broker has the topic."""

@@ -68,6 +68,11 @@ def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
 
+def is_made_by_brokers(topic: str) -> bool:
+    """Whether brokers make a topic for themselves or for a group, as its name says. Those named after clusters and brokers have no mark."""
+    return is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
 def is_system_group(group: str) -> bool:
     return group.upper().startswith(SYSTEM_GROUP_PREFIX)
 

@@ -28,7 +28,6 @@ from rmqkit.client import (
     RequestTimeout,
     RmqError,
 )
-from rmqkit.model.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from rmqkit.model.subscription import SQL92, SUBSCRIBE_ALL, TAG
 from rmqkit.model.sysflag import PERM_READ
 from rmqkit.protocol.codes import ResponseCode
@@ -74,8 +73,7 @@ class ClusterSource:
             raise self._explained(error) from error
 
     def topics(self) -> Sequence[str]:
-        names = self._call(self._client.admin.topics)
-        return sorted(name for name in names if not is_system_topic(name) and not name.startswith((RETRY_PREFIX, DLQ_PREFIX)))
+        return self._call(self._client.admin.application_topics)
 
     def queues(self, topic: str) -> Sequence[QueueKey]:
         data = self._call(self._client.admin.route, topic)

@@ -53,7 +53,7 @@ CONNECTION: tuple[Option, ...] = (
         kind=FLAG,
         default="false",
         where=_ALL,
-        meaning="Speak TLS. Certificates are named by the environment, as RMQKIT_TLS_CLIENT_TRUSTCERTPATH, of the driver and of every worker.",
+        meaning="Speak TLS. Certificates are named by the environment, as RMQKIT_TLS_CLIENT_TRUST_CERT_PATH, of the driver and of every worker.",
     ),
     Option(
         name="namespace",

@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark_rocketmq.source import SourceError
 from rmqkit.errors import DecodeError, RmqError
 from rmqkit.limits import MAX_QUEUES_PER_TOPIC
-from rmqkit.model.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from rmqkit.model.names import is_made_by_brokers
 from rmqkit.model.topic import TopicConfig, TopicConfigTable
 from rmqkit.protocol import loose_json
 from rmqkit_store_mmap.readonly import StoreReader
@@ -60,7 +60,7 @@ class Store:
     def topics(self) -> set[str]:
         """Names of topics that have queues, or will have; those that consumers' retries make are left out. Raises OSError."""
         names = {name for name, config in self._configured().items() if config.readable} | set(self.reader.topics())
-        return {name for name in names if not is_system_topic(name) and not name.startswith((RETRY_PREFIX, DLQ_PREFIX, _LIGHT_PREFIX))}
+        return {name for name in names if not is_made_by_brokers(name) and not name.startswith(_LIGHT_PREFIX)}
 
     def queue_ids(self, topic: str) -> list[int]:
         """The queues of a topic, in order; none when it is not there. Raises SourceError when it is of a kind that cannot be read, OSError."""

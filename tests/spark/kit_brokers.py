@@ -110,13 +110,14 @@ class Brokers:
 
 @contextmanager
 def brokers(directory: Path, **keys: Any) -> Iterator[Brokers]:
-    """A name server and one broker with the mmap store; leaving stops both. Keys are broker.conf's."""
+    """A name server and one broker with the mmap store; leaving stops both. Keys are broker.conf's; those of TLS hold for both."""
     ready: SimpleQueue[Brokers | None] = SimpleQueue()
     leave = trio.Event()
 
     async def main() -> None:
         config = test_config(directory, **{"store": "mmap", "brokerName": BROKER} | keys)
-        async with running_namesrv(directory, scheme="tcp", store="mmap") as address, trio.open_nursery() as nursery:
+        secure = {key: value for key, value in keys.items() if key.startswith("tls.")}
+        async with running_namesrv(directory, scheme="tcp", store="mmap", **secure) as address, trio.open_nursery() as nursery:
             config = config.with_values(namesrv_addr=str(address))
             ready.put(Brokers(config, str(address), directory, nursery, trio.lowlevel.current_trio_token()))
             await leave.wait()

@@ -14,6 +14,7 @@ from pyspark_rocketmq.pull_windows import queue_offset
 from pyspark_rocketmq.source import Block, Bounds, DataLoss, NoSuchTopic, QueueKey, QueueRange, Selection, SourceError
 from rmqkit.client import Message, MessageQueue
 from tests.spark.kit_brokers import BROKER, Brokers, brokers
+from tests.transports.tls import certs
 
 FOREVER = 1 << 60
 
@@ -52,9 +53,10 @@ def test_queues_and_bounds(source: ClusterSource, shared_cluster: Brokers) -> No
 def test_topics(source: ClusterSource, shared_cluster: Brokers) -> None:
     """Without those that brokers make for themselves."""
     shared_cluster.create_topic("Listed", 1)
-    names = source.topics()
+    names = set(source.topics())
     assert "Listed" in names
     assert not [name for name in names if name.startswith(("%", "rmq_sys", "TBW102", "SCHEDULE"))]
+    assert not {BROKER, "DefaultCluster", "DefaultCluster_REPLY_TOPIC"} & names
 
 
 def test_no_such_topic(source: ClusterSource) -> None:
@@ -207,7 +209,25 @@ def test_a_broker_without_index(tmp_path: Path) -> None:
         source.close()
 
 
-def test_tls(shared_cluster: Brokers) -> None:
+def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tls=true name server and broker are reached by TLS; the environment says whom to trust, and who is not trusted is not read."""
+    trusted = certs.trust(tmp_path)
+    with brokers(tmp_path, **certs.write(tmp_path), **{"tls.server.mode": "permissive"}) as cluster:
+        cluster.create_topic("Secret", 1)
+        cluster.send("Secret", [b"one", b"two"])
+        queue = QueueKey("Secret", BROKER, 0)
+        source = ClusterSource(options(cluster.name_server, tls="true"))
+        with pytest.raises(SourceError, match="certificate"):
+            source.queues("Secret")
+        source.close()
+        monkeypatch.setenv("RMQKIT_TLS_CLIENT_TRUST_CERT_PATH", trusted["tls.client.trustCertPath"])
+        source = ClusterSource(options(cluster.name_server, tls="true"))
+        assert source.queues("Secret") == [queue]
+        assert sum(len(block.starts) for block in source.blocks(QueueRange(queue, 0, 2), Selection(), 100)) == 2
+        source.close()
+
+
+def test_tls_where_there_is_none(shared_cluster: Brokers) -> None:
     """With tls=true TLS is spoken: a name server that has none does not answer, and the text says why."""
     source = ClusterSource(options(shared_cluster.name_server, tls="true"))
     try:
