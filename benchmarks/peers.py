@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import hashlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -35,6 +36,10 @@ MAVEN_TIMEOUT_S = 900
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.02
+STEADY_S = 1.0
+"""A name server that was stopped answers at once when it goes on, and may forget its brokers a moment later until they register again."""
+PORTS = range(10_000, 32_000)
+"""Below those that the system gives to outgoing connections."""
 BROKER_HEAP = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC")
 NAMESRV_HEAP = ("-Xms256m", "-Xmx256m", "-XX:+UseG1GC")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -139,14 +144,27 @@ def routable(namesrv: str) -> bool:
     return known is not None and all(map(listening, known[0]))
 
 
+def steadily(condition: Callable[[], bool]) -> Callable[[], bool]:
+    """Whether `condition` has held at every call for STEADY_S."""
+    since: list[float] = []
+
+    def held() -> bool:
+        if not condition():
+            since.clear()
+            return False
+        since.append(time.perf_counter())
+        return since[-1] - since[0] >= STEADY_S
+
+    return held
+
+
 def free_ports() -> tuple[int, int]:
     """A port for the name server and one for the broker, whose neighbours (-2: VIP port, +1: HA port) are free as well, and those of a second
     broker ten ports on."""
     while True:
-        with contextlib.ExitStack() as held, contextlib.suppress(OSError, OverflowError):
-            namesrv = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-            broker = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-            for port in (broker - 2, broker + 1, broker + 8, broker + 10, broker + 11):
+        namesrv, broker = random.sample(PORTS, 2)
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for port in (namesrv, broker, broker - 2, broker + 1, broker + 8, broker + 10, broker + 11):
                 held.enter_context(socket.create_server(("127.0.0.1", port)))
             return namesrv, broker
 
@@ -188,7 +206,7 @@ class Server:
     def paused(self) -> Iterator[None]:
         """Let it use no processor time for a while: idle, Apache's broker takes a twentieth of a core and wakes up all the time.
 
-        Goes on afterwards, and waits until a topic can be made again: a name server forgets a broker that was silent for two minutes.
+        Goes on afterwards, and waits until topics can be made again: a name server forgets a broker that was silent.
         """
         for process in self.processes:
             process.check()
@@ -199,7 +217,8 @@ class Server:
         finally:
             for process in self.processes:
                 process.signal(signal.SIGCONT)
-        wait_until(lambda: routable(self.namesrv), self.processes[-1], self.name, time.perf_counter() + START_TIMEOUT_S)
+        deadline = time.perf_counter() + START_TIMEOUT_S
+        wait_until(steadily(lambda: routable(self.namesrv)), self.processes[-1], self.name, deadline)
 
     def stop(self) -> None:
         """Stop the broker, then the name server."""

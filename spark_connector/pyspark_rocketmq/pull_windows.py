@@ -79,6 +79,7 @@ class PullWindows:
         self._stride = max(1, min(first_records, pace.max_records))
         self._keep = 0
         self._may_run = 1
+        self._running = 0
         self._worth_bytes = 1
         self._windows: deque[Window] = deque()
         self._group: TaskGroup | None = None
@@ -117,23 +118,30 @@ class PullWindows:
     def _begin(self) -> None:
         """Have as many windows pulled as may be."""
         assert self._group is not None
-        running = sum(1 for window in self._windows if not window.done.is_set())
-        while running < self._may_run and len(self._windows) < 2 * self._pace.under_way and self._next < self._part.stop:
-            hi = min(self._next + self._stride, self._part.stop)
-            window = Window(self._next, hi, self._next == self._part.start)
-            self._next = hi
-            self._windows.append(window)
+        while self._running < self._may_run and (window := self._opened()) is not None:
+            self._running += 1
             self._group.start_soon(self._fill, window)
-            running += 1
 
-    async def _fill(self, window: Window) -> None:
-        try:
-            await self._pull_all(window)
-        except SourceError as error:
-            window.error = error
-        window.done.set()
-        if window.error is None:
-            self._begin()
+    def _opened(self) -> Window | None:
+        """The next window, None while enough wait to be taken, and at the end of the range."""
+        if len(self._windows) >= 2 * self._pace.under_way or self._next >= self._part.stop:
+            return None
+        hi = min(self._next + self._stride, self._part.stop)
+        window = Window(self._next, hi, self._next == self._part.start)
+        self._next = hi
+        self._windows.append(window)
+        return window
+
+    async def _fill(self, window: Window | None) -> None:
+        """Fill a window and then those that come, up to one that fails."""
+        while window is not None:
+            try:
+                await self._pull_all(window)
+            except SourceError as error:
+                window.error = error
+            window.done.set()
+            window = None if window.error is not None else self._opened()
+        self._running -= 1
 
     async def _pull_all(self, window: Window) -> None:
         at, fruitless = window.lo, 0

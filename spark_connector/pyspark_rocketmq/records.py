@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from struct import Struct
-from struct import error as StructError
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from pyspark_rocketmq import plain
 from pyspark_rocketmq.columns import Projection
-from pyspark_rocketmq.heads import Bools, Heads
+from pyspark_rocketmq.heads import Bools, Heads, gather
 from pyspark_rocketmq.plain import FOLDED, Needs
 from pyspark_rocketmq.record_columns import MAX_BATCH_BODY_BYTES, Columns, TooMuch
 from pyspark_rocketmq.slices import numbers
@@ -33,29 +32,31 @@ from rmqkit.protocol.record import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
 LOOKS = 3
 LOOK_AGAIN_S = 0.02
 
-_SIZE_MAGIC = Struct(">iI")
+_SIZE = Struct(">i")
+_SIZE_MAGIC = np.dtype([("size", ">i4"), ("magic", ">u4")])
 
 
 def record_places(data: ByteBuffer) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Where the records of a pull answer begin, and their lengths: `starts` and `sizes` of a Block. Raises SourceError when they do not fill the
     answer."""
     starts: list[int] = []
-    sizes: list[int] = []
     at, end = 0, len(data)
-    unpack = _SIZE_MAGIC.unpack_from
-    try:
-        while at < end:
-            size, magic = unpack(data, at)
-            if magic not in (MAGIC_V1, MAGIC_V2) or size < MIN_RECORD_BYTES or at + size > end:
-                raise SourceError(
-                    f"byte {at} of an answer of {end}: no whole record, it says {size} bytes and has the magic number {magic:#010x}"
-                )
-            starts.append(at)
-            sizes.append(size)
-            at += size
-    except StructError as error:
-        raise SourceError(f"an answer of {end} bytes ends within a record") from error
-    return np.array(starts, np.int64), np.array(sizes, np.int32)
+    unpack, found = _SIZE.unpack_from, starts.append
+    while end - at >= MIN_RECORD_BYTES:
+        found(at)
+        (size,) = unpack(data, at)
+        if size < MIN_RECORD_BYTES:
+            break
+        at += size
+    places = np.array(starts, np.int64)
+    magic = gather(data, places, _SIZE_MAGIC)["magic"] if starts else places
+    wrong = np.flatnonzero((magic != MAGIC_V1) & (magic != MAGIC_V2))
+    if at != end or len(wrong):
+        place = starts[wrong[0]] if len(wrong) else starts[-1] if at > end else at
+        raise SourceError(
+            f"byte {place} of an answer of {end}: no whole record begins there, but {bytes(data[place : place + 8]).hex(' ')}"
+        )
+    return places, np.diff(places, append=end).astype(np.int32)
 
 
 class Decoder:

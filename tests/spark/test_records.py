@@ -388,8 +388,19 @@ def test_places_in_an_answer() -> None:
     starts, sizes = record_places(b"".join(records))
     assert sizes.tolist() == [len(record) for record in records]
     assert starts.tolist() == [sum(map(len, records[:number])) for number in range(5)]
-    for bad in (records[0][:-1], records[0] + b"abc", records[0] + bytes(100)):
-        with pytest.raises(SourceError):
+    assert [len(each) for each in record_places(b"")] == [0, 0]
+    longer = (len(records[1]) + 1).to_bytes(4, "big") + records[1][4:]
+    other = records[0][:4] + bytes(4) + records[0][8:]
+    second = len(records[0])
+    for bad, place in (
+        (records[0][:-1], 0),
+        (records[0] + b"abc", second),
+        (records[0] + bytes(100), second),
+        (records[0] + longer, second),
+        (other + records[0], 0),
+        (records[0] + other + records[0] + bytes(100), second),
+    ):
+        with pytest.raises(SourceError, match=f"byte {place} of an answer of {len(bad)}"):
             record_places(bad)
 
 
