@@ -479,6 +479,11 @@ class ServerStream(trio.abc.Stream):
     async def send_parts(self, parts: Sequence[Buffer]) -> None:
         """Send all parts in order, without joining them where the transport can (scatter-gather). Raises like `send_all`."""
 
+    def send_now(self, data: Buffer) -> int:
+        """Send as much as goes without waiting, and return how many bytes that were: 0 of a transport that cannot tell. Nobody else may be sending.
+        Raises like `send_all`."""
+        return 0
+
 
 class LanedStream(anyio.abc.ByteStream):
     """A client's stream over a connection that carries several side by side: lanes, which do not wait for each other."""
@@ -533,6 +538,8 @@ class Reply(NamedTuple):
 Answer = Command | Reply | bytes
 #: A processor answers at once, or with an awaitable when it must wait, or with None: no answer (one-way), or one given later by `Peer.respond`.
 Outcome = Answer | Awaitable[Answer | None] | None
+#: Takes the answers to requests that were postponed.
+Postponed = Callable[[Sequence[tuple[Command, Answer]]], None]
 
 
 class Peer(ABC):
@@ -550,6 +557,11 @@ class Peer(ABC):
     @abstractmethod
     def defer(self, work: Callable[[], Awaitable[None]], requests: int) -> None:
         """Run `work` in a task of the connection; it answers that many requests by `respond`. They count as in flight until it ends."""
+
+    @abstractmethod
+    def postpone(self, requests: int) -> Postponed:
+        """Promise to answer so many requests later, from wherever it may be: by calling what this returns, once, with the requests and their answers.
+        Until then they count as in flight. That call never blocks, and may come when the connection is gone."""
 
     @abstractmethod
     def push(self, command: Command) -> bool:

@@ -11,6 +11,7 @@ import trio
 from rmqkit.abc import Appended, Clock, Level, MessageStore
 from rmqkit.broker.dispatching import Dispatching
 from rmqkit.broker.held_pulls import HeldPulls
+from rmqkit.broker.settling import Settled, Settling
 from rmqkit.errors import MessageIllegal, RequestRefused, StoreError
 from rmqkit.hook_calls import Hooks
 from rmqkit.hooks import PutMessageHook
@@ -54,7 +55,8 @@ class Putter:
         self._dispatching = dispatching
         self._held = held_pulls
         self._acknowledge_at = acknowledge_at
-        self._flush_timeout_ms = flush_timeout_ms
+        #: Must be running for those to be answered that wait for the disk.
+        self.settling = Settling(store, flush_timeout_ms)
         self._clock = clock
         self._delay_levels = tuple(delay_levels)
         #: What others are told of once it can be read, with the log offset behind it; None where that is at once. As large as what the store buffers.
@@ -157,24 +159,25 @@ class Putter:
         """Whether everything up to a stored message may be acknowledged now, whatever its senders asked for."""
         return self._store.is_settled(_end(last), self._acknowledge_at)
 
-    async def settle(self, wait: bool, at: Appended) -> int:
-        """Wait until everything up to a stored message may be acknowledged, to senders who `wait` for the disk (PutMessage.wait) or do not: SUCCESS, or
-        FLUSH_DISK_TIMEOUT when the flush takes too long (the message is written all the same).
+    def when_settled(self, wait: bool, at: Appended, then: Settled) -> None:
+        """Call `then` once everything up to a stored message may be acknowledged, to senders who `wait` for the disk (PutMessage.wait) or do not; or when it
+        may not."""
+        self.settling.add(_end(at), self._acknowledge_at if wait else Level.WRITTEN, then)
 
-        Raises RequestRefused, SERVICE_NOT_AVAILABLE, when nothing may be promised: writing or flushing failed, or the write takes too long.
-        """
-        try:
-            with trio.move_on_after(self._flush_timeout_ms / 1000):
-                await self._store.settled(_end(at), self._acknowledge_at if wait else Level.WRITTEN)
-                return ResponseCode.SUCCESS
-        except StoreError as error:
-            why = str(error)
-        else:
-            if self._store.is_settled(_end(at), Level.WRITTEN):
-                return ResponseCode.FLUSH_DISK_TIMEOUT
-            why = f"the disk has not taken it within {self._flush_timeout_ms} ms"
-        _log.error("a message at %s cannot be promised: %s", at.physical_offset, why)
-        raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, f"the message may or may not be stored: {why}")
+    async def settle(self, wait: bool, at: Appended) -> int:
+        """Wait for the same: SUCCESS or FLUSH_DISK_TIMEOUT. Raises RequestRefused when nothing may be promised."""
+        done = trio.Event()
+        results: list[int | RequestRefused] = []
+
+        def then(result: int | RequestRefused) -> None:
+            results.append(result)
+            done.set()
+
+        self.when_settled(wait, at, then)
+        await done.wait()
+        if isinstance(results[0], RequestRefused):
+            raise results[0]
+        return results[0]
 
     async def settle_everything(self) -> None:
         """Wait until all that was put so far is as safe as an acknowledged message. Raises StoreError."""

@@ -103,6 +103,7 @@ async def _run_opened(
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.store.run)
         await nursery.start(broker.dispatching.run)
+        await nursery.start(broker.put.settling.run)
         servers = _servers(broker, running)
         nursery.start_soon(_expire_held_pulls, broker)
         nursery.start_soon(_persist_offsets, broker)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import trio
 
-from rmqkit.abc import Answer, BatchProcessor, Buffer, Outcome, Peer, Reply, RequestProcessor, ServerStream, WorkingListener
+from rmqkit.abc import Answer, BatchProcessor, Buffer, Outcome, Peer, Postponed, Reply, RequestProcessor, ServerStream, WorkingListener
 from rmqkit.errors import ConnectionLost, DecodeError, ProtocolError, RequestRefused, RequestTimeout, RmqError, wire_code
 from rmqkit.hook_calls import HookEntry, Hooks
 from rmqkit.hooks import ManyRequestsHook, RpcHook
@@ -34,6 +34,8 @@ from rmqkit.remoting.turns import BIG_ANSWER_BYTES, Turns
 
 _log = logging.getLogger(__name__)
 _FIRST_CHUNK_BYTES = 16 * 1024
+#: What is more goes out by a task, which need not join it.
+_WRITTEN_NOW_BYTES = 64 * 1024
 _HOUSEKEEPING_MS = 10_000
 
 
@@ -72,7 +74,7 @@ class ServedPeer(Peer):
         self._writing = False
         self._woken = False
         self._big = False
-        self._room = trio.Event()
+        self._room = trio.lowlevel.ParkingLot()
         self._opaque = 0
         self._calls: dict[int, tuple[trio.Event, list[Command]]] = {}
         self._nursery: trio.Nursery | None = None
@@ -94,6 +96,21 @@ class ServedPeer(Peer):
             return
         self.in_flight += requests
         self._nursery.start_soon(self._deferred, work, requests)
+
+    def postpone(self, requests: int) -> Postponed:
+        self.in_flight += requests
+
+        def answered(answers: Sequence[tuple[Command, Answer]]) -> None:
+            self.in_flight -= requests
+            if not self.closed:
+                for request, answer in answers:
+                    if not request.flag & FLAG_ONEWAY:
+                        self._server.after_hooks(request, answer, self)
+                        self.enqueue(request, answer)
+                self._write_now()
+            self._room.unpark_all()
+
+        return answered
 
     def push(self, command: Command) -> bool:
         if self.closed or self._unsent_bytes > MAX_UNSENT_BYTES_PER_CONNECTION:
@@ -187,7 +204,7 @@ class ServedPeer(Peer):
                     self._big = self._unsent_bytes > BIG_ANSWER_BYTES
                     await self._write()
                 while self.congested:
-                    await self._room.wait()
+                    await self._room.park()
             if decoder.fault is not None:
                 raise decoder.fault
 
@@ -199,10 +216,10 @@ class ServedPeer(Peer):
     async def _finish(self) -> None:
         """The peer stopped sending, or the server drains: answer what is under way, then end."""
         while self.in_flight:
-            await self._room.wait()
+            await self._room.park()
         await self._write()
         while self._writing:
-            await self._room.wait()
+            await self._room.park()
 
     async def _deferred(self, work: Callable[[], Awaitable[None]], requests: int) -> None:
         try:
@@ -211,7 +228,7 @@ class ServedPeer(Peer):
             _log.exception("deferred work for %s failed", self.remote_text)
         finally:
             self.in_flight -= requests
-            self._make_room()
+            self._room.unpark_all()
 
     def wake_writer(self) -> None:
         if not self._writing and not self._woken and self._nursery is not None and not self.closed:
@@ -241,6 +258,23 @@ class ServedPeer(Peer):
         self._out += frames
         self._unsent_bytes += sum(map(len, frames))
 
+    def _write_now(self) -> None:
+        """Send what is queued without a task, as far as that goes."""
+        if not self._out or self._writing or self._woken:
+            return
+        if self._unsent_bytes <= _WRITTEN_NOW_BYTES:
+            data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+            try:
+                sent = self._stream.send_now(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self.close()
+                return
+            self._out = [memoryview(data)[sent:]] if sent < len(data) else []
+            self._unsent_bytes -= sent
+            self.last_active = trio.current_time()
+        if self._out:
+            self.wake_writer()
+
     async def _write(self) -> None:
         """Send what is queued. One task at a time writes; the others leave theirs in the queue."""
         self._woken = False
@@ -261,11 +295,7 @@ class ServedPeer(Peer):
             self.close()
         finally:
             self._writing = False
-            self._make_room()
-
-    def _make_room(self) -> None:
-        event, self._room = self._room, trio.Event()
-        event.set()
+            self._room.unpark_all()
 
     def _next_opaque(self) -> int:
         self._opaque = self._opaque + 1 & 0x7FFFFFFF

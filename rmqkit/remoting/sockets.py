@@ -68,6 +68,14 @@ class SocketStream(ServerStream):
             except OSError as error:
                 raise translated(error) from error
 
+    def send_now(self, data: Buffer) -> int:
+        try:
+            return self.socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise translated(error) from error
+
     async def send_parts(self, parts: Sequence[Buffer]) -> None:
         if sum(map(len, parts)) <= _JOIN_BYTES:
             await self.send_all(b"".join(parts))

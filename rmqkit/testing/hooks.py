@@ -232,8 +232,8 @@ class SendMessageHookContract(_HookContract):
             data = b"".join(encode(_numbered(_send(b"%d" % at), at)) for at in range(20))
             peer = FakePeer()
             outcomes = processor.process_many(FrameDecoder().feed(data), peer)
-            # Those that wait for a store that writes later.
-            await peer.run_deferred()
+            # Some may wait for a store that writes later.
+            await peer.all_answered()
             answers = [whole(outcome) for outcome in outcomes if outcome is not None] + peer.answers  # type: ignore[arg-type]
             answers.sort(key=attrgetter("opaque"))
             store = broker.context.store

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 
-from rmqkit.abc import Answer, Outcome, Peer, Reply, RequestProcessor
+import trio
+
+from rmqkit.abc import Answer, Outcome, Peer, Postponed, Reply, RequestProcessor
 from rmqkit.errors import ConnectionLost
 from rmqkit.protocol import frame
 from rmqkit.protocol.command import Command
@@ -14,7 +16,8 @@ from rmqkit.remoting.serve import error_answer
 
 
 class FakePeer(Peer):
-    """Collects what is sent to it: `answers` to requests, `pushed` one-way commands. `on_call` plays the other end of `call`."""
+    """Collects what is sent to it: `answers` to requests, `pushed` one-way commands. `on_call` plays the other end of `call`, `owed` counts postponed
+    answers."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 40_000, on_call: Callable[[Command], Command] | None = None) -> None:
         self.remote_host = pack_host(host, port)
@@ -23,11 +26,30 @@ class FakePeer(Peer):
         self.answers: list[Command] = []
         self.pushed: list[Command] = []
         self.deferred: list[Callable[[], Awaitable[None]]] = []
+        self.owed = 0
         self._on_call = on_call
+        self._paid = trio.Event()
 
     def respond(self, request: Command, answer: Answer) -> None:
         if not self.closed and not request.is_oneway:
             self.answers.append(whole(answer))
+
+    def postpone(self, requests: int) -> Postponed:
+        self.owed += requests
+
+        def answered(answers: Sequence[tuple[Command, Answer]]) -> None:
+            for request, answer in answers:
+                self.respond(request, answer)
+            self.owed -= requests
+            self._paid.set()
+            self._paid = trio.Event()
+
+        return answered
+
+    async def all_answered(self) -> None:
+        """Wait until everything that was postponed is answered."""
+        while self.owed:
+            await self._paid.wait()
 
     def defer(self, work: Callable[[], Awaitable[None]], requests: int) -> None:
         self.deferred.append(work)

@@ -161,6 +161,16 @@ class TransportContract(ABC):
             nursery.start_soon(expect)
             assert await received(server, size) == there
 
+    @pytest.mark.parametrize("size", [1, 10_000, 5_000_000])
+    async def test_what_goes_without_waiting(self, at: Listening, size: int) -> None:
+        """The beginning of it, as much as there is room for or nothing; what is sent behind it in the usual way follows it."""
+        data = Random(size).randbytes(size)
+        async with at.pair() as (server, client), trio.open_nursery() as nursery:
+            sent = server.send_now(data)
+            assert 0 <= sent <= size
+            nursery.start_soon(server.send_all, data[sent:] + b"|")
+            assert await received(client, size + 1) == data + b"|"
+
     @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
     async def test_parts_arrive_whole_and_in_order(self, at: Listening, parts: list[Buffer]) -> None:
         """Few or many, empty ones between, more than the transport takes at once; the sender's memory is free again when the call returns."""

@@ -12,7 +12,6 @@ import trio
 from attrs import define, field
 
 from rmqkit import plugins
-from rmqkit.abc import MessageStore
 from rmqkit.broker import assemble
 from rmqkit.broker.context import BrokerContext
 from rmqkit.model import properties as props
@@ -58,8 +57,8 @@ class Desk:
             answer = await self.wire.outcome(command, peer)
         else:
             answer = await ask(self.router.processors.get(command.code, self.router.default), command, peer)
-        if answer is None and peer.deferred and not self.broker.store.written_by_append:
-            await peer.run_deferred()
+        if answer is None and peer.owed and not self.broker.store.written_by_append:
+            await peer.all_answered()
             return peer.answers.pop()
         return answer
 
@@ -149,9 +148,12 @@ def places(answer: Command) -> tuple[int, int, int]:
 
 
 @asynccontextmanager
-async def at_work(store: MessageStore) -> AsyncIterator[None]:
+async def at_work(broker: BrokerContext) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
-        await nursery.start(store.run)
+        await nursery.start(broker.put.settling.run)
+        if not broker.store.written_by_append:
+            # Somebody has to write.
+            await nursery.start(broker.store.run)
         yield
         nursery.cancel_scope.cancel()
 
@@ -173,9 +175,7 @@ async def open_desk(
     broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
     desk = Desk(broker, clock, *assemble.make_routers(broker))
     async with AsyncExitStack() as stack:
-        if not store.written_by_append:
-            # Somebody has to write.
-            await stack.enter_async_context(at_work(store))
+        await stack.enter_async_context(at_work(broker))
         if chosen().carried:
             desk.wire = await stack.enter_async_context(carried(desk.router))
         yield desk

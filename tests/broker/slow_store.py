@@ -14,12 +14,19 @@ from rmqkit_store_memory.store import MemoryStore
 
 @define
 class Disk:
-    """Registers the store `slow`: written and flushed are what the test says, `fault` is what waiting raises, `levels` what was waited for."""
+    """Registers the store `slow`: written and flushed are what the test says, `fault` is what waiting raises, `levels` what was waited for. `change` is to
+    be used while somebody waits."""
 
     flushed: bool = False
     fault: Exception | None = None
     written: bool = True
     levels: list[Level] = field(factory=list)
+    _changed: trio.Event = field(factory=trio.Event)
+
+    def change(self, *, flushed: bool = False, fault: Exception | None = None) -> None:
+        self.flushed, self.fault = flushed, fault
+        self._changed.set()
+        self._changed = trio.Event()
 
     @hookimpl
     def rmqkit_register_stores(self, register: Register[StoreFactory], config: Config) -> None:
@@ -31,10 +38,10 @@ class Disk:
 
             async def settled(self, offset: int, level: Level) -> None:
                 disk.levels.append(level)
+                while disk.fault is None and not self.is_settled(offset, level):
+                    await disk._changed.wait()
                 if disk.fault is not None:
                     raise disk.fault
-                if not self.is_settled(offset, level):
-                    await trio.sleep_forever()
 
         def make(config: Config, clock: object, policy: FlushPolicy) -> MemoryStore:
             return Slow(config, clock, policy)  # type: ignore[arg-type]

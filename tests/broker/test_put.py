@@ -261,6 +261,22 @@ async def test_a_parked_message_gets_its_time_of_delivery(bench: Bench) -> None:
     assert unit.tags_code == FakeClock().now_ms() + 5_000
 
 
+async def settle(putter: Putter, wait: bool, at: Appended) -> int:
+    """What a sender is told that waits. Raises RequestRefused."""
+    async with trio.open_nursery() as nursery:
+        await nursery.start(putter.settling.run)
+        refusal: RequestRefused | None = None
+        code = -1
+        try:
+            code = await putter.settle(wait, at)
+        except RequestRefused as error:
+            refusal = error
+        nursery.cancel_scope.cancel()
+    if refusal is not None:
+        raise refusal
+    return code
+
+
 @pytest.mark.parametrize(
     ("acknowledge_at", "wait", "must"), [(Level.WRITTEN, True, False), (Level.FLUSHED, True, True), (Level.FLUSHED, False, False)]
 )
@@ -280,7 +296,7 @@ async def test_a_flushed_message_is_a_success(bench: Bench) -> None:
     assert putter.must_wait(sent, at)
     bench.store.flushed = at.size_bytes
     assert not putter.must_wait(sent, at)
-    assert await putter.settle(True, at) == ResponseCode.SUCCESS
+    assert await settle(putter, True, at) == ResponseCode.SUCCESS
 
 
 async def test_a_slow_disk_is_a_flush_time_out(bench: Bench, autojump_clock: trio.testing.MockClock) -> None:
@@ -289,7 +305,7 @@ async def test_a_slow_disk_is_a_flush_time_out(bench: Bench, autojump_clock: tri
     sent = message()
     at = putter.put_one(sent)
     began = trio.current_time()
-    assert await putter.settle(True, at) == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert await settle(putter, True, at) == ResponseCode.FLUSH_DISK_TIMEOUT
     assert trio.current_time() - began == pytest.approx(FLUSH_TIMEOUT_MS / 1000)
     assert bench.store.read_record(at.physical_offset) is not None
 
@@ -300,7 +316,7 @@ async def test_a_failed_device_promises_nothing(bench: Bench, caplog: pytest.Log
     at = putter.put_one(message())
     bench.store.broken = StoreNotWritable("fsync failed")
     with pytest.raises(RequestRefused, match="may or may not be stored: fsync failed") as refusal:
-        await putter.settle(True, at)
+        await settle(putter, True, at)
     assert refusal.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "fsync failed" in caplog.text
 
@@ -383,11 +399,11 @@ async def test_nobody_is_promised_what_is_not_written(later: LaterStore, wait: b
     assert putter.must_wait(sent, at)
     assert not putter.nothing_to_wait_for(at)
     with pytest.raises(RequestRefused, match="may or may not be stored: the disk has not taken it within 5000 ms") as refusal:
-        await putter.settle(wait, at)
+        await settle(putter, wait, at)
     assert refusal.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
     later.write()
     assert not putter.must_wait(sent, at)
-    assert await putter.settle(wait, at) == ResponseCode.SUCCESS
+    assert await settle(putter, wait, at) == ResponseCode.SUCCESS
 
 
 async def test_a_slow_flush_of_what_is_written(later: LaterStore, autojump_clock: trio.testing.MockClock) -> None:
@@ -396,5 +412,5 @@ async def test_a_slow_flush_of_what_is_written(later: LaterStore, autojump_clock
     putter = bench.putter(acknowledge_at=Level.FLUSHED)
     at = putter.put_one(message())
     later.write()
-    assert await putter.settle(True, at) == ResponseCode.FLUSH_DISK_TIMEOUT
-    assert await putter.settle(False, at) == ResponseCode.SUCCESS
+    assert await settle(putter, True, at) == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert await settle(putter, False, at) == ResponseCode.SUCCESS

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from rmqkit.abc import Answer, BatchProcessor, Buffer, Outcome, Peer, Reply
+from rmqkit.abc import Answer, BatchProcessor, Buffer, Outcome, Peer, Postponed, Reply
 from rmqkit.errors import ConnectionLost, HeaderError, RequestRefused, RequestTimeout
 from rmqkit.hooks import ManyRequestsHook, RpcHook
 from rmqkit.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
@@ -308,8 +308,63 @@ async def test_an_answer_may_come_by_respond() -> None:
         assert (await client.ask(numbered(ECHO, opaque=4))).opaque == 4
 
 
+def holding(held: list[tuple[Postponed, Command]]) -> Handler:
+    """A processor that postpones its answers; the test gives them."""
+
+    def hold(request: Command, peer: Peer) -> Outcome:
+        held.append((peer.postpone(1), request))
+        return None
+
+    return Handler(hold)
+
+
+async def test_answers_may_be_postponed() -> None:
+    """Each goes out when it is given, with others or alone, large or small; until then the request counts as in flight. One-way requests get none."""
+    held: list[tuple[Postponed, Command]] = []
+    async with served({LATE: holding(held), ECHO: Handler(echo)}) as there, there.client() as client:
+        await client.send(*(numbered(LATE, opaque=opaque) for opaque in range(3)), numbered(LATE, opaque=3, oneway=True))
+        await client.ask(numbered(ECHO))
+        (peer,) = there.server.peers
+        assert peer.in_flight == 4
+        for answered, asked in reversed(held):
+            answered([(asked, answer(asked, 0, body=bytes(asked.opaque * 100_000)))])
+        assert peer.in_flight == 0
+        got = [await client.receive() for _ in range(3)]
+    assert [(each.opaque, len(each.body)) for each in got] == [(2, 200_000), (1, 100_000), (0, 0)]
+
+
+async def test_postponed_answers_for_a_slow_reader_come_whole_and_in_order() -> None:
+    """What does not go out at once waits, and nothing overtakes it."""
+    held: list[tuple[Postponed, Command]] = []
+    async with served({LATE: holding(held)}) as there, there.client() as client:
+        await client.send(*(numbered(LATE, opaque=opaque) for opaque in range(400)))
+        await until(lambda: len(held) == 400)
+        for answered, asked in held:
+            answered([(asked, answer(asked, 0, body=bytes([asked.opaque % 251]) * 50_000))])
+        await trio.testing.wait_all_tasks_blocked()
+        assert next(iter(there.server.peers))._unsent_bytes > 0
+        for opaque in range(400):
+            got = await client.receive()
+            assert (got.opaque, got.body) == (opaque, bytes([opaque % 251]) * 50_000)
+
+
+async def test_draining_waits_for_postponed_answers() -> None:
+    """As for all that is in flight."""
+    held: list[tuple[Postponed, Command]] = []
+    async with served({LATE: holding(held)}) as there, there.client() as client, trio.open_nursery() as nursery:
+        await client.send(numbered(LATE, opaque=1))
+        await until(lambda: len(held) == 1)
+        nursery.start_soon(drained, there)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not there.closed
+        ((answered, asked),) = held
+        answered([(asked, answer(asked))])
+        assert (await client.receive()).opaque == 1
+        assert await client.is_closed()
+
+
 async def test_an_answer_for_a_connection_that_is_gone_is_dropped() -> None:
-    """`respond`, `push`, `defer` and `call` on a closed peer do no harm."""
+    """`respond`, `push`, `defer`, `call` and what was postponed do no harm to a closed peer."""
     held: list[tuple[Peer, Command]] = []
 
     def hold(request: Command, peer: Peer) -> Outcome:
@@ -328,6 +383,7 @@ async def test_an_answer_for_a_connection_that_is_gone_is_dropped() -> None:
         peer.respond(asked, answer(asked))
         assert not peer.push(request(40))
         peer.defer(never, 1)
+        peer.postpone(1)([(asked, answer(asked))])
         with pytest.raises(ConnectionLost):
             await peer.call(request(40), 1_000)
         peer.close()

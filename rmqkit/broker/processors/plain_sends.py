@@ -12,7 +12,7 @@ from struct import Struct
 
 import msgspec
 
-from rmqkit.abc import Appended, Outcome, Peer
+from rmqkit.abc import Appended, Peer
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors import destination
 from rmqkit.hooks import ManyRequestsHook, ManySendsHook, RpcHook
@@ -104,18 +104,18 @@ class PlainSends:
             )
         return messages
 
-    def answers(self, requests: Sequence[Command], messages: Sequence[PutMessage], landed: Sequence[Appended]) -> list[Outcome] | None:
+    def answers(self, requests: Sequence[Command], messages: Sequence[PutMessage], landed: Sequence[Appended]) -> list[bytes] | None:
         """A whole frame for each, None when a unique key cannot stand in JSON as it is."""
         form = self._form
-        outcomes: list[Outcome] = []
+        frames: list[bytes] = []
         for request, message, (queue_offset, physical_offset, _, _) in zip(requests, messages, landed, strict=True):
             key = message.properties[props.UNIQ_KEY]
             if not (key.isalnum() and key.isascii()):
                 return None
             text = form % (physical_offset, message.queue_id, queue_offset, key.encode(), request.opaque)
             size = len(text)
-            outcomes.append(_prefix(size + 4, size) + text)
-        return outcomes
+            frames.append(_prefix(size + 4, size) + text)
+        return frames
 
 
 def _asks_about_sends(hook: RpcHook) -> bool:

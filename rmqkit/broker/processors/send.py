@@ -11,7 +11,7 @@ from random import randrange
 
 import msgspec
 
-from rmqkit.abc import Answer, Appended, BatchProcessor, Outcome, Peer
+from rmqkit.abc import Answer, Appended, BatchProcessor, Outcome, Peer, Postponed
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors import destination
 from rmqkit.broker.processors.plain_sends import OUR_BITS, OUR_PROPERTIES, PlainSends
@@ -94,14 +94,44 @@ class SendProcessor(BatchProcessor):
             self._broker.stats.put_many(messages, landed)
             if self._hooks is not None:
                 self._hooks.after_many(peer, requests, messages, landed, ResponseCode.SUCCESS)
-            return plain.answers(requests, messages, landed) or [
-                self._success(_prepared(request, message), (at,), 0)
-                for request, message, at in zip(requests, messages, landed, strict=True)
-            ]
+            return [*self._plain_answers(plain, requests, messages, landed)]
+        if all(map(put.must_wait, messages, landed)):
+            self._broker.stats.put_many(messages, landed)
+            put.when_settled(
+                any(message.wait for message in messages),
+                landed[-1],
+                partial(self._plain_settled, plain, requests, messages, landed, peer, peer.postpone(len(requests))),
+            )
+            return [None] * len(requests)
         waiting = [(at, _prepared(request, message)) for at, (request, message) in enumerate(zip(requests, messages, strict=True))]
         outcomes: list[Outcome] = [None] * len(waiting)
         self._answer(waiting, landed, outcomes, peer)
         return outcomes
+
+    def _plain_answers(
+        self, plain: PlainSends, requests: Sequence[Command], messages: Sequence[PutMessage], landed: Sequence[Appended]
+    ) -> Sequence[Answer]:
+        return plain.answers(requests, messages, landed) or [
+            self._success(_prepared(request, message), (at,), 0) for request, message, at in zip(requests, messages, landed, strict=True)
+        ]
+
+    def _plain_settled(
+        self,
+        plain: PlainSends,
+        requests: Sequence[Command],
+        messages: Sequence[PutMessage],
+        landed: Sequence[Appended],
+        peer: Peer,
+        answered: Postponed,
+        result: int | RequestRefused,
+    ) -> None:
+        if result == ResponseCode.SUCCESS:
+            answered(list(zip(requests, self._plain_answers(plain, requests, messages, landed), strict=True)))
+            if self._hooks is not None:
+                self._hooks.after_many(peer, requests, messages, landed, ResponseCode.SUCCESS)
+        else:
+            late = [(_prepared(request, message), (at,)) for request, message, at in zip(requests, messages, landed, strict=True)]
+            self._answer_settled(late, peer, answered, result)
 
     def _process_any(self, requests: Sequence[Command], peer: Peer) -> list[Outcome]:
         now_ms = self._clock.now_ms()
@@ -303,7 +333,7 @@ class SendProcessor(BatchProcessor):
                 late.append((prepared, (put,)))
         self._after_plain(done, peer, ResponseCode.SUCCESS)
         if late:
-            peer.defer(partial(self._answer_later, late, peer), len(late))
+            self._answer_later(late, peer)
 
     def _store_batch(self, prepared: _Prepared, peer: Peer) -> Outcome:
         try:
@@ -313,24 +343,29 @@ class SendProcessor(BatchProcessor):
             return self._refused(prepared, refusal)
         self._broker.stats.put_many(prepared.messages, landed)
         if self._broker.put.must_wait(prepared.messages[-1], landed[-1]):
-            peer.defer(partial(self._answer_later, [(prepared, landed)], peer), 1)
+            self._answer_later([(prepared, landed)], peer)
             return None
         return self._success(prepared, landed, ResponseCode.SUCCESS)
 
-    async def _answer_later(self, late: Sequence[_Stored], peer: Peer) -> None:
+    def _answer_later(self, late: Sequence[_Stored], peer: Peer) -> None:
         """Answer what was stored together once the last of it is settled: one flush serves them all."""
         _, landed = late[-1]
         wait = any(prepared.messages[-1].wait for prepared, _ in late)
-        try:
-            code = await self._broker.put.settle(wait, landed[-1])
-        except RequestRefused as refusal:
-            for prepared, _ in late:
-                peer.respond(prepared.request, self._refused(prepared, refusal))
-            self._after_plain(late, peer, refusal.code, refusal.remark)
-            return
-        for prepared, places in late:
-            peer.respond(prepared.request, self._success(prepared, places, code))
-        self._after_plain(late, peer, code)
+        self._broker.put.when_settled(wait, landed[-1], partial(self._answer_settled, late, peer, peer.postpone(len(late))))
+
+    def _answer_settled(
+        self,
+        late: Sequence[_Stored],
+        peer: Peer,
+        answered: Postponed,
+        result: int | RequestRefused,
+    ) -> None:
+        if isinstance(result, RequestRefused):
+            answered([(prepared.request, self._refused(prepared, result)) for prepared, _ in late])
+            self._after_plain(late, peer, result.code, result.remark)
+        else:
+            answered([(prepared.request, self._success(prepared, places, result)) for prepared, places in late])
+            self._after_plain(late, peer, result)
 
     def _after_plain(self, stored: Sequence[_Stored], peer: Peer, code: int, remark: str | None = None) -> None:
         """Show hooks the plain sends among these; of the others they were told with their answers."""

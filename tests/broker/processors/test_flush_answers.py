@@ -31,7 +31,7 @@ async def settled_answer(desk: Desk, code: int) -> tuple[int, SendMessageRespons
     """The answer to a send that waits: none at first."""
     assert await desk.outcome(request(*send(code), opaque=7)) is None
     assert desk.peer.answers == []
-    await desk.peer.run_deferred()
+    await desk.peer.all_answered()
     (answer,) = desk.peer.answers
     assert answer.opaque == 7
     return answer.code, answer.header(SendMessageResponseHeader) if answer.fields() else SendMessageResponseHeader(
@@ -47,9 +47,9 @@ async def test_with_sync_flush_the_answer_waits_for_the_disk(opened: Opened, cod
     disk = Disk()
     async with opened(extra=[("disk", disk)], **SLOW) as desk:
         assert await desk.outcome(request(*send(code), opaque=7)) is None
-        disk.flushed = True
         assert desk.peer.answers == []
-        await desk.peer.run_deferred()
+        disk.change(flushed=True)
+        await desk.peer.all_answered()
         (answer,) = desk.peer.answers
         assert answer.code == 0
         assert answer.header(SendMessageResponseHeader).queue_offset == 0
@@ -87,8 +87,8 @@ async def test_those_that_wait_for_the_disk_are_not_answered_with_those_that_do_
         sends = [send(), send(properties="UNIQ_KEY\x01L\x02WAIT\x01false\x02")]
         outcomes = processor.process_many([request(*each, opaque=number) for number, each in enumerate(sends)], desk.peer)
         assert outcomes == [None, None]
-        disk.flushed = True
-        await desk.peer.run_deferred()
+        disk.change(flushed=True)
+        await desk.peer.all_answered()
         assert disk.levels == [Level.FLUSHED]
         assert [(answer.opaque, answer.code) for answer in desk.peer.answers] == [(0, 0), (1, 0)]
 
@@ -120,8 +120,5 @@ async def test_a_send_back_waits_as_well(opened: Opened, fault: Exception | None
             if fault is None:
                 await trio.testing.wait_all_tasks_blocked()
                 assert answers == []
-                nursery.cancel_scope.cancel()
-        if fault is None:
-            disk.flushed = True
-            await send_back()
+                disk.change(flushed=True)
         assert [answer.code for answer in answers] == [code]

@@ -348,7 +348,7 @@ async def codes(desk: Desk, *together: Command) -> list[tuple[int, int]]:
     outcomes = processor(desk).process_many(together, desk.peer)
     answers = [whole(outcome) for outcome in outcomes if isinstance(outcome, (bytes, Command, tuple))]
     assert desk.broker.store.written_by_append is (len(answers) == len(outcomes))
-    await desk.peer.run_deferred()
+    await desk.peer.all_answered()
     return sorted((answer.opaque, answer.code) for answer in answers + desk.peer.answers)
 
 

@@ -163,8 +163,8 @@ async def test_plain_sends_that_wait_for_the_disk_are_shown_when_they_are_answer
         await desk.sent(properties={"UNIQ_KEY": "first", "WAIT": "false"})
         handle(desk, plain("a"), plain("b", "WAIT", "false"), plain("c"))
         assert [[message.body for message in sends.messages] for sends in hook.together] == [[b"b"]]
-        disk.flushed, disk.fault = fault is None, fault
-        await desk.peer.run_deferred()
+        disk.change(flushed=fault is None, fault=fault)
+        await desk.peer.all_answered()
         _, late = hook.together
         assert [message.body for message in late.messages] == [b"a", b"c"]
         assert (late.code, late.remark, late.success) == (code, remark, fault is None)
