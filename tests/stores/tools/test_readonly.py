@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -122,7 +123,7 @@ async def test_filler_is_left_out(tmp_path: Path) -> None:
 async def test_damage_is_said_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that does not fit its CRC, and a unit that points at another record."""
     looked: list[float] = []
-    monkeypatch.setattr("rmqkit_store_mmap.readonly.time.sleep", looked.append)
+    monkeypatch.setattr("rmqkit_store_mmap.readonly.time", SimpleNamespace(sleep=looked.append))
     queues = await build(tmp_path)
     name, byte = log_place(queues["Six", 1][6].physical_offset)
     flip(tmp_path / name, byte + 102)
@@ -141,7 +142,7 @@ async def test_a_record_that_is_being_written_is_looked_at_again(tmp_path: Path,
     queues = await build(tmp_path)
     name, byte = log_place(queues["Six", 1][6].physical_offset)
     flip(tmp_path / name, byte + 102)
-    monkeypatch.setattr("rmqkit_store_mmap.readonly.time.sleep", lambda _: flip(tmp_path / name, byte + 102))
+    monkeypatch.setattr("rmqkit_store_mmap.readonly.time", SimpleNamespace(sleep=lambda _: flip(tmp_path / name, byte + 102)))
     with StoreReader(tmp_path) as reader:
         assert len(list(reader.messages("Six", 1))) == len(queues["Six", 1])
 
