@@ -72,6 +72,18 @@ class Brokers:
 
         self.run(end)
 
+    @contextmanager
+    def another(self, name: str) -> Iterator[None]:
+        """One more broker of the cluster, with a directory of its own."""
+        directory = self.directory / name
+        config = test_config(directory, store="mmap", brokerName=name).with_values(namesrv_addr=self.config.namesrv_addr)
+        other = Brokers(config, self.name_server, directory, self._nursery, self._token)
+        other.start()
+        try:
+            yield
+        finally:
+            other.stop()
+
     def create_topic(self, topic: str, queues: int) -> None:
         """Create a topic, or give it more queues."""
         self.client.run(partial(self.client.admin.create_topic, topic, queues=queues))

@@ -17,10 +17,11 @@ from pyspark_rocketmq.sending import Written
 from pyspark_rocketmq.sink_mark import SinkMark, make_mark, read_mark
 from pyspark_rocketmq.write_options import WriteOptions
 from pyspark_rocketmq.write_task import WriteJob, connect, cut, write_rows
-from rmqkit.client import ClientError, MessageIllegal, ReceivedMessage, RmqError
+from rmqkit.client import BlockingClient, ClientError, MessageIllegal, ReceivedMessage, RmqError
 from rmqkit.client.queue_choice import by_key
 from rmqkit.model.queue import MessageQueue
 from tests.spark.kit_brokers import BROKER, Brokers, brokers
+from tests.transports.tls import certs
 
 PATIENCE_S = 30
 IDENTITY = Identity(query="q", batch=0, partition=0)
@@ -88,6 +89,57 @@ def test_a_sharding_key_keeps_its_rows_in_order_in_one_queue(cluster: Brokers) -
     }
     assert found == expected
     assert sum(len(messages) for messages in everything(cluster, "Ordered").values()) == 400
+
+
+def of_brokers(cluster: Brokers, topic: str) -> dict[str, list[tuple[int, bytes]]]:
+    """Queue ids and bodies by broker, in the order of the offsets."""
+    found: dict[str, list[tuple[int, bytes]]] = {}
+    with BlockingClient(cluster.name_server) as client, client.pull_consumer("reader") as consumer:
+        for queue in consumer.queues(topic):
+            for offset in range(consumer.max_offset(queue)):
+                message = consumer.pull(queue, offset).messages[0]
+                found.setdefault(queue.broker_name, []).append((queue.queue_id, message.body))
+    return found
+
+
+def test_a_topic_on_several_brokers(tmp_path: Path) -> None:
+    """Rows are spread over all of them, rows of a sharding key stay together, a column chooses the broker; a number alone is no queue there."""
+    with brokers(tmp_path) as cluster, cluster.another("broker-b"):
+        for topic in ("Spread", "Ordered", "Chosen"):
+            cluster.create_topic(topic, queues=2)
+        tally = write(job(cluster, topic="Spread", batchBytes=300), {"body": bodies(100)})
+        assert {(queue.broker_name, queue.queue_id) for queue in tally.queues} == {
+            (name, at) for name in (BROKER, "broker-b") for at in (0, 1)
+        }
+        assert sorted(body for rows in of_brokers(cluster, "Spread").values() for _, body in rows) == sorted(bodies(100).to_pylist())
+
+        keys = [f"key-{number % 5}" for number in range(60)]
+        write(job(cluster, "shardingKey", topic="Ordered", batchBytes=300), {"body": bodies(60), "shardingKey": pa.array(keys)})
+        rows = [(broker, at, body) for broker, found in of_brokers(cluster, "Ordered").items() for at, body in found]
+        for key in range(5):
+            own = [row for row in rows if int(row[2].split()[1]) % 5 == key]
+            assert [body for *_, body in own] == [b"row %d" % number for number in range(key, 60, 5)]
+            assert len({row[:2] for row in own}) == 1
+
+        chosen = {"body": bodies(2), "brokerName": pa.array(["broker-b", BROKER]), "queueId": pa.array([1, 1], pa.int32())}
+        write(job(cluster, "brokerName", "queueId", topic="Chosen"), chosen)
+        assert of_brokers(cluster, "Chosen") == {"broker-b": [(1, b"row 0")], BROKER: [(1, b"row 1")]}
+        with pytest.raises(ClientError, match="queue 1 of topic 'Chosen' is on several brokers"):
+            write(job(cluster, "queueId", topic="Chosen"), {"body": bodies(1), "queueId": pa.array([1], pa.int32())})
+
+
+def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tls=true nothing goes to a server that is not trusted, and all to one that is."""
+    trusted = certs.trust(tmp_path)
+    with brokers(tmp_path, **certs.write(tmp_path), **{"tls.server.mode": "permissive"}) as cluster:
+        cluster.create_topic("Secret", 1)
+        secret = job(cluster, topic="Secret", tls="true", **{"send.numRetries": 0})
+        with pytest.raises(RmqError, match="certificate"):
+            write(secret, {"body": bodies(10)})
+        assert everything(cluster, "Secret") == {0: []}
+        monkeypatch.setenv("RMQKIT_TLS_CLIENT_TRUST_CERT_PATH", trusted["tls.client.trustCertPath"])
+        assert write(secret, {"body": bodies(10)}).messages == 10
+        assert [each.body for each in everything(cluster, "Secret")[0]] == bodies(10).to_pylist()
 
 
 def test_columns_choose_topic_and_queue(cluster: Brokers) -> None:
