@@ -27,10 +27,12 @@ def send(code: int = RequestCode.SEND_MESSAGE_V2, properties: str = "UNIQ_KEY\x0
     return code, SendMessageRequestHeaderV2(producer_group="p", topic="T", queue_id=0, properties=properties), body
 
 
-async def settled_answer(desk: Desk, code: int) -> tuple[int, SendMessageResponseHeader]:
-    """The answer to a send that waits: none at first."""
+async def settled_answer(desk: Desk, code: int, disk: Disk, fault: Exception | None = None) -> tuple[int, SendMessageResponseHeader]:
+    """The answer to a send that waits: none at first, nor before the disk fails, if it is to."""
     assert await desk.outcome(request(*send(code), opaque=7)) is None
     assert desk.peer.answers == []
+    if fault is not None:
+        disk.change(fault=fault)
     await desk.peer.all_answered()
     (answer,) = desk.peer.answers
     assert answer.opaque == 7
@@ -59,8 +61,9 @@ async def test_with_sync_flush_the_answer_waits_for_the_disk(opened: Opened, cod
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
 async def test_a_slow_disk_is_a_warning_with_the_full_answer(opened: Opened, code: int, autojump_clock: trio.testing.MockClock) -> None:
     """FLUSH_DISK_TIMEOUT counts as sent: message id, queue and offset are there, and the message can be pulled."""
-    async with opened(extra=[("disk", Disk())], **SLOW) as desk:
-        found, header = await settled_answer(desk, code)
+    disk = Disk()
+    async with opened(extra=[("disk", disk)], **SLOW) as desk:
+        found, header = await settled_answer(desk, code, disk)
         assert found == ResponseCode.FLUSH_DISK_TIMEOUT
         assert (header.queue_id, header.queue_offset, header.transaction_id, header.trace_on) == (0, 0, "K", True)
         assert header.msg_id.startswith("7F000001")
@@ -71,8 +74,9 @@ async def test_a_slow_disk_is_a_warning_with_the_full_answer(opened: Opened, cod
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
 async def test_a_failed_disk_promises_nothing(opened: Opened, code: int) -> None:
     """SERVICE_NOT_AVAILABLE, so that the producer goes to another broker."""
-    async with opened(extra=[("disk", Disk(fault=StoreNotWritable("fsync failed")))], **SLOW) as desk:
-        found, header = await settled_answer(desk, code)
+    disk = Disk()
+    async with opened(extra=[("disk", disk)], **SLOW) as desk:
+        found, header = await settled_answer(desk, code, disk, StoreNotWritable("fsync failed"))
         assert (found, header.msg_id) == (ResponseCode.SERVICE_NOT_AVAILABLE, "")
         assert desk.peer.answers[0].remark == "the message may or may not be stored: fsync failed"
 
