@@ -74,15 +74,20 @@ def pull_command(group: str, queue: MessageQueue, offset: int, wanted: Subscript
     return request(RequestCode.PULL_MESSAGE, header)
 
 
-async def pull_result(response: Command, queue: MessageQueue, wanted: SubscriptionData, address: str) -> PullResult:
-    """Read the answer. Raises BrokerError, ClientError (unreadable header or body), DecodeError (damaged records)."""
+def pull_answer(response: Command, queue: MessageQueue, address: str) -> tuple[PullStatus, PullMessageResponseHeader]:
+    """What an answer says besides its records. Raises BrokerError, ClientError (unreadable header)."""
     status = STATUS_OF_CODE.get(response.code)
     if status is None:
         raise refusal(response, address, f"pulling from {queue}")
     try:
-        header = response.header(PullMessageResponseHeader)
+        return status, response.header(PullMessageResponseHeader)
     except HeaderError as error:
         raise ClientError(f"the answer of {address} to a pull from {queue} cannot be read: {error}") from error
+
+
+async def pull_result(response: Command, queue: MessageQueue, wanted: SubscriptionData, address: str) -> PullResult:
+    """Read the answer. Raises BrokerError, ClientError (unreadable header or body), DecodeError (damaged records)."""
+    status, header = pull_answer(response, queue, address)
     bounds = {props.MIN_OFFSET: str(header.min_offset), props.MAX_OFFSET: str(header.max_offset)}
     messages = await received(response.body, queue.broker_name, queue, bounds) if status is PullStatus.FOUND else []
     if wanted.is_tag and wanted.tags_set:

@@ -12,16 +12,16 @@ from attrs import frozen
 from rmqkit.client.answers import refusal
 from rmqkit.client.instance import Instance
 from rmqkit.client.pull_consumer import MAX_PULL_MESSAGES, PULL_TIMEOUT_MS
-from rmqkit.client.pulling import STATUS_OF_CODE, PullStatus
+from rmqkit.client.pulling import PullStatus, pull_answer
 from rmqkit.client.queue_offsets import QueueOffsets
-from rmqkit.errors import ClientError, ConnectFailed, ConnectionLost, HeaderError, RequestTimeout, RmqError
+from rmqkit.errors import ClientError, ConnectFailed, ConnectionLost, RequestTimeout, RmqError
 from rmqkit.model.names import group_fault
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.subscription import SUBSCRIBE_ALL, TAG
 from rmqkit.model.sysflag import PULL_LITE, PULL_SUBSCRIPTION
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import request
-from rmqkit.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader, QueryMessageRequestHeader
+from rmqkit.protocol.headers import PullMessageRequestHeader, QueryMessageRequestHeader
 
 QUERY_TIMEOUT_MS = 18_000
 
@@ -100,13 +100,7 @@ class RawReader:
         except (ConnectFailed, ConnectionLost, RequestTimeout):
             instance.refresh_soon()
             raise
-        status = STATUS_OF_CODE.get(response.code)
-        if status is None:
-            raise refusal(response, address, f"pulling from {queue}")
-        try:
-            said = response.header(PullMessageResponseHeader)
-        except HeaderError as error:
-            raise ClientError(f"the answer of {address} to a pull from {queue} cannot be read: {error}") from error
+        status, said = pull_answer(response, queue, address)
         body = response.body if status is PullStatus.FOUND else b""
         return RawPull(status, body, said.next_begin_offset, said.min_offset, said.max_offset)
 

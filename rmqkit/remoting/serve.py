@@ -87,7 +87,6 @@ class ServedPeer(Peer):
     def respond(self, request: Command, answer: Answer) -> None:
         if self.closed or request.flag & FLAG_ONEWAY:
             return
-        self._server.after_hooks(request, answer, self)
         self.enqueue(request, answer)
         self.wake_writer()
 
@@ -105,7 +104,6 @@ class ServedPeer(Peer):
             if not self.closed:
                 for request, answer in answers:
                     if not request.flag & FLAG_ONEWAY:
-                        self._server.after_hooks(request, answer, self)
                         self.enqueue(request, answer)
                 self._write_now()
             self._room.unpark_all()
@@ -236,6 +234,8 @@ class ServedPeer(Peer):
             self._nursery.start_soon(self._write)
 
     def enqueue(self, request: Command, answer: Answer) -> None:
+        """Show an answer to the hooks, and put it behind what is to be sent."""
+        self._server.after_hooks(request, answer, self)
         try:
             if isinstance(answer, bytes):
                 self.queue(answer)
@@ -477,7 +477,6 @@ class RequestServer:
             return
         if isinstance(outcome, (Command, Reply, bytes)):
             if not request.flag & FLAG_ONEWAY:
-                self.after_hooks(request, outcome, peer)
                 peer.enqueue(request, outcome)
             return
         if not peer.closed:
