@@ -1,27 +1,31 @@
-# make demo | demo-spark | test | test-plugins | lint | interop | bench | clean
-# Each target sets itself up: a virtual environment in .venv with this checkout installed editable.
+# make demo | demo-spark | test | test-plugins | test-python | lint | interop | bench | clean
+# Each target sets itself up: a virtual environment in .venv with this checkout installed editable. For the demo the core is enough; the extras and
+# the tools of development are added by the first target that needs them.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
+CORE := $(VENV)/.core
 READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Everything that starts a broker, over one store or one transport: see rmqkit.testing.pytest_plugin.
 BROKER_TESTS := tests/broker tests/e2e tests/hooks tests/plugins/delay tests/plugins/retention tests/plugins/test_contracts.py
 STORES := memory mmap lmdb
 TRANSPORTS := tcp tls unix memory quic
 
-.PHONY: demo demo-spark test test-plugins lint interop bench clean
+.PHONY: demo demo-spark test test-plugins test-python lint interop bench clean
 
-demo: $(READY)
+demo: $(CORE)
 	$(BIN)/rmqkit demo
 
 # Orders through a broker into Spark and back, all sums compared. Needs Java 17.
 demo-spark: $(READY)
 	$(BIN)/rmqkit demo-spark --picture build/demo-spark.png
 
+# On several cores: a file's tests stay together, for they may share a broker or a Spark session.
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # The broker's tests over each built-in store and each transport. Over one alone, also a plugin's: make test-store-NAME, make test-transport-SCHEME.
 test-plugins: $(STORES:%=test-store-%) $(TRANSPORTS:%=test-transport-%)
@@ -31,6 +35,10 @@ test-store-%: $(READY)
 
 test-transport-%: $(READY)
 	$(BIN)/python -m pytest --transport $* $(BROKER_TESTS)
+
+# The tests under another Python, in a virtual environment of its own: make test-python PYTHON=/path/to/python3.13
+test-python:
+	$(MAKE) test VENV=.venv-$(notdir $(PYTHON)) PYTHON=$(PYTHON)
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -47,10 +55,14 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.compare
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-$(READY): pyproject.toml
+$(CORE): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rmqkit needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
+	$(PIP) --editable .
+	touch $(CORE)
+
+$(READY): $(CORE)
+	$(PIP) --editable '.[all,dev]'
 	touch $(READY)

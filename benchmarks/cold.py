@@ -1,9 +1,11 @@
-"""Makes the files of a running server cold: nothing of them is in memory when this returns, as far as the system allows.
+"""Makes the files of a running server cold: nothing of them is in memory when this returns, as far as the
+system allows.
 
-`posix_fadvise(POSIX_FADV_DONTNEED)` and /proc/sys/vm/drop_caches leave alone what a process has mapped, and Apache's broker maps its whole
-log, so with these alone one server would read from memory and the other from the disk. `process_madvise(MADV_PAGEOUT)` takes the pages out of the
-mappings first; it needs CAP_SYS_NICE (root has it). What is still in memory afterwards is measured with mincore() and
-belongs into the report of every run that calls itself cold.
+`posix_fadvise(POSIX_FADV_DONTNEED)` and /proc/sys/vm/drop_caches leave alone what a process has mapped, and
+Apache's broker maps its whole log, so with these alone one server would read from memory and the other from
+the disk. `process_madvise(MADV_PAGEOUT)` takes the pages out of the mappings first; it needs CAP_SYS_NICE
+(root has it). What is still in memory afterwards is measured with mincore() and belongs into the report of
+every run that calls itself cold.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ def files(directory: Path) -> list[Path]:
 
 
 def make_cold(directory: Path, pids: Sequence[int]) -> float:
-    """Write back and drop from memory all files under `directory`, which the processes `pids` may have mapped.
+    """Write back and drop from memory all files under `directory`, which the processes `pids` may have
+    mapped.
 
     Returns the share of their allocated bytes that is still in memory, 0 to 1.
     """
@@ -48,11 +51,14 @@ def make_cold(directory: Path, pids: Sequence[int]) -> float:
 
 
 def page_out(pid: int, directory: Path) -> None:
-    """Ask the kernel to take the pages of files under `directory` out of the mappings of a process; without the right to ask, nothing happens."""
+    """Ask the kernel to take the pages of files under `directory` out of the mappings of a process;
+    without the right to ask, nothing happens."""
     descriptor = os.pidfd_open(pid)
     try:
         for start, length in mappings(pid, directory):
-            _LIBC.syscall(_PROCESS_MADVISE, descriptor, _RANGE.pack(start, length), ctypes.c_size_t(1), _MADV_PAGEOUT, 0)
+            _LIBC.syscall(
+                _PROCESS_MADVISE, descriptor, _RANGE.pack(start, length), ctypes.c_size_t(1), _MADV_PAGEOUT, 0
+            )
     finally:
         os.close(descriptor)
 

@@ -1,12 +1,13 @@
 """What hooks cost: rmqkit with them beside rmqkit without, under the same load, in turn, in one run.
 
-    python -m benchmarks.hooks_cost                    # five rounds, about four minutes
+    python -m benchmarks.hooks_cost                    # five rounds, about eight minutes
     python -m benchmarks.hooks_cost --quick            # does it work?
     python -m benchmarks.hooks_cost --only audit
 
-Every variant is a server of its own with an empty store. The servers take turns, each while the others are stopped, and the order of the turns changes
-from round to round. The figures are ratios to the server without hooks of the same round: messages a second, and processor time for each message, which
-suffers less when the machine is not free.
+Every variant is a server of its own with an empty store. The servers take turns, each while the others are
+stopped, and the order of the turns changes from round to round. The figures are ratios to the server without
+hooks of the same round: messages a second, and processor time for each message, which suffers less when the
+machine is not free.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,8 +33,11 @@ VARIANTS: dict[str, dict[str, str]] = {
 }
 #: Fields of a load's report, and whether more is better.
 FIGURES = {"messages_per_s": True, "server_cpu_us_per_message": False}
+_SEND = ["send", "--topic", "bench", "--size", "1024"]
 LOADS = {
-    "send": ["send", "--topic", "bench", "--connections", "8", "--in-flight", "32", "--size", "1024"],
+    "window": [*_SEND, "--connections", "8", "--in-flight", "32"],
+    "batch": [*_SEND, "--connections", "4", "--in-flight", "4", "--batch", "32"],
+    "single": [*_SEND, "--connections", "1", "--in-flight", "1"],
     "pull": ["pull", "--topic", "filled", "--passes", "3"],
 }
 _FILL = ["send", "--topic", "filled", "--connections", "4", "--in-flight", "8", "--size", "1024"]
@@ -49,18 +52,16 @@ def measure(names: Sequence[str], rounds: int, seconds: float, fill: int, parent
     with ExitStack() as stack:
         servers = {}
         for name in names:
-            data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"hooks-{name}-", dir=parent, ignore_cleanup_errors=True)))
-            server = servers[name] = peers.start_rmqkit(data, VARIANTS[name])
-            stack.callback(server.stop)
+            servers[name] = stack.enter_context(peers.running("rmqkit", VARIANTS[name], parent))
         for name, server in servers.items():
             with _alone(name, servers):
                 _load(server, [*_FILL, "--messages", str(fill)], seconds)
-                _load(server, [*LOADS["send"], "--seconds", str(seconds / 2)], seconds)
+                _load(server, [*LOADS["window"], "--seconds", str(seconds / 2)], seconds)
         for number in range(rounds):
             for load, arguments in LOADS.items():
                 for name in list(names)[:: 1 if number % 2 else -1]:
                     with _alone(name, servers):
-                        given = [*arguments, "--seconds", str(seconds)] if load == "send" else arguments
+                        given = [*arguments, "--seconds", str(seconds)] if load != "pull" else arguments
                         report = _load(servers[name], given, seconds)
                     for figure in FIGURES:
                         found[load][name][figure].append(report[figure])
@@ -84,7 +85,8 @@ def _load(server: peers.Server, arguments: Sequence[str], seconds: float) -> dic
 
 
 def table(found: Found) -> list[str]:
-    """A line for each load and variant: the median ratio to `off`, for each figure, so that above 1 is better; and the range of the rounds."""
+    """A line for each load and variant: the median ratio to `off`, for each figure, so that above 1 is
+    better; and the range of the rounds."""
     lines = [f"{'load':6}{'hooks':10}" + "".join(f"{figure:>44}" for figure in FIGURES)]
     for load, variants in found.items():
         for name, figures in variants.items():
@@ -93,7 +95,9 @@ def table(found: Found) -> list[str]:
                 pairs = zip(figures[figure], variants[OFF][figure], strict=True)
                 ratios = [value / off if more_is_better else off / value for value, off in pairs]
                 middle = statistics.median(figures[figure])
-                cells.append(f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}), {middle:.0f}")
+                cells.append(
+                    f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}), {middle:.0f}"
+                )
             lines.append(f"{load:6}{name:10}" + "".join(f"{cell:>44}" for cell in cells))
     return lines
 
@@ -102,12 +106,13 @@ def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description="What hooks cost, as ratios to rmqkit without hooks.")
     parser.add_argument("--quick", action="store_true", help="one short round: the figures mean nothing")
-    parser.add_argument("--only", help=f"variants besides {OFF}, joined by commas: {', '.join(name for name in VARIANTS if name != OFF)}")
+    others = [name for name in VARIANTS if name != OFF]
+    parser.add_argument("--only", help=f"variants besides {OFF}, joined by commas: {', '.join(others)}")
     parser.add_argument("--data", type=Path, help="where data directories are made")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each load of sends")
     args = parser.parse_args()
-    chosen = [OFF, *(args.only.split(",") if args.only else [name for name in VARIANTS if name != OFF])]
+    chosen = [OFF, *(args.only.split(",") if args.only else others)]
     unknown = [name for name in chosen if name not in VARIANTS]
     if unknown:
         parser.error(f"there is no variant {unknown[0]}")

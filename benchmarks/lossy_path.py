@@ -1,8 +1,9 @@
-"""A path between two hosts that delays and loses packets, on one machine: two network namespaces, and a relay between their TUN devices.
+"""A path between two hosts that delays and loses packets, on one machine: two network namespaces, and a relay
+between their TUN devices.
 
-The relay sees IP packets, so TCP and UDP are treated alike: each packet is lost by the same probability and arrives after the same time, whoever
-sent it. The TCP on both sides is the kernel's. What it does not model: losses that come in bursts, reordering, and, unless a rate is given, queues.
-Linux; needs root, `ip` and /dev/net/tun.
+The relay sees IP packets, so TCP and UDP are treated alike: each packet is lost by the same probability and
+arrives after the same time, whoever sent it. The TCP on both sides is the kernel's. What it does not model:
+losses that come in bursts, reordering, queues. Linux; needs root, `ip` and /dev/net/tun.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ CLIENT, SERVER = "10.98.0.1", "10.98.0.2"
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 _CONGESTION = "/proc/sys/net/ipv4/tcp_congestion_control"
 _PACKET_BYTES = 65_536
-#: What waits for a narrow path before packets are dropped at its end.
-_QUEUE_S = 0.1
 _IDLE_S = 0.5
 
 
@@ -47,23 +46,21 @@ class LossyPath:
 
     delay_ms   one way
     loss       probability of each packet, in both directions
-    mbit_per_s of each direction, None: as much as the relay can
-    seed       of the losses
     congestion TCP's congestion control on both sides, such as "cubic"; None: the system's
     """
 
-    def __init__(
-        self, *, delay_ms: float, loss: float, mbit_per_s: float | None = None, seed: int = 1, congestion: str | None = None
-    ) -> None:
+    def __init__(self, *, delay_ms: float, loss: float, congestion: str | None = None) -> None:
         self._congestion = congestion
         self._names = {"client": f"rmqkit-client-{os.getpid()}", "server": f"rmqkit-server-{os.getpid()}"}
-        self._relay_arguments = [str(delay_ms), str(loss), str(mbit_per_s or 0), str(seed)]
+        self._relay_arguments = [str(delay_ms), str(loss)]
         self._relay: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> LossyPath:
         devices: list[int] = []
         try:
-            for (side, name), address, peer in zip(self._names.items(), (CLIENT, SERVER), (SERVER, CLIENT), strict=True):
+            for (side, name), address, peer in zip(
+                self._names.items(), (CLIENT, SERVER), (SERVER, CLIENT), strict=True
+            ):
                 device = f"rmq{side[:1]}{os.getpid()}"
                 devices.append(_tun(device))
                 _ip("netns", "add", name)
@@ -73,7 +70,8 @@ class LossyPath:
                 _ip("-n", name, "link", "set", "lo", "up")
                 if self._congestion is not None:
                     _ip("netns", "exec", name, "sh", "-c", f"echo {self._congestion} > {_CONGESTION}")
-            command = [sys.executable, "-m", "benchmarks.lossy_path", *map(str, devices), *self._relay_arguments]
+            program = [sys.executable, "-m", "benchmarks.lossy_path"]
+            command = [*program, *map(str, devices), *self._relay_arguments]
             self._relay = subprocess.Popen(command, pass_fds=devices, cwd=Path(__file__).parent.parent)
         except BaseException:
             self._remove()
@@ -83,7 +81,9 @@ class LossyPath:
                 os.close(descriptor)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._relay is not None:
             self._relay.terminate()
             self._relay.wait()
@@ -108,11 +108,10 @@ def _ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True)
 
 
-def relay(devices: Sequence[int], delay_s: float, loss: float, bytes_per_s: float, seed: int) -> None:
+def relay(devices: Sequence[int], delay_s: float, loss: float) -> None:
     """Carry packets between two TUN devices until the process is ended."""
-    rng = random.Random(seed)
+    rng = random.Random(1)
     other = {devices[0]: devices[1], devices[1]: devices[0]}
-    free_at = dict.fromkeys(devices, 0.0)
     waiting: list[tuple[float, int, int, bytes]] = []
     number = 0
     while True:
@@ -124,26 +123,25 @@ def relay(devices: Sequence[int], delay_s: float, loss: float, bytes_per_s: floa
             except OSError:
                 # The device is full or gone: one more loss.
                 continue
-        readable, _, _ = select.select(devices, [], [], max(waiting[0][0] - time.monotonic(), 0.0) if waiting else _IDLE_S)
+        readable, _, _ = select.select(
+            devices, [], [], max(waiting[0][0] - time.monotonic(), 0.0) if waiting else _IDLE_S
+        )
         for device in readable:
             packet = os.read(device, _PACKET_BYTES)
-            now = time.monotonic()
-            start = max(free_at[device], now)
-            if rng.random() < loss or start - now > _QUEUE_S:
-                continue
-            free_at[device] = start + (len(packet) / bytes_per_s if bytes_per_s else 0.0)
-            number += 1
-            heappush(waiting, (free_at[device] + delay_s, number, other[device], packet))
+            if rng.random() >= loss:
+                number += 1
+                heappush(waiting, (time.monotonic() + delay_s, number, other[device], packet))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="the relay of a LossyPath, given its two devices as open descriptors")
+    parser = argparse.ArgumentParser(
+        description="the relay of a LossyPath, given its two devices as open descriptors"
+    )
     parser.add_argument("devices", type=int, nargs=2)
-    for name in ("delay_ms", "loss", "mbit_per_s"):
+    for name in ("delay_ms", "loss"):
         parser.add_argument(name, type=float)
-    parser.add_argument("seed", type=int)
     options = parser.parse_args()
-    relay(options.devices, options.delay_ms / 1000, options.loss, options.mbit_per_s * 1e6 / 8, options.seed)
+    relay(options.devices, options.delay_ms / 1000, options.loss)
 
 
 if __name__ == "__main__":

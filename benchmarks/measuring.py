@@ -1,4 +1,5 @@
-"""One load against one server: what it takes before, what is read from the system around it, and what is checked after."""
+"""One load against one server: what it takes before, what is read from the system around it, and what is
+checked after."""
 
 from __future__ import annotations
 
@@ -18,14 +19,16 @@ from benchmarks.scenarios import SCENARIOS, WARM_UP_ORDER, Plan
 ROOT = Path(__file__).parent.parent
 LOAD_GRACE_S = 120.0
 IDLE_CORES = 0.15
-"""A server that uses less than this is at rest: what it has put off (an index, a flush, a compilation) is done."""
+"""A server that uses less than this is at rest: what it has put off (an index, a flush, a compilation) is
+done."""
 MAX_REST_S = 30.0
 
 Report = dict[str, Any]
 
 
 def machine_cpu_s() -> float:
-    """Processor seconds that the whole machine has been busy (user, nice, system, interrupts), from /proc/stat."""
+    """Processor seconds that the whole machine has been busy (user, nice, system, interrupts), from
+    /proc/stat."""
     ticks = [int(field) for field in Path("/proc/stat").read_text().split(maxsplit=9)[1:8]]
     return (sum(ticks) - ticks[3] - ticks[4]) / peers.TICKS_PER_S
 
@@ -37,20 +40,23 @@ def children_cpu_s() -> float:
 
 
 def run_load(server: peers.Server, arguments: Sequence[str], timeout_s: float) -> Report:
-    """One run of the load generator against the server, with the server's processor time per message added, and `other_cores`: what
-    everything else on the machine used meanwhile. A failed run is a report with errors.
+    """One run of the load generator against the server, with the server's processor time per message added,
+    and `other_cores`: what everything else on the machine used meanwhile. A failed run is a report with
+    errors.
 
     Raises subprocess.TimeoutExpired after `timeout_s`, and PeerError when the server is gone.
     """
     server.check()
-    cpu, generator, machine_cpu, start = server.cpu_s(), children_cpu_s(), machine_cpu_s(), time.perf_counter()
+    before, start = [server.cpu_s(), children_cpu_s(), machine_cpu_s()], time.perf_counter()
     command = [sys.executable, "-m", "benchmarks.load", *arguments, "--namesrv", server.namesrv]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
     server.check()
     elapsed = time.perf_counter() - start
-    cpu, generator, machine_cpu = server.cpu_s() - cpu, children_cpu_s() - generator, machine_cpu_s() - machine_cpu
+    after = [server.cpu_s(), children_cpu_s(), machine_cpu_s()]
+    cpu, generator, machine_cpu = (now - then for now, then in zip(after, before, strict=True))
     if not done.stdout.strip():
-        return {"messages": 0, "messages_per_s": 0.0, "latency_ms": {}, "errors": 1, "first_errors": [done.stderr.strip()]}
+        failed: Report = {"messages": 0, "messages_per_s": 0.0, "latency_ms": {}}
+        return failed | {"errors": 1, "first_errors": [done.stderr.strip()]}
     report: Report = json.loads(done.stdout)
     report["other_cores"] = round(max(0.0, machine_cpu - cpu - generator) / elapsed, 2)
     if report["messages"] and report["mode"] != "backlog":
@@ -59,7 +65,8 @@ def run_load(server: peers.Server, arguments: Sequence[str], timeout_s: float) -
 
 
 def rest(server: peers.Server, rest_s: float) -> None:
-    """Write back what is dirty and wait until the server has been idle for `rest_s`: what it has put off must not fall into the next load.
+    """Write back what is dirty and wait until the server has been idle for `rest_s`: what it has put off must
+    not fall into the next load.
 
     Goes on after MAX_REST_S in any case: a server that never rests is so while it is measured, too.
     """
@@ -77,15 +84,16 @@ def rest(server: peers.Server, rest_s: float) -> None:
 def fill(server: peers.Server, name: str, plan: Plan) -> range:
     """Put the messages that a scenario reads into their topic; returns how many may be there.
 
-    At least what was acknowledged, and those of the requests that created the topic; what was refused may be there or not.
+    At least what was acknowledged, and those of the requests that created the topic; what was refused may be
+    there or not.
     """
     wanted = SCENARIOS[name].fill
     if wanted is None:
         return range(0)
     topic, messages, batch = wanted(plan)
-    arguments = ["send", "--topic", topic, "--size", str(plan.size), "--messages", str(messages), "--batch", str(batch)]
-    arguments += ["--connections", "4", "--in-flight", "4" if batch > 1 else "8"]
-    report = run_load(server, arguments, LOAD_GRACE_S + messages / 1000)
+    words = f"send --topic {topic} --size {plan.size} --messages {messages} --batch {batch} --connections 4"
+    words += f" --in-flight {4 if batch > 1 else 8}"
+    report = run_load(server, words.split(), LOAD_GRACE_S + messages / 1000)
     if not report["messages"]:
         raise peers.PeerError(f"{server.name}: filling {topic} failed: {report['first_errors']}")
     least = report["messages"] + batch * server.brokers
@@ -93,13 +101,12 @@ def fill(server: peers.Server, name: str, plan: Plan) -> range:
 
 
 def warm_up(server: peers.Server, chosen: Sequence[str], plan: Plan) -> tuple[int, dict[str, range]]:
-    """Run every chosen kind of load once; returns the errors (a cold JVM refuses sends that wait 200 ms) and, for each scenario that
-    reads, how many messages may be there."""
+    """Run every chosen kind of load once; returns the errors (a cold JVM refuses sends that wait 200 ms) and,
+    for each scenario that reads, how many messages may be there."""
     errors, stored = 0, {}
     for name in (name for name in WARM_UP_ORDER if name in chosen):
         stored[name] = fill(server, name, plan)
-        seconds = plan.warm_up_s * SCENARIOS[name].warm_up_share
-        errors += run_load(server, SCENARIOS[name].arguments(seconds, plan), seconds + plan.backlog_max_s + LOAD_GRACE_S)["errors"]
+        errors += _run(server, name, plan, plan.warm_up_s * SCENARIOS[name].warm_up_share)["errors"]
     return errors, stored
 
 
@@ -107,11 +114,19 @@ def measure(server: peers.Server, name: str, plan: Plan, stored: range) -> Repor
     """One scenario, with its files made cold before if it says so; what was read must be what was stored."""
     scenario, found = SCENARIOS[name], {}
     if scenario.cold:
-        found["resident_before"] = round(cold.make_cold(server.data, [pid for process in server.processes for pid in process.pids()]), 4)
-    report = run_load(server, scenario.arguments(plan.seconds, plan), plan.seconds + plan.backlog_max_s + LOAD_GRACE_S)
+        pids = [pid for process in server.processes for pid in process.pids()]
+        found["resident_before"] = round(cold.make_cold(server.data, pids), 4)
+    report = _run(server, name, plan, plan.seconds)
     read = report.get("reader", report)
     passes = plan.pull_passes if name == "pull" else 1
     if read.get("whole") and read["messages"] / passes not in stored:
         report["errors"] += 1
-        report["first_errors"].append(f"{stored[0]} were acknowledged, but {passes} passes read {read['messages']}")
+        text = f"{stored[0]} were acknowledged, but {passes} passes read {read['messages']}"
+        report["first_errors"].append(text)
     return report | found
+
+
+def _run(server: peers.Server, name: str, plan: Plan, seconds: float) -> Report:
+    return run_load(
+        server, SCENARIOS[name].arguments(seconds, plan), seconds + plan.backlog_max_s + LOAD_GRACE_S
+    )

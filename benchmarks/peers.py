@@ -1,11 +1,13 @@
-"""The servers that are compared: starts, watches and stops Apache's name server and broker, or `rmqkit serve` with one broker or two, on loopback.
+"""The servers that are compared: starts, watches and stops Apache's name server and broker, or `rmqkit serve`
+with one broker or two, on loopback.
 
     python -m benchmarks.peers apache          # runs until Ctrl-C and prints the addresses
     python -m benchmarks.peers rmqkit
     python -m benchmarks.peers rmqkit-2
 
-Apache's jars come through Maven (`benchmarks/apache/pom.xml`); the class path is kept in `~/.cache/rmqkit-bench/` and looked up again when
-the pom changes or a jar is gone. A server is stopped by the id of the process that was started here, and only by that.
+Apache's jars come through Maven (`benchmarks/apache/pom.xml`); the class path is kept in
+`~/.cache/rmqkit-bench/` and looked up again when the pom changes or a jar is gone. A server is stopped by the
+id of the process that was started here, and only by that.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.load.asking import connect, route
 from benchmarks.load.frames import TEMPLATE_TOPIC, LoadError
@@ -37,7 +40,8 @@ START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.02
 STEADY_S = 1.0
-"""A name server that was stopped answers at once when it goes on, and may forget its brokers a moment later until they register again."""
+"""A name server that was stopped answers at once when it goes on, and may forget its brokers a moment
+later until they register again."""
 PORTS = range(10_000, 32_000)
 """Below those that the system gives to outgoing connections."""
 BROKER_HEAP = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC")
@@ -49,7 +53,7 @@ class PeerError(Exception):
     """A server could not be prepared, did not become ready in time, or died."""
 
 
-# --- processes --------------------------------------------------------------------------------------------------------------------------
+# --- processes ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -64,9 +68,8 @@ class Process:
         """Start `command` in a session of its own, so that Ctrl-C at the terminal reaches only us."""
         with log.open("wb") as sink:
             env = {**os.environ, **(extra_env or {})}
-            child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, env=env, start_new_session=True
-            )
+            streams: Any = {"stdin": subprocess.DEVNULL, "stdout": sink, "stderr": subprocess.STDOUT}
+            child = subprocess.Popen(command, **streams, env=env, start_new_session=True)
         return cls(child, log)
 
     def tail(self, lines: int = 15) -> str:
@@ -76,7 +79,9 @@ class Process:
     def check(self) -> None:
         """Raise PeerError if the child is gone."""
         if self.child.poll() is not None:
-            raise PeerError(f"process {self.child.args!r:.120} ended with status {self.child.returncode}:\n{self.tail()}")
+            raise PeerError(
+                f"process {self.child.args!r:.120} ended with status {self.child.returncode}:\n{self.tail()}"
+            )
 
     def stop(self) -> None:
         """SIGTERM, and SIGKILL when that is not obeyed."""
@@ -118,7 +123,8 @@ class Process:
 
 
 def wait_until(condition: Callable[[], bool], process: Process, what: str, deadline: float) -> None:
-    """Poll until `condition` holds; PeerError when the process dies first or time.perf_counter() passes `deadline`."""
+    """Poll until `condition` holds; PeerError when the process dies first or time.perf_counter() passes
+    `deadline`."""
     while not condition():
         process.check()
         if time.perf_counter() > deadline:
@@ -159,8 +165,8 @@ def steadily(condition: Callable[[], bool]) -> Callable[[], bool]:
 
 
 def free_ports() -> tuple[int, int]:
-    """A port for the name server and one for the broker, whose neighbours (-2: VIP port, +1: HA port) are free as well, and those of a second
-    broker ten ports on."""
+    """A port for the name server and one for the broker, whose neighbours (-2: VIP port, +1: HA port) are
+    free as well, and those of a second broker ten ports on."""
     while True:
         namesrv, broker = random.sample(PORTS, 2)
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
@@ -169,13 +175,14 @@ def free_ports() -> tuple[int, int]:
             return namesrv, broker
 
 
-# --- servers ----------------------------------------------------------------------------------------------------------------------------
+# --- servers ------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Server:
-    """A running name server and broker with their data under `data`. `processes` holds the broker last; `ready_s` is from the first fork
-    until a topic can be made. `brokers` is how many it has; `broker` is the address of the first."""
+    """A running name server and broker with their data under `data`. `processes` holds the broker last;
+    `ready_s` is from the first fork until a topic can be made. `brokers` is how many it has; `broker` is the
+    address of the first."""
 
     name: str
     namesrv: str
@@ -204,9 +211,11 @@ class Server:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Let it use no processor time for a while: idle, Apache's broker takes a twentieth of a core and wakes up all the time.
+        """Let it use no processor time for a while: idle, Apache's broker takes a twentieth of a core and
+        wakes up all the time.
 
-        Goes on afterwards, and waits until topics can be made again: a name server forgets a broker that was silent.
+        Goes on afterwards, and waits until topics can be made again: a name server forgets a broker that was
+        silent.
         """
         for process in self.processes:
             process.check()
@@ -242,7 +251,9 @@ def class_path() -> str:
     command = [maven, "-q", "-B", "-f", str(POM), "dependency:build-classpath", f"-Dmdep.outputFile={fresh}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_TIMEOUT_S, check=False)
     if done.returncode or not fresh.exists():
-        raise PeerError(f"Maven could not resolve Apache's broker:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        raise PeerError(
+            f"Maven could not resolve Apache's broker:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
     fresh.rename(cached)
     return cached.read_text()
 
@@ -273,7 +284,8 @@ def _apache_config(server: Server, data: Path, settings: dict[str, str]) -> tupl
 
 
 def start_apache(data: Path, settings: dict[str, str]) -> Server:
-    """Apache's name server, then its broker, with default settings but for `settings`; everything they write is under `data`."""
+    """Apache's name server, then its broker, with default settings but for `settings`; everything they
+    write is under `data`."""
     jars = class_path()
     namesrv_port, broker_port = free_ports()
     server = Server("apache", f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}", data)
@@ -284,10 +296,12 @@ def start_apache(data: Path, settings: dict[str, str]) -> Server:
     start = time.perf_counter()
     deadline = start + START_TIMEOUT_S
     try:
-        command = [*java, *NAMESRV_HEAP, "-cp", jars, f"{package}.namesrv.NamesrvStartup", "-c", str(namesrv_conf)]
+        main = ["-cp", jars, f"{package}.namesrv.NamesrvStartup", "-c", str(namesrv_conf)]
+        command = [*java, *NAMESRV_HEAP, *main]
         server.processes.append(Process.start(command, data / "namesrv.out", env))
         wait_until(lambda: listening(server.namesrv), server.processes[0], "Apache's name server", deadline)
-        command = [*java, *BROKER_HEAP, "-cp", jars, f"{package}.broker.BrokerStartup", "-c", str(broker_conf)]
+        main = ["-cp", jars, f"{package}.broker.BrokerStartup", "-c", str(broker_conf)]
+        command = [*java, *BROKER_HEAP, *main]
         server.processes.append(Process.start(command, data / "broker.out", env))
         wait_until(lambda: routable(server.namesrv), server.processes[1], "Apache's broker", deadline)
     except BaseException:
@@ -306,12 +320,14 @@ def rmqkit_program() -> Path:
 
 
 def start_rmqkit(data: Path, settings: dict[str, str], brokers: int = 1) -> Server:
-    """`rmqkit serve`: name server and broker in one process, or several brokers in as many, with default settings but for `settings`."""
+    """`rmqkit serve`: name server and broker in one process, or several brokers in as many, with default
+    settings but for `settings`."""
     namesrv_port, broker_port = free_ports()
-    server = Server(
-        "rmqkit" if brokers == 1 else f"rmqkit-{brokers}", f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}", data, brokers=brokers
-    )
-    command = [str(rmqkit_program()), "serve", "--data", str(data / "store"), "--namesrv", server.namesrv, "--broker", server.broker]
+    name = "rmqkit" if brokers == 1 else f"rmqkit-{brokers}"
+    places = f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}"
+    server = Server(name, *places, data, brokers=brokers)
+    command = [str(rmqkit_program()), "serve", "--data", str(data / "store")]
+    command += ["--namesrv", server.namesrv, "--broker", server.broker]
     if brokers > 1:
         command += ["--brokers", str(brokers)]
     for key, value in settings.items():
@@ -339,8 +355,10 @@ STARTERS: dict[str, Callable[[Path, dict[str, str]], Server]] = {
 
 @contextlib.contextmanager
 def running(name: str, settings: dict[str, str], parent: Path | None = None) -> Iterator[Server]:
-    """A fresh server with an empty store, stopped and removed at the end. `parent` is where its data directory is made."""
-    with tempfile.TemporaryDirectory(prefix=f"bench-{name}-", dir=parent, ignore_cleanup_errors=True) as directory:
+    """A fresh server with an empty store, stopped and removed at the end. `parent` is where its data
+    directory is made."""
+    prefix = f"bench-{name}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as directory:
         server = STARTERS[name](Path(directory), settings)
         try:
             yield server
@@ -368,12 +386,14 @@ def main() -> int:
     """Run one server in the foreground."""
     parser = argparse.ArgumentParser(description="Run one of the compared servers on loopback until Ctrl-C.")
     parser.add_argument("server", choices=sorted(STARTERS))
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a broker setting, e.g. flushDiskType=SYNC_FLUSH")
+    setting = "a broker setting, e.g. flushDiskType=SYNC_FLUSH"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=setting)
     args = parser.parse_args()
     unwind_on_sigterm()
     try:
         with running(args.server, parse_settings(args.set)) as server, contextlib.suppress(KeyboardInterrupt):
-            print(f"{server.name} ready after {server.ready_s:.2f} s: --namesrv {server.namesrv} --broker {server.broker}", flush=True)
+            where = f"--namesrv {server.namesrv} --broker {server.broker}"
+            print(f"{server.name} ready after {server.ready_s:.2f} s: {where}", flush=True)
             while True:
                 time.sleep(1)
                 server.check()

@@ -1,13 +1,17 @@
-"""QUIC beside TCP and TLS over paths that lose packets, as ratios: sends, pulls, and small requests while big answers are under way.
+"""QUIC beside TCP and TLS over paths that lose packets, as ratios: sends, pulls, and small requests while big
+answers are under way.
 
     python -m benchmarks.quic_loss                    # as root; about eight minutes
     python -m benchmarks.quic_loss --quick            # two minutes: does everything work?
-    python -m benchmarks.quic_loss --loopback         # without root: no delay, no loss; what the processor pays
-    python -m benchmarks.quic_loss --congestion bbr   # what TCP uses; default reno, which every kernel has and which is nearest to QUIC here
+    python -m benchmarks.quic_loss --loopback         # without root: no delay, no loss; processor time alone
+    python -m benchmarks.quic_loss --congestion bbr   # what TCP uses; default: reno
 
-One broker serves all three at one port, in a network namespace of its own; the client is in another (`lossy_path.py`, which also says what is not
-modelled). Each load is run over each transport in turn, the rounds in different orders. Without root the comparison is not made, and the reason is
-printed. The table and the machine go to `benchmarks/results/quic_loss.json`.
+The default is reno because every kernel has it and it is nearest to what QUIC does here.
+
+One broker serves all three at one port, in a network namespace of its own; the client is in another
+(`lossy_path.py`, which also says what is not modelled). Each load is run over each transport in turn, the
+rounds in different orders. Without root the comparison is not made, and the reason is printed. The table and
+the machine go to `benchmarks/results/quic_loss.json`.
 """
 
 from __future__ import annotations
@@ -48,11 +52,12 @@ TIMEOUT_MS = 60_000
 Report = dict[str, Any]
 
 
-# --- the client's process ---------------------------------------------------------------------------------------------------------------
+# --- the client's process -----------------------------------------------------------------------------------
 
 
 def client(namesrv: str, transport: str) -> Client:
-    return Client(f"tcp://{namesrv}", config=load(environ={}, flags=SETTINGS), transport=transport, call_timeout_ms=TIMEOUT_MS)
+    config = load(environ={}, flags=SETTINGS)
+    return Client(f"tcp://{namesrv}", config=config, transport=transport, call_timeout_ms=TIMEOUT_MS)
 
 
 async def sends(namesrv: str, transport: str, seconds: float) -> Report:
@@ -75,7 +80,8 @@ async def sends(namesrv: str, transport: str, seconds: float) -> Report:
 
 
 async def pulls(namesrv: str, transport: str, seconds: float) -> Report:
-    """One reader of messages of 32 KiB; beside it a small request at a time, as heartbeats and offsets are."""
+    """One reader of messages of 32 KiB; beside it a small request at a time, as heartbeats and offsets
+    are."""
     latencies: list[float] = []
     received = 0
     async with client(namesrv, transport) as made, made.pull_consumer("g") as consumer:
@@ -115,17 +121,25 @@ LOADS: dict[str, Callable[[str, str, float], Any]] = {"sends": sends, "pulls": p
 
 def _milliseconds(latencies: Sequence[float]) -> Report:
     found = sorted(latencies) or [float("nan")]
-    return {f"p{percent}_ms": found[min(len(found) * percent // 100, len(found) - 1)] * 1000 for percent in (50, 99)}
+    return {
+        f"p{percent}_ms": found[min(len(found) * percent // 100, len(found) - 1)] * 1000
+        for percent in (50, 99)
+    }
 
 
-# --- the comparison ---------------------------------------------------------------------------------------------------------------------
+# --- the comparison -----------------------------------------------------------------------------------------
 
 Wrap = Callable[[str, Sequence[str]], list[str]]
 
 
 def start_server(wrap: Wrap, host: str, directory: str) -> subprocess.Popen[str]:
     """A name server and a broker on that side of the path, ready."""
-    settings = {"brokerIP1": host, "listeners": f"quic://{host}:{BROKER_PORT}", "flushDiskType": "ASYNC_FLUSH", **SETTINGS}
+    settings = {
+        "brokerIP1": host,
+        "listeners": f"quic://{host}:{BROKER_PORT}",
+        "flushDiskType": "ASYNC_FLUSH",
+        **SETTINGS,
+    }
     words = [sys.executable, "-m", "rmqkit.cli", "serve", "--data", directory]
     words += ["--namesrv", f"{host}:{NAMESRV_PORT}", "--broker", f"{host}:{BROKER_PORT}"]
     for key, value in settings.items():
@@ -138,9 +152,13 @@ def start_server(wrap: Wrap, host: str, directory: str) -> subprocess.Popen[str]
     return server
 
 
-def run_load(wrap: Wrap, server: subprocess.Popen[str], host: str, load_name: str, transport: str, seconds: float) -> Report:
-    """One load over one transport, in a process of its own, with the processor time that the server used for it."""
-    words = [sys.executable, "-m", "benchmarks.quic_loss", "--client", load_name, transport, f"{host}:{NAMESRV_PORT}", str(seconds)]
+def run_load(
+    wrap: Wrap, server: subprocess.Popen[str], host: str, load_name: str, transport: str, seconds: float
+) -> Report:
+    """One load over one transport, in a process of its own, with the processor time that the server used
+    for it."""
+    words = [sys.executable, "-m", "benchmarks.quic_loss", "--client", load_name, transport]
+    words += [f"{host}:{NAMESRV_PORT}", str(seconds)]
     before = _cpu_s(server.pid)
     done = subprocess.run(wrap("client", words), cwd=ROOT, text=True, capture_output=True, check=False)
     if done.returncode != 0:
@@ -158,7 +176,9 @@ def _cpu_s(pid: int) -> float:
 
 def compare(wrap: Wrap, host: str, seconds: float, rounds: int) -> Report:
     """Medians over the rounds: load -> transport -> what was measured."""
-    found: dict[str, dict[str, list[Report]]] = {name: {transport: [] for transport in TRANSPORTS} for name in ("sends", "pulls")}
+    found: dict[str, dict[str, list[Report]]] = {
+        name: {transport: [] for transport in TRANSPORTS} for name in ("sends", "pulls")
+    }
     with tempfile.TemporaryDirectory() as directory:
         server = start_server(wrap, host, directory)
         try:
@@ -186,18 +206,24 @@ def table(title: str, report: Report) -> str:
             ratio = values["per_s"] / (by_transport["tls"]["per_s"] or float("nan"))
             unit = "messages/s" if name == "sends" else "MB/s"
             lines.append(
-                f"{name + ' ' + transport:12}{unit:>12}{values['per_s']:10.1f}{values['p50_ms']:10.1f}{values['p99_ms']:10.1f}"
-                f"{values['server_cpu_us']:12.0f}{ratio:9.2f}"
+                f"{name + ' ' + transport:12}{unit:>12}{values['per_s']:10.1f}{values['p50_ms']:10.1f}"
+                f"{values['p99_ms']:10.1f}{values['server_cpu_us']:12.0f}{ratio:9.2f}"
             )
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="one short round; nothing is written")
-    parser.add_argument("--loopback", action="store_true", help="over loopback, without delay and loss; needs no root")
+    parser.add_argument(
+        "--loopback", action="store_true", help="over loopback, without delay and loss; needs no root"
+    )
     parser.add_argument("--congestion", default="reno", help="TCP's congestion control (default reno)")
-    parser.add_argument("--client", nargs=4, metavar=("LOAD", "TRANSPORT", "NAMESRV", "SECONDS"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--client", nargs=4, metavar=("LOAD", "TRANSPORT", "NAMESRV", "SECONDS"), help=argparse.SUPPRESS
+    )
     options = parser.parse_args()
     if options.client:
         load_name, transport, namesrv, seconds = options.client

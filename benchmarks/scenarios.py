@@ -13,8 +13,9 @@ SYNC_FLUSH = {"flushDiskType": "SYNC_FLUSH"}
 class Plan:
     """How much load.
 
-    Seconds per scenario and of warm-up; messages in the topic that is pulled and how often it is pulled; bytes of a body; MB (10**6 bytes) of
-    bodies in the backlog, sends per second beside it and the longest it may be read; how long a server has to be idle before a load.
+    Seconds per scenario and of warm-up; messages in the topic that is pulled and how often it is pulled;
+    bytes of a body; MB (10**6 bytes) of bodies in the backlog, sends per second beside it and the longest it
+    may be read; how long a server has to be idle before a load.
     """
 
     seconds: float
@@ -32,9 +33,10 @@ class Plan:
 class Scenario:
     """One kind of load.
 
-    `title`: for the table. `arguments`: those of the load generator, for a time in seconds and a plan. `warm_up_share`: the part of the
-    plan's warm-up that it takes. `fill`: the topic that is filled first, with how many messages, in batches of how many. `settings`: of the
-    broker, on top of those of the run. `cold`: the server's files are dropped from memory before it.
+    `title`: for the table. `arguments`: those of the load generator, for a time in seconds and a plan.
+    `warm_up_share`: the part of the plan's warm-up that it takes. `fill`: the topic that is filled first,
+    with how many messages, in batches of how many. `settings`: of the broker, on top of those of the run.
+    `cold`: the server's files are dropped from memory before it.
     """
 
     title: str
@@ -47,28 +49,19 @@ class Scenario:
 
 def _send(topic: str, connections: int, in_flight: int, batch: int = 1) -> Callable[[float, Plan], list[str]]:
     def arguments(seconds: float, plan: Plan) -> list[str]:
-        shape = ["--connections", str(connections), "--in-flight", str(in_flight), "--batch", str(batch), "--size", str(plan.size)]
-        return ["send", "--topic", topic, *shape, "--seconds", str(seconds)]
+        shape = f"--connections {connections} --in-flight {in_flight} --batch {batch} --size {plan.size}"
+        return f"send --topic {topic} {shape} --seconds {seconds}".split()
 
     return arguments
 
 
 def _pull(_seconds: float, plan: Plan) -> list[str]:
-    return ["pull", "--topic", PULL_TOPIC, "--passes", str(plan.pull_passes)]
+    return f"pull --topic {PULL_TOPIC} --passes {plan.pull_passes}".split()
 
 
 def _backlog(seconds: float, plan: Plan) -> list[str]:
-    pace = [
-        "--rate",
-        str(plan.backlog_rate),
-        "--quiet-seconds",
-        str(seconds),
-        "--seconds",
-        str(plan.backlog_max_s),
-        "--size",
-        str(plan.size),
-    ]
-    return ["backlog", "--topic", "bench-live", "--read", BACKLOG_TOPIC, *pace]
+    pace = f"--rate {plan.backlog_rate} --quiet-seconds {seconds} --seconds {plan.backlog_max_s}"
+    return f"backlog --topic bench-live --read {BACKLOG_TOPIC} {pace} --size {plan.size}".split()
 
 
 def _pull_fill(plan: Plan) -> tuple[str, int, int]:
@@ -83,25 +76,27 @@ SCENARIOS = {
     "window": Scenario("send, 32 in flight on 8 connections", _send("bench-window", 8, 32), 1.0),
     "single": Scenario("send one at a time, 1 connection", _send("bench-single", 1, 1)),
     "batch": Scenario("send batches of 32, 4 in flight on 4 connections", _send("bench-batch", 4, 4, 32)),
-    "sync": Scenario("send with SYNC_FLUSH, 64 connections, one in flight each", _send("bench-sync", 64, 1), 1.0, settings=SYNC_FLUSH),
+    "sync": Scenario(
+        "send with SYNC_FLUSH, 64 connections, one in flight each",
+        _send("bench-sync", 64, 1),
+        1.0,
+        settings=SYNC_FLUSH,
+    ),
     "pull": Scenario("pull from the start, 4 queues", _pull, fill=_pull_fill),
-    "backlog": Scenario("send at an even rate while a cold backlog is read", _backlog, fill=_backlog_fill, cold=True),
+    "backlog": Scenario(
+        "send at an even rate while a cold backlog is read", _backlog, fill=_backlog_fill, cold=True
+    ),
 }
 """In the order of the table."""
 WARM_UP_ORDER = ("single", "window", "batch", "sync", "pull", "backlog")
-"""The gentlest load first: Apache's rate under `window` went 19 000, 38 000, 47 000, 46 000 a second in the first four spans of 8 s while
-the JVM compiled, and a cold broker refuses sends that have waited 200 ms."""
+"""The gentlest load first: Apache's rate under `window` went 19 000, 38 000, 47 000, 46 000 a second in the
+first four spans of 8 s while the JVM compiled, and a cold broker refuses sends that have waited 200 ms."""
 
 
 def grouped(chosen: list[str], settings: Mapping[str, str]) -> list[tuple[dict[str, str], list[str]]]:
     """The chosen scenarios by the settings their broker needs: (settings, names), in order of first use."""
-    groups: list[tuple[dict[str, str], list[str]]] = []
+    groups: dict[frozenset[tuple[str, str]], tuple[dict[str, str], list[str]]] = {}
     for name in chosen:
         wanted = {**settings, **SCENARIOS[name].settings}
-        for known, members in groups:
-            if known == wanted:
-                members.append(name)
-                break
-        else:
-            groups.append((wanted, [name]))
-    return groups
+        groups.setdefault(frozenset(wanted.items()), (wanted, []))[1].append(name)
+    return list(groups.values())

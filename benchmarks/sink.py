@@ -1,11 +1,12 @@
-"""A server that stores nothing: it answers every request at once with a ready-made success, to find the ceiling of the load generator.
+"""A server that stores nothing: it answers every request at once with a ready-made success, to find the
+ceiling of the load generator.
 
     python -m benchmarks.sink --port 19999
     python -m benchmarks.load send --broker 127.0.0.1:19999 --seconds 5
     python -m benchmarks.load pull --broker 127.0.0.1:19999 --passes 5
 
-It takes the first `"opaque":` in a frame for the request's opaque and looks at little else. Every queue seems to hold `--backlog` records of 1 KiB,
-handed out 32 at a time.
+It takes the first `"opaque":` in a frame for the request's opaque and looks at little else. Every queue seems
+to hold `--backlog` records of 1 KiB, handed out 32 at a time.
 """
 
 from __future__ import annotations
@@ -109,9 +110,13 @@ def serve(port: int, backlog: int) -> None:
 
 def main() -> int:
     """Entry point."""
-    parser = argparse.ArgumentParser(description="Answers every RocketMQ request with success and stores nothing.")
+    parser = argparse.ArgumentParser(
+        description="Answers every RocketMQ request with success and stores nothing."
+    )
     parser.add_argument("--port", type=int, default=0, help="0 (default): any free port, printed at start")
-    parser.add_argument("--backlog", type=int, default=100_000, help="records that every queue seems to hold (default 100000)")
+    parser.add_argument(
+        "--backlog", type=int, default=100_000, help="records that every queue seems to hold (default 100000)"
+    )
     args = parser.parse_args()
     try:
         serve(args.port, args.backlog)

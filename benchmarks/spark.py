@@ -1,14 +1,16 @@
 """Topics in Spark beside Parquet files of the same rows, in one session and in turn, as ratios.
 
-    python -m benchmarks.spark                  # 400 000 rows of 1 KiB are written, four times as many are read, three rounds
+    python -m benchmarks.spark                  # 400 000 rows of 1 KiB are written, four times as many are
+                                                read, three rounds
     python -m benchmarks.spark --quick          # does everything work? The figures mean nothing
     python -m benchmarks.spark --large          # besides, rows a second from topics of 1 and of 10 GB
 
-A broker of rmqkit runs as a process of its own, Spark is local[2]. Every row is 1024 bytes that cannot be compressed, with a tag, a key and a property.
-Each load runs once unmeasured; then they take turns, round by round, the reading ones into Spark's `noop`. What is written comes from Parquet files. Spark
-talks to its Python workers over Unix sockets, as the connector's documentation recommends; Parquet files need none. The
-latency is the median `triggerExecution` of micro-batches of twenty rows or so, beside those of a source in Python that gives twenty rows from memory. What
-came out goes to `benchmarks/results/NAME.json`.
+A broker of rmqkit runs as a process of its own, Spark is local[2]. Every row is 1024 bytes that cannot be
+compressed, with a tag, a key and a property. Each load runs once unmeasured; then they take turns, round by
+round, the reading ones into Spark's `noop`. What is written comes from Parquet files. Spark talks to its
+Python workers over Unix sockets, as the connector's documentation recommends; Parquet files need none. The
+latency is the median `triggerExecution` of micro-batches of twenty rows or so, beside those of a source in
+Python that gives twenty rows from memory. What came out goes to `benchmarks/results/NAME.json`.
 """
 
 from __future__ import annotations
@@ -67,18 +69,33 @@ class Bench:
 
     def reader(self, *, files: bool, topic: str = TOPIC, columns: str = "") -> DataFrame:
         """A topic over TCP or from the broker's files."""
-        where = {"storePath": str(self.server.data / "store")} if files else {"nameServer": self.server.namesrv}
-        return self.spark.read.format("rocketmq").options(**where, **({"columns": columns} if columns else {})).load(topic)
+        where = (
+            {"storePath": str(self.server.data / "store")} if files else {"nameServer": self.server.namesrv}
+        )
+        return (
+            self.spark.read.format("rocketmq")
+            .options(**where, **({"columns": columns} if columns else {}))
+            .load(topic)
+        )
 
     def write(self, frame: DataFrame, topic: str) -> None:
-        frame.write.format("rocketmq").mode("append").options(nameServer=self.server.namesrv, topic=topic).save()
+        frame.write.format("rocketmq").mode("append").options(
+            nameServer=self.server.namesrv, topic=topic
+        ).save()
 
 
 def session(directory: Path) -> SparkSession:
     """Workers use this interpreter; nothing is kept from run to run."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    builder = SparkSession.builder.master("local[2]").appName("bench").config("spark.ui.enabled", False).config("spark.driver.memory", "2g")
-    builder = builder.config("spark.ui.showConsoleProgress", False).config("spark.local.dir", str(directory / "local"))
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("bench")
+        .config("spark.ui.enabled", False)
+        .config("spark.driver.memory", "2g")
+    )
+    builder = builder.config("spark.ui.showConsoleProgress", False).config(
+        "spark.local.dir", str(directory / "local")
+    )
     builder = builder.config("spark.python.unix.domain.socket.enabled", True)
     spark = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse")).getOrCreate()
     # A query that is stopped says so at length.
@@ -91,11 +108,14 @@ def prepare(spark: SparkSession, server: peers.Server, directory: Path, rows: in
     """The rows as Parquet to write from, in a topic, and as Parquet files of what is read from the topic."""
     bench = Bench(spark, server, directory / "seed", directory / "parquet", rows)
     made = spark.range(0, rows, 1, 4).selectExpr(
-        f"{_BYTES} AS body", "concat('tag-', id % 10) AS tags", "concat('key-', id) AS keys", "map('number', string(id)) AS properties"
+        f"{_BYTES} AS body",
+        "concat('tag-', id % 10) AS tags",
+        "concat('key-', id) AS keys",
+        "map('number', string(id)) AS properties",
     )
     made.write.parquet(str(bench.seed))
     with BlockingClient(server.namesrv) as client:
-        client.run(client.admin.create_topic, TOPIC)
+        client.admin.create_topic(TOPIC)
     for _ in range(TIMES):
         bench.write(spark.read.parquet(str(bench.seed)), TOPIC)
     bench.reader(files=False).write.parquet(str(bench.parquet))
@@ -152,7 +172,9 @@ def latency_ms(bench: Bench, kind: str, directory: Path) -> float:
         while len(durations) < BATCHES + 5:
             if query.awaitTermination(1):
                 raise RuntimeError("the query ended")
-            durations = [each.durationMs["triggerExecution"] for each in query.recentProgress if each.numInputRows]
+            durations = [
+                each.durationMs["triggerExecution"] for each in query.recentProgress if each.numInputRows
+            ]
     finally:
         stop.set()
         query.stop()
@@ -169,12 +191,13 @@ def _trickle(namesrv: str, stop: threading.Event) -> None:
 
 
 def large(bench: Bench, sizes: Sequence[float]) -> dict[str, dict[str, int]]:
-    """Rows a second by size of the topic in GB, from files and over TCP. The topic grows from size to size."""
+    """Rows a second by size of the topic in GB, from files and over TCP. The topic grows from size to
+    size."""
     found: dict[str, dict[str, int]] = {}
     seed = bench.spark.read.parquet(str(bench.seed))
     rows = 0
     with BlockingClient(bench.server.namesrv) as client:
-        client.run(client.admin.create_topic, "Large")
+        client.admin.create_topic("Large")
     for size in sizes:
         while rows * _ROW_BYTES < size * 1e9:
             bench.write(seed, "Large")
@@ -188,14 +211,17 @@ def large(bench: Bench, sizes: Sequence[float]) -> dict[str, dict[str, int]]:
     return found
 
 
-def summary(found: Mapping[str, Sequence[float]], latencies: Mapping[str, float]) -> list[tuple[str, float, str]]:
+def summary(
+    found: Mapping[str, Sequence[float]], latencies: Mapping[str, float]
+) -> list[tuple[str, float, str]]:
     """(what, measured, asked for), a line for each demand."""
-    lines = [
-        (what, round(statistics.median(a / b for a, b in zip(found[first], found[second], strict=True)), 2), f">= {wanted}")
-        for what, (first, second, wanted) in RATIOS.items()
-    ]
+    lines = []
+    for what, (first, second, wanted) in RATIOS.items():
+        ratio = statistics.median(a / b for a, b in zip(found[first], found[second], strict=True))
+        lines.append((what, round(ratio, 2), f">= {wanted}"))
     lines.append(("written bodies/s", statistics.median(found["write"]), f">= {WRITTEN_PER_S}"))
-    lines.append(("written rows/s with tags, keys, properties", statistics.median(found["write, all columns"]), "nothing"))
+    written = statistics.median(found["write, all columns"])
+    lines.append(("written rows/s with tags, keys, properties", written, "nothing"))
     if latencies:
         ratio = round(latencies["rocketmq"] / latencies["plain"], 2)
         lines.append(("latency of a micro-batch / plain source", ratio, f"<= {LATENCY_RATIO}"))
@@ -204,16 +230,26 @@ def summary(found: Mapping[str, Sequence[float]], latencies: Mapping[str, float]
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.spark", description="Topics in Spark beside Parquet files of the same rows."
+        prog="python -m benchmarks.spark",
+        description="Topics in Spark beside Parquet files of the same rows.",
     )
     add, count = parser.add_argument, at_least(1)
     add("--quick", action="store_true", help="few rows and one round, to see that everything works")
     add("--rows", type=count, help="rows of 1 KiB that are written at a time (default 400000; quick 20000)")
     add("--rounds", type=count, help="default 3; quick 1")
     add("--large", action="store_true", help="also topics of 1 and 10 GB; needs 25 GB of disk")
-    add("--large-gb", type=lambda text: [float(each) for each in text.split(",")], default=[1.0, 10.0], help="their sizes (default 1,10)")
+    add(
+        "--large-gb",
+        type=lambda text: [float(each) for each in text.split(",")],
+        default=[1.0, 10.0],
+        help="their sizes (default 1,10)",
+    )
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="broker setting")
-    add("--data", type=Path, help="where data directories are made (default: the system's temporary directory)")
+    add(
+        "--data",
+        type=Path,
+        help="where data directories are made (default: the system's temporary directory)",
+    )
     add("--name", help="results/NAME.json (default: spark, quick: spark-quick)")
     args = parser.parse_args(argv)
     args.rows = args.rows or (20_000 if args.quick else 400_000)
@@ -228,7 +264,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     peers.unwind_on_sigterm()
     try:
         settings = peers.parse_settings(args.set)
-        with peers.running("rmqkit", settings, args.data) as server, tempfile.TemporaryDirectory(dir=args.data) as directory:
+        with (
+            peers.running("rmqkit", settings, args.data) as server,
+            tempfile.TemporaryDirectory(dir=args.data) as directory,
+        ):
             spark = session(Path(directory))
             try:
                 report = measure(spark, server, Path(directory), args)
@@ -237,7 +276,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (peers.PeerError, ValueError, subprocess.SubprocessError) as error:
         say(f"spark: {error}")
         return 1
-    report["command"] = shlex.join(["python", "-m", "benchmarks.spark", *(sys.argv[1:] if argv is None else argv)])
+    report["command"] = shlex.join(
+        ["python", "-m", "benchmarks.spark", *(sys.argv[1:] if argv is None else argv)]
+    )
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{args.name}.json"
     path.write_text(json.dumps(report, indent=1) + "\n")
@@ -247,7 +288,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure(spark: SparkSession, server: peers.Server, directory: Path, args: argparse.Namespace) -> dict[str, Any]:
+def measure(
+    spark: SparkSession, server: peers.Server, directory: Path, args: argparse.Namespace
+) -> dict[str, Any]:
     """All loads of a run, and what the figures depend on."""
     import pyarrow
 
@@ -255,7 +298,7 @@ def measure(spark: SparkSession, server: peers.Server, directory: Path, args: ar
     say(f"{args.rows * TIMES} rows are in the topic and in Parquet files")
     found = rates(bench, args.rounds)
     with BlockingClient(server.namesrv) as client:
-        client.run(client.admin.create_topic, "Trickle")
+        client.admin.create_topic("Trickle")
     latencies = {kind: latency_ms(bench, kind, directory) for kind in ("plain", "rocketmq")}
     say(f"median micro-batch in ms: {latencies}")
     by_size = large(bench, args.large_gb) if args.large else {}

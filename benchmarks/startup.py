@@ -1,11 +1,14 @@
-"""How long a store takes to open, against how much it holds: after a stop in order, and after SIGKILL under load.
+"""How long a store takes to open, against how much it holds: after a stop in order, and after SIGKILL under
+load.
 
-    python -m benchmarks.startup                       # 10 MB, 1 GB and 10 GB, with the settings a broker has by default
+    python -m benchmarks.startup                       # 10 MB, 1 GB and 10 GB, with the settings a broker has
+                                                       by default
     python -m benchmarks.startup --sizes 10MB,100MB --directory /somewhere
 
-A process of its own fills a store through `append`, bodies of 1 to 64 KiB, each with a unique key and a key, over a few topics, and either closes it
-or goes on appending, at a rate that leaves the device time to follow, until it is killed. Then a fresh process opens it and says how long that took
-and that the newest acknowledged message is there and found by its key. The table and the machine go to `benchmarks/results/startup.json`.
+A process of its own fills a store through `append`, bodies of 1 to 64 KiB, each with a unique key and a key,
+over a few topics, and either closes it or goes on appending, at a rate that leaves the device time to follow,
+until it is killed. Then a fresh process opens it and says how long that took and that the newest acknowledged
+message is there and found by its key. The table and the machine go to `benchmarks/results/startup.json`.
 """
 
 from __future__ import annotations
@@ -25,11 +28,11 @@ from typing import Any
 
 import trio
 
-from rmqkit.abc import ReadLimits
 from rmqkit.broker.run import SystemClock
 from rmqkit.config import Config, load
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
+from rmqkit.plugin.store import ReadLimits
 from rmqkit_flush.policies import AsyncFlush
 from rmqkit_store_mmap.store import MmapStore
 
@@ -40,7 +43,8 @@ BATCH = 16
 MIN_BODY, MAX_BODY = 1 << 10, 64 << 10
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 _LOADED_S = 3.0
-"""How long a store that will be killed has been under load, so that its checkpoint is as old as it is in a running broker."""
+"""How long a store that will be killed has been under load, so that its checkpoint is as old as it is in a
+running broker."""
 _LOAD_BYTES_PER_S = 30 * 10**6
 
 Report = dict[str, Any]
@@ -61,19 +65,19 @@ def batch(number: int, rng: random.Random, noise: bytes) -> list[PutMessage]:
     for each in range(number, number + BATCH):
         size = rng.randrange(MIN_BODY, MAX_BODY)
         at = rng.randrange(len(noise) - size)
-        message = PutMessage(
-            topic=TOPICS[each % 3], queue_id=each // 3 % QUEUES, body=noise[at : at + size], properties={}, properties_bytes=b""
-        )
+        topic, queue_id, body = TOPICS[each % 3], each // 3 % QUEUES, noise[at : at + size]
+        message = PutMessage(topic=topic, queue_id=queue_id, body=body, properties={}, properties_bytes=b"")
         message.set_properties({props.UNIQ_KEY: f"{each:032X}", props.KEYS: f"key-{each}", props.TAGS: "a"})
         made.append(message)
     return made
 
 
-# --- the processes ----------------------------------------------------------------------------------------------------------------------
+# --- the processes ------------------------------------------------------------------------------------------
 
 
 async def fill(directory: Path, size_bytes: int, end: str) -> None:
-    """Append so many bytes; then close, or go on at an even rate and print the number of each acknowledged batch until killed."""
+    """Append `size_bytes` bytes; then close, or continue at an even rate and print the number of each
+    acknowledged batch until killed."""
     rng, noise = random.Random(1), os.urandom(4 * MAX_BODY)
     store = open_store(directory)
     await store.open()
@@ -89,7 +93,9 @@ async def fill(directory: Path, size_bytes: int, end: str) -> None:
             store.append(batch(number, rng, noise))
             number += BATCH
             os.write(1, f"{number}\n".encode())
-            await trio.sleep(max(0.0, begun + (store.end_offset - start) / _LOAD_BYTES_PER_S - trio.current_time()))
+            await trio.sleep(
+                max(0.0, begun + (store.end_offset - start) / _LOAD_BYTES_PER_S - trio.current_time())
+            )
         nursery.cancel_scope.cancel()
     await store.close()
     os.write(1, f"{number}\n".encode())
@@ -102,16 +108,14 @@ async def look(directory: Path, last: int) -> None:
     await store.open()
     open_s = time.perf_counter() - begun
     topic = TOPICS[(last - 1) % 3]
-    (offset,) = store.query_by_key(topic, f"key-{last - 1}", 0, 1 << 60, 9).physical_offsets
     queue_id = (last - 1) // 3 % QUEUES
-    ends = [unit.physical_offset for unit in store.read_units(topic, queue_id, max(0, store.max_offset(topic, queue_id) - 10_000), 10_000)]
-    assert offset in ends
-    first = store.read("Orders", 0, 0, ReadLimits(1), None, None)
-    print(
-        json.dumps(
-            {"open_s": round(open_s, 4), "messages": sum_messages(store), "log_bytes": store.end_offset, "read": first.message_count}
-        )
-    )
+    with store.blocking_reads():
+        (offset,) = store.query_by_key(topic, f"key-{last - 1}", 0, 1 << 60, 9).physical_offsets
+        newest = max(0, store.max_offset(topic, queue_id) - 10_000)
+        assert offset in [unit.physical_offset for unit in store.read_units(topic, queue_id, newest, 10_000)]
+        first = store.read("Orders", 0, 0, ReadLimits(1), None, None)
+    found = {"messages": sum_messages(store), "log_bytes": store.end_offset, "read": first.message_count}
+    print(json.dumps({"open_s": round(open_s, 4)} | found))
     await store.close()
 
 
@@ -119,7 +123,7 @@ def sum_messages(store: MmapStore) -> int:
     return sum(store.max_offset(topic, queue_id) for topic, ids in store.queues().items() for queue_id in ids)
 
 
-# --- the measurement --------------------------------------------------------------------------------------------------------------------
+# --- the measurement ----------------------------------------------------------------------------------------
 
 
 def in_process(*arguments: str) -> list[str]:
@@ -128,7 +132,9 @@ def in_process(*arguments: str) -> list[str]:
 
 def filled(directory: Path, size_bytes: int, end: str) -> int:
     """Fill a store in a process of its own; returns how many messages were acknowledged."""
-    command = in_process("--do", "fill", "--directory", str(directory), "--sizes", str(size_bytes), "--end", end)
+    command = in_process(
+        "--do", "fill", "--directory", str(directory), "--sizes", str(size_bytes), "--end", end
+    )
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         last, kill_at = 0, float("inf")
@@ -155,7 +161,9 @@ def measure(root: Path, size_bytes: int) -> list[Report]:
         directory = root / f"{size_bytes}-{end}"
         last = filled(directory, size_bytes, end)
         report = opened(directory, last)
-        rows.append({"size_bytes": size_bytes, "stopped": "in order" if end == "close" else "SIGKILL", **report})
+        rows.append(
+            {"size_bytes": size_bytes, "stopped": "in order" if end == "close" else "SIGKILL", **report}
+        )
         shutil.rmtree(directory)
     return rows
 
@@ -171,7 +179,8 @@ def run(arguments: argparse.Namespace) -> None:
             rows += measure(Path(root), parse_size(size))
             for row in rows[-2:]:
                 print(
-                    f"{row['log_bytes'] / 1e9:8.2f} GB {row['messages']:9d} messages  {row['stopped']:9s} {row['open_s']:7.3f} s",
+                    f"{row['log_bytes'] / 1e9:8.2f} GB {row['messages']:9d} messages  {row['stopped']:9s}"
+                    f" {row['open_s']:7.3f} s",
                     flush=True,
                 )
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
@@ -180,7 +189,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", default="10MB,1GB,10GB")
     parser.add_argument("--directory", type=Path, help="where the stores are made and deleted")
     for name in ("--do", "--end", "--last"):

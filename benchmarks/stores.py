@@ -1,9 +1,10 @@
-"""The stores side by side, without a broker: what an append, a commit and a read cost, as ratios within one run.
+"""The stores side by side, without a broker: what an append, a commit and a read cost, as ratios within one
+run.
 
     python -m benchmarks.stores
 
-Each load runs against each store in turn, round by round, so that what else the machine does meets all of them alike; the report has the median of the
-rounds, and mmap's time divided by the other's.
+Each load runs against each store in turn, round by round, so that what else the machine does meets all of
+them alike; the report has the median of the rounds, and mmap's time divided by the other's.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from pathlib import Path
 import trio
 
 from rmqkit import config as settings
-from rmqkit import plugins
-from rmqkit.abc import Level, MessageStore, ReadLimits
 from rmqkit.broker.assemble import make_store
 from rmqkit.broker.run import SystemClock
 from rmqkit.model.message import PutMessage
+from rmqkit.plugin import loader
+from rmqkit.plugin.flush import Level
+from rmqkit.plugin.store import MessageStore, ReadLimits
 
 STORES = ("mmap", "lmdb")
 BODY = bytes(range(256)) * 4
 _READ = ReadLimits(max_messages=32, max_bytes=1 << 20)
 _TOPIC = "Bench"
-#: What the store does in the background gets its turn after so many messages of a sender that had not to wait, as when a broker reads from its sockets.
+#: Background tasks of the store get a turn after this number of messages whose sender did not have to wait,
+#: as in a broker that reads from its sockets.
 _TURN = 32
 
 
@@ -36,7 +39,9 @@ def messages(count: int, start: int) -> list[PutMessage]:
     """Messages of 1 KiB with a unique key each, over four queues."""
     made = []
     for number in range(start, start + count):
-        message = PutMessage(topic=_TOPIC, queue_id=number % 4, body=BODY, properties={}, properties_bytes=b"")
+        message = PutMessage(
+            topic=_TOPIC, queue_id=number % 4, body=BODY, properties={}, properties_bytes=b""
+        )
         message.set_properties({"UNIQ_KEY": f"7F00000100002A9A18B4{number:012X}", "WAIT": "true"})
         made.append(message)
     return made
@@ -80,8 +85,9 @@ async def reading(store: MessageStore, count: int, level: Level) -> None:
     """All four queues from the beginning, 32 messages at a time."""
     for queue_id in range(4):
         at, end = store.min_offset(_TOPIC, queue_id), store.max_offset(_TOPIC, queue_id)
-        while at < end:
-            at = store.read(_TOPIC, queue_id, at, _READ, None, None).next_offset
+        with store.blocking_reads():
+            while at < end:
+                at = store.read(_TOPIC, queue_id, at, _READ, None, None).next_offset
     await trio.lowlevel.checkpoint()
 
 
@@ -100,9 +106,13 @@ LOADS: dict[str, tuple[Load, int, Level]] = {
 async def measure(directory: Path, kind: str, name: str, prepared: int) -> float:
     """Microseconds for each message of a load over a fresh store that holds `prepared` messages."""
     load, count, level = LOADS[name]
-    flags = {"store": kind, "storePathRootDir": str(directory), "flushDiskType": "SYNC_FLUSH" if level is Level.FLUSHED else "ASYNC_FLUSH"}
+    flags = {
+        "store": kind,
+        "storePathRootDir": str(directory),
+        "flushDiskType": "SYNC_FLUSH" if level is Level.FLUSHED else "ASYNC_FLUSH",
+    }
     config = settings.load(environ={}, flags=flags)
-    registry = plugins.load(config)
+    registry = loader.load(config)
     await _run(make_store(config, registry, SystemClock())[0], batches, prepared, Level.WRITTEN)
     took = await _run(make_store(config, registry, SystemClock())[0], load, count, level)
     return took * 1e6 / (count or prepared)
@@ -124,11 +134,19 @@ async def _run(store: MessageStore, load: Load, count: int, level: Level) -> flo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.stores", description="The stores side by side, without a broker.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.stores", description="The stores side by side, without a broker."
+    )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--directory", type=Path, help="where the stores are made (default: a temporary directory)")
+    parser.add_argument(
+        "--directory", type=Path, help="where the stores are made (default: a temporary directory)"
+    )
     arguments = parser.parse_args()
-    print(f"{'load':22}" + "".join(f"{kind + ', us':>12}" for kind in STORES) + "".join(f"{'mmap/' + kind:>12}" for kind in STORES[1:]))
+    print(
+        f"{'load':22}"
+        + "".join(f"{kind + ', us':>12}" for kind in STORES)
+        + "".join(f"{'mmap/' + kind:>12}" for kind in STORES[1:])
+    )
     for name in LOADS:
         found: dict[str, list[float]] = {kind: [] for kind in STORES}
         for _ in range(arguments.rounds):

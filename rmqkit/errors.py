@@ -1,12 +1,14 @@
-"""One exception tree for the whole kit.
+"""The exception tree of rmqkit.
 
-Every error that may reach a peer carries the RocketMQ response code that says so (`code`) and a remark that names what was wrong.
-Errors raised by the client carry the address they concern and, when a broker answered, its code and remark.
+Every error that can be sent to a peer has a RocketMQ response code (`code`) and a remark with the reason.
+Errors raised by the client contain the address and, if a broker answered, its code and remark.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 from enum import IntEnum
 from typing import NamedTuple, Self
 
@@ -14,7 +16,7 @@ from rmqkit.protocol.codes import ResponseCode
 
 
 class ClientErrorCode(IntEnum):
-    """`code` of errors that a client finds by itself (Java: ClientErrorCode). Never on the wire: see `wire_code`."""
+    """`code` of errors detected by a client (Java: ClientErrorCode). Never sent: see `wire_code`."""
 
     CONNECT_BROKER = 10001
     ACCESS_BROKER_TIMEOUT = 10002
@@ -24,13 +26,13 @@ class ClientErrorCode(IntEnum):
 
 
 class RmqError(Exception):
-    """Root of everything rmqkit raises on purpose."""
+    """Root of all errors that rmqkit raises intentionally."""
 
     code: int = ResponseCode.SYSTEM_ERROR
 
 
 def wire_code(error: RmqError) -> int:
-    """The response code a peer is told; a client's own codes mean nothing to it."""
+    """The response code sent to a peer; a client's own codes mean nothing to it."""
     return ResponseCode.SYSTEM_ERROR if error.code in _CLIENT_CODES else error.code
 
 
@@ -38,14 +40,15 @@ _CLIENT_CODES = frozenset(map(int, ClientErrorCode))
 
 
 class Fault(NamedTuple):
-    """One thing that is wrong with the settings or the plugins. `key` is the setting it is about, empty when it is about none."""
+    """One fault in the settings or the plugins. `key` is the setting concerned, empty when there is none."""
 
     key: str
     text: str
 
 
 class ConfigError(RmqError):
-    """A setting, a plugin or a file named by a setting is wrong; the text says what to change. `faults` has one entry for each thing that is wrong."""
+    """A setting, a plugin or a configured file is wrong; the text contains a remedy. `faults` has one entry
+    for each fault."""
 
     def __init__(self, text: str, faults: Iterable[Fault] = ()) -> None:
         super().__init__(text)
@@ -53,29 +56,40 @@ class ConfigError(RmqError):
 
     @classmethod
     def of(cls, faults: Iterable[Fault]) -> Self:
-        """One error for all of them, the same one once; there must be one."""
+        """One error for all faults, without duplicates; there must be at least one."""
         faults = tuple(dict.fromkeys(faults))
         return cls("; ".join(fault.text for fault in faults), faults)
 
 
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", cutoff: float = 0.6) -> str:
+    """`; did you mean 'x'?` with the known name that resembles an unknown one, else `otherwise`.
+
+    Case, dots, hyphens and underscores do not count. `cutoff` is the required similarity (0 to 1).
+    """
+    by_bare = {re.sub(r"[._-]", "", each).lower(): each for each in known}
+    near = get_close_matches(re.sub(r"[._-]", "", name).lower(), by_bare, 1, cutoff)
+    return f"; did you mean {by_bare[near[0]]!r}?" if near else otherwise
+
+
 class PluginError(ConfigError):
-    """A plugin cannot be loaded, is named twice, or names a hook that does not exist."""
+    """A plugin cannot be loaded, occurs twice, or implements a hook that does not exist."""
 
 
 class ProtocolError(RmqError):
-    """The peer broke the framing; there is no way to answer it, so the connection is closed."""
+    """The peer violated the framing; no answer is possible, so the connection is closed."""
 
 
 class HeaderError(RmqError):
-    """A request header lacks a field or has one of the wrong type; answered with SYSTEM_ERROR, as Java's failing parser does."""
+    """A request header lacks a field or has a field of the wrong type; answered with SYSTEM_ERROR, as in
+    Java."""
 
 
 class DecodeError(RmqError):
-    """A body, a record or a properties text does not have the shape it claims."""
+    """A body, a record or a properties text is malformed."""
 
 
 class RequestRefused(RmqError):
-    """A processor or a before-hook refuses a request: `code` and the text go to the peer."""
+    """A processor or a hook refuses a request: `code` and the text are sent to the peer."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(remark)
@@ -84,41 +98,57 @@ class RequestRefused(RmqError):
 
 
 class StoreError(RmqError):
-    """The message store cannot do what was asked."""
+    """The message store cannot perform an operation."""
 
 
 class StoreNotWritable(StoreError):
-    """The store takes no messages now (disk full, closing); answered with SERVICE_NOT_AVAILABLE, which producers retry elsewhere."""
+    """The store accepts no messages now (disk full, closing); answered with SERVICE_NOT_AVAILABLE, after
+    which producers try another broker."""
 
     code = ResponseCode.SERVICE_NOT_AVAILABLE
 
 
+class StaleEpoch(RmqError):
+    """A change of a broker's role comes from an epoch that is over."""
+
+
 class StoreBusy(StoreNotWritable):
-    """More is appended than the disk takes, for the moment; answered with SYSTEM_BUSY, as Java does without a free buffer."""
+    """More is appended than the disk accepts at present; answered with SYSTEM_BUSY, as Java does without a
+    free buffer."""
 
     code = ResponseCode.SYSTEM_BUSY
 
 
 class MessageIllegal(StoreError):
-    """A message breaks a limit of the stored format; answered with MESSAGE_ILLEGAL."""
+    """A message exceeds a limit of the stored format; answered with MESSAGE_ILLEGAL."""
 
     code = ResponseCode.MESSAGE_ILLEGAL
 
 
 class StoreInUse(StoreError):
-    """Another process holds the store directory."""
+    """Another process uses the store directory."""
 
 
 class StoreCorrupt(StoreError):
-    """The files of a store do not fit together; the text names the file."""
+    """The files of a store are inconsistent; the text names the file."""
 
 
 class BrokerProcessFailed(RmqError):
-    """One of several broker processes (`--brokers N`) cannot start, dies again and again, or does not stop cleanly; the text names the broker."""
+    """One of several broker processes (`--brokers N`) cannot start, dies repeatedly, or does not stop
+    cleanly; the text names the broker."""
 
 
 class ClientError(RmqError):
-    """Root of what the client raises."""
+    """Root of the client's errors."""
+
+
+class MissingExtra(ConfigError, ClientError):
+    """The package for an optional part is not installed; the text names the extra."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what}: pip install 'rmqkit[{extra}]'")
+        self.what = what
+        self.extra = extra
 
 
 class ConnectFailed(ClientError):
@@ -142,7 +172,7 @@ class ConnectionLost(ClientError):
 
 
 class RequestTimeout(ClientError):
-    """No answer within the time-out."""
+    """No answer arrived within the time-out."""
 
     code = ClientErrorCode.ACCESS_BROKER_TIMEOUT
 
@@ -153,7 +183,7 @@ class RequestTimeout(ClientError):
 
 
 class NoRoute(ClientError):
-    """No name server knows the topic."""
+    """No name server has the topic."""
 
     code = ClientErrorCode.NOT_FOUND_TOPIC
 
@@ -163,7 +193,7 @@ class NoRoute(ClientError):
 
 
 class BrokerUnknown(ClientError):
-    """No known route has an address for the broker."""
+    """No known route contains an address of the broker."""
 
     code = ClientErrorCode.BROKER_NOT_EXIST
 
@@ -175,7 +205,7 @@ class NameServersUnreachable(ClientError):
 
 
 class BrokerError(ClientError):
-    """A server answered with a code that is not success."""
+    """A server answered with another code than success."""
 
     def __init__(self, code: int, remark: str, address: str) -> None:
         super().__init__(f"{address} answered {_code_name(code)}: {remark}")
@@ -185,7 +215,8 @@ class BrokerError(ClientError):
 
 
 class SendFailed(ClientError):
-    """Every attempt to send failed; the text lists the brokers tried, `__cause__` is the last error and `code` that error's."""
+    """Every attempt to send failed; the text lists the brokers, `__cause__` is the last error and `code` its
+    code."""
 
 
 def _code_name(code: int) -> str:

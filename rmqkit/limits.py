@@ -1,14 +1,20 @@
-"""Every cap in one file, each with its reason. Units are in the names."""
+"""All limits of the kernel, each with its reason. Units are in the names."""
 
 from __future__ import annotations
 
-#: A frame including its own 4-byte length prefix (Java: NettyDecoder, frameMaxLength). Larger: the connection is closed.
+#: A frame including its own 4-byte length prefix (Java: NettyDecoder, frameMaxLength). A larger one closes
+#: the connection.
 MAX_FRAME_BYTES = 16 * 1024 * 1024
-#: A frame header. Java allows 0xFFFFFF; no real header passes a few KiB plus 32 767 bytes of properties (JSON escapes make them six times that).
+#: The body of an answer, with room for the frame's header.
+MAX_BODY_BYTES = MAX_FRAME_BYTES - 65_536
+#: A frame header. Java allows 0xFFFFFF; a real header has at most a few KiB plus 32 767 bytes of properties
+#: (six times that with JSON escapes).
 MAX_HEADER_BYTES = 1024 * 1024
-#: Nesting of JSON in headers and bodies; real bodies nest four or five deep. Guards the parser's stack.
+#: Nesting of JSON in headers and bodies; real bodies have a depth of four or five. Protects the parser's
+#: stack.
 MAX_JSON_DEPTH = 64
-#: JSON that only the tolerant parser reads is parsed in Python, some microseconds an element; real bodies of that kind are small tables.
+#: JSON that only the tolerant parser accepts is parsed in Python, some microseconds per element; real bodies
+#: of that kind are small tables.
 MAX_LOOSE_JSON_BYTES = 2 * 1024 * 1024
 #: Properties of one message: their length is a signed 16-bit number on disk.
 MAX_PROPERTIES_BYTES = 32_767
@@ -17,67 +23,112 @@ MAX_TOPIC_LENGTH = 127
 MAX_DERIVED_TOPIC_LENGTH = 255
 #: A group name (Java: Validators.CHARACTER_MAX_LENGTH of 5.x).
 MAX_GROUP_LENGTH = 120
-#: Messages of one batch request: the smallest takes 22 bytes, so a 4 MiB body could otherwise claim 190 000. The answer names each by up to 57
-#: characters and must fit into a header.
+#: Messages of one batch request: the smallest has 22 bytes, so a 4 MiB body could contain 190 000. The answer
+#: has up to 57 characters for each and must fit into a header.
 MAX_BATCH_MESSAGES = 16_384
+#: Pairs of group and topic whose last pulls a broker remembers, only for statistics; without it the committed
+#: offset is shown.
+MAX_PULL_OFFSETS = 65_536
+#: Pairs of group and topic with an offset reset that no pull has seen yet. A forgotten one is still in the
+#: offset table.
+MAX_RESET_OFFSETS = 65_536
+#: Topics, or pairs of group and topic, with message counts; each takes a few hundred bytes.
+MAX_STATS_ITEMS = 65_536
 #: Queues of one topic; the offset table and the consume queues grow with it.
 MAX_QUEUES_PER_TOPIC = 4_096
-#: Requests of one connection that may be unanswered before the server stops reading it. Held pulls give their place back.
+#: Unanswered requests of one connection before the server stops reading from it. Held pulls do not count.
 MAX_IN_FLIGHT_PER_CONNECTION = 4_096
 #: Held pulls of one connection: a client holds one per queue and group.
 MAX_HELD_PULLS_PER_CONNECTION = 16_384
-#: Bytes waiting to be written to one connection before the server stops reading it.
+#: Held pulls of all connections, and their memory: a pull takes some 2.5 KB, and its subscription may be as
+#: long as a header.
+MAX_HELD_PULLS = 131_072
+MAX_HELD_PULL_BYTES = 512 * 1024 * 1024
+#: Requests of one connection that are processed before other connections get a turn.
+MAX_REQUESTS_PER_TURN = 64
+#: Bytes of incomplete frames of all connections of a server. A frame may have 16 MB, and a client may never
+#: send its end.
+MAX_UNFINISHED_BYTES = 128 * 1024 * 1024
+#: Incomplete frames smaller than this are not counted: with the maximum number of connections they add at
+#: most half of the limit.
+COUNTED_UNFINISHED_BYTES = 4 * 1024
+#: Unsent bytes of one connection before the server stops reading from it.
 MAX_UNSENT_BYTES_PER_CONNECTION = 16 * 1024 * 1024
-#: What one read takes from a socket; several requests arrive together under load.
+#: Size of one read from a socket; under load several requests arrive together.
 READ_CHUNK_BYTES = 256 * 1024
-#: What a commit buffer may hold for each one of `transientStorePoolSize`. Java's are as large as a log file; but here senders wait for the commit, so
-#: the buffer has to bridge no more than what arrives during one write.
+#: Capacity of a commit buffer per unit of `transientStorePoolSize`. Java's buffers are as large as a log
+#: file; here senders wait for the commit, so the buffer only has to hold what arrives during one write.
 COMMIT_BUFFER_BYTES = 16 * 1024 * 1024
-#: A connection without any byte in either direction is closed after this (Java: NettyServerConfig).
+#: A connection without traffic in either direction is closed after this time (Java: NettyServerConfig).
 IDLE_TIMEOUT_MS = 120_000
-#: A TLS handshake from its first byte on (Netty's default).
+#: Time limit of a TLS handshake from its first byte on (Netty's default).
 TLS_HANDSHAKE_TIMEOUT_MS = 10_000
-#: Bytes that OpenSSL wants to answer by itself (key updates are about 30 each) and that no write has taken along yet.
+#: Bytes produced by OpenSSL itself (about 30 per key update) that have not been sent with a write.
 MAX_TLS_ANSWER_BYTES = 64 * 1024
-#: Connections one listener accepts at a time.
+#: Simultaneous connections of one listener.
 MAX_CONNECTIONS = 16_384
-#: Topics and groups a broker creates by itself on behalf of clients; a hostile client could otherwise fill the disk with names.
+#: File descriptors reserved from connections, at most half of the process' limit: the store maps up to 384
+#: queue files, opens segments and index files, and tables are written through new files, all of which must
+#: work when strangers use every connection.
+RESERVED_DESCRIPTORS = 512
+#: Topics and groups that a broker creates automatically for clients; otherwise a hostile client could fill
+#: the disk with names.
 MAX_AUTO_CREATED_TOPICS = 65_536
 MAX_AUTO_CREATED_GROUPS = 65_536
-#: Topics a name server takes from one broker's registration, and the size of its inflated body.
+#: Log lines of one kind per minute that peers can cause, and number of kinds.
+MAX_LOG_LINES_PER_MINUTE = 100
+MAX_LOG_KINDS = 1_024
+#: Entries of a name server's key-value configuration, and their bytes: any client may write, and the file is
+#: written as a whole.
+MAX_KV_ENTRIES = 65_536
+MAX_KV_BYTES = 4 * 1024 * 1024
+#: Brokers that may register over one connection, which are those of one process.
+MAX_BROKERS_PER_CONNECTION = 64
+#: Brokers of a name server. A route contains each broker of a topic.
+MAX_BROKERS = 4_096
+#: Pairs of topic and broker in a name server's routes; each takes some 200 bytes.
+MAX_ROUTE_ENTRIES = 1_048_576
+#: Lengths of texts in a registration (replication address, topic name, filter server), and number of filter
+#: servers.
+MAX_REGISTERED_TEXT_LENGTH = 255
+MAX_FILTER_SERVERS = 64
+#: Topics in one broker's registration, and the size of its decompressed body.
 MAX_REGISTERED_TOPICS = 262_144
 MAX_INFLATED_REGISTRATION_BYTES = 64 * 1024 * 1024
-#: A decompressed message body a client accepts: the largest body is 4 MiB by default, servers may allow more.
+#: Bodies of registrations and other changes that a name server has not made yet, besides the first.
+MAX_PENDING_CHANGE_BYTES = 64 * 1024 * 1024
+#: A decompressed message body accepted by a client: the default limit of bodies is 4 MiB, servers may allow
+#: more.
 MAX_INFLATED_BODY_BYTES = 64 * 1024 * 1024
 #: Subscriptions and groups in one heartbeat.
 MAX_HEARTBEAT_ENTRIES = 10_000
-#: A longest hold of a pull, whatever the client asks.
+#: Length of a client id; Java's consist of an address, a process id and a unit name.
+MAX_CLIENT_ID_LENGTH = 512
+#: Producer and consumer groups of one connection, which belongs to one application.
+MAX_GROUPS_PER_CONNECTION = 4_096
+#: The same for all connections; a membership takes about half a KB.
+MAX_MEMBERSHIPS = 131_072
+#: Queue locks of ordered consumers, and their memory: one per group and queue, until a minute after its last
+#: renewal.
+MAX_QUEUE_LOCKS = 131_072
+MAX_QUEUE_LOCK_BYTES = 64 * 1024 * 1024
+#: Body of a request to lock or unlock queues: the queues of one client on one broker.
+MAX_LOCK_BODY_BYTES = 1024 * 1024
+#: Memory of one group's subscriptions, and of all: an expression may otherwise be as long as a heartbeat.
+MAX_GROUP_SUBSCRIPTION_BYTES = 1024 * 1024
+MAX_SUBSCRIPTION_BYTES = 64 * 1024 * 1024
+#: Maximum hold time of a pull, whatever the client requests.
 MAX_HOLD_MS = 300_000
-#: Key queries: results of one answer (Java: maxMsgsNumBatch).
+#: Cached compiled filters, and their memory: an expression may be as long as a header.
+MAX_CACHED_FILTERS = 1_024
+MAX_CACHED_FILTER_BYTES = 16 * 1024 * 1024
+#: Units of a consume queue in one answer to QUERY_CONSUME_QUEUE; each takes some hundred bytes of JSON.
+MAX_CONSUME_QUEUE_UNITS = 4_096
+#: Topics or groups in one creation request: each is checked and the table is written once.
+MAX_LISTED_CONFIGS = 4_096
+#: Results of one key query (Java: maxMsgsNumBatch).
 MAX_QUERY_RESULTS = 64
-#: Calls of one client connection that may wait for an answer (Java: clientAsyncSemaphoreValue).
+#: Unanswered calls of one client connection (Java: clientAsyncSemaphoreValue).
 MAX_PENDING_CALLS = 65_535
-#: Records that wait in memory for one dispatcher that takes its time; what comes after them it is given from the log.
+#: Records queued in memory for one slow dispatcher; it gets later ones from the log.
 MAX_DISPATCH_QUEUE_BYTES = 16 * 1024 * 1024
-#: QUIC connections of one listener. Each keeps a state machine of some 100 KiB in Python, besides what is under way.
-MAX_QUIC_CONNECTIONS = 4_096
-#: QUIC handshakes under way at one listener: each takes milliseconds of the processor, and strangers can begin them.
-MAX_QUIC_HANDSHAKES = 256
-#: Lanes a client may have open on one QUIC connection; ours uses three.
-MAX_LANES_PER_QUIC_CONNECTION = 8
-#: With more QUIC handshakes than that under way a client must prove its address first.
-QUIC_RETRY_ABOVE_HANDSHAKES = 32
-#: The same with more attempts in a second: what does not become a handshake costs time too.
-QUIC_RETRY_ABOVE_ATTEMPTS_PER_S = 200
-#: What a peer may send on one lane before it was read: at 20 ms of round trip 25 MB/s, more than Python decrypts.
-QUIC_LANE_WINDOW_BYTES = 512 * 1024
-#: The same for all lanes of a connection together: it is what a connection may hold of memory, but two lanes that nobody reads must not stop a third.
-QUIC_CONNECTION_WINDOW_BYTES = 2 * 1024 * 1024
-#: What is put into the state machine of a QUIC connection at a time: it copies what it keeps.
-QUIC_SEND_AHEAD_BYTES = 64 * 1024
-#: A handshake that takes longer is given up; three round trips and a few lost packets fit.
-QUIC_HANDSHAKE_TIMEOUT_MS = 10_000
-#: A QUIC connection without lanes is closed after this.
-QUIC_EMPTY_TIMEOUT_MS = 10_000
-#: At the end of a QUIC connection its last bytes get this long to be acknowledged.
-QUIC_LINGER_MS = 2_000

@@ -1,17 +1,79 @@
-"""For the whole suite: the options --store and --transport, and Hypothesis without deadlines (machines differ and are shared), with examples that do not
-depend on the last run and files outside the checkout."""
+"""For the whole suite: the options --store and --transport, and Hypothesis without deadlines (machines differ
+and are shared), with examples that do not depend on the last run and files outside the checkout."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from time import thread_time
+from typing import Any, TypeVar
 
+import pytest
+import trio
 from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
+from xdist.scheduler import LoadFileScheduling
 
+from rmqkit.log_limit import peer_lines
+from rmqkit.plugin import hook_runner
+
+T = TypeVar("T")
 pytest_plugins = ["rmqkit.testing.pytest_plugin"]
+
+#: Parts of paths, in the order of the run.
+_LONGEST = ("spark/", "faults/", "test_examples.py", "cli/", "testing/", "stores/")
 
 set_hypothesis_home_dir(Path(tempfile.gettempdir()) / f"rmqkit-hypothesis-{os.getuid()}")
 settings.register_profile("rmqkit", deadline=None, derandomize=True, database=None)
 settings.load_profile("rmqkit")
+
+
+class _OneSession(LoadFileScheduling):  # type: ignore[misc]
+    """Spark's files run in one process and share its session; other files are distributed one by one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "tests/spark" if nodeid.startswith("tests/spark/") else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _OneSession | None:
+    return _OneSession(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The folders whose files take longest come first: then all processes of a run end at about the same
+    time."""
+
+    def place(item: pytest.Item) -> int:
+        path = item.nodeid.partition("::")[0]
+        return next((at for at, part in enumerate(_LONGEST) if f"/{part}" in path), len(_LONGEST))
+
+    items.sort(key=place)
+
+
+@pytest.fixture(autouse=True)
+def every_line_is_logged() -> None:
+    """The log lines of one test do not count for the next."""
+    peer_lines.reset()
+
+
+@pytest.fixture(autouse=True)
+def hooks_are_slow_by_their_own_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of hooks are measured in CPU time, because on a busy machine any call may take longer."""
+    monkeypatch.setattr(hook_runner, "perf_counter", thread_time)
+
+
+@pytest.fixture(autouse=True)
+def threads_do_not_move_the_clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a clock that jumps when every task waits, work for a thread is done at once: the clock would not
+    wait for the thread."""
+    if "autojump_clock" not in request.fixturenames or request.node.get_closest_marker("real_threads"):
+        return
+
+    async def run_at_once(work: Callable[..., T], *arguments: object, **_options: object) -> T:
+        await trio.lowlevel.checkpoint()
+        return work(*arguments)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_at_once)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trio
 
-from rmqkit.dispatch import DispatchEntry, Dispatcher, LogFollower, QueuedDispatcher
+from rmqkit.plugin.dispatcher import DispatchEntry, Dispatcher, LogFollower, QueuedDispatcher
 
 SAVE_INTERVAL_S = 1.0
 
@@ -32,9 +32,16 @@ class CountFile(LogFollower):
         self.counts, self.end = Counts(), 0
         if self._path.exists():
             kept = json.loads(self._path.read_text())
-            if kept["progress"] <= log_end:
-                self.counts, self.end = Counts(kept["counts"]), kept["progress"]
+            self.counts, self.end = Counts(kept["counts"]), kept["progress"]
         self._saved = self.end
+        await self.forget_from(log_end)
+
+    async def forget_from(self, log_end: int) -> int:
+        await trio.lowlevel.checkpoint()
+        if self.end > log_end:
+            self.counts, self.end = Counts(), 0
+            self.save()
+        return self.end
 
     async def run(self) -> None:
         while True:

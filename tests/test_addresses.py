@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rmqkit.abc import Address
+from rmqkit.config import Config
+from rmqkit.errors import ConfigError
+from rmqkit.plugin import loader
+from rmqkit.plugin.transport import Address
 
 TEXTS = {
     "127.0.0.1:10911": Address("tcp", "127.0.0.1", 10911),
@@ -43,9 +46,6 @@ def test_tcp_may_be_written() -> None:
         ("host:65536", "HOST:PORT"),
         ("host:１", "HOST:PORT"),
         ("::1:9876", "brackets"),
-        ("tls://broker-a", "HOST:PORT"),
-        ("tls:///run/x", "HOST:PORT"),
-        ("quic://broker-a", "HOST:PORT"),
         ("unix://", "HOST:PORT"),
         ("://host:1", "no scheme"),
         ("Unix:///run/x", "no scheme"),
@@ -57,3 +57,13 @@ def test_what_is_none(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said) as error:
         Address.parse(text)
     assert repr(text) in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["tls://broker-a", "tls:///run/x", "quic://broker-a"])
+def test_a_scheme_that_needs_a_port_gets_no_name(text: str) -> None:
+    """The transport says whether an address must have a port; the error repeats the address and shows the
+    form."""
+    registry = loader.load(Config())
+    with pytest.raises(ConfigError, match=f"{text}.*://HOST:PORT"):
+        registry.transport(Address.parse(text))
+    assert registry.transport(Address.parse("unix:///run/x")).scheme == "unix"

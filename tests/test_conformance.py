@@ -1,4 +1,4 @@
-"""docs/conformance.md says what the marks say."""
+"""docs/conformance.md agrees with the marks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ def test_the_page_is_up_to_date() -> None:
     assert conformance.DOCUMENT.read_text(encoding="utf-8") == conformance.document()
 
 
-def test_a_mark_counts_wherever_it_stands() -> None:
+def test_every_row_is_listed() -> None:
+    """Proven with all its tests, those of the contracts included, or open."""
+    page = {line[2:6]: line for line in conformance.document().splitlines() if line.startswith("| S")}
+    proofs = conformance.marked()
+    assert page.keys() == conformance.rows().keys()
+    assert {row for row, line in page.items() if line.endswith("| **open** |")} == page.keys() - proofs.keys()
+    assert all(f"`{test}`" in page[row] for row, tests in proofs.items() for test in tests)
+
+
+def test_a_mark_counts_wherever_it_is() -> None:
     """Marks on functions, classes and their methods, in a module's pytestmark and in its tables of cases."""
     import ast
 

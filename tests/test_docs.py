@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import inspect
 import os
+import pkgutil
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from rmqkit import abc, config, dispatch, hooks, hookspecs
+from rmqkit import config, plugin, rocketmq_settings
 from rmqkit.client import hooks as client_hooks
+from rmqkit.plugin import loader
 from rmqkit.remoting import pool
 
 ROOT = Path(__file__).parent.parent
+PLUGIN_MODULES = [
+    import_module(f"rmqkit.plugin.{each.name}") for each in pkgutil.iter_modules(plugin.__path__)
+]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BIN = Path(sys.executable).parent
-_DEADLINE_S = 120
+_DEADLINE_S = 300
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
@@ -29,7 +35,9 @@ def blocks(language: str) -> list[tuple[str, str]]:
     found = []
     for path in DOCUMENTS:
         for match in re.finditer(rf"^```{language}\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL):
-            found.append((f"{path.name}:{path.read_text()[: match.start()].count(chr(10)) + 1}", match.group(1)))
+            found.append(
+                (f"{path.name}:{path.read_text()[: match.start()].count(chr(10)) + 1}", match.group(1))
+            )
     return found
 
 
@@ -49,9 +57,22 @@ def run(words: list[str], directory: Path, namesrv: str) -> subprocess.Completed
 @pytest.fixture(scope="module")
 def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The server that the examples talk to."""
-    words = [str(BIN / "rmqkit"), "serve", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--set", "store=memory"]
+    words = [
+        str(BIN / "rmqkit"),
+        "serve",
+        "--namesrv",
+        "127.0.0.1:0",
+        "--broker",
+        "127.0.0.1:0",
+        "--set",
+        "store=memory",
+    ]
     with subprocess.Popen(
-        words, cwd=tmp_path_factory.mktemp("serve"), text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        words,
+        cwd=tmp_path_factory.mktemp("serve"),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -59,6 +80,7 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.terminate()
 
 
+EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 #: Its blocks are one program, which tests/spark runs.
 ONE_PROGRAM = "spark.md"
 
@@ -87,6 +109,9 @@ def test_shell_blocks_run(where: str, text: str, namesrv: str, tmp_path: Path) -
         if words[0] == "make":
             assert words[1] in targets, where
             continue
+        if words[:2] == ["pip", "install"]:
+            assert set(re.findall(r"[\w-]+", words[2].partition("[")[2])) <= EXTRAS, where
+            continue
         if words[0] == "python":
             assert (ROOT / words[2].replace(".", "/")).with_suffix(".py").is_file(), where
             continue
@@ -95,12 +120,14 @@ def test_shell_blocks_run(where: str, text: str, namesrv: str, tmp_path: Path) -
         assert result.returncode == 0, f"{where}: {line}\n{result.stderr}"
 
 
-@pytest.mark.parametrize(("where", "text"), blocks("toml"), ids=lambda value: value if len(value) < 40 else "")
+@pytest.mark.parametrize(
+    ("where", "text"), blocks("toml"), ids=lambda value: value if len(value) < 40 else ""
+)
 def test_toml_blocks_are_settings_or_entry_points(where: str, text: str, tmp_path: Path) -> None:
     """A block of settings loads without a warning."""
     table = tomllib.loads(text)
     if "project" in table:
-        assert set(table["project"]["entry-points"]) <= {"rmqkit", "rmqkit.hooks"}
+        assert set(table["project"]["entry-points"]) <= {"rmqkit", "rmqkit.hooks", "rmqkit.hooks.when"}
         return
     file = tmp_path / "settings.toml"
     file.write_text(text)
@@ -110,7 +137,11 @@ def test_toml_blocks_are_settings_or_entry_points(where: str, text: str, tmp_pat
 def test_every_hook_is_described() -> None:
     """plugin_hooks.md has each hook with its arguments and its own words."""
     text = (ROOT / "docs" / "plugin_hooks.md").read_text()
-    hooks = {name: value for name, value in vars(hookspecs).items() if name.startswith("rmqkit_")}
+    hooks = {
+        name: value
+        for name, value in vars(import_module("rmqkit.plugin.hookspecs")).items()
+        if name.startswith("rmqkit_")
+    }
     assert len(hooks) > 10
     for name, value in hooks.items():
         described = " ".join((inspect.getdoc(value) or "").split()).replace("|", "\\|")
@@ -123,9 +154,11 @@ def test_every_interface_is_described() -> None:
     kernels_own = {"Peer"}
     interfaces = [
         name
-        for module in (abc, dispatch, hooks, client_hooks, pool)
+        for module in (*PLUGIN_MODULES, client_hooks, pool)
         for name, value in vars(module).items()
-        if inspect.isclass(value) and value.__module__ == module.__name__ and (inspect.isabstract(value) or name.endswith("Hook"))
+        if inspect.isclass(value)
+        and value.__module__ == module.__name__
+        and (inspect.isabstract(value) or name.endswith("Hook"))
     ]
     assert len(interfaces) > 10
     assert [name for name in interfaces if f"| `{name}` |" not in text and name not in kernels_own] == []
@@ -134,8 +167,21 @@ def test_every_interface_is_described() -> None:
 def test_every_setting_is_described() -> None:
     """configuration.md names each key, and no key that is none."""
     text = (ROOT / "docs" / "configuration.md").read_text()
-    keys = [key for key, _, _ in config.load(environ={}).described()]
-    named = re.findall(r"[A-Za-z0-9.]+", "\n".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| ")))
-    internal = {"brokerId", "clusterTopicEnable", "brokerTopicEnable", "notifyConsumerIdsChangedEnable", "rejectTransactionMessage"}
-    internal |= {"maxFilterMessageSize", "registerBrokerTimeoutMills"}
-    assert [key for key in keys if key not in named and key not in internal] == []
+    given = config.load(environ={})
+    kinds = loader.load(given.with_values(hooks=("metrics",))).settings.values()
+    keys = [key for key, _, _ in given.described(kinds)]
+    named = re.findall(
+        r"[A-Za-z0-9.]+", "\n".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| "))
+    )
+    assert [key for key in keys if key not in named] == []
+
+
+def test_every_setting_of_rocketmq_is_described() -> None:
+    """rocketmq_settings.md has the keys that stop the start and those without effect, each with its
+    reason."""
+    text = (ROOT / "docs" / "rocketmq_settings.md").read_text()
+    for key, promise in rocketmq_settings.PROMISES.items():
+        harmless = " or ".join(f"`{value}`" if value else "empty" for value in promise.harmless)
+        assert f"| {key} | {harmless} | {promise.reason} |" in text
+    for reason, keys in rocketmq_settings.NO_EFFECT.items():
+        assert f"| {reason} | {' '.join(keys)} |" in text

@@ -1,4 +1,5 @@
-"""Plugins as their authors ship them: distributions that are installed by pip and found by their entry points."""
+"""Plugins as their authors ship them: distributions that are installed by pip and found by their entry
+points."""
 
 from __future__ import annotations
 
@@ -18,10 +19,18 @@ EXAMPLES = sorted(path.parent for path in (ROOT / "docs" / "examples").glob("*/p
 _DEADLINE_S = 300
 
 
-def run(words: Iterable[str | Path], directory: Path, site: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    words: Iterable[str | Path], directory: Path, site: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """This Python, with what was installed into `site` besides, and nothing of ours from the environment."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RMQKIT_", "NAMESRV_", "PYTEST_"))}
-    environment |= {"PYTHONDONTWRITEBYTECODE": "1"} | ({"PYTHONPATH": str(site)} if site else {})
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("RMQKIT_", "NAMESRV_", "PYTEST_"))
+    }
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    if site:
+        environment["PYTHONPATH"] = str(site)
     return subprocess.run(
         [sys.executable, "-m", *map(str, words)],
         cwd=directory,
@@ -35,14 +44,47 @@ def run(words: Iterable[str | Path], directory: Path, site: Path | None = None) 
 
 def install(sources: Iterable[Path], site: Path) -> None:
     """Without the network: hatchling is a development requirement of rmqkit."""
-    options = ("--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", "--no-build-isolation", "--target", site)
+    options = (
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-index",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        site,
+    )
     result = run(("pip", "install", *options, *sources), site.parent)
     assert result.returncode == 0, result.stderr
 
 
+def wheels(sources: Iterable[Path], directory: Path) -> list[Path]:
+    """Built as pip builds them, but all in one process."""
+    directory.mkdir()
+    program = (
+        "import os, sys\nfrom hatchling.build import build_wheel\n"
+        "for source in sys.argv[2:]:\n    os.chdir(source)\n    build_wheel(sys.argv[1])\n"
+    )
+    (directory.parent / "build_all.py").write_text(program)
+    result = run(("build_all", directory, *sources), directory.parent)
+    assert result.returncode == 0, result.stderr
+    return list(directory.iterdir())
+
+
 def run_tests(directories: Iterable[Path], site: Path) -> str:
     """The summary of what passed; warnings are errors."""
-    options = ("-rA", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-o", "trio_mode=true", "-W", "error")
+    options = (
+        "-rA",
+        "-q",
+        "-p",
+        "pytest_trio.plugin",
+        "-p",
+        "no:cacheprovider",
+        "--import-mode=importlib",
+        "-o",
+        "trio_mode=true",
+        "-W",
+        "error",
+    )
     result = run(("pytest", *options, *directories), site.parent, site)
     assert result.returncode == 0, result.stdout[-5_000:] + result.stderr
     return result.stdout
@@ -58,10 +100,11 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What pytest says of one new plugin of each kind, all installed side by side."""
+    """What pytest says of one new plugin of each kind, all installed side by side: the first by pip from its
+    source, the others from wheels."""
     directory = tmp_path_factory.mktemp("generated")
     made = [generate(kind, f"my-{kind}", directory) for kind in KINDS]
-    install(made, directory / "site")
+    install([made[0], *wheels(made[1:], directory / "wheels")], directory / "site")
     return run_tests(made, directory / "site")
 
 
@@ -78,7 +121,8 @@ def test_an_example_passes_its_tests(example: Path, examples: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_plugin_passes_at_once(kind: str, generated: str) -> None:
-    """Of every kind: as it was written by `rmqkit plugin new`, it can be installed, is found by its entry point and passes its contract."""
+    """Of every kind: as it was written by `rmqkit plugin new`, it can be installed, is found by its entry
+    point and passes its contract."""
     lines = [line for line in generated.splitlines() if f"/test_my_{kind.replace('-', '_')}.py::" in line]
     assert any(line.startswith("PASSED") for line in lines)
     assert [line for line in lines if line.startswith(("FAILED", "ERROR"))] == []
@@ -90,11 +134,16 @@ def test_a_deployment_with_the_examples(examples: Path, tmp_path: Path) -> None:
     (tmp_path / "deployment.toml").write_text(text.split("```toml\n")[1].split("```")[0])
     checked = run(("rmqkit.cli", "config", "check", "deployment.toml"), tmp_path, examples)
     assert (checked.returncode, checked.stdout) == (0, "deployment.toml: ok\n"), checked.stderr
-    explained = run(("rmqkit.cli", "plugins", "--explain", "--json", "--config", "deployment.toml"), tmp_path, examples)
+    explained = run(
+        ("rmqkit.cli", "plugins", "--explain", "--json", "--config", "deployment.toml"), tmp_path, examples
+    )
     uses = {(use["kind"], use["name"]): use for use in json.loads(explained.stdout)}
     assert uses["store", "sqlite"]["state"] == "used"
     assert uses["put message hook", "redact"]["why"].startswith("1 of 2, order -10")
     assert uses["plugin", "mmap"]["state"] == "off"
     without = run(("rmqkit.cli", "config", "check", "deployment.toml"), tmp_path)
     assert without.returncode == 1
-    assert "'sqlite' among the stores" in without.stdout or "'redact', but there is no such plugin" in without.stdout
+    assert (
+        "'sqlite' among the stores" in without.stdout
+        or "'redact', but there is no such plugin" in without.stdout
+    )

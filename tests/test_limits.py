@@ -5,30 +5,38 @@ from __future__ import annotations
 import ast
 import inspect
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 from rmqkit import limits
 from rmqkit.config import Config
 from rmqkit.model import names
 from rmqkit.protocol import batch, record
-
-NAMES = [name for name in vars(limits) if name.isupper()]
+from rmqkit_transport_quic import limits as quic_limits
 
 
 def test_values_of_rocketmq() -> None:
     """Limits that other people's clients know are theirs, to the byte."""
     assert limits.MAX_FRAME_BYTES == 16_777_216
     assert limits.MAX_PROPERTIES_BYTES == 32_767
-    assert (limits.MAX_TOPIC_LENGTH, limits.MAX_DERIVED_TOPIC_LENGTH, limits.MAX_GROUP_LENGTH) == (127, 255, 120)
+    assert (limits.MAX_TOPIC_LENGTH, limits.MAX_DERIVED_TOPIC_LENGTH, limits.MAX_GROUP_LENGTH) == (
+        127,
+        255,
+        120,
+    )
     assert limits.IDLE_TIMEOUT_MS == 120_000
     assert limits.MAX_PENDING_CALLS == 65_535
     assert limits.MAX_QUERY_RESULTS == 64
 
 
-def test_all_are_positive_and_explained() -> None:
-    """Every limit is a positive number and stands below a comment that says why."""
-    source = inspect.getsource(limits)
+@pytest.mark.parametrize(("module", "least"), [(limits, 20), (quic_limits, 10)], ids=["kernel", "quic"])
+def test_all_are_positive_and_explained(module: ModuleType, least: int) -> None:
+    """Every limit is a positive number below a comment that gives its reason."""
+    source = inspect.getsource(module)
     lines = source.splitlines()
-    assert len(NAMES) > 20
+    names = [name for name in vars(module) if name.isupper()]
+    assert len(names) > least
     for node in ast.parse(source).body:
         if not isinstance(node, ast.Assign):
             continue
@@ -37,25 +45,44 @@ def test_all_are_positive_and_explained() -> None:
         while lines[above].startswith("MAX_"):
             above -= 1
         assert lines[above].startswith("#:"), node.targets[0].id
-    assert all(getattr(limits, name) > 0 for name in NAMES)
+    assert all(getattr(module, name) > 0 for name in names)
 
 
 def test_limits_of_bytes_and_names_are_held() -> None:
     """A limit of the protocol or of names that no code reads limits nothing."""
     root = Path(limits.__file__).parent.parent
     places = [root / name for name in ("rmqkit", "stores", "transports", "plugins")]
-    sources = [path.read_text(encoding="utf-8") for place in places for path in place.rglob("*.py") if path.name != "limits.py"]
-    protocol = {"MAX_FRAME_BYTES", "MAX_HEADER_BYTES", "MAX_JSON_DEPTH", "MAX_BATCH_MESSAGES", "MAX_PROPERTIES_BYTES"}
+    sources = [
+        path.read_text(encoding="utf-8")
+        for place in places
+        for path in place.rglob("*.py")
+        if path.name != "limits.py"
+    ]
+    protocol = {
+        "MAX_FRAME_BYTES",
+        "MAX_HEADER_BYTES",
+        "MAX_JSON_DEPTH",
+        "MAX_BATCH_MESSAGES",
+        "MAX_PROPERTIES_BYTES",
+    }
     model = {"MAX_TOPIC_LENGTH", "MAX_DERIVED_TOPIC_LENGTH", "MAX_GROUP_LENGTH"}
     assert {name for name in protocol | model if not any(name in source for source in sources)} == set()
 
 
 def test_limits_fit_each_other() -> None:
-    """The largest message of the default settings travels in one frame; the derived topics of every group are legal; a header holds the
-    longest properties even if JSON escapes all of them."""
-    largest = record.record_size(Config().max_message_size, limits.MAX_DERIVED_TOPIC_LENGTH, limits.MAX_PROPERTIES_BYTES, 0x30)
+    """The largest message of the default settings travels in one frame; the derived topics of every group are
+    legal; a header holds the longest properties even if JSON escapes all of them."""
+    largest = record.record_size(
+        Config().max_message_size, limits.MAX_DERIVED_TOPIC_LENGTH, limits.MAX_PROPERTIES_BYTES, 0x30
+    )
     assert largest + limits.MAX_HEADER_BYTES < limits.MAX_FRAME_BYTES
-    assert max(len(names.RETRY_PREFIX), len(names.DLQ_PREFIX)) + limits.MAX_GROUP_LENGTH <= limits.MAX_DERIVED_TOPIC_LENGTH
+    assert (
+        max(len(names.RETRY_PREFIX), len(names.DLQ_PREFIX)) + limits.MAX_GROUP_LENGTH
+        <= limits.MAX_DERIVED_TOPIC_LENGTH
+    )
     assert 6 * limits.MAX_PROPERTIES_BYTES < limits.MAX_HEADER_BYTES < limits.MAX_FRAME_BYTES
-    assert len(batch.encode([batch.BatchItem(0, b"", b"")])) * limits.MAX_BATCH_MESSAGES < Config().max_message_size
+    assert (
+        len(batch.encode([batch.BatchItem(0, b"", b"")])) * limits.MAX_BATCH_MESSAGES
+        < Config().max_message_size
+    )
     assert limits.READ_CHUNK_BYTES <= limits.MAX_UNSENT_BYTES_PER_CONNECTION

@@ -27,7 +27,13 @@ class AuditLike(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             raise ValueError("maxBytes must be positive")
 
 
-def loaded(tmp_path: Path, text: str = "", environ: Mapping[str, str] | None = None, name: str = "s.toml", **flags: Any) -> Config:
+def loaded(
+    tmp_path: Path,
+    text: str = "",
+    environ: Mapping[str, str] | None = None,
+    name: str = "s.toml",
+    **flags: Any,
+) -> Config:
     path = tmp_path / name
     path.write_text(text)
     return settings.load(path, environ=environ or {}, flags=flags)
@@ -51,8 +57,19 @@ def test_properties_the_environment_and_flags_say_the_same(tmp_path: Path) -> No
     text = "plugins.audit.maxBytes=7\nplugins.audit.topics=x,y\nplugins.audit.body=true\n"
     assert read(loaded(tmp_path, text, name="broker.conf")) == expected
     variables = {"MAX_BYTES": "7", "TOPICS": "x,y", "BODY": "true"}
-    assert read(loaded(tmp_path, environ={f"RMQKIT_PLUGINS__AUDIT__{key}": value for key, value in variables.items()})) == expected
-    flags: dict[str, Any] = {"plugins.audit.maxBytes": "7", "plugins.audit.topics": "x,y", "plugins.audit.body": "true"}
+    assert (
+        read(
+            loaded(
+                tmp_path, environ={f"RMQKIT_PLUGINS__AUDIT__{key}": value for key, value in variables.items()}
+            )
+        )
+        == expected
+    )
+    flags: dict[str, Any] = {
+        "plugins.audit.maxBytes": "7",
+        "plugins.audit.topics": "x,y",
+        "plugins.audit.body": "true",
+    }
     assert read(loaded(tmp_path, **flags)) == expected
 
 
@@ -69,7 +86,10 @@ def test_the_later_source_wins_whatever_its_spelling(tmp_path: Path) -> None:
     [
         (
             "[plugins.audit]\nmaxByte = 1\n",
-            r"plugins.audit.maxByte \(file .*s.toml\): plugin 'audit' has no such setting; did you mean 'maxBytes'\?",
+            (
+                r"plugins.audit.maxByte \(file .*s.toml\): plugin 'audit' has no such setting; did you mean"
+                r" 'maxBytes'\?"
+            ),
         ),
         ("[plugins.audit]\nmax_bytes = 1\n", "did you mean 'maxBytes'"),
         ("[plugins.audit]\nmaxBytes = 'many'\n", r"plugins.audit.maxBytes \(file .*\): Expected `int`"),
@@ -94,7 +114,8 @@ def test_plugins_holds_tables(tmp_path: Path, text: str) -> None:
 
 
 def test_they_are_shown_but_not_told_to_clients(tmp_path: Path) -> None:
-    """`described` has each with its source and masks secrets; the answer to GET_BROKER_CONFIG leaves them out: only the plugin knows what is secret."""
+    """`described` has each with its source and masks secrets; the answer to GET_BROKER_CONFIG leaves them
+    out: only the plugin knows what is secret."""
     config = loaded(tmp_path, '[plugins.audit]\nfile = "a"\npassword = "p"\n')
     rows = {key: (value, source) for key, value, source in config.described()}
     assert rows["plugins.audit.file"] == ("a", f"file {tmp_path / 's.toml'}")

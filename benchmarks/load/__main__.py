@@ -38,38 +38,66 @@ def positive(text: str) -> float:
 
 def parser() -> argparse.ArgumentParser:
     """The command line; see the top of the package for examples."""
-    top = argparse.ArgumentParser(prog="python -m benchmarks.load", description=(benchmarks.load.__doc__ or "").partition("\n")[0])
+    top = argparse.ArgumentParser(
+        prog="python -m benchmarks.load", description=(benchmarks.load.__doc__ or "").partition("\n")[0]
+    )
     modes = top.add_subparsers(dest="mode", required=True)
     found = {name: modes.add_parser(name) for name in ("send", "pull", "backlog")}
     for mode in found.values():
         where = mode.add_mutually_exclusive_group(required=True)
-        where.add_argument("--broker", metavar="HOST:PORT", help="broker to talk to, or several with commas between them")
-        where.add_argument("--namesrv", metavar="HOST:PORT", help="name server to ask for the brokers of the topic")
-        mode.add_argument("--topic", default="load", help="created by the first send if the broker allows it (default: load)")
-        mode.add_argument("--queues", type=at_least(0), default=0, help="use queues 0..N-1 (default: as the route says, else 4)")
+        where.add_argument(
+            "--broker", metavar="HOST:PORT", help="broker to talk to, or several with commas between them"
+        )
+        where.add_argument(
+            "--namesrv", metavar="HOST:PORT", help="name server to ask for the brokers of the topic"
+        )
+        mode.add_argument("--topic", default="load", help="created by the first send (default: load)")
+        queues = "use queues 0..N-1 (default: as the route says, else 4)"
+        mode.add_argument("--queues", type=at_least(0), default=0, help=queues)
     for name in ("send", "backlog"):
-        found[name].add_argument("--size", type=at_least(1), default=1024, help="body size in bytes (default 1024)")
+        found[name].add_argument(
+            "--size", type=at_least(1), default=1024, help="body size in bytes (default 1024)"
+        )
         found[name].add_argument("--connections", type=at_least(1), default=8)
-    found["send"].add_argument("--in-flight", type=at_least(1), default=32, help="requests in flight on each connection (default 32)")
-    found["send"].add_argument("--batch", type=at_least(1), default=1, help="messages per request; above 1: SEND_BATCH_MESSAGE (default 1)")
-    found["send"].add_argument("--messages", type=at_least(0), default=0, help="stop after this many messages")
-    found["send"].add_argument("--seconds", type=float, default=0.0, help="stop sending after this time (default 10 without --messages)")
-    found["pull"].add_argument("--max-messages", type=at_least(1), default=32, help="maxMsgNums of each pull (default 32)")
-    found["pull"].add_argument("--passes", type=at_least(1), default=1, help="read everything this many times (default 1)")
-    found["pull"].add_argument("--seconds", type=float, default=0.0, help="stop after this time (default: read to the end)")
-    found["pull"].add_argument("--on-line", action="store_true", help="connect, say `ready`, and read when a line comes in")
-    found["backlog"].add_argument("--read", required=True, metavar="TOPIC", help="the topic with the backlog")
-    found["backlog"].add_argument("--rate", type=positive, default=1000.0, help="messages sent per second (default 1000)")
-    found["backlog"].add_argument("--quiet-seconds", type=positive, default=5.0, help="how long to send alone first (default 5)")
-    found["backlog"].add_argument("--seconds", type=positive, default=60.0, help="stop reading after this time (default 60)")
+    add = found["send"].add_argument
+    add("--in-flight", type=at_least(1), default=32, help="requests in flight on a connection (default 32)")
+    add("--batch", type=at_least(1), default=1, help="messages per request; above 1: SEND_BATCH_MESSAGE")
+    add("--messages", type=at_least(0), default=0, help="stop after this many messages")
+    add("--seconds", type=float, default=0.0, help="stop after this time (default 10 without --messages)")
+    _add_reading(found["pull"], found["backlog"])
     return top
+
+
+def _add_reading(pull: argparse.ArgumentParser, backlog: argparse.ArgumentParser) -> None:
+    pull.add_argument(
+        "--max-messages", type=at_least(1), default=32, help="maxMsgNums of each pull (default 32)"
+    )
+    pull.add_argument(
+        "--passes", type=at_least(1), default=1, help="read everything this many times (default 1)"
+    )
+    pull.add_argument(
+        "--seconds", type=float, default=0.0, help="stop after this time (default: read to the end)"
+    )
+    pull.add_argument(
+        "--on-line", action="store_true", help="connect, say `ready`, and read when a line comes in"
+    )
+    backlog.add_argument("--read", required=True, metavar="TOPIC", help="the topic with the backlog")
+    backlog.add_argument(
+        "--rate", type=positive, default=1000.0, help="messages sent per second (default 1000)"
+    )
+    backlog.add_argument(
+        "--quiet-seconds", type=positive, default=5.0, help="how long to send alone first (default 5)"
+    )
+    backlog.add_argument(
+        "--seconds", type=positive, default=60.0, help="stop reading after this time (default 60)"
+    )
 
 
 def wait_for_line() -> None:
     """Say that all is connected and wait; LoadError when standard input ends instead."""
     print(READY, end="", flush=True)
     if not sys.stdin.readline():
-        raise LoadError("nobody said when to begin")
+        raise LoadError("the standard input ended before the start")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

@@ -35,7 +35,8 @@ def connect(address: str, timeout_s: float = 10.0) -> socket.socket:
 
 
 def ask(sock: socket.socket, frame: bytes) -> tuple[dict[str, Any], bytes]:
-    """One request and its response: header and body. Raises LoadError when the peer closes or sends too much."""
+    """One request and its response: header and body. Raises LoadError when the peer closes or sends too
+    much."""
     sock.sendall(frame)
     total, word = FRAME_HEAD.unpack(_exactly(sock, FRAME_HEAD.size))
     size = word & HEADER_LENGTH
@@ -57,16 +58,23 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
 
 
 def route(namesrv: str, topic: str, timeout_s: float = 5.0) -> tuple[list[str], int] | None:
-    """Addresses of the master brokers of the topic and how many read queues each has, or None if the name server does not know it."""
+    """Addresses of the master brokers of the topic and how many read queues each has, or None if the name
+    server does not know it."""
     with connect(namesrv, timeout_s) as sock:
-        header, body = ask(sock, encode(GET_ROUTE, FIRST_OPAQUE, {"topic": topic, "acceptStandardJsonOnly": "true"}))
+        header, body = ask(
+            sock, encode(GET_ROUTE, FIRST_OPAQUE, {"topic": topic, "acceptStandardJsonOnly": "true"})
+        )
     if header["code"] == TOPIC_NOT_EXIST:
         return None
     if header["code"] != SUCCESS:
         raise LoadError(f"route of {topic}: code {header['code']}: {header.get('remark')}")
     found = json.loads(re.sub(rb"([{,])(\d+):", rb'\1"\2":', body))
     queues = {item["brokerName"]: int(item["readQueueNums"]) for item in found["queueDatas"]}
-    masters = {item["brokerName"]: item["brokerAddrs"]["0"] for item in found["brokerDatas"] if "0" in item["brokerAddrs"]}
+    masters = {
+        item["brokerName"]: item["brokerAddrs"]["0"]
+        for item in found["brokerDatas"]
+        if "0" in item["brokerAddrs"]
+    }
     names = sorted(queues.keys() & masters.keys())
     if len({queues[name] for name in names}) > 1:
         raise LoadError(f"brokers have different numbers of queues of {topic}: {queues}")
@@ -74,7 +82,8 @@ def route(namesrv: str, topic: str, timeout_s: float = 5.0) -> tuple[list[str], 
 
 
 def find_brokers(namesrv: str, topic: str) -> tuple[list[str], int]:
-    """Broker addresses and queues of each from the route of the topic, or of the template topic (and then four queues) if it is new."""
+    """Broker addresses and queues of each from the route of the topic, or of the template topic (and then
+    four queues) if it is new."""
     known = route(namesrv, topic)
     if known:
         return known

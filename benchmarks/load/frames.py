@@ -1,4 +1,5 @@
-"""Request frames of the RocketMQ remoting protocol, and the frames of a run: encoded once, patched for each request."""
+"""Request frames of the RocketMQ remoting protocol, and the frames of a run: encoded once, patched for
+each request."""
 
 from __future__ import annotations
 
@@ -17,19 +18,28 @@ TEMPLATE_TOPIC = "TBW102"
 PROTOCOL_VERSION = 453
 """MQVersion ordinal sent in requests: a 5.x client."""
 FIRST_OPAQUE = 1_000_000_000
-"""Opaques have ten digits and stay below 2**31, so that every frame of a run has the same length and can be patched in place."""
+"""Opaques have ten digits and stay below 2**31, so that every frame of a run has the same length and can
+be patched in place."""
 FRAME_HEAD = struct.Struct(">iI")
 """Length of all that follows, and the header's serialisation (high byte) and length (the other three)."""
 HEADER_LENGTH = 0xFFFFFF
 
 
 class LoadError(Exception):
-    """The run cannot go on: the peer closed, said something that is not the protocol, or does not know the topic."""
+    """The run cannot go on: the peer closed, said something that is not the protocol, or does not know the
+    topic."""
 
 
 def encode_header(code: int, opaque: int, ext: dict[str, str]) -> bytes:
     """The JSON header of a request."""
-    fields = {"code": code, "extFields": ext, "flag": 0, "language": "JAVA", "opaque": opaque, "version": PROTOCOL_VERSION}
+    fields = {
+        "code": code,
+        "extFields": ext,
+        "flag": 0,
+        "language": "JAVA",
+        "opaque": opaque,
+        "version": PROTOCOL_VERSION,
+    }
     return json.dumps({**fields, "serializeTypeCurrentRPC": "JSON"}, separators=(",", ":")).encode()
 
 
@@ -44,7 +54,8 @@ def encode(code: int, opaque: int, ext: dict[str, str], body: bytes = b"") -> by
 
 
 def decode_header(word: int, raw: bytes) -> dict[str, Any]:
-    """The header of a response as a dict with `code` and `opaque`; of a binary header only these two are read.
+    """The header of a response as a dict with `code` and `opaque`; of a binary header only these two are
+    read.
 
     Raises LoadError for anything that is not such a header.
     """
@@ -61,17 +72,21 @@ def decode_header(word: int, raw: bytes) -> dict[str, Any]:
 
 
 def batch_body(bodies: Sequence[bytes], properties: Sequence[bytes]) -> bytes:
-    """The body of SEND_BATCH_MESSAGE: total, magic 0, crc 0, flag, body length, body, properties length, properties, for each message."""
+    """The body of SEND_BATCH_MESSAGE: total, magic 0, crc 0, flag, body length, body, properties length,
+    properties, for each message."""
     parts = []
     for body, props in zip(bodies, properties, strict=True):
         total = 4 * 5 + len(body) + 2 + len(props)
-        parts.append(struct.pack(">iiiii", total, 0, 0, 0, len(body)) + body + struct.pack(">h", len(props)) + props)
+        parts.append(
+            struct.pack(">iiiii", total, 0, 0, 0, len(body)) + body + struct.pack(">h", len(props)) + props
+        )
     return b"".join(parts)
 
 
 @dataclass(frozen=True)
 class SendShape:
-    """What is sent: `batch` messages of `size` bytes in each request, to queues 0..queues-1 of `topic` in turn."""
+    """What is sent: `batch` messages of `size` bytes in each request, to queues 0..queues-1 of `topic` in
+    turn."""
 
     topic: str
     size: int
@@ -85,7 +100,15 @@ class SendShape:
         properties = [f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02".encode() for key in keys]
         body = random.Random(self.size).randbytes(self.size)
         now_ms = str(int(time.time() * 1000))
-        ext = {"a": self.group, "b": self.topic, "c": TEMPLATE_TOPIC, "d": str(self.queues), "e": str(queue), "f": "0", "g": now_ms}
+        ext = {
+            "a": self.group,
+            "b": self.topic,
+            "c": TEMPLATE_TOPIC,
+            "d": str(self.queues),
+            "e": str(queue),
+            "f": "0",
+            "g": now_ms,
+        }
         ext |= {"h": "0", "i": properties[0].decode(), "j": "0", "k": "false", "m": "false"}
         if self.batch == 1:
             return encode(SEND_V2, FIRST_OPAQUE, ext, body)
@@ -94,7 +117,8 @@ class SendShape:
 
 
 class Ring:
-    """Frames side by side in one buffer, one per queue in turn; `take` patches the next few and hands out their bytes."""
+    """Frames side by side in one buffer, one per queue in turn; `take` patches the next few and hands out
+    their bytes."""
 
     def __init__(self, shape: SendShape, at_least: int) -> None:
         rounds = -(-at_least // shape.queues)
@@ -111,7 +135,8 @@ class Ring:
         self.next = 0
 
     def take(self, opaques: Sequence[bytes]) -> list[memoryview]:
-        """The bytes of the next `len(opaques)` frames in one or two pieces; they are valid until the next call."""
+        """The bytes of the next `len(opaques)` frames in one or two pieces; they are valid until the next
+        call."""
         buffer, length, spots, slot = self.buffer, self.length, self.spots, self.next
         first = slot
         pieces = []

@@ -1,9 +1,10 @@
-"""Sends at an even rate, first alone and then while another process reads a backlog: what reading old messages does to sending new ones.
+"""Sends at an even rate, first alone and then while another process reads a backlog: what reading old
+messages does to sending new ones.
 
-An open loop: a message is sent when its time has come, whether or not the one before it was answered, so a stall of the server shows in the
-latency of every message that fell into it. Latency counts from handing the request to the kernel, as in the other loads; `late_ms` says how
-much later than due that was, which is the machine's doing. The reader is a process of its own, so that checking what it
-read does not delay the sender.
+An open loop: a message is sent when its time has come, whether or not the one before it was answered, so a
+stall of the server shows in the latency of every message that fell into it. Latency counts from handing the
+request to the kernel, as in the other loads; `late_ms` says how much later than due that was, which is the
+machine's doing. The reader is a process of its own, so that checking what it read does not delay the sender.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ READER_GRACE_S = 30.0
 
 @dataclass(frozen=True)
 class Pace:
-    """`rate` messages a second over `connections`, `quiet_s` alone, then while the backlog is read, at most `reading_s`."""
+    """`rate` messages a second over `connections`, `quiet_s` alone, then while the backlog is read, at
+    most `reading_s`."""
 
     rate: float
     connections: int
@@ -42,7 +44,8 @@ class Pace:
 
 
 def run_paced(senders: Sequence[Sender], budget: Budget, rate: float, stop: int | None = None) -> list[float]:
-    """Send at `rate` until the budget is used up or the descriptor `stop` has something to read, then wait for the answers.
+    """Send at `rate` until the budget is used up or the descriptor `stop` has something to read, then wait
+    for the answers.
 
     Returns how many seconds after its time each message was sent. Waits at most SILENCE_S for an answer.
     """
@@ -63,7 +66,9 @@ def run_paced(senders: Sequence[Sender], budget: Budget, rate: float, stop: int 
             break
         watched = [*socks, stop] if stop is not None and not over else [*socks]
         unsent = [fd for fd, sender in socks.items() if sender.unsent]
-        readable, writable, _ = select.select(watched, unsent, [], SILENCE_S if over else max(0.0, due - time.perf_counter()))
+        readable, writable, _ = select.select(
+            watched, unsent, [], SILENCE_S if over else max(0.0, due - time.perf_counter())
+        )
         if over and not readable and not writable:
             break
         for fd in writable:
@@ -79,23 +84,15 @@ def run_paced(senders: Sequence[Sender], budget: Budget, rate: float, stop: int 
 
 
 class Reader:
-    """A process that is connected and reads the backlog when told to. Use as a context manager: leaving ends the process."""
+    """A process that is connected and reads the backlog when told to. Use as a context manager: leaving
+    ends the process."""
 
     def __init__(self, brokers: Sequence[str], topic: str, queues: int, seconds: float) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.load",
-            "pull",
-            "--broker",
-            ",".join(brokers),
-            "--topic",
-            topic,
-            "--queues",
-            str(queues),
-        ]
+        command = [sys.executable, "-m", "benchmarks.load", "pull", "--broker", ",".join(brokers)]
+        command += ["--topic", topic, "--queues", str(queues)]
         command += ["--seconds", str(seconds), "--on-line"]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
     def __enter__(self) -> Reader:
         assert self.process.stdout is not None
@@ -120,7 +117,9 @@ class Reader:
         try:
             text, errors = self.process.communicate(timeout=READER_GRACE_S)
         except subprocess.TimeoutExpired:
-            raise LoadError(f"the reader said nothing for {READER_GRACE_S} s after its time was over") from None
+            raise LoadError(
+                f"the reader said nothing for {READER_GRACE_S} s after its time was over"
+            ) from None
         if not text.strip():
             raise LoadError(f"the reader failed: {errors.strip()}")
         found: dict[str, Any] = json.loads(text)
@@ -130,35 +129,51 @@ class Reader:
 def backlog(brokers: Sequence[str], shape: SendShape, topic: str, queues: int, pace: Pace) -> dict[str, Any]:
     """Send to `shape.topic` alone, then while the backlog in `topic` is read from its start to its end.
 
-    The report is that of the sends during the reading; `quiet` has those before it, `reader` what was read, and `p99_growth` is the
-    p99 during the reading over the quiet one.
+    The report is that of the sends during the reading; `quiet` has those before it, `reader` what was read,
+    and `p99_growth` is the p99 during the reading over the quiet one.
     """
     quiet, busy = Tally(), Tally()
     with ExitStack() as stack:
-        socks = [stack.enter_context(closing(connect(brokers[number % len(brokers)]))) for number in range(pace.connections)]
+        socks = [
+            stack.enter_context(closing(connect(brokers[number % len(brokers)])))
+            for number in range(pace.connections)
+        ]
         for sock in socks[: len(brokers)]:
             create_topic(sock, shape)
         senders = [Sender(sock, Ring(shape, 1), quiet) for sock in socks]
         for sock in socks:
             sock.setblocking(False)
         reader = stack.enter_context(Reader(brokers, topic, queues, pace.reading_s))
-        budget = Budget(max(1, round(pace.rate * pace.quiet_s)), time.perf_counter() + pace.quiet_s + SILENCE_S)
+        budget = Budget(
+            max(1, round(pace.rate * pace.quiet_s)), time.perf_counter() + pace.quiet_s + SILENCE_S
+        )
         quiet_late = run_paced(senders, budget, pace.rate)
         settle(quiet, budget.next_opaque - FIRST_OPAQUE - 1)
         for sender in senders:
             sender.tally = busy
         done = reader.go()
         cpu, start = time.process_time(), time.perf_counter()
-        issued, budget.requests, budget.deadline = budget.next_opaque, sys.maxsize, start + pace.reading_s + READER_GRACE_S
+        issued, budget.requests, budget.deadline = (
+            budget.next_opaque,
+            sys.maxsize,
+            start + pace.reading_s + READER_GRACE_S,
+        )
         late = run_paced(senders, budget, pace.rate, done)
         elapsed, cpu = time.perf_counter() - start, time.process_time() - cpu
         settle(busy, budget.next_opaque - issued)
         read = reader.result()
-    for name, tally_errors, texts in (("quiet", quiet.errors, quiet.first_errors), ("reader", read["errors"], read["first_errors"])):
+    for name, tally_errors, texts in (
+        ("quiet", quiet.errors, quiet.first_errors),
+        ("reader", read["errors"], read["first_errors"]),
+    ):
         busy.errors += tally_errors
         busy.first_errors += [f"{name}: {text}" for text in texts]
     found = report("backlog", busy, len(busy.latencies), shape.size, elapsed, cpu)
     before, during = percentiles_ms(quiet.latencies), found["latency_ms"]
-    found["quiet"] = {"messages": len(quiet.latencies), "latency_ms": before, "late_ms": percentiles_ms(quiet_late)}
+    found["quiet"] = {
+        "messages": len(quiet.latencies),
+        "latency_ms": before,
+        "late_ms": percentiles_ms(quiet_late),
+    }
     found["p99_growth"] = round(during["p99"] / before["p99"], 3) if before and during else None
     return found | {"late_ms": percentiles_ms(late), "reader": read}

@@ -1,4 +1,5 @@
-"""Reads queues from their first message to their end: one connection and one request in flight for each queue."""
+"""Reads queues from their first message to their end: one connection and one request in flight for each
+queue."""
 
 from __future__ import annotations
 
@@ -39,9 +40,12 @@ def record_heads(size: int) -> Callable[[memoryview], Iterator[tuple[int, int, i
 
 
 class Puller:
-    """Reads one queue from its first message to the last that was there at the first response, or until `deadline` (perf_counter)."""
+    """Reads one queue from its first message to the last that was there at the first response, or until
+    `deadline` (perf_counter)."""
 
-    def __init__(self, sock: socket.socket, topic: str, queue: int, batch: int, tally: Tally, deadline: float) -> None:
+    def __init__(
+        self, sock: socket.socket, topic: str, queue: int, batch: int, tally: Tally, deadline: float
+    ) -> None:
         self.sock, self.queue, self.tally, self.deadline = sock, queue, tally, deadline
         self.offset = self.messages = self.record_bytes = 0
         self.until = -1
@@ -53,7 +57,9 @@ class Puller:
         ext |= {"maxMsgNums": str(batch), "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0"}
         ext |= {"subscription": "*", "subVersion": "0", "expressionType": "TAG"}
         header = encode_header(PULL, FIRST_OPAQUE, ext).replace(b"%", b"%%")
-        self._template = header.replace(b'"queueOffset":"@"', b'"queueOffset":"%d"').replace(b"%d" % FIRST_OPAQUE, b"%d")
+        self._template = header.replace(b'"queueOffset":"@"', b'"queueOffset":"%d"').replace(
+            b"%d" % FIRST_OPAQUE, b"%d"
+        )
 
     @property
     def whole(self) -> bool:
@@ -61,7 +67,8 @@ class Puller:
         return self.done and self.offset >= self.until
 
     def ask_more(self) -> None:
-        """Send the next PULL_MESSAGE: subscription `*` inside the request (bit 2), no long poll, nothing committed."""
+        """Send the next PULL_MESSAGE: subscription `*` inside the request (bit 2), no long poll, nothing
+        committed."""
         self.tally.requests += 1
         self._opaque = FIRST_OPAQUE + self.tally.requests
         self._asked_at = time.perf_counter()
@@ -85,7 +92,9 @@ class Puller:
             return
         now = time.perf_counter()
         if self._filled > end:
-            raise LoadError(f"{self._filled - end} bytes behind the response of queue {self.queue} that nobody asked for")
+            raise LoadError(
+                f"{self._filled - end} bytes behind the response of queue {self.queue} that no request caused"
+            )
         self._filled = 0
         self._take(decode_header(word, bytes(self._buffer[FRAME_HEAD.size : body])), body, end)
         self.tally.latencies.append(now - self._asked_at)
@@ -109,7 +118,9 @@ class Puller:
             before = self.offset
             self._count(body, end)
             if int(ext["nextBeginOffset"]) != self.offset or self.offset == before:
-                self._fail(f"nextBeginOffset {ext['nextBeginOffset']} after records {before}..{self.offset - 1}")
+                self._fail(
+                    f"nextBeginOffset {ext['nextBeginOffset']} after records {before}..{self.offset - 1}"
+                )
             self.done = self.done or self.offset >= self.until
 
     def _fail(self, text: str) -> None:
@@ -117,8 +128,11 @@ class Puller:
         self.done = True
 
     def _count(self, body: int, end: int) -> None:
-        """Count the records and check sizes, magic and that queue offsets follow one another: in one comparison where all have one size."""
-        size, magic, _ = RECORD_HEAD.unpack_from(self._buffer, body) if end - body >= RECORD_HEAD.size else (0, 0, 0)
+        """Count the records and check sizes, magic and that queue offsets follow one another: in one
+        comparison where all have one size."""
+        size, magic, _ = (
+            RECORD_HEAD.unpack_from(self._buffer, body) if end - body >= RECORD_HEAD.size else (0, 0, 0)
+        )
         count = (end - body) // size if size >= RECORD_HEAD.size else 0
         if count and count * size == end - body and magic in MAGICS:
             sizes, magics, offsets = zip(*record_heads(size)(self._buffer[body:end]), strict=True)
@@ -131,13 +145,18 @@ class Puller:
         self._walk(body, end)
 
     def _walk(self, position: int, end: int) -> None:
-        """The same, one record after the other; says what is wrong with the first that is."""
+        """The same, one record after the other; reports the first damaged one."""
         offset, start = self.offset, position
         while position < end:
             whole = end - position >= RECORD_HEAD.size
-            total, magic, found = RECORD_HEAD.unpack_from(self._buffer, position) if whole else (end - position, 0, -1)
+            total, magic, found = (
+                RECORD_HEAD.unpack_from(self._buffer, position) if whole else (end - position, 0, -1)
+            )
             if magic not in MAGICS or found != offset or total < RECORD_HEAD.size or position + total > end:
-                self._fail(f"queue {self.queue}: record of {total} bytes, magic {magic:#x}, offset {found}; expected offset {offset}")
+                self._fail(
+                    f"queue {self.queue}: record of {total} bytes, magic {magic:#x}, offset {found}; expected"
+                    f" offset {offset}"
+                )
                 break
             offset += 1
             position += total
@@ -147,7 +166,8 @@ class Puller:
 
 
 def run_pull(pullers: Sequence[Puller]) -> None:
-    """Read all queues side by side, one request in flight on each connection, until all are done or SILENCE_S without a byte."""
+    """Read all queues side by side, one request in flight on each connection, until all are done or
+    SILENCE_S without a byte."""
     with select.epoll() as poller:
         by_fd = {puller.sock.fileno(): puller for puller in pullers}
         for fd, puller in by_fd.items():
@@ -166,11 +186,19 @@ def run_pull(pullers: Sequence[Puller]) -> None:
 
 
 def pull(
-    brokers: Sequence[str], topic: str, queues: int, batch: int, passes: int, seconds: float, begin: Callable[[], object] | None = None
+    brokers: Sequence[str],
+    topic: str,
+    queues: int,
+    batch: int,
+    passes: int,
+    seconds: float,
+    begin: Callable[[], object] | None = None,
 ) -> dict[str, Any]:
-    """Read queues 0..queues-1 of each broker from offset 0 to the end, `passes` times; one connection per queue, stops after `seconds` (0: no limit).
+    """Read queues 0..queues-1 of each broker from offset 0 to the end, `passes` times; one connection per
+    queue, stops after `seconds` (0: no limit).
 
-    `begin` is called when all is connected and returns when reading shall begin. `whole` in the report: every pass came to the end.
+    `begin` is called when all is connected and returns when reading shall begin. `whole` in the report: every
+    pass came to the end.
     """
     tally, messages, record_bytes, whole = Tally(), 0, 0, True
     socks = [connect(broker) for broker in brokers for _ in range(queues)]
@@ -180,7 +208,10 @@ def pull(
         cpu, start = time.process_time(), time.perf_counter()
         deadline = start + seconds if seconds else math.inf
         for _ in range(passes):
-            pullers = [Puller(sock, topic, number % queues, batch, tally, deadline) for number, sock in enumerate(socks)]
+            pullers = [
+                Puller(sock, topic, number % queues, batch, tally, deadline)
+                for number, sock in enumerate(socks)
+            ]
             run_pull(pullers)
             messages += sum(puller.messages for puller in pullers)
             record_bytes += sum(puller.record_bytes for puller in pullers)
@@ -191,4 +222,6 @@ def pull(
     finally:
         for sock in socks:
             sock.close()
-    return report("pull", tally, messages, record_bytes / messages if messages else 0, elapsed, cpu) | {"whole": whole}
+    return report("pull", tally, messages, record_bytes / messages if messages else 0, elapsed, cpu) | {
+        "whole": whole
+    }

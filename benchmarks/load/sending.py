@@ -1,8 +1,11 @@
-"""Sends with a window of requests in flight on each of several connections: a closed loop, as fast as the server answers.
+"""Sends with a window of requests in flight on each of several connections: a closed loop, as fast as the
+server answers.
 
-Responses are checked by comparing bytes where that is enough. The first response of a form is decoded in full; from it a `Form` is learned:
-the length of the frame, the bytes it starts with (lengths and `{"code":0,`) and where its opaque stands. Later frames that start with the same
-bytes, have the label `"opaque":` in the same place and an opaque behind it that is outstanding are successes. Every other frame is decoded.
+Responses are checked by comparing bytes where that is enough. The first response of a form is decoded in
+full; from it a `Form` is learned: the length of the frame, the bytes it starts with (lengths and
+`{"code":0,`) and where its opaque stands. Later frames that start with the same bytes, have the label
+`"opaque":` in the same place and an opaque behind it that is outstanding are successes. Every other frame is
+decoded.
 """
 
 from __future__ import annotations
@@ -17,7 +20,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.load.asking import SILENCE_S, ask, connect
-from benchmarks.load.frames import FIRST_OPAQUE, FRAME_HEAD, HEADER_LENGTH, SUCCESS, LoadError, Ring, SendShape, decode_header
+from benchmarks.load.frames import (
+    FIRST_OPAQUE,
+    FRAME_HEAD,
+    HEADER_LENGTH,
+    SUCCESS,
+    LoadError,
+    Ring,
+    SendShape,
+    decode_header,
+)
 from benchmarks.load.tally import Budget, Tally, report
 
 RECEIVE_BYTES = 1 << 17
@@ -26,7 +38,8 @@ _LABEL = b'"opaque":'
 
 
 class Form(NamedTuple):
-    """What success looks like: frames of `length` bytes that start with `start`; `unpack(buffer, position)` gives start, label and opaque."""
+    """What success looks like: frames of `length` bytes that start with `start`; `unpack(buffer,
+    position)` gives start, label and opaque."""
 
     start: bytes
     length: int
@@ -43,7 +56,11 @@ def learn(frame: bytes, opaque: bytes) -> Form | None:
     if mark < 0 or frame.count(_LABEL) > 1 or not frame.startswith(_SUCCESS, FRAME_HEAD.size):
         return None
     start = FRAME_HEAD.size + len(_SUCCESS)
-    return Form(frame[:start], len(frame), struct.Struct(f"{start}s{mark - start}x{len(_LABEL)}s{len(opaque)}s").unpack_from)
+    return Form(
+        frame[:start],
+        len(frame),
+        struct.Struct(f"{start}s{mark - start}x{len(_LABEL)}s{len(opaque)}s").unpack_from,
+    )
 
 
 class Sender:
@@ -86,14 +103,17 @@ class Sender:
     def harvest(self) -> int:
         """Read once, check every whole response there is, and return how many requests were answered.
 
-        Raises LoadError when the server has closed the connection or sends something that is not the protocol.
+        Raises LoadError when the server has closed the connection or sends something that is not the
+        protocol.
         """
         try:
             received = self.sock.recv_into(self._free)
         except BlockingIOError:
             return 0
         if not received:
-            raise LoadError(f"the server closed the connection with {len(self.outstanding)} requests unanswered")
+            raise LoadError(
+                f"the server closed the connection with {len(self.outstanding)} requests unanswered"
+            )
         now = time.perf_counter()
         view, pop, record = self._buffer, self.outstanding.pop, self.tally.latencies.append
         before, position, end = len(self.outstanding), 0, self._filled + received
@@ -104,7 +124,9 @@ class Sender:
                 if found == start and label == _LABEL:
                     sent = pop(opaque, None)
                     if sent is None:
-                        self.tally.fail(f"response to nothing that is outstanding: {opaque.decode(errors='replace')}")
+                        self.tally.fail(
+                            f"response to nothing that is outstanding: {opaque.decode(errors='replace')}"
+                        )
                     else:
                         record(now - sent)
                     position += length
@@ -157,7 +179,8 @@ class Sender:
 
 
 def run_window(senders: Sequence[Sender], budget: Budget, in_flight: int) -> None:
-    """Keep `in_flight` requests on every connection until the budget is used up and everything is answered, or SILENCE_S without a byte."""
+    """Keep `in_flight` requests on every connection until the budget is used up and everything is
+    answered, or SILENCE_S without a byte."""
     reading, writing = select.EPOLLIN, select.EPOLLOUT
     with select.epoll() as poller:
         by_fd = {sender.sock.fileno(): sender for sender in senders}
@@ -192,10 +215,13 @@ def run_window(senders: Sequence[Sender], budget: Budget, in_flight: int) -> Non
 
 
 def run_one_by_one(sender: Sender, budget: Budget) -> None:
-    """One request at a time on a blocking socket, without a selector: the shortest way to a latency. Ends when an answer takes SILENCE_S."""
+    """One request at a time on a blocking socket, without a selector: the shortest way to a latency. Ends
+    when an answer takes SILENCE_S."""
     # The kernel's own time-out: one that Python keeps costs a poll() for each send and each recv.
     sender.sock.setblocking(True)
-    sender.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", *divmod(int(SILENCE_S * 1e6), 10**6)))
+    sender.sock.setsockopt(
+        socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", *divmod(int(SILENCE_S * 1e6), 10**6))
+    )
     now = time.perf_counter()
     while opaques := budget.take(1, now):
         now = time.perf_counter()
@@ -223,9 +249,11 @@ def settle(tally: Tally, requests: int) -> None:
         tally.fail(f"{requests} requests, but {len(tally.latencies)} successes and {tally.errors} errors")
 
 
-def send(brokers: Sequence[str], shape: SendShape, connections: int, in_flight: int, messages: int, seconds: float) -> dict[str, Any]:
-    """Create the topic with one uncounted request to each broker, then send until `messages` (0: no limit) or `seconds` (0: no limit) are used up. The
-    connections go to the brokers in turn."""
+def send(
+    brokers: Sequence[str], shape: SendShape, connections: int, in_flight: int, messages: int, seconds: float
+) -> dict[str, Any]:
+    """Create the topic with one uncounted request to each broker, then send until `messages` (0: no limit) or
+    `seconds` (0: no limit) are used up. The connections go to the brokers in turn."""
     tally = Tally()
     socks = [connect(brokers[number % len(brokers)]) for number in range(connections)]
     try:

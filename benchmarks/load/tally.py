@@ -15,8 +15,9 @@ KEPT_ERRORS = 5
 
 @dataclass
 class Tally:
-    """Counts of one run. `latencies` holds one figure in seconds for every request that was answered with success; `decoded` counts the
-    responses whose header was decoded in full, because their form was not yet known or is not one that can be compared."""
+    """Counts of one run. `latencies` holds one figure in seconds for every request that was answered with
+    success; `decoded` counts the responses whose header was decoded in full, because their form was not yet
+    known or is not one that can be compared."""
 
     latencies: array[float] = field(default_factory=lambda: array("d"))
     requests: int = 0
@@ -33,7 +34,8 @@ class Tally:
 
 @dataclass
 class Budget:
-    """How many requests may still be issued: a number, and a point on time.perf_counter() after which there are none."""
+    """How many requests may still be issued: a number, and a point on time.perf_counter() after which
+    there are none."""
 
     requests: int
     deadline: float
@@ -60,9 +62,11 @@ def percentiles_ms(latencies: Sequence[float]) -> dict[str, float]:
     return {name: round(value * 1000, 4) for name, value in {**found, "max": ordered[-1]}.items()}
 
 
-def report(mode: str, tally: Tally, messages: int, size: float, seconds: float, cpu_s: float) -> dict[str, Any]:
-    """The JSON object of one run; `messages` counts only what was confirmed, `size` is the mean body size in bytes, and `cpu_s` the
-    processor time of the generator."""
+def report(
+    mode: str, tally: Tally, messages: int, size: float, seconds: float, cpu_s: float
+) -> dict[str, Any]:
+    """The JSON object of one run; `messages` counts only what was confirmed, `size` is the mean body size in
+    bytes, and `cpu_s` the processor time of the generator."""
     rate = messages / seconds if seconds > 0 else 0.0
     return {
         "mode": mode,

@@ -1,13 +1,14 @@
-"""Writes down who sent, consumed, created, deleted and changed what: structured events, one JSON object each, to a rotating file, a topic, or both.
+"""Records who sent, consumed, created, deleted and changed what: structured events, one JSON object each,
+written to a rotating file, a topic, or both.
 
 Off unless the setting `hooks` names `audit`.
 
 settings   the table [plugins.audit]
-events     what an event looks like
+events     the form of events
 recorder   the bounded queue between the hooks and the writer
-watching   the hooks that make events of sends, pulls, send-backs and requests
-requests   which requests change something, and how they are called
-creations  topics and groups that come into being or go, whoever asked for it
+hooks      the hooks that create events for sends, pulls, send-backs and requests
+requests   the requests that change something, and their event names
+creations  creation and deletion of topics and groups for any reason
 targets    the file and the topic
-service    writes off the loop, and to the end when the broker stops
+service    writes events outside the message path, and completes them when the broker stops
 """

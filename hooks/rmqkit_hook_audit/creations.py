@@ -1,4 +1,5 @@
-"""Topics and groups that come and go: by request, by a first send or heartbeat, by the broker itself."""
+"""Detects the creation and deletion of topics and groups: by request, by a first send or heartbeat, by the
+broker itself."""
 
 from __future__ import annotations
 
@@ -6,25 +7,26 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Any, Protocol
 
-from rmqkit.broker.context import BrokerContext
+from rmqkit.plugin.broker import Broker
 from rmqkit_hook_audit.events import Created, now
+from rmqkit_hook_audit.hooks import Watching
 from rmqkit_hook_audit.recorder import Recorder
-from rmqkit_hook_audit.watching import Watching
 
 
 class Table(Protocol):
-    """A table of a broker whose names have an order: new ones come last."""
+    """A table of a broker whose names are ordered: new ones are last."""
 
-    on_change: list[Callable[[], None]]
+    @property
+    def on_change(self) -> list[Callable[[], None]]: ...
 
     @property
     def configs(self) -> dict[str, Any]: ...
 
 
 class Creations(Watching):
-    """Compares the tables of topics and groups with what was there before, whenever one of them changes."""
+    """Compares the tables of topics and groups with their previous state whenever one of them changes."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._tables = [_Watched("topic", broker.topics), _Watched("group", broker.groups)]
 
     def begin(self, recorder: Recorder) -> None:
@@ -47,7 +49,8 @@ class _Watched(Watching):
         self._recorder = recorder
 
     def _changed(self) -> None:
-        """What is new stands at the end, so that a look costs no more than what is new; only a deletion is looked for in the whole table."""
+        """New names are at the end, so the cost depends on their number; only a deletion requires a scan of
+        the table."""
         configs, known = self._table.configs, self._known
         created = list(takewhile(lambda name: name not in known, reversed(configs)))
         deleted = known.difference(configs) if len(known) + len(created) != len(configs) else set()
@@ -55,5 +58,11 @@ class _Watched(Watching):
             known -= deleted
             known.update(created)
             self._recorder.record(
-                Created(time=now(), broker=self._recorder.broker, kind=self._kind, created=created[::-1], deleted=sorted(deleted))
+                Created(
+                    time=now(),
+                    broker=self._recorder.broker,
+                    kind=self._kind,
+                    created=created[::-1],
+                    deleted=sorted(deleted),
+                )
             )

@@ -1,4 +1,4 @@
-"""The events as they are written: one JSON object each, times in ISO 8601 with the zone, defaults left out."""
+"""The form of events: one JSON object each, times in ISO 8601 with the zone, defaults omitted."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 
 
-class Event(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", tag_field="event", gc=False):
-    """What all events have.
+class Event(msgspec.Struct, omit_defaults=True, rename="camel", tag_field="event", gc=False):
+    """The fields of all events.
 
-    time    when it was decided
+    time    time of the decision
     broker  name of the broker
-    client  address and port of the peer; none for what the broker did by itself
-    user    the access key the client names, whoever checks it
-    code    of the answer, 0 for success; remark says why not
+    client  address and port of the peer; empty for actions of the broker itself
+    user    the access key given by the client, whether it is verified or not
+    code    of the answer, 0 for success; remark contains the reason
     """
 
     time: datetime
@@ -27,8 +27,9 @@ class Event(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", ta
     remark: str | None = None
 
 
-class Message(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", gc=False):
-    """A message of a send: its producer's id, where it was stored, the size of its body. `body` and `properties` only when the settings ask for them."""
+class Message(msgspec.Struct, omit_defaults=True, rename="camel", gc=False):
+    """A message of a send: its producer's id, its place of storage, the size of its body. `body` and
+    `properties` only if configured."""
 
     id: str = ""
     topic: str | None = None
@@ -40,7 +41,7 @@ class Message(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", 
 
 
 class Sent(Event, tag="send", kw_only=True, gc=False):
-    """Messages of one producer group to one topic that arrived together. Of a refused send there are none."""
+    """Messages of one producer group to one topic that arrived together. A refused send has none."""
 
     group: str
     topic: str
@@ -48,7 +49,8 @@ class Sent(Event, tag="send", kw_only=True, gc=False):
 
 
 class Consumed(Event, tag="consume", kw_only=True, gc=False):
-    """Messages [offset, next_offset) of a queue that were given to a consumer, without those its filter did not want. `size_bytes` is theirs as records."""
+    """Messages [offset, next_offset) of a queue delivered to a consumer, without those removed by its filter.
+    `size_bytes` is their size as records."""
 
     group: str
     topic: str
@@ -60,7 +62,8 @@ class Consumed(Event, tag="consume", kw_only=True, gc=False):
 
 
 class SentBack(Event, tag="sendBack", kw_only=True, gc=False):
-    """A message that a consumer gave back: first sent to `topic`, read at `offset` of `queue`, now in `target`, a retry or dead-letter topic."""
+    """A message that a consumer sent back: first sent to `topic`, read at `offset` of `queue`, now in
+    `target`, a retry or dead-letter topic."""
 
     group: str
     topic: str
@@ -70,14 +73,16 @@ class SentBack(Event, tag="sendBack", kw_only=True, gc=False):
 
 
 class Requested(Event, tag="request", kw_only=True, gc=False):
-    """A request that changes something other than messages. `fields` are those of its header, shortened, without signatures and secrets."""
+    """A request that changes something other than messages. `fields` are the header's fields, shortened,
+    without signatures and secrets."""
 
     action: str
     fields: dict[str, str] = {}
 
 
 class Created(Event, tag="create", kw_only=True, gc=False):
-    """Topics or groups that came into being or went, by request or by themselves: `kind` is topic or group."""
+    """Topics or groups that were created or deleted, by request or by the broker: `kind` is topic or
+    group."""
 
     kind: str
     created: list[str] = []
@@ -85,7 +90,8 @@ class Created(Event, tag="create", kw_only=True, gc=False):
 
 
 class Dropped(Event, tag="dropped", kw_only=True, gc=False):
-    """Events, counting each message of a send, that could not be written since the last event, and why."""
+    """Events that could not be written since the last event, counting each message of a send, and the
+    reason."""
 
     count: int
 
@@ -94,7 +100,8 @@ _encoder = msgspec.json.Encoder()
 
 
 def encoded(event: Event) -> bytes:
-    """As it is written. Half a character, which JSON can name and UTF-8 cannot write, is shown by its number."""
+    """The event as it is written. Unpaired surrogates, which JSON can express but UTF-8 cannot, are written
+    as numbers."""
     try:
         return _encoder.encode(event)
     except UnicodeEncodeError:

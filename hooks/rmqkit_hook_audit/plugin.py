@@ -1,18 +1,18 @@
-"""Registers the hooks that make events and the service that writes them."""
+"""Registers the hooks that create events and the service that writes them."""
 
 from __future__ import annotations
 
 from rmqkit import hookimpl
-from rmqkit.abc import Service
-from rmqkit.broker.context import BrokerContext
 from rmqkit.config import Config
-from rmqkit.hooks import ConsumeMessageHook, RpcHook, SendMessageHook
-from rmqkit.hookspecs import Register, RegisterProcessor
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.hooks import ConsumeMessageHook, RpcHook, SendMessageHook
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.service import Service
+from rmqkit_hook_audit.hooks import ConsumeAudit, RequestAudit, SendAudit
 from rmqkit_hook_audit.service import AuditService
 from rmqkit_hook_audit.settings import AuditSettings
-from rmqkit_hook_audit.watching import ConsumeAudit, RequestAudit, SendAudit
 
-#: Before hooks that may refuse: a hook is told the end of what others refused after it.
+#: Before hooks that may refuse: a hook sees the outcome of what later hooks refused.
 _ORDER = -1_000
 
 
@@ -46,8 +46,7 @@ def rmqkit_register_services(register: Register[Service], config: Config) -> Non
 
 
 @hookimpl
-def rmqkit_register_processors(register: RegisterProcessor, broker: BrokerContext) -> None:
-    """There is none to register; but this is called once the broker is put together and before it serves, so no event is missed."""
+def rmqkit_broker_assembled(broker: Broker) -> None:
     service = broker.registry.services["audit"]
     if isinstance(service, AuditService) and "audit" not in broker.config.disabled_services:
         service.begin(broker)

@@ -1,4 +1,4 @@
-"""The queues between the hooks, which must not wait, and the writers, which do."""
+"""The queues between the hooks, which must not block, and the writers, which may."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rmqkit_hook_audit.events import Event
 
 
 class Queue:
-    """What one target has not been given yet. Bounded: what does not fit is dropped and counted.
+    """The events that one target has not written yet. Bounded: further events are dropped and counted.
 
-    limit    events that may wait; each is counted by its weight (messages of a send)
-    dropped  weight of all that was dropped since the start
+    limit    maximum weight of the queue; an event's weight is the number of messages of a send
+    dropped  weight of all events dropped since the start
     """
 
     def __init__(self, limit: int) -> None:
@@ -28,7 +28,7 @@ class Queue:
         self._filled = trio.Event()
 
     def __len__(self) -> int:
-        """Weight of what waits."""
+        """Weight of the queued events."""
         return self._weight
 
     def put(self, event: Event, weight: int) -> None:
@@ -45,7 +45,8 @@ class Queue:
             self._filled.set()
 
     async def wait(self, linger_ms: int) -> None:
-        """Until something waits to be taken, and then for what comes soon after: until the time has passed or a quarter of the room is taken."""
+        """Wait until there is an event, and then for further events: until the time has passed or a quarter
+        of the capacity is used."""
         while not self._waiting:
             self._wake = trio.Event()
             await self._wake.wait()
@@ -55,28 +56,29 @@ class Queue:
                 await self._filled.wait()
 
     def look(self, count: int) -> list[Event]:
-        """The oldest events, up to so many; they stay until `done`."""
+        """The oldest events, up to `count`; they stay until `done`."""
         return list(islice(self._waiting, count))
 
     def done(self, count: int) -> None:
-        """The oldest so many are written."""
+        """Remove the oldest `count` events, which have been written."""
         for _ in range(count):
             self._waiting.popleft()
             self._weight -= self._weights.popleft()
 
     def drop(self, count: int) -> None:
-        """Give up the oldest so many, and count them."""
+        """Drop the oldest `count` events, and count them."""
         before = self._weight
         self.done(count)
         self.dropped += before - self._weight
 
     def drop_all(self) -> None:
-        """Give up what waits, and count it."""
+        """Drop all events, and count them."""
         self.drop(len(self._waiting))
 
 
 class Recorder:
-    """What hooks see of the audit: the broker's name and a place for events. Without queues nobody wants any."""
+    """The hooks' view of the audit: the broker's name and the queues for events. Without queues, events are
+    discarded."""
 
     def __init__(self, broker: str, queues: Sequence[Queue]) -> None:
         self.broker = broker
@@ -89,5 +91,5 @@ class Recorder:
             put(event, weight)
 
 
-#: For as long as no broker runs.
+#: The recorder while no broker is running.
 NOWHERE = Recorder("", ())

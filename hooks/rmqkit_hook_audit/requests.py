@@ -1,4 +1,5 @@
-"""The requests that change topics, groups, offsets, permissions or settings, by the names their events have."""
+"""The requests that change topics, groups, offsets, permissions or settings, with the names of their
+events."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ ACTIONS: dict[RequestCode, str] = {
     RequestCode.CLEAN_UNUSED_TOPIC: "cleanUnusedTopic",
     RequestCode.DELETE_EXPIRED_COMMITLOG: "deleteExpiredCommitLog",
     RequestCode.RECALL_MESSAGE: "recallMessage",
-    # Of a name server in the same process.
+    # Requests of a name server in the same process.
     RequestCode.PUT_KV_CONFIG: "putKvConfig",
     RequestCode.DELETE_KV_CONFIG: "deleteKvConfig",
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: "wipeWritePermOfBroker",
@@ -34,11 +35,12 @@ ACTIONS: dict[RequestCode, str] = {
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: "registerTopicInNamesrv",
     RequestCode.UPDATE_NAMESRV_CONFIG: "updateNamesrvConfig",
 }
-#: A peer may send a header of 1 MiB, also when it is refused; an event keeps so many fields of it and so many characters of each text.
+#: A header may have 1 MiB, even if it is refused; an event keeps this many fields of it and this many
+#: characters of each text.
 _MAX_FIELDS = 32
 MAX_TEXT = 256
 _SECRET = re.compile(r"signature|secret|password|token", re.IGNORECASE)
-#: The body of an update of a group is its configuration; the name is what an event needs.
+#: The body of a group update is its configuration; an event needs only the name.
 _GROUP_NAME = "groupName"
 
 
@@ -47,9 +49,12 @@ class _NamedGroup(msgspec.Struct):
 
 
 def shown_fields(request: Command) -> dict[str, str]:
-    """The header's fields, shortened and without what is secret. Nothing for a header that cannot be read: the answer says so."""
+    """The header's fields, shortened and without secrets. Empty for a header that cannot be decoded, which
+    the answer reports."""
     try:
-        fields = {name[:MAX_TEXT]: value[:MAX_TEXT] for name, value in list(request.fields().items())[:_MAX_FIELDS]}
+        fields = {
+            name[:MAX_TEXT]: value[:MAX_TEXT] for name, value in list(request.fields().items())[:_MAX_FIELDS]
+        }
     except HeaderError:
         return {}
     if request.code == RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:

@@ -1,4 +1,5 @@
-"""Writes events off the loop, in order. On a stop, what waits is written before the broker's store closes."""
+"""Writes events in order, outside the message path. On a stop, queued events are written before the broker's
+store closes."""
 
 from __future__ import annotations
 
@@ -6,27 +7,27 @@ import logging
 
 import trio
 
-from rmqkit.abc import Service
-from rmqkit.broker.context import BrokerContext
 from rmqkit.errors import ConfigError, RequestRefused
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.service import Service
 from rmqkit_hook_audit.creations import Creations
 from rmqkit_hook_audit.events import Dropped, Event, now
+from rmqkit_hook_audit.hooks import Watching
 from rmqkit_hook_audit.recorder import NOWHERE, Queue, Recorder
 from rmqkit_hook_audit.settings import AuditSettings
 from rmqkit_hook_audit.targets import CannotWrite, FileTarget, Target, TopicTarget
-from rmqkit_hook_audit.watching import Watching
 
 _log = logging.getLogger(__name__)
-#: Encoding holds the interpreter: so many events take well under a millisecond.
+#: Encoding holds the interpreter lock: this many events take well under a millisecond.
 BATCH_EVENTS = 256
-#: A target that takes nothing is asked again after this.
+#: Pause before retrying a failed target.
 RETRY_MS = 1_000
-#: What waits when the broker stops gets this long.
+#: Time limit for queued events when the broker stops.
 LAST_WRITE_S = 5.0
 
 
 class AuditService(Service):
-    """Begins before the broker says it is ready and ends behind its last answer."""
+    """Starts before the broker reports that it is ready, and ends after its last answer."""
 
     name = "audit"
 
@@ -35,8 +36,8 @@ class AuditService(Service):
         self._writers: list[Writer] = []
         self._watching: list[Watching] = []
 
-    def begin(self, broker: BrokerContext) -> None:
-        """Let events be kept from now on, before the first connection is served; `run` writes them."""
+    def begin(self, broker: Broker) -> None:
+        """Start keeping events, before the first connection is served; `run` writes them."""
         settings, registry = self._settings, broker.registry
         self._writers = [
             Writer(target, Queue(settings.queue_size), broker.config.broker_name, settings.linger_ms)
@@ -50,7 +51,7 @@ class AuditService(Service):
         for each in self._watching:
             each.begin(recorder)
 
-    async def run(self, broker: BrokerContext, task_status: trio.TaskStatus[None]) -> None:
+    async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
         try:
             for writer in self._writers:
                 await writer.open()
@@ -66,17 +67,25 @@ class AuditService(Service):
                     await writer.finish()
 
 
-def _targets(settings: AuditSettings, broker: BrokerContext) -> list[Target]:
+def _targets(settings: AuditSettings, broker: Broker) -> list[Target]:
     targets: list[Target] = []
     if settings.file:
-        targets.append(FileTarget(broker.config.root_path / settings.file, settings.max_bytes, settings.keep_files, settings.sync))
+        targets.append(
+            FileTarget(
+                broker.config.root_path / settings.file,
+                settings.max_bytes,
+                settings.keep_files,
+                settings.sync,
+            )
+        )
     if settings.topic:
         targets.append(TopicTarget(broker, settings.topic))
     return targets
 
 
 class Writer:
-    """From a queue to its target. A target that fails is asked again; what the queue cannot hold meanwhile is lost, and the target is told how much."""
+    """Writes from a queue to its target. A failed target is retried; events that exceed the queue's capacity
+    meanwhile are lost, and the target receives their number."""
 
     def __init__(self, target: Target, queue: Queue, broker: str, linger_ms: int = 0) -> None:
         self.queue = queue
@@ -94,7 +103,7 @@ class Writer:
             raise ConfigError(f"the audit cannot be written: {error}; see [plugins.audit]") from error
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             if not self._unreported:
                 await self.queue.wait(self._linger_ms)
@@ -102,27 +111,35 @@ class Writer:
                 await trio.sleep(RETRY_MS / 1000)
 
     async def finish(self) -> None:
-        """Write what waits, for a few seconds at most, and close."""
+        """Write the queued events, for a few seconds at most, and close."""
         with trio.move_on_after(LAST_WRITE_S):
             while (len(self.queue) or self._unreported) and await self._write_some():
                 pass
         self.queue.drop_all()
         if self._unreported:
-            _log.error("the broker stops and %s events of the audit could not be written: %s", self._unreported, self._fault)
+            _log.error(
+                "the broker stops and %s events of the audit could not be written: %s",
+                self._unreported,
+                self._fault,
+            )
         await self._target.close()
 
     @property
     def _unreported(self) -> int:
-        """Events that were dropped and the target was not told of."""
+        """The number of dropped events that the target has not been told of."""
         return self.queue.dropped - self._reported
 
     async def _write_some(self) -> bool:
-        """One batch; False when the target does not take it all."""
+        """Write one batch. Returns False when the target does not accept all of it."""
         events = self.queue.look(BATCH_EVENTS)
         dropped = self._unreported
         report: list[Event] = []
         if dropped:
-            report.append(Dropped(time=now(), broker=self._broker, remark=self._fault or "the queue was full", count=dropped))
+            report.append(
+                Dropped(
+                    time=now(), broker=self._broker, remark=self._fault or "the queue was full", count=dropped
+                )
+            )
         try:
             await self._target.write(report + events)
         except CannotWrite as fault:
@@ -137,12 +154,16 @@ class Writer:
             return True
         self._took(len(report) + len(events), len(report), dropped)
         if self._fault or dropped:
-            _log.warning("the audit is written again; %s events were dropped: %s", dropped, self._fault or "the queue was full")
+            _log.warning(
+                "the audit is written again; %s events were dropped: %s",
+                dropped,
+                self._fault or "the queue was full",
+            )
             self._fault = ""
         return True
 
     def _took(self, written: int, reports: int, dropped: int) -> None:
-        """The target has the first so many of the reports and events it was given."""
+        """The target has accepted this many of the reports and events."""
         if written >= reports:
             self._reported += dropped
             self.queue.done(written - reports)

@@ -1,4 +1,4 @@
-"""What can be set in the table [plugins.audit]."""
+"""The settings in the table [plugins.audit]."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ Kind = Literal["send", "consume", "sendBack", "request", "create"]
 class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Settings of the audit.
 
-    file        relative to storePathRootDir; empty writes none
-    max_bytes   of a file before the next one is begun
-    keep_files  older files that are kept, as FILE.1 (the newest), FILE.2 and so on
-    sync        bring each write to the device
-    topic       events go to this topic of the broker as well; empty sends none
-    events      kinds of events that are wanted
-    queue_size  events that may wait to be written, counting each message of a send, and each KiB of bodies and properties that is kept
-    linger_ms   events are written together with those that come so soon after them
-    body_bytes  so many bytes of each body sent are written down, as base64
-    properties  names of message properties that are written down
+    file        relative to storePathRootDir; empty for no file
+    max_bytes   size at which a file is rotated
+    keep_files  number of older files to keep, as FILE.1 (the newest), FILE.2 and so on
+    sync        whether to flush each write to the device
+    topic       topic of this broker for events; empty for none
+    events      kinds of events to record
+    queue_size  maximum number of queued events, counting each message of a send, and each KiB of recorded
+                bodies and properties
+    linger_ms   how long to wait for further events to write them together
+    body_bytes  number of bytes of each sent body to record, as base64
+    properties  names of message properties to record
     """
 
     file: str = "audit/audit.jsonl"
@@ -38,8 +39,15 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     properties: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.max_bytes < 4096 or self.queue_size < 1 or min(self.keep_files, self.body_bytes, self.linger_ms) < 0:
-            raise ValueError("maxBytes is at least 4096, queueSize at least 1, keepFiles, bodyBytes and lingerMs are not negative")
+        if (
+            self.max_bytes < 4096
+            or self.queue_size < 1
+            or min(self.keep_files, self.body_bytes, self.linger_ms) < 0
+        ):
+            raise ValueError(
+                "maxBytes is at least 4096, queueSize at least 1, keepFiles, bodyBytes and lingerMs are not"
+                " negative"
+            )
         if not self.file and not self.topic:
             raise ValueError("file and topic are both empty: nothing would be written")
         if self.topic and (fault := topic_fault(self.topic)):

@@ -1,4 +1,4 @@
-"""Where events go: a rotating file of JSON lines, a topic of the broker."""
+"""Destinations of events: a rotating file of JSON lines, a topic of the broker."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from pathlib import Path
 
 import trio
 
-from rmqkit.broker.context import BrokerContext
 from rmqkit.errors import RequestRefused
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
+from rmqkit.model.run import MessageRun
 from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from rmqkit.plugin.broker import Broker
 from rmqkit.protocol.message_id import UniqueKeys
 from rmqkit_hook_audit.events import Event, encoded, lines
 
-#: Only the owner reads the file: it says who talks to whom.
+#: Readable by the owner only, because the file shows who communicates with whom.
 _FILE_MODE = 0o600
 
 
 class CannotWrite(Exception):
-    """The target takes nothing now; the text says why. `written` events of those given were taken, the first ones."""
+    """The target accepts nothing now; the text contains the reason. The first `written` of the given events
+    were accepted."""
 
     def __init__(self, why: str, written: int = 0) -> None:
         super().__init__(why)
@@ -31,24 +33,25 @@ class CannotWrite(Exception):
 
 
 class Target(ABC):
-    """Takes events in order."""
+    """Accepts events in order."""
 
     @abstractmethod
     async def open(self) -> None:
-        """Raises OSError, RequestRefused when nothing can ever be written."""
+        """Raises OSError, RequestRefused when writing will never be possible."""
 
     @abstractmethod
     async def write(self, events: Sequence[Event]) -> None:
-        """Raises CannotWrite. Cancelled: as if it had raised that, or as if it had not."""
+        """Raises CannotWrite. When cancelled, the events may have been written or not."""
 
     async def close(self) -> None:
         return
 
 
 class FileTarget(Target):
-    """JSON lines. A file that another program has moved away or removed is begun anew; one that reaches `max_bytes` is moved away by this one.
+    """JSON lines. A file that another program has moved or removed is created again; a file that reaches
+    `max_bytes` is rotated.
 
-    A write that fails half-way is taken back, so that a line is whole or not there.
+    A partial write is undone, so that every line is complete.
     """
 
     def __init__(self, path: Path, max_bytes: int, keep_files: int, sync: bool) -> None:
@@ -83,7 +86,7 @@ class FileTarget(Target):
         self._end_torn_line()
 
     def _end_torn_line(self) -> None:
-        """The machine may have died in the middle of a line: the next one must not be appended to it."""
+        """If the machine failed in the middle of a line, the next line must not be appended to it."""
         if self._size:
             with self._path.open("rb") as file:
                 file.seek(-1, os.SEEK_END)
@@ -109,7 +112,7 @@ class FileTarget(Target):
         self._size += len(data)
 
     def _is_ours(self) -> bool:
-        """Whether the open file is still the one of that name, as we left it."""
+        """Whether the open file is still the one with that name, unchanged."""
         try:
             named, opened = os.stat(self._path), os.fstat(self._file)
         except OSError:
@@ -117,7 +120,7 @@ class FileTarget(Target):
         return (named.st_dev, named.st_ino, named.st_size) == (opened.st_dev, opened.st_ino, self._size)
 
     def _rotate(self) -> None:
-        """FILE becomes FILE.1, that FILE.2 and so on; the oldest goes."""
+        """FILE becomes FILE.1, FILE.1 becomes FILE.2 and so on; the oldest is deleted."""
         for number in range(self._keep_files, 0, -1):
             with suppress(FileNotFoundError):
                 self._numbered(number - 1).replace(self._numbered(number))
@@ -130,12 +133,14 @@ class FileTarget(Target):
 
 
 class TopicTarget(Target):
-    """One message for each event, with the kind for a tag, in a topic of one queue that keeps their order.
+    """One message for each event, with the kind as tag, in a topic with a single queue that keeps their
+    order.
 
-    Its born host is the broker itself, which no client can claim: what another address wrote there is no event.
+    The born host is the broker itself, which no client can claim, so messages from other addresses are
+    recognisable as forged.
     """
 
-    def __init__(self, broker: BrokerContext, topic: str) -> None:
+    def __init__(self, broker: Broker, topic: str) -> None:
         self._broker = broker
         self._topic = topic
         host = broker.store_host
@@ -143,10 +148,11 @@ class TopicTarget(Target):
         self._host_bits = STORE_HOST_V6 | BORN_HOST_V6 if len(host) > 8 else 0
 
     async def open(self) -> None:
-        self._broker.topics.ensure(self._topic, 1)
+        await self._broker.topics.ensure(self._topic, 1)
 
     async def write(self, events: Sequence[Event]) -> None:
-        for at, result in enumerate(self._broker.put.put([self._message(event) for event in events])):
+        run = MessageRun([self._message(event) for event in events])
+        for at, result in enumerate(self._broker.put.append(run)):
             if isinstance(result, RequestRefused):
                 raise CannotWrite(f"topic {self._topic}: {result.remark}", at)
         await trio.lowlevel.checkpoint()
@@ -163,5 +169,7 @@ class TopicTarget(Target):
             born_timestamp_ms=now_ms,
             born_host=self._broker.store_host,
         )
-        message.set_properties({props.UNIQ_KEY: self._keys.make(now_ms), props.TAGS: str(event.__struct_config__.tag)})
+        message.set_properties(
+            {props.UNIQ_KEY: self._keys.make(now_ms), props.TAGS: str(event.__struct_config__.tag)}
+        )
         return message

@@ -1,22 +1,26 @@
-"""What is counted as it happens. Numbers begin at 0 when the broker starts; those of topics and groups that are gone are forgotten."""
+"""Counters and histograms. They start at 0 with the broker; those of deleted topics and groups are
+removed."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-#: Bytes, and milliseconds (Java: BrokerMetricsManager.registerMetricsView, RemotingMetricsManager).
+#: Upper bounds for bytes and for milliseconds (Java: BrokerMetricsManager.registerMetricsView,
+#: RemotingMetricsManager).
 SIZE_BOUNDS = (1024, 4096, 512 * 1024, 1 << 20, 2 << 20, 4 << 20)
 CREATE_BOUNDS = (10, 100, 1000, 3000, 5000)
+#: Sizes that are put into a histogram together.
+_MANY = 512
 RPC_BOUNDS = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
 
 
 class Histogram:
-    """Counts by upper bounds, one more for what is above them all."""
+    """Counts by upper bounds, with one more bucket for larger values."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -30,12 +34,12 @@ class Histogram:
         self.sum += value
 
     def add_times(self, value: float, times: int) -> None:
-        """One value so many times."""
+        """Add one value this many times."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
     def add_many(self, values: Sequence[float]) -> None:
-        """The same for each, quickly when they are of a size."""
+        """Add all values, with a fast path for equal ones."""
         bucket = bisect_left(self.bounds, min(values))
         if bucket == bisect_left(self.bounds, max(values)):
             self.counts[bucket] += len(values)
@@ -46,7 +50,7 @@ class Histogram:
 
 
 class Series(dict[K, V], Generic[K, V]):
-    """Label values -> number or histogram, made when first needed."""
+    """Label values -> number or histogram, created on first use."""
 
     def __init__(self, make: Callable[[], V]) -> None:
         super().__init__()
@@ -57,13 +61,13 @@ class Series(dict[K, V], Generic[K, V]):
         return made
 
     def keep(self, wanted: Callable[[K], bool]) -> None:
-        """Forget the others."""
+        """Remove all other label values."""
         for key in [key for key in self if not wanted(key)]:
             del self[key]
 
 
 class Traffic:
-    """Messages and bytes that went one way."""
+    """Messages and bytes in one direction."""
 
     __slots__ = ("messages", "size_bytes")
 
@@ -72,23 +76,46 @@ class Traffic:
         self.size_bytes = 0
 
 
-class Incoming(Traffic):
-    """Messages stored for clients, with their sizes as records."""
+class Incoming:
+    """Messages stored for clients, with their record sizes. They are put into the histogram when many have
+    come or when it is read, which costs a fraction of one by one."""
 
-    __slots__ = ("sizes",)
+    __slots__ = ("_fresh", "_sizes")
 
     def __init__(self) -> None:
-        super().__init__()
-        self.sizes = Histogram(SIZE_BOUNDS)
+        self._sizes = Histogram(SIZE_BOUNDS)
+        self._fresh: list[int] = []
+
+    def add(self, sizes: Iterable[int]) -> None:
+        """Count messages by their record sizes."""
+        self._fresh += sizes
+        if len(self._fresh) >= _MANY:
+            self._sizes.add_many(self._fresh)
+            self._fresh = []
+
+    @property
+    def sizes(self) -> Histogram:
+        if self._fresh:
+            self._sizes.add_many(self._fresh)
+            self._fresh = []
+        return self._sizes
+
+    @property
+    def messages(self) -> int:
+        return sum(self.sizes.counts)
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.sizes.sum)
 
 
 class Counts:
-    """Everything that is counted.
+    """All counters.
 
     incoming     (topic, message type) -> messages stored
-    outgoing     (topic, group) -> messages given to consumers
-    pulled       (group, topic, queue id) -> the offset at which the group's last pull left off
-    topics       (status, is_system) -> ms of each request that makes or changes a topic
+    outgoing     (topic, group) -> messages delivered to consumers
+    pulled       (group, topic, queue id) -> the next offset after the group's last pull
+    topics       (status, is_system) -> ms of each request that creates or changes a topic
     groups       (status,) -> the same for groups
     requests     (is_long_polling, request code, response code) -> ms of each request
     """

@@ -1,4 +1,5 @@
-"""A small HTTP/1.1 responder: GET and HEAD of a few paths, nothing else. Bodies come in pieces and go out as they come (h11 does the protocol)."""
+"""A small HTTP/1.1 server: GET and HEAD for a few paths. Bodies are sent in pieces as they are produced (h11
+implements the protocol)."""
 
 from __future__ import annotations
 
@@ -10,40 +11,47 @@ import trio
 from attrs import frozen
 
 _log = logging.getLogger(__name__)
-#: A request of a scraper has a few hundred bytes.
+#: A scraper's request has a few hundred bytes.
 MAX_REQUEST_BYTES = 16 * 1024
-#: For a request to come, and for the peer to take each piece of an answer.
+#: Time limit for a request to arrive, and for the peer to accept each piece of an answer.
 TIMEOUT_S = 10.0
-#: At a time; one scraper needs one.
+#: Maximum number of connections; one scraper needs one.
 MAX_CONNECTIONS = 32
-#: Pieces are joined up to this, so that lines do not travel one by one.
+#: Pieces are joined up to this size, so that lines are not sent one by one.
 PIECE_BYTES = 16 * 1024
 
 
 @frozen
 class Page:
-    """What a path answers with."""
+    """The answer of a path."""
 
     content_type: str
     body: Callable[[], AsyncIterator[str]]
 
 
 class Responder:
-    """`await Responder(pages).serve(stream)` for each accepted connection. Never raises but Cancelled."""
+    """`await Responder(pages).serve(stream)` for each accepted connection. Raises nothing except
+    Cancelled."""
 
     def __init__(self, pages: Mapping[str, Page]) -> None:
         self._pages = dict(pages)
         self._open = 0
 
     async def serve(self, stream: trio.abc.Stream) -> None:
-        """Until the peer goes away, breaks the protocol, says nothing for a while, or was answered as the last of too many."""
+        """Serve until the peer closes the connection, violates the protocol, is silent for too long, or was
+        answered while there were too many connections."""
         async with stream:
             if self._open >= MAX_CONNECTIONS:
                 return
             self._open += 1
             try:
                 await self._serve(_Connection(stream))
-            except (h11.ProtocolError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
+            except (
+                h11.ProtocolError,
+                trio.BrokenResourceError,
+                trio.ClosedResourceError,
+                trio.TooSlowError,
+            ) as error:
                 _log.debug("metrics: a connection ended: %s", error)
             except Exception:  # noqa: BLE001 - somebody who asks for metrics must not end the broker
                 _log.exception("metrics: a request failed")
@@ -67,7 +75,9 @@ class Responder:
         elif page is None:
             await connection.short(404, f"there are: {', '.join(sorted(self._pages))}")
         else:
-            await connection.send(h11.Response(status_code=200, headers=[("Content-Type", page.content_type)]))
+            await connection.send(
+                h11.Response(status_code=200, headers=[("Content-Type", page.content_type)])
+            )
             if request.method == b"GET":
                 await connection.pieces(page.body())
             await connection.send(h11.EndOfMessage())
@@ -79,7 +89,8 @@ class _Connection:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST_BYTES)
 
     async def request(self) -> h11.Request | None:
-        """The next request, whole; None when the peer is gone. Raises ProtocolError after answering it, TooSlowError."""
+        """The next complete request; None when the peer has closed. Raises ProtocolError after answering it,
+        TooSlowError."""
         with trio.fail_after(TIMEOUT_S):
             request: h11.Request | None = None
             while True:
@@ -106,9 +117,13 @@ class _Connection:
         return True
 
     async def short(self, status: int, text: str, headers: list[tuple[str, str]] | None = None) -> None:
-        """A whole answer with a line of text."""
+        """Send a complete answer with a line of text."""
         body = f"{text}\n".encode()
-        given = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), *(headers or [])]
+        given = [
+            ("Content-Type", "text/plain; charset=utf-8"),
+            ("Content-Length", str(len(body))),
+            *(headers or []),
+        ]
         await self.send(h11.Response(status_code=status, headers=given))
         await self.send(h11.Data(data=body))
         await self.send(h11.EndOfMessage())
@@ -126,7 +141,7 @@ class _Connection:
         await self.send(h11.Data(data="".join(waiting).encode()))
 
     async def send(self, event: h11.Event) -> None:
-        """Raises TooSlowError when the peer does not take it."""
+        """Raises TooSlowError when the peer does not accept the data in time."""
         data = self._http.send(event)
         if data:
             with trio.fail_after(TIMEOUT_S):

@@ -1,7 +1,8 @@
-"""How far consumer groups are behind (Java: ConsumerLagCalculator), for the groups that are online and those that have committed an offset here.
+"""Lag of consumer groups (Java: ConsumerLagCalculator), for groups that are online or have committed an
+offset here.
 
-The lag is what is not committed, in flight is what was pulled and is not committed, ready is what was not pulled. A group that has committed nothing to a
-queue counts from its end, as in Java.
+Lag counts messages that are not committed, in flight those that were pulled and are not committed, ready
+those that were not pulled. A group that has committed nothing in a queue counts from its end, as in Java.
 """
 
 from __future__ import annotations
@@ -13,20 +14,19 @@ from time import perf_counter
 import trio
 from attrs import define, field, frozen
 
-from rmqkit.abc import NotInMemory
-from rmqkit.broker.context import BrokerContext
-from rmqkit.broker.warming import again_when_warm
 from rmqkit.model import names
 from rmqkit.model.sysflag import PERM_READ
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.cold_reads import read_when_cached
 from rmqkit_hook_metrics.counting import Counts
 
-#: Nobody waits for a scrape longer than this at a time.
+#: Maximum time for which a scrape occupies the event loop.
 SLICE_S = 0.001
 Queue = tuple[str, str, int]
 
 
 class Pace:
-    """Gives way to the broker's work: `await pace.step()` often."""
+    """Lets the broker work during a long computation: call `await pace.step()` often."""
 
     def __init__(self) -> None:
         self._began_s = perf_counter()
@@ -47,7 +47,8 @@ class QueueLag:
 
 @define
 class TopicLag:
-    """A group and a topic. `waiting_ms` and `queueing_ms` are the ages of the oldest message that is not committed, and not pulled; 0 without one."""
+    """A group and a topic. `waiting_ms` and `queueing_ms` are the ages of the oldest message that is not
+    committed, and of the oldest that is not pulled; 0 without one."""
 
     group: str
     topic: str
@@ -68,16 +69,16 @@ class TopicLag:
 
 
 class LagMeter:
-    """Remembers store times from one look to the next: a group that stands still is not looked up again."""
+    """Keeps store times between scrapes: for a group without progress they are not looked up again."""
 
-    def __init__(self, broker: BrokerContext, counts: Counts) -> None:
+    def __init__(self, broker: Broker, counts: Counts) -> None:
         self._broker = broker
         self._counts = counts
-        #: (queue, whether of the first message not pulled, else not committed) -> offset, store time.
+        #: (queue, whether for the first message not pulled rather than not committed) -> offset, store time.
         self._times: dict[tuple[Queue, bool], tuple[int, int]] = {}
 
     async def topics(self, pace: Pace) -> AsyncIterator[TopicLag]:
-        """One for each group and topic, in their order."""
+        """One result for each group and topic, in order."""
         seen: set[Queue] = set()
         for group, topic in await self._consumed(pace):
             config = self._broker.topics.get(topic)
@@ -99,7 +100,8 @@ class LagMeter:
             await pace.step()
 
     async def _consumed(self, pace: Pace) -> list[tuple[str, str]]:
-        """Groups and their topics: subscriptions of those that are online, and what has an offset, which may outlive its group."""
+        """Groups and their topics: subscriptions of online groups, and committed offsets, which may outlive
+        their group."""
         found: set[tuple[str, str]] = set()
         for group in list(self._broker.clients.consumers.values()):
             found.update((group.name, topic) for topic in group.subscriptions)
@@ -131,16 +133,13 @@ class LagMeter:
             lag.queueing_ms = max(lag.queueing_ms, now_ms - stored_ms)
 
     async def _stored_ms(self, queue: Queue, pulled: bool, offset: int, now_ms: int) -> int:
-        """When the message was stored; now when it is gone."""
+        """The store time of the message; the present time when it has been deleted."""
         known = self._times.get((queue, pulled))
         if known is not None and known[0] == offset:
             return known[1]
         _, topic, queue_id = queue
-        read = partial(self._broker.store.store_time, topic, queue_id, offset)
-        try:
-            stored_ms = read(False)
-        except NotInMemory as missed:
-            stored_ms = await again_when_warm(self._broker.store, read, missed)
+        store = self._broker.store
+        stored_ms = await read_when_cached(store, partial(store.store_time, topic, queue_id, offset))
         if stored_ms <= 0:
             return now_ms
         self._times[queue, pulled] = (offset, stored_ms)

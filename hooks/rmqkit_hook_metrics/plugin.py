@@ -1,19 +1,24 @@
-"""Registers the hooks that count and the service that answers."""
+"""Registers the hooks that count and the service that serves the metrics."""
 
 from __future__ import annotations
 
 from rmqkit import hookimpl
-from rmqkit.abc import Service
-from rmqkit.broker.context import BrokerContext
-from rmqkit.config import Config
-from rmqkit.hooks import ConsumeMessageHook, RpcHook, SendMessageHook
-from rmqkit.hookspecs import Register, RegisterProcessor
+from rmqkit.config import Config, SettingsType
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.hooks import ConsumeMessageHook, RpcHook, SendMessageHook
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.service import Service
+from rmqkit_hook_metrics.hooks import ConsumeMetrics, RpcMetrics, SendMetrics
 from rmqkit_hook_metrics.service import MetricsService
-from rmqkit_hook_metrics.settings import MetricsSettings
-from rmqkit_hook_metrics.watching import ConsumeMetrics, RpcMetrics, SendMetrics
+from rmqkit_hook_metrics.settings import ExporterSettings, MetricsSettings
 
-#: Behind hooks that may refuse.
+#: After hooks that may refuse.
 _ORDER = 900
+
+
+@hookimpl
+def rmqkit_register_settings(register: Register[SettingsType], config: Config) -> None:
+    register("metrics", ExporterSettings)
 
 
 @hookimpl
@@ -28,7 +33,9 @@ def rmqkit_register_consume_message_hooks(register: Register[ConsumeMessageHook]
 
 @hookimpl
 def rmqkit_register_rpc_hooks(register: Register[RpcHook], config: Config) -> None:
-    register("metrics", RpcMetrics(config.plugin_settings("metrics", MetricsSettings).rpc_latency), order=-_ORDER)
+    register(
+        "metrics", RpcMetrics(config.plugin_settings("metrics", MetricsSettings).rpc_latency), order=-_ORDER
+    )
 
 
 @hookimpl
@@ -37,8 +44,7 @@ def rmqkit_register_services(register: Register[Service], config: Config) -> Non
 
 
 @hookimpl
-def rmqkit_register_processors(register: RegisterProcessor, broker: BrokerContext) -> None:
-    """There is none to register; but this is called once the broker is put together and before it serves, so that all is counted."""
+def rmqkit_broker_assembled(broker: Broker) -> None:
     service = broker.registry.services["metrics"]
     if isinstance(service, MetricsService) and "metrics" not in broker.config.disabled_services:
         service.begin(broker)

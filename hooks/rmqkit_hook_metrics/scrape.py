@@ -1,17 +1,18 @@
-"""Everything at once, as text, in pieces: between two of them the broker goes on with its work."""
+"""Produces all metrics as text, in pieces, between which the broker can work."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
-from rmqkit.broker.context import BrokerContext
 from rmqkit.model import names
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.log_state import dispatch_behind_bytes
 from rmqkit_hook_metrics import gauges
 from rmqkit_hook_metrics.counting import Counts, Histogram
+from rmqkit_hook_metrics.hooks import flag
 from rmqkit_hook_metrics.lag import LagMeter, Pace, TopicLag
-from rmqkit_hook_metrics.settings import MetricsSettings, parse_labels
+from rmqkit_hook_metrics.settings import ExporterSettings, MetricsSettings, parse_labels
 from rmqkit_hook_metrics.text import Family, Labels, Writer
-from rmqkit_hook_metrics.watching import flag
 
 _TOPIC = ("topic", "message_type", "is_system")
 _OUT = ("topic", "consumer_group", "is_system")
@@ -21,11 +22,16 @@ _LOCAL: Labels = ("local", "disk")
 
 IN = Family("rocketmq_messages_in_total", "counter", "Messages stored for clients", _TOPIC)
 IN_BYTES = Family("rocketmq_throughput_in_total", "counter", "Bytes stored for clients, as records", _TOPIC)
-SIZE = Family("rocketmq_message_size", "histogram", "Sizes of messages stored for clients, as records", _TOPIC)
+SIZE = Family(
+    "rocketmq_message_size", "histogram", "Sizes of messages stored for clients, as records", _TOPIC
+)
 OUT = Family("rocketmq_messages_out_total", "counter", "Messages given to consumers", _OUT)
 OUT_BYTES = Family("rocketmq_throughput_out_total", "counter", "Bytes given to consumers, as records", _OUT)
 DEAD = Family(
-    "rocketmq_send_to_dlq_messages_total", "counter", "Messages that went to dead-letter topics", ("consumer_group", "topic", "is_system")
+    "rocketmq_send_to_dlq_messages_total",
+    "counter",
+    "Messages that went to dead-letter topics",
+    ("consumer_group", "topic", "is_system"),
 )
 TOPIC_MS = Family(
     "rocketmq_topic_create_execution_time",
@@ -51,7 +57,12 @@ RPC_MS = Family(
 PERMISSION = Family("rocketmq_broker_permission", "gauge", "What the broker permits: 4 read, 2 write")
 TOPICS = Family("rocketmq_topic_number", "gauge", "Topics")
 GROUPS = Family("rocketmq_consumer_group_number", "gauge", "Consumer groups")
-PRODUCERS = Family("rocketmq_producer_connections", "gauge", "Connections of producers", ("language", "version", "protocol_type"))
+PRODUCERS = Family(
+    "rocketmq_producer_connections",
+    "gauge",
+    "Connections of producers",
+    ("language", "version", "protocol_type"),
+)
 CONSUMERS = Family(
     "rocketmq_consumer_connections",
     "gauge",
@@ -59,30 +70,72 @@ CONSUMERS = Family(
     ("consumer_group", "language", "version", "consume_mode", "protocol_type", "is_system"),
 )
 LAG = Family("rocketmq_consumer_lag_messages", "gauge", "Messages a group has not committed", _LAG)
-LAG_MS = Family("rocketmq_consumer_lag_latency", "gauge", "Age of the oldest message a group has not committed", _LAG, "milliseconds")
-IN_FLIGHT = Family("rocketmq_consumer_inflight_messages", "gauge", "Messages a group has pulled and not committed", _LAG)
+LAG_MS = Family(
+    "rocketmq_consumer_lag_latency",
+    "gauge",
+    "Age of the oldest message a group has not committed",
+    _LAG,
+    "milliseconds",
+)
+IN_FLIGHT = Family(
+    "rocketmq_consumer_inflight_messages", "gauge", "Messages a group has pulled and not committed", _LAG
+)
 QUEUEING_MS = Family(
-    "rocketmq_consumer_queueing_latency", "gauge", "Age of the oldest message a group has not pulled", _LAG, "milliseconds"
+    "rocketmq_consumer_queueing_latency",
+    "gauge",
+    "Age of the oldest message a group has not pulled",
+    _LAG,
+    "milliseconds",
 )
 READY = Family("rocketmq_consumer_ready_messages", "gauge", "Messages a group has not pulled", _LAG)
 QUEUE_LAG = Family(
-    "rmqkit_consumer_queue_lag_messages", "gauge", "Messages a group has not committed, by queue", ("consumer_group", "topic", "queue_id")
+    "rmqkit_consumer_queue_lag_messages",
+    "gauge",
+    "Messages a group has not committed, by queue",
+    ("consumer_group", "topic", "queue_id"),
 )
 STORAGE = Family("rocketmq_storage_size", "gauge", "What is used of the log's file system", _STORAGE, "bytes")
-FLUSH = Family("rocketmq_storage_flush_behind_bytes", "gauge", "Bytes of the log that are not on the device", _STORAGE, "bytes")
-DISPATCH = Family(
-    "rocketmq_storage_dispatch_behind_bytes", "gauge", "Bytes of the log the slowest dispatcher has not taken", _STORAGE, "bytes"
+FLUSH = Family(
+    "rocketmq_storage_flush_behind_bytes",
+    "gauge",
+    "Bytes of the log that are not on the device",
+    _STORAGE,
+    "bytes",
 )
-RESERVE = Family("rocketmq_storage_message_reserve_time", "gauge", "Age of the oldest message in the log", _STORAGE, "milliseconds")
-FAILURES = Family("rmqkit_hook_failures_total", "counter", "Calls of a hook that raised what it may not raise", ("kind", "plugin", "hook"))
+DISPATCH = Family(
+    "rocketmq_storage_dispatch_behind_bytes",
+    "gauge",
+    "Bytes of the log the slowest dispatcher has not taken",
+    _STORAGE,
+    "bytes",
+)
+RESERVE = Family(
+    "rocketmq_storage_message_reserve_time",
+    "gauge",
+    "Age of the oldest message in the log",
+    _STORAGE,
+    "milliseconds",
+)
+READ_FAULTS = Family(
+    "rmqkit_storage_read_faults_total",
+    "counter",
+    "Reads that were led past a damaged place of the log",
+    _STORAGE,
+)
+FAILURES = Family(
+    "rmqkit_hook_failures_total",
+    "counter",
+    "Calls of a hook that raised what it may not raise",
+    ("kind", "plugin", "hook"),
+)
 
 
 class Scrape:
-    """Makes the text for one broker. Several may be under way at a time."""
+    """Produces the text for one broker. Several scrapes may run at a time."""
 
-    def __init__(self, broker: BrokerContext, counts: Counts, settings: MetricsSettings) -> None:
+    def __init__(self, broker: Broker, counts: Counts, settings: MetricsSettings) -> None:
         config = broker.config
-        common = parse_labels(config.metrics_label) | {
+        common = parse_labels(config.owned(ExporterSettings).metrics_label) | {
             "cluster": config.broker_cluster_name,
             "node_type": "broker",
             "node_id": config.broker_name,
@@ -108,7 +161,7 @@ class Scrape:
             yield line
 
     def _forget(self) -> None:
-        """Numbers of topics and groups that were deleted would otherwise stay for ever."""
+        """Remove the counters of deleted topics and groups, which would otherwise stay for ever."""
         topics, groups = self._broker.topics.configs, self._broker.groups.configs
         self._counts.incoming.keep(lambda key: key[0] in topics)
         self._counts.outgoing.keep(lambda key: key[0] in topics and key[1] in groups)
@@ -116,7 +169,8 @@ class Scrape:
     def _counted(self) -> Iterator[str]:
         lines, counts = self._writer.lines, self._counts
         incoming = [
-            ((topic, kind, flag(names.is_system_topic(topic))), counted) for (topic, kind), counted in sorted(counts.incoming.items())
+            ((topic, kind, flag(names.is_system_topic(topic))), counted)
+            for (topic, kind), counted in sorted(counts.incoming.items())
         ]
         yield from lines(IN, [(labels, counted.messages) for labels, counted in incoming])
         yield from lines(IN_BYTES, [(labels, counted.size_bytes) for labels, counted in incoming])
@@ -124,12 +178,18 @@ class Scrape:
         outgoing = [((*key, _system(*key)), counted) for key, counted in sorted(counts.outgoing.items())]
         yield from lines(OUT, [(labels, counted.messages) for labels, counted in outgoing])
         yield from lines(OUT_BYTES, [(labels, counted.size_bytes) for labels, counted in outgoing])
-        dead = sorted(self._broker.stats.dead_lettered.items())
-        yield from lines(DEAD, [((group, topic, _system(topic, group)), count) for (group, topic), count in dead])
+        dead = sorted((pair, item.count) for pair, item in self._broker.stats.dead_lettered.items())
+        yield from lines(
+            DEAD, [((group, topic, _system(topic, group)), count) for (group, topic), count in dead]
+        )
         yield from lines(TOPIC_MS, _histograms(counts.topics.items()))
         yield from lines(GROUP_MS, _histograms(counts.groups.items()))
         yield from lines(
-            RPC_MS, [((*key, "remoting", "success"), histogram) for key, histogram in sorted(counts.requests.items(), key=_key)]
+            RPC_MS,
+            [
+                ((*key, "remoting", "success"), histogram)
+                for key, histogram in sorted(counts.requests.items(), key=_key)
+            ],
         )
 
     def _broker_gauges(self) -> Iterator[str]:
@@ -139,8 +199,20 @@ class Scrape:
         yield from lines(GROUPS, [((), len(broker.groups.configs))])
         yield from lines(PRODUCERS, sorted(gauges.producers(broker).items()))
         yield from lines(CONSUMERS, sorted(gauges.consumers(broker).items()))
-        hooks = (registry.send_message_hooks, registry.consume_message_hooks, registry.rpc_hooks, registry.put_message_hooks)
-        yield from lines(FAILURES, [((kind.kind, entry.plugin, entry.name), entry.failures) for kind in hooks for entry in kind.entries])
+        hooks = (
+            registry.send_message_hooks,
+            registry.consume_message_hooks,
+            registry.rpc_hooks,
+            registry.put_message_hooks,
+        )
+        yield from lines(
+            FAILURES,
+            [
+                ((kind.kind, entry.plugin, entry.name), entry.failures)
+                for kind in hooks
+                for entry in kind.entries
+            ],
+        )
 
     async def _lags(self, pace: Pace) -> AsyncIterator[str]:
         found = [(_labels(lag), lag) async for lag in self._lag.topics(pace)]
@@ -155,7 +227,11 @@ class Scrape:
             for line in self._writer.lines(family, ((labels, value_of(lag)) for labels, lag in found)):
                 yield line
         if self._settings.queue_lag:
-            queues = (((lag.group, lag.topic, str(queue.queue_id)), queue.messages) for _, lag in found for queue in lag.queues)
+            queues = (
+                ((lag.group, lag.topic, str(queue.queue_id)), queue.messages)
+                for _, lag in found
+                for queue in lag.queues
+            )
             for line in self._writer.lines(QUEUE_LAG, queues):
                 yield line
 
@@ -164,10 +240,16 @@ class Scrape:
         values = [
             (STORAGE, await gauges.disk_used_bytes(store)),
             (FLUSH, gauges.flush_behind_bytes(store)),
-            (DISPATCH, gauges.dispatch_behind_bytes(self._broker)),
+            (DISPATCH, dispatch_behind_bytes(self._broker)),
             (RESERVE, await gauges.reserve_ms(self._broker)),
+            (READ_FAULTS, store.read_faults),
         ]
-        return [line for family, value in values if value is not None for line in self._writer.lines(family, [(_LOCAL, value)])]
+        return [
+            line
+            for family, value in values
+            if value is not None
+            for line in self._writer.lines(family, [(_LOCAL, value)])
+        ]
 
 
 def _labels(lag: TopicLag) -> Labels:

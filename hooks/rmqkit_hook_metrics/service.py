@@ -1,4 +1,4 @@
-"""The port where metrics are asked for."""
+"""The port that serves the metrics."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from functools import partial
 
 import trio
 
-from rmqkit.abc import Service
-from rmqkit.broker.context import BrokerContext
 from rmqkit.errors import ConfigError
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.service import Service
 from rmqkit_hook_metrics.counting import Counts
+from rmqkit_hook_metrics.hooks import Counting
 from rmqkit_hook_metrics.http import Page, Responder
 from rmqkit_hook_metrics.scrape import Scrape
-from rmqkit_hook_metrics.settings import MetricsSettings, parse_labels
+from rmqkit_hook_metrics.settings import ExporterSettings, MetricsSettings, parse_labels
 from rmqkit_hook_metrics.text import CONTENT_TYPE
-from rmqkit_hook_metrics.watching import Counting
 
 _log = logging.getLogger(__name__)
 
 
 class MetricsService(Service):
-    """GET /metrics, and GET /healthz, which answers for as long as the broker's loop turns. `address` is where it listens, once it does."""
+    """GET /metrics, and GET /healthz, which answers while the broker's event loop runs. `address` is set when
+    it listens."""
 
     name = "metrics"
 
@@ -32,19 +33,25 @@ class MetricsService(Service):
         self._counts = Counts()
         self.address: tuple[str, int] | None = None
 
-    def begin(self, broker: BrokerContext) -> None:
+    def begin(self, broker: Broker) -> None:
         """Count from now on, before the first connection is served."""
         self._counts = Counts()
-        parse_labels(broker.config.metrics_label)
+        parse_labels(broker.config.owned(ExporterSettings).metrics_label)
         registry = broker.registry
         for hook in [*registry.send_message_hooks, *registry.consume_message_hooks, *registry.rpc_hooks]:
             if isinstance(hook, Counting):
                 hook.begin(self._counts)
 
-    async def run(self, broker: BrokerContext, task_status: trio.TaskStatus[None]) -> None:
+    async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
         scrape = Scrape(broker, self._counts, self._settings)
-        responder = Responder({"/metrics": Page(CONTENT_TYPE, scrape.text), "/healthz": Page("text/plain; charset=utf-8", _healthy)})
-        listeners = await _listen(broker.config.metrics_prom_exporter_host, broker.config.metrics_prom_exporter_port)
+        responder = Responder(
+            {
+                "/metrics": Page(CONTENT_TYPE, scrape.text),
+                "/healthz": Page("text/plain; charset=utf-8", _healthy),
+            }
+        )
+        exporter = broker.config.owned(ExporterSettings)
+        listeners = await _listen(exporter.metrics_prom_exporter_host, exporter.metrics_prom_exporter_port)
         host, port = listeners[0].socket.getsockname()[:2]
         self.address = (host, port)
         _log.info("metrics at http://%s:%s/metrics", host, port)
@@ -66,4 +73,6 @@ async def _listen(host: str, port: int) -> list[trio.SocketListener]:
             if error.errno == errno.EADDRINUSE
             else ""
         )
-        raise ConfigError(f"metrics cannot listen on {host}:{port}: {error.strerror or error}{taken}") from error
+        raise ConfigError(
+            f"metrics cannot listen on {host}:{port}: {error.strerror or error}{taken}"
+        ) from error

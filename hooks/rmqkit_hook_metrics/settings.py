@@ -1,18 +1,31 @@
-"""What can be set in the table [plugins.metrics]. Host, port and labels are RocketMQ's own settings (metricsPromExporterHost and its kin)."""
+"""Settings of the metrics: RocketMQ's own ones, and the table [plugins.metrics]."""
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import msgspec
 
+from rmqkit.config import PORT
 from rmqkit.errors import ConfigError
+
+
+class ExporterSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """RocketMQ's settings of the exporter; PROM switches the plugin on."""
+
+    metrics_exporter_type: Literal["DISABLE", "PROM"] = "DISABLE"
+    metrics_prom_exporter_host: str = "127.0.0.1"
+    metrics_prom_exporter_port: Annotated[int, PORT] = 5557
+    metrics_label: str = ""
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Settings of the metrics.
 
-    unit_suffix  names end in their unit, as in rocketmq_consumer_lag_latency_milliseconds: so does Apache's broker 5.3
-    queue_lag    the lag of each queue besides that of each topic
-    rpc_latency  the time of each request, see docs/hooks.md
+    unit_suffix  whether names end with their unit, as in rocketmq_consumer_lag_latency_milliseconds (as
+                 Apache's broker 5.3 does)
+    queue_lag    whether to report the lag of each queue in addition to that of each topic
+    rpc_latency  whether to time each request, see docs/hooks.md
     """
 
     unit_suffix: bool = True
@@ -26,6 +39,9 @@ def parse_labels(text: str) -> dict[str, str]:
     for pair in filter(None, (part.strip() for part in text.split(","))):
         name, separator, value = pair.partition(":")
         if not separator or not name.isidentifier() or not name.isascii():
-            raise ConfigError(f"setting metricsLabel: {pair!r} is not of the form name:value, with letters, digits and _ in the name")
+            raise ConfigError(
+                f"setting metricsLabel: {pair!r} is not of the form name:value, with letters, digits and _ in"
+                " the name"
+            )
         labels[name] = value
     return labels

@@ -12,7 +12,8 @@ Labels = tuple[str, ...]
 
 
 class Family(NamedTuple):
-    """Samples of one name. `labels` are the names of those that differ between its samples; `unit` may become part of the name."""
+    """Samples with one name. `labels` are the names of the labels that differ between samples; `unit` may
+    become part of the name."""
 
     name: str
     kind: str
@@ -22,7 +23,7 @@ class Family(NamedTuple):
 
 
 class Writer:
-    """Lines of families. `common` are labels that every sample has."""
+    """Formats families as lines. `common` are labels of every sample."""
 
     def __init__(self, common: Mapping[str, str], unit_suffix: bool) -> None:
         self._common = ",".join(f'{name}="{_escaped(value)}"' for name, value in common.items())
@@ -36,7 +37,7 @@ class Writer:
         return f"{self._name(family)}{self._labels(family, values)} {_number(value)}\n"
 
     def histogram(self, family: Family, values: Labels, histogram: Histogram) -> str:
-        """All lines of one histogram: buckets that add up, sum and count."""
+        """All lines of one histogram: cumulative buckets, sum and count."""
         name, total, lines = self._name(family), 0, []
         for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
             total += count
@@ -44,16 +45,22 @@ class Writer:
             labels = self._labels(family, values, f'le="{upper}"')
             lines.append(f"{name}_bucket{labels} {total}\n")
         labels = self._labels(family, values)
-        return "".join([*lines, f"{name}_sum{labels} {_number(histogram.sum)}\n", f"{name}_count{labels} {total}\n"])
+        return "".join(
+            [*lines, f"{name}_sum{labels} {_number(histogram.sum)}\n", f"{name}_count{labels} {total}\n"]
+        )
 
     def lines(self, family: Family, samples: Iterable[tuple[Labels, float | Histogram]]) -> Iterator[str]:
-        """Head and samples; nothing at all without samples."""
+        """Head and samples; nothing without samples."""
         first = True
         for values, value in samples:
             if first:
                 yield self.head(family)
                 first = False
-            yield self.histogram(family, values, value) if isinstance(value, Histogram) else self.sample(family, values, value)
+            yield (
+                self.histogram(family, values, value)
+                if isinstance(value, Histogram)
+                else self.sample(family, values, value)
+            )
 
     def _name(self, family: Family) -> str:
         if not self._unit_suffix or not family.unit or family.name.endswith(family.unit):
@@ -61,7 +68,11 @@ class Writer:
         return f"{family.name}_{family.unit}"
 
     def _labels(self, family: Family, values: Labels, last: str = "") -> str:
-        parts = [self._common, *(f'{name}="{_escaped(value)}"' for name, value in zip(family.labels, values, strict=True)), last]
+        parts = [
+            self._common,
+            *(f'{name}="{_escaped(value)}"' for name, value in zip(family.labels, values, strict=True)),
+            last,
+        ]
         text = ",".join(filter(None, parts))
         return f"{{{text}}}" if text else ""
 

@@ -1,7 +1,9 @@
-"""Names of span attributes: the semantic conventions for messaging, and for RocketMQ, of OpenTelemetry. This table is all there is to change when they do.
+"""Names of span attributes: OpenTelemetry's semantic conventions for messaging and RocketMQ. When the
+conventions change, only this table changes.
 
-The part about RocketMQ was renamed from `messaging.rocketmq.*` to `rocketmq.*`. As the conventions ask, the environment variable
-OTEL_SEMCONV_STABILITY_OPT_IN says which is wanted: `messaging` the new names, `messaging/dup` both, anything else the old ones.
+The RocketMQ part was renamed from `messaging.rocketmq.*` to `rocketmq.*`. As the conventions require, the
+environment variable OTEL_SEMCONV_STABILITY_OPT_IN selects the names: `messaging` the new ones,
+`messaging/dup` both, anything else the old ones.
 """
 
 from __future__ import annotations
@@ -10,15 +12,25 @@ import os
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
+from rmqkit.model.message_type import MessageType
+
 OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
 SYSTEM = "rocketmq"
+#: Values of `Attribute.TYPE`.
+TYPES = {
+    MessageType.NORMAL: "normal",
+    MessageType.ORDER: "fifo",
+    MessageType.DELAY: "delay",
+    MessageType.HALF: "transaction",
+    MessageType.COMMIT: "transaction",
+}
 _OLD, _NEW = "messaging.rocketmq.", "rocketmq."
 
 Value = str | int | Sequence[str]
 
 
 class Attribute(Enum):
-    """The value is the name; of what is RocketMQ's own, the part behind its prefix."""
+    """The value is the name; for RocketMQ's own attributes, the part after the prefix."""
 
     SYSTEM = "messaging.system"
     OPERATION_NAME = "messaging.operation.name"
@@ -42,7 +54,7 @@ class Attribute(Enum):
 
 
 class Names:
-    """The names to use. `environ` is where the wish stands."""
+    """The names to use. `environ` is the environment that selects them."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         wishes = {wish.strip() for wish in environ.get(OPT_IN, "").split(",")}

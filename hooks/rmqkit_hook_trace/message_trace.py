@@ -1,7 +1,8 @@
-"""RocketMQ's message trace: what a client sends and consumes goes, as records, to a topic that the console and mqadmin look it up in (Java:
-AsyncTraceDispatcher; behaviour sheet, A15).
+"""RocketMQ's message trace: records of a client's sends and deliveries, sent to a topic from which the
+console and mqadmin read them (Java: AsyncTraceDispatcher; behaviour sheet, A15).
 
-The topic must exist (`traceTopicEnable` at the broker) or be created by its first message. A full queue drops records; nothing waits for them.
+The topic must exist (`traceTopicEnable` on the broker) or be created by its first message. A full queue drops
+records; tracing never blocks the client.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from itertools import count
 
 import anyio
@@ -27,25 +29,26 @@ from rmqkit_hook_trace import records
 from rmqkit_hook_trace.records import TraceRecord
 
 _log = logging.getLogger(__name__)
-#: Contexts, that is sends and deliveries, that may wait; further ones are dropped.
+#: Maximum number of queued contexts (sends and deliveries); further ones are dropped.
 QUEUE_CONTEXTS = 2_048
-#: One trace message holds the records of up to so many contexts, sent when there are as many or after the interval.
+#: Maximum number of contexts in one trace message, which is sent when that many are queued or after the
+#: interval.
 BATCH_CONTEXTS = 10
 INTERVAL_MS = 5_000
 SEND_TIMEOUT_MS = 5_000
 MAX_BODY_BYTES = 128_000
-#: Of the property KEYS, so that it fits among the properties whatever a batch brings.
+#: Maximum size of the property KEYS, so that the properties of a trace message fit whatever a batch contains.
 MAX_KEYS_BYTES = 16_384
 _numbers = count(1)
 
 
 class MessageTrace(ClientSendHook, ClientConsumeHook):
-    """Collects records of one client and sends them by a producer of its own. Messages of the trace topic itself are not traced, nor those whose broker
-    has switched tracing off.
+    """Collects records of one client and sends them with its own producer. Messages of the trace topic itself
+    are not traced, nor messages whose broker has disabled tracing.
 
-    topic    where records go
+    topic    topic of the records
     now_ms   the clock
-    dropped  contexts that did not fit into the queue, and such that could not be sent
+    dropped  number of contexts that did not fit into the queue or could not be sent
     """
 
     def __init__(self, topic: str = TRACE_TOPIC, *, now_ms: Callable[[], int] = wall_clock_ms) -> None:
@@ -60,26 +63,29 @@ class MessageTrace(ClientSendHook, ClientConsumeHook):
 
     async def open(self, client: Client, tasks: TaskGroup) -> None:
         self._keys = UniqueKeys(client.settings.packed_ip)
-        producer = client.producer(f"_INNER_TRACE_PRODUCER-rmqkit-{next(_numbers)}", timeout_ms=SEND_TIMEOUT_MS)
+        producer = client.producer(
+            f"_INNER_TRACE_PRODUCER-rmqkit-{next(_numbers)}", timeout_ms=SEND_TIMEOUT_MS
+        )
         self._producer = await self._stack.enter_async_context(producer)
         tasks.start_soon(self._run)
 
     async def close(self) -> None:
-        """Sends what waits."""
+        """Send the queued records."""
         while self._queue:
             await self._send_some()
         await self._stack.aclose()
 
-    # What the client tells.
+    # Hook methods.
 
     def before_send(self, context: ClientSendContext) -> None:
         context.notes[self] = self._now_ms()
 
     def after_send(self, context: ClientSendContext) -> None:
         result = context.result
-        if result is None or result.region_id is None or not result.trace_on or context.topic.startswith(self.topic):
+        if result is None or result.region_id is None or context.topic.startswith(self.topic):
             return
-        self._add(list(self._sent(context, result, result.region_id)))
+        if result.trace_on:
+            self._add(list(self._sent(context, result, result.region_id)))
 
     def before_consume(self, context: ClientConsumeContext) -> None:
         if context.queue.topic.startswith(self.topic):
@@ -87,33 +93,23 @@ class MessageTrace(ClientSendHook, ClientConsumeHook):
         began_ms = self._now_ms()
         request_id = self._keys.make(began_ms)
         context.notes[self] = began_ms, request_id
-        self._add(
-            [
-                records.sub_before(message, began_ms=began_ms, group=context.group, request_id=request_id)
-                for message in context.messages
-                if records.is_traced(message)
-            ]
-        )
+        record = partial(records.sub_before, began_ms=began_ms, group=context.group, request_id=request_id)
+        self._add([record(message) for message in context.messages if records.is_traced(message)])
 
     def after_consume(self, context: ClientConsumeContext) -> None:
         noted = context.notes.get(self)
         if noted is None:
             return
         began_ms, request_id = noted
-        ended_ms = self._now_ms()
+        ended_ms, group, result = self._now_ms(), context.group, context.result
         cost_ms = (ended_ms - began_ms) // len(context.messages)
-        self._add(
-            [
-                records.sub_after(
-                    message, ended_ms=ended_ms, group=context.group, request_id=request_id, cost_ms=cost_ms, result=context.result
-                )
-                for message in context.messages
-                if records.is_traced(message)
-            ]
-        )
+        record = partial(records.sub_after, ended_ms=ended_ms, group=group, cost_ms=cost_ms, result=result)
+        traced = [message for message in context.messages if records.is_traced(message)]
+        self._add([record(message, request_id=request_id) for message in traced])
 
     def _sent(self, context: ClientSendContext, result: SendResult, region: str) -> Iterator[TraceRecord]:
-        """One for each message, also of a batch, of which Java writes one for all that nobody finds by a message's id."""
+        """One record for each message, also of a batch, for which Java writes only one that cannot be found
+        by a message's id."""
         began_ms: int = context.notes[self]
         cost_ms = self._now_ms() - began_ms
         offset_ids = result.offset_message_id.split(",")
@@ -153,7 +149,7 @@ class MessageTrace(ClientSendHook, ClientConsumeHook):
                 await self._send_some()
 
     async def _send_some(self) -> None:
-        """The oldest contexts; what cannot be sent is dropped."""
+        """Send the oldest contexts; those that cannot be sent are dropped."""
         if self._producer is None or not self._queue:
             return
         contexts = [self._queue.popleft() for _ in range(min(BATCH_CONTEXTS, len(self._queue)))]
@@ -167,7 +163,7 @@ class MessageTrace(ClientSendHook, ClientConsumeHook):
 
 
 def trace_messages(topic: str, found: Iterable[TraceRecord]) -> Iterator[Message]:
-    """Records as messages: those of one region together, as many as fit."""
+    """The records as messages: those of one region together, as many as fit."""
     regions: dict[str, list[TraceRecord]] = {}
     for record in found:
         regions.setdefault(record.region, []).append(record)

@@ -1,6 +1,8 @@
-"""OpenTelemetry spans around sends and consumption, joined by the W3C trace context in the messages' properties (`traceparent`, `tracestate`).
+"""OpenTelemetry spans around sends and consumption, linked by the W3C trace context in the messages'
+properties (`traceparent`, `tracestate`).
 
-Only the API is needed: what becomes of spans is up to the SDK the application sets up. Without one the context still passes through.
+Only the API is needed; the application's SDK processes the spans. Without an SDK the context is still
+propagated.
 """
 
 from __future__ import annotations
@@ -18,23 +20,18 @@ try:
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(f"{error}; OpenTelemetryHook needs the extra: pip install 'rmqkit[otel]'", name=error.name) from error
+    raise ModuleNotFoundError(
+        f"{error}; OpenTelemetryHook needs the extra: pip install 'rmqkit[otel]'", name=error.name
+    ) from error
 
 from rmqkit.client.hooks import ClientConsumeContext, ClientConsumeHook, ClientSendContext, ClientSendHook
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.model.message import Message
-from rmqkit.model.message_type import MessageType, message_type
+from rmqkit.model.message_type import message_type
 from rmqkit.model.names import is_system_topic, namespace_of
-from rmqkit_hook_trace.attributes import SYSTEM, Attribute, Names, Value
+from rmqkit_hook_trace.attributes import SYSTEM, TYPES, Attribute, Names, Value
 
 _TRACEPARENT = "traceparent"
-_TYPES = {
-    MessageType.NORMAL: "normal",
-    MessageType.ORDER: "fifo",
-    MessageType.DELAY: "delay",
-    MessageType.HALF: "transaction",
-    MessageType.COMMIT: "transaction",
-}
 
 
 class _Active(NamedTuple):
@@ -43,13 +40,15 @@ class _Active(NamedTuple):
 
 
 class OpenTelemetryHook(ClientSendHook, ClientConsumeHook):
-    """A span `send TOPIC` around each send, `process TOPIC` around the work on a message, `receive TOPIC` for what a pull brought.
+    """Creates a span `send TOPIC` around each send, `process TOPIC` around the processing of a message, and
+    `receive TOPIC` for a pull.
 
-    The span of `process` is the current one while the application works on the message, and a child of the span it was sent in; `receive` and spans of
-    batches link to those. A message that carries a `traceparent` of the application's keeps it. System topics have no spans.
+    The span `process` is the current span while the application processes the message, and a child of the
+    span in which the message was sent; `receive` and spans of batches are linked to those. A message that
+    already has a `traceparent` keeps it. System topics have no spans.
 
     tracer_provider  default the global one
-    names            of attributes; default what the environment asks for
+    names            names of attributes; default those selected by the environment
     """
 
     def __init__(self, tracer_provider: TracerProvider | None = None, *, names: Names | None = None) -> None:
@@ -70,7 +69,7 @@ class OpenTelemetryHook(ClientSendHook, ClientConsumeHook):
                     **self._common("send", context.topic, context.client_id),
                     Attribute.BATCH_COUNT: len(context.messages) if many else None,
                     Attribute.BODY_SIZE: None if many else len(first.body),
-                    Attribute.TYPE: _TYPES[context.message_type],
+                    Attribute.TYPE: TYPES[context.message_type],
                     Attribute.TAG: None if many else first.tag,
                     Attribute.KEYS: () if many else tuple(first.keys),
                     Attribute.ORDERING_KEY: first.ordering_key,
@@ -88,19 +87,16 @@ class OpenTelemetryHook(ClientSendHook, ClientConsumeHook):
         if span is None:
             return
         host, _, port = (context.address or "").rpartition(":")
-        span.set_attributes(
-            self._names.of(
-                {
-                    Attribute.MESSAGE_ID: context.message_ids[0] if len(context.message_ids) == 1 else None,
-                    Attribute.PARTITION: str(context.queue.queue_id) if context.queue is not None else None,
-                    Attribute.SERVER_ADDRESS: host.strip("[]"),
-                    Attribute.SERVER_PORT: int(port) if port.isdigit() else None,
-                    Attribute.ERROR_TYPE: type(context.error).__qualname__ if context.error is not None else None,
-                }
-            )
-        )
+        found: dict[Attribute, Value | None] = {
+            Attribute.MESSAGE_ID: context.message_ids[0] if len(context.message_ids) == 1 else None,
+            Attribute.PARTITION: str(context.queue.queue_id) if context.queue is not None else None,
+            Attribute.SERVER_ADDRESS: host.strip("[]"),
+            Attribute.SERVER_PORT: int(port) if port.isdigit() else None,
+        }
         if context.error is not None:
+            found[Attribute.ERROR_TYPE] = type(context.error).__qualname__
             span.set_status(Status(StatusCode.ERROR, str(context.error)))
+        span.set_attributes(self._names.of(found))
         span.end()
 
     def before_consume(self, context: ClientConsumeContext) -> None:
@@ -108,20 +104,17 @@ class OpenTelemetryHook(ClientSendHook, ClientConsumeHook):
             return
         messages = context.messages
         one = None if context.pulled else messages[0]
+        operation = "receive" if one is None else "process"
+        about = self._common(operation, context.queue.topic, context.client_id)
+        about |= {Attribute.CONSUMER_GROUP: context.group, Attribute.PARTITION: str(context.queue.queue_id)}
+        about |= {Attribute.BATCH_COUNT: len(messages)} if one is None else self._of_message(one)
+        is_child = one is not None and _TRACEPARENT in one.properties
         span = self._tracer.start_span(
-            f"{'receive' if one is None else 'process'} {context.queue.topic}",
-            context=self._propagator.extract(one.properties) if one is not None and _TRACEPARENT in one.properties else None,
+            f"{operation} {context.queue.topic}",
+            context=self._propagator.extract(messages[0].properties) if is_child else None,
             kind=SpanKind.CLIENT if one is None else SpanKind.CONSUMER,
             links=self._links([message.properties.get(_TRACEPARENT) for message in messages]),
-            attributes=self._names.of(
-                {
-                    **self._common("receive" if one is None else "process", context.queue.topic, context.client_id),
-                    Attribute.CONSUMER_GROUP: context.group,
-                    Attribute.PARTITION: str(context.queue.queue_id),
-                    Attribute.BATCH_COUNT: len(messages) if one is None else None,
-                    **(self._of_message(one) if one is not None else {}),
-                }
-            ),
+            attributes=self._names.of(about),
         )
         token = None if one is None else contexts.attach(trace.set_span_in_context(span))
         context.notes[self] = _Active(span, token)
@@ -130,7 +123,8 @@ class OpenTelemetryHook(ClientSendHook, ClientConsumeHook):
         active: _Active | None = context.notes.get(self)
         if active is None:
             return
-        # A stream may be closed by another task than the one that iterated it: there the span never was the current one.
+        # A stream may be closed by another task than the one that iterated it; there the span was never the
+        # current one.
         if active.token is not None and trace.get_current_span() is active.span:
             contexts.detach(active.token)
         if not context.success:
@@ -152,15 +146,19 @@ class OpenTelemetryHook(ClientSendHook, ClientConsumeHook):
         return {
             Attribute.MESSAGE_ID: message.message_id,
             Attribute.BODY_SIZE: len(message.body),
-            Attribute.TYPE: _TYPES[message_type(message.properties)],
+            Attribute.TYPE: TYPES[message_type(message.properties)],
             Attribute.TAG: message.tag,
             Attribute.KEYS: message.keys,
             Attribute.ORDERING_KEY: message.ordering_key,
         }
 
     def _links(self, parents: Sequence[str | None]) -> list[Link]:
-        """To the spans that messages were made in, as far as they say so."""
-        found = [trace.get_current_span(self._propagator.extract({_TRACEPARENT: parent})) for parent in parents if parent]
+        """Links to the spans in which the messages were created, where the messages contain them."""
+        found = [
+            trace.get_current_span(self._propagator.extract({_TRACEPARENT: parent}))
+            for parent in parents
+            if parent
+        ]
         return [Link(span.get_span_context()) for span in found if span.get_span_context().is_valid]
 
 

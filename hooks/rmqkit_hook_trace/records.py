@@ -1,8 +1,9 @@
-"""Records of the trace topic (wire-protocol sheet, section 8; Java: TraceDataEncoder, SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl).
+"""Records of the trace topic (wire-protocol sheet, section 8; Java: TraceDataEncoder,
+SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl).
 
     field 0x01 field 0x01 ... field 0x02
 
-Missing texts are written as null, as Java's string building does: an empty last field would be lost and break its decoder.
+Missing texts are written as null, as Java does: an empty last field would be lost and break its decoder.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ RECORD_END = "\x02"
 
 
 class TraceRecord(NamedTuple):
-    """One or more records that belong together. `keys` is what they are found by: message ids and the application's keys."""
+    """One or more related records. `keys` are the keys for finding them: message ids and the application's
+    keys."""
 
     region: str
     text: str
@@ -41,7 +43,7 @@ def pub(
     offset_message_id: str,
     success: bool,
 ) -> TraceRecord:
-    """A message that was sent; `store_host` is the broker's address."""
+    """A sent message; `store_host` is the broker's address."""
     keys = " ".join(message.keys)
     text = _record(
         "Pub",
@@ -63,7 +65,7 @@ def pub(
 
 
 def sub_before(message: ReceivedMessage, *, began_ms: int, group: str, request_id: str) -> TraceRecord:
-    """A message that goes to a consumer; `request_id` ties it to its `sub_after`."""
+    """A message delivered to a consumer; `request_id` connects it to its `sub_after`."""
     region = region_of(message)
     text = _record(
         "SubBefore",
@@ -79,9 +81,15 @@ def sub_before(message: ReceivedMessage, *, began_ms: int, group: str, request_i
 
 
 def sub_after(
-    message: ReceivedMessage, *, ended_ms: int, group: str, request_id: str, cost_ms: int, result: ConsumeReturnType
+    message: ReceivedMessage,
+    *,
+    ended_ms: int,
+    group: str,
+    request_id: str,
+    cost_ms: int,
+    result: ConsumeReturnType,
 ) -> TraceRecord:
-    """How it ended."""
+    """The result of processing a message."""
     text = _record(
         "SubAfter",
         request_id,
@@ -97,12 +105,12 @@ def sub_after(
 
 
 def region_of(message: ReceivedMessage) -> str:
-    """Where the broker says it is. It does not say so in the messages of a batch."""
+    """The region given by the broker. Messages of a batch have none."""
     return message.properties.get(props.MSG_REGION, _text(None))
 
 
 def is_traced(message: ReceivedMessage) -> bool:
-    """Whether the broker it comes from wants it traced."""
+    """Whether the message's broker enables tracing for it."""
     return message.properties.get(props.TRACE_ON) != "false"
 
 

@@ -1,7 +1,8 @@
-"""How the clients of a group share the queues of a topic (behaviour sheet, B5).
+"""Strategies that assign the queues of a topic to the clients of a group (behaviour sheet, B5).
 
-Averagely, AveragelyByCircle and ConsistentHash come by name ("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"); ByConfig, ByMachineRoom and
-MachineRoomNearby need to be told something first, so make one and give it to the consumer.
+Averagely, AveragelyByCircle and ConsistentHash are registered by name ("AVG", "AVG_BY_CIRCLE",
+"CONSISTENT_HASH"). ByConfig, ByMachineRoom and MachineRoomNearby need arguments, so an application creates
+one and passes it to the consumer.
 """
 
 from rmqkit_allocation.averagely import Averagely, AveragelyByCircle

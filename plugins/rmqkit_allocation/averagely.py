@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmqkit.abc import AllocationStrategy
 from rmqkit.model.queue import MessageQueue
+from rmqkit.plugin.allocation import AllocationStrategy
 from rmqkit_allocation.checks import position
 
 
 class Averagely(AllocationStrategy):
-    """Runs of neighbouring queues; the first clients take one more where it does not come out even."""
+    """Contiguous runs of queues; the first clients get one more if the division has a remainder."""
 
     name = "AVG"
 
-    def allocate(self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+    def allocate(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
         mine = position(client_id, queues, client_ids)
         if mine is None:
             return []
@@ -28,10 +30,12 @@ class Averagely(AllocationStrategy):
 
 
 class AveragelyByCircle(AllocationStrategy):
-    """One queue to each client in turn, until there are none left."""
+    """One queue to each client in turn, until none is left."""
 
     name = "AVG_BY_CIRCLE"
 
-    def allocate(self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+    def allocate(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
         mine = position(client_id, queues, client_ids)
         return [] if mine is None else list(queues[mine :: len(client_ids)])

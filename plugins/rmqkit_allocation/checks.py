@@ -1,4 +1,4 @@
-"""The check most strategies begin with (Java: AbstractAllocateMessageQueueStrategy)."""
+"""The argument check of most strategies (Java: AbstractAllocateMessageQueueStrategy)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from rmqkit.model.queue import MessageQueue
 
 
 def position(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> int | None:
-    """Where the client stands among the clients, None when it is not there. Raises ValueError when anything is empty."""
+    """The client's index among the clients, None when it is not one of them. Raises ValueError for an empty
+    argument."""
     if not client_id:
         raise ValueError("the client id is empty")
     if not queues:

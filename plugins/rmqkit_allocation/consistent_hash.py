@@ -1,4 +1,5 @@
-"""Consistent hashing: a client that comes or goes moves few queues (Java: AllocateMessageQueueConsistentHash, ConsistentHashRouter)."""
+"""Consistent hashing: a client that joins or leaves moves few queues (Java:
+AllocateMessageQueueConsistentHash, ConsistentHashRouter)."""
 
 from __future__ import annotations
 
@@ -6,16 +7,17 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from rmqkit.abc import AllocationStrategy
 from rmqkit.model.queue import MessageQueue
+from rmqkit.plugin.allocation import AllocationStrategy
 from rmqkit_allocation.checks import position
 
-#: Points of one client on the ring, as Java's default; all clients of a group must agree.
+#: Points of one client on the ring (Java's default); it must be the same for all clients of a group.
 DEFAULT_VIRTUAL_NODES = 10
 
 
 class ConsistentHash(AllocationStrategy):
-    """Every client has `virtual_nodes` points on a ring; a queue belongs to the first point at or behind its own hash, wrapping round."""
+    """Every client has `virtual_nodes` points on a ring. A queue belongs to the first point at or after its
+    own hash, wrapping around."""
 
     name = "CONSISTENT_HASH"
 
@@ -24,11 +26,17 @@ class ConsistentHash(AllocationStrategy):
             raise ValueError(f"a client needs at least one point on the ring, not {virtual_nodes}")
         self.virtual_nodes = virtual_nodes
 
-    def allocate(self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+    def allocate(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
         if position(client_id, queues, client_ids) is None:
             return []
-        # Later clients take a point over from earlier ones, as in Java's map.
-        owners = {ring_hash(f"{client}-{number}"): client for client in client_ids for number in range(self.virtual_nodes)}
+        # If points collide, the later client owns the point, as in Java's map.
+        owners = {
+            ring_hash(f"{client}-{number}"): client
+            for client in client_ids
+            for number in range(self.virtual_nodes)
+        }
         points = sorted(owners)
 
         def owner(queue: MessageQueue) -> str:

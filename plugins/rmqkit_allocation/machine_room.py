@@ -1,17 +1,18 @@
-"""Strategies that know machine rooms (Java: AllocateMessageQueueByMachineRoom, AllocateMachineRoomNearby)."""
+"""Strategies based on machine rooms (Java: AllocateMessageQueueByMachineRoom, AllocateMachineRoomNearby)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from rmqkit.abc import AllocationStrategy
 from rmqkit.model.queue import MessageQueue
+from rmqkit.plugin.allocation import AllocationStrategy
 from rmqkit_allocation.checks import position
 
 
 class ByMachineRoom(AllocationStrategy):
-    """Shares only the queues of brokers called `room@name` whose room is in `rooms`; the rest stay without a consumer in this group.
+    """Assigns only the queues of brokers named `room@name` whose room is in `rooms`; the other queues have no
+    consumer in this group.
 
     8 queues, 3 clients: 0 1 6 | 2 3 7 | 4 5
     """
@@ -21,7 +22,9 @@ class ByMachineRoom(AllocationStrategy):
     def __init__(self, rooms: Iterable[str]) -> None:
         self.rooms = frozenset(rooms)
 
-    def allocate(self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+    def allocate(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
         mine = position(client_id, queues, client_ids)
         if mine is None:
             return []
@@ -37,7 +40,8 @@ class ByMachineRoom(AllocationStrategy):
 
 
 class MachineRoomResolver(Protocol):
-    """Says which room a broker and a client stand in; all clients of a group must get equal answers (Java: MachineRoomResolver)."""
+    """Returns the room of a broker and of a client; the results must be the same for all clients of a group
+    (Java: MachineRoomResolver)."""
 
     def broker_room(self, queue: MessageQueue) -> str: ...
 
@@ -45,9 +49,10 @@ class MachineRoomResolver(Protocol):
 
 
 class MachineRoomNearby(AllocationStrategy):
-    """The queues of a room go to the clients of that room, by the inner strategy; queues of a room without clients are shared by all.
+    """Assigns the queues of a room to the clients of that room, using the inner strategy. Queues of a room
+    without clients are shared by all clients.
 
-    Raises ValueError besides for a blank room.
+    Also raises ValueError for a blank room.
     """
 
     def __init__(self, inner: AllocationStrategy, resolver: MachineRoomResolver) -> None:
@@ -55,7 +60,9 @@ class MachineRoomNearby(AllocationStrategy):
         self._inner = inner
         self._resolver = resolver
 
-    def allocate(self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+    def allocate(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
         if position(client_id, queues, client_ids) is None:
             return []
         queues_in: dict[str, list[MessageQueue]] = {}
@@ -63,7 +70,9 @@ class MachineRoomNearby(AllocationStrategy):
             queues_in.setdefault(_room(self._resolver.broker_room(queue), f"queue {queue}"), []).append(queue)
         clients_in: dict[str, list[str]] = {}
         for client in client_ids:
-            clients_in.setdefault(_room(self._resolver.client_room(client), f"client {client}"), []).append(client)
+            clients_in.setdefault(_room(self._resolver.client_room(client), f"client {client}"), []).append(
+                client
+            )
         my_room = self._resolver.client_room(client_id)
         allocated: list[MessageQueue] = []
         if my_room in queues_in:

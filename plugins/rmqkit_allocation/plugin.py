@@ -1,10 +1,10 @@
-"""Registers the strategies that need no settings."""
+"""Registers the strategies that need no arguments."""
 
 from __future__ import annotations
 
 from rmqkit import hookimpl
-from rmqkit.abc import AllocationStrategy
-from rmqkit.hookspecs import Register
+from rmqkit.plugin.allocation import AllocationStrategy
+from rmqkit.plugin.hookspecs import Register
 from rmqkit_allocation.averagely import Averagely, AveragelyByCircle
 from rmqkit_allocation.consistent_hash import ConsistentHash
 

@@ -1,1 +1,2 @@
-"""Delay levels: messages wait in SCHEDULE_TOPIC_XXXX, one queue a level, until they are due (Java: ScheduleMessageService)."""
+"""Delay levels: messages wait in SCHEDULE_TOPIC_XXXX, with one queue per level, until they are due (Java:
+ScheduleMessageService)."""

@@ -1,1 +1,1 @@
-"""Filters a broker applies to what it hands out: by tag."""
+"""Broker-side message filters: by tag."""

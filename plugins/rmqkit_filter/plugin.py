@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rmqkit import hookimpl
-from rmqkit.abc import FilterServer
-from rmqkit.hookspecs import Register
+from rmqkit.plugin.filter import FilterServer
+from rmqkit.plugin.hookspecs import Register
 from rmqkit_filter.tag import TagFilter
 
 

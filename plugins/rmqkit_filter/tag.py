@@ -1,12 +1,13 @@
-"""Filter by tag: the hash in the consume queue decides, the record is not read (Java: ExpressionMessageFilter, FilterAPI).
+"""Filters by tag with the hash in the consume queue, without reading the record (Java:
+ExpressionMessageFilter, FilterAPI).
 
-Two tags may share a hash, so a consumer compares the text once more.
+Different tags may have the same hash, so consumers compare the tag's text as well.
 """
 
 from __future__ import annotations
 
-from rmqkit.abc import CompiledFilter, FilterServer
 from rmqkit.model.subscription import TAG, SubscriptionData, tag_subscription
+from rmqkit.plugin.filter import CompiledFilter, FilterServer
 from rmqkit.protocol.tags import java_hash
 
 
@@ -16,8 +17,9 @@ class TagFilter(FilterServer):
     expression_type = TAG
 
     def compile(self, subscription: SubscriptionData) -> CompiledFilter:
-        """Lets a unit pass when the low 32 bits of its tags code, signed, are among the subscription's codes. `*` and class filter mode let
-        all pass. Codes missing from the subscription are computed from its tags, or from its text when it has no tags either."""
+        """A unit passes when the low 32 bits of its tags code, signed, are among the subscription's codes.
+        With `*` and in class filter mode every unit passes. If the subscription has no codes, they are
+        computed from its tags, or from its text."""
         if not subscription.is_tag:
             raise ValueError(f"{subscription.expression_type!r} is not the expression type TAG")
         if subscription.takes_all or subscription.class_filter_mode:

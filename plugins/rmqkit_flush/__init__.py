@@ -1,1 +1,2 @@
-"""When the log goes to the device: the flush policies ASYNC_FLUSH, the same with a commit buffer, and SYNC_FLUSH."""
+"""Flush policies, which decide when the log is written to the device: ASYNC_FLUSH, the same with a commit
+buffer, and SYNC_FLUSH."""

@@ -1,4 +1,5 @@
-"""The policies (store-format sheet, sections 6.1 and 6.2; Java: FlushRealTimeService, CommitRealTimeService, GroupCommitService)."""
+"""The policies (store-format sheet, sections 6.1 and 6.2; Java: FlushRealTimeService,
+CommitRealTimeService, GroupCommitService)."""
 
 from __future__ import annotations
 
@@ -7,28 +8,32 @@ from contextlib import suppress
 
 import trio
 
-from rmqkit.abc import Flushable, FlushPolicy, Level
 from rmqkit.config import Config
 from rmqkit.errors import StoreNotWritable
 from rmqkit.limits import COMMIT_BUFFER_BYTES
+from rmqkit.plugin.flush import Flushable, FlushPolicy, Level
+from rmqkit_flush.settings import FlushSettings
 
 PAGE_BYTES = 4096
 
 
 class AsyncFlush(FlushPolicy):
-    """Messages are acknowledged once they are written; the log is flushed by the clock.
-
-    Every `flushIntervalCommitLog` ms when at least `flushCommitLogLeastPages` pages wait; whatever waits every `flushCommitLogThoroughInterval` ms.
+    """Acknowledges messages once they are written, and flushes the log by time: every
+    `flushIntervalCommitLog` ms if at least `flushCommitLogLeastPages` pages are unflushed, and every
+    `flushCommitLogThoroughInterval` ms in any case.
     """
 
     acknowledge_at = Level.WRITTEN
 
     def __init__(self, config: Config) -> None:
-        self._interval_s = config.flush_interval_commit_log / 1000
-        self._least_bytes = config.flush_commit_log_least_pages * PAGE_BYTES
-        self._thorough_s = config.flush_commit_log_thorough_interval / 1000
+        given = config.owned(FlushSettings)
+        self._interval_s = given.flush_interval_commit_log / 1000
+        self._least_bytes = given.flush_commit_log_least_pages * PAGE_BYTES
+        self._thorough_s = given.flush_commit_log_thorough_interval / 1000
 
-    async def run(self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]) -> None:
+    async def run(
+        self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]
+    ) -> None:
         task_status.started()
         thorough_at = trio.current_time() + self._thorough_s
         while True:
@@ -41,21 +46,25 @@ class AsyncFlush(FlushPolicy):
 
 
 class BufferedAsyncFlush(AsyncFlush):
-    """As AsyncFlush, with a commit buffer: appends go into memory, and a commit writes them together.
+    """AsyncFlush with a commit buffer: appends go into memory, and a commit writes them together.
 
-    Somebody who waits has a commit begun at once, and those that come while it runs share the next one. What nobody waits for is committed every
-    `commitIntervalCommitLog` ms when at least `commitCommitLogLeastPages` pages wait, whatever waits every `commitCommitLogThoroughInterval` ms.
-    Unlike Java's, messages are acknowledged once they are written, not once they are in the buffer.
+    A commit begins as soon as a sender waits; senders that arrive while it runs share the next one. Without
+    waiting senders a commit runs every `commitIntervalCommitLog` ms if at least `commitCommitLogLeastPages`
+    pages are uncommitted, and every `commitCommitLogThoroughInterval` ms in any case. Unlike in Java,
+    messages are acknowledged once they are written, not once they are in the buffer.
     """
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.commit_buffer_bytes = config.transient_store_pool_size * COMMIT_BUFFER_BYTES
-        self._commit_interval_s = config.commit_interval_commit_log / 1000
-        self._commit_least_bytes = config.commit_commit_log_least_pages * PAGE_BYTES
-        self._commit_thorough_s = config.commit_commit_log_thorough_interval / 1000
+        given = config.owned(FlushSettings)
+        self._commit_interval_s = given.commit_interval_commit_log / 1000
+        self._commit_least_bytes = given.commit_commit_log_least_pages * PAGE_BYTES
+        self._commit_thorough_s = given.commit_commit_log_thorough_interval / 1000
 
-    async def run(self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]) -> None:
+    async def run(
+        self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]
+    ) -> None:
         task_status.started()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._commit, log, wanted)
@@ -72,23 +81,26 @@ class BufferedAsyncFlush(AsyncFlush):
                 due = True
             waits = log.appended_offset - log.written_offset
             if waits >= self._commit_least_bytes or (due and waits):
-                # The store tells everybody of a failure, and refuses messages until a later try succeeds.
+                # The store reports a failure to all waiting tasks, and refuses messages until a commit
+                # succeeds.
                 with suppress(StoreNotWritable):
                     await log.commit()
 
 
 class SyncFlush(FlushPolicy):
-    """Messages are acknowledged once they are on the device; whoever comes while a flush runs shares the next one.
+    """Acknowledges messages once they are flushed. Senders that arrive while a flush runs share the next one.
 
-    Messages whose sender does not wait are flushed every `flushIntervalCommitLog` ms, so that they do not stay behind when nobody waits.
+    Without waiting senders the log is flushed every `flushIntervalCommitLog` ms.
     """
 
     acknowledge_at = Level.FLUSHED
 
     def __init__(self, config: Config) -> None:
-        self._interval_s = config.flush_interval_commit_log / 1000
+        self._interval_s = config.owned(FlushSettings).flush_interval_commit_log / 1000
 
-    async def run(self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]) -> None:
+    async def run(
+        self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]
+    ) -> None:
         task_status.started()
         while True:
             with trio.move_on_after(self._interval_s):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from attrs import Factory, define, frozen
 
-from rmqkit.model.topic import DataVersion, TopicConfig
+from rmqkit.model.route import QueueData
+from rmqkit.model.topic import DataVersion
 
-#: Without a word from its broker an entry lives this long, unless the broker asks otherwise (Java: DEFAULT_BROKER_CHANNEL_EXPIRED_TIME).
+#: Time to live of an entry without a heartbeat, unless the broker requests another (Java:
+#: DEFAULT_BROKER_CHANNEL_EXPIRED_TIME).
 DEFAULT_TIMEOUT_MS = 120_000
 
 
@@ -22,7 +23,8 @@ class BrokerKey(NamedTuple):
 
 @define
 class LiveBroker:
-    """A broker that was heard of (Java: BrokerLiveInfo). `connection` is what it registered over, compared by identity."""
+    """A registered broker (Java: BrokerLiveInfo). `connection` is the one it registered over, compared by
+    identity."""
 
     key: BrokerKey
     broker_name: str
@@ -35,7 +37,8 @@ class LiveBroker:
 
 @frozen(kw_only=True)
 class Registration:
-    """One REGISTER_BROKER. `enable_acting_master` is None from brokers before 5.0; `filter_servers` None leaves what is known."""
+    """One REGISTER_BROKER. `enable_acting_master` is None from brokers before 5.0; with `filter_servers` None
+    the registered ones stay unchanged. `topics` is by name, and belongs to the tables once registered."""
 
     cluster: str
     broker_name: str
@@ -44,7 +47,7 @@ class Registration:
     ha_address: str = ""
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     enable_acting_master: bool | None = None
-    topics: Iterable[TopicConfig] = ()
+    topics: dict[str, QueueData] = Factory(dict)
     data_version: DataVersion = Factory(DataVersion)
     filter_servers: list[str] | None = None
     connection: object | None = None
@@ -55,8 +58,11 @@ class Registration:
 
 
 class Registered(NamedTuple):
-    """Outcome of `register`: a slave learns its master and the master's replication address. Not `accepted`: an older address conflict."""
+    """Outcome of `register`. A slave gets its master and the master's replication address. Not `accepted`: an
+    older address conflicts. `replaced` is the address of another live broker that had the name and id before.
+    """
 
     accepted: bool
     master_address: str | None = None
     ha_address: str | None = None
+    replaced: str | None = None

@@ -1,46 +1,43 @@
-"""Answers every request a name server takes (Java: DefaultRequestProcessor, ClientRequestProcessor; wire-protocol sheet, section 3.9)."""
+"""Dispatches the requests of a name server (Java: DefaultRequestProcessor, ClientRequestProcessor;
+wire-protocol sheet, section 3.9)."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
-from rmqkit.abc import Answer, Outcome, Peer, RequestProcessor
-from rmqkit.errors import RmqError
+from rmqkit.plugin.request import EachRequest, Outcome, Peer
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command, answer
-from rmqkit.remoting.serve import error_answer
 from rmqkit_namesrv.broker_requests import BrokerRequests
+from rmqkit_namesrv.changes import Change
 from rmqkit_namesrv.route_requests import RouteRequests
 from rmqkit_namesrv.settings_requests import SettingsRequests
 from rmqkit_namesrv.state import Handler, NameServerState
 
 
-class NameServerProcessor(RequestProcessor):
-    """A bad request is answered with its code and what was wrong; neither `process` nor the awaitable it may return raises for one."""
+class NameServerProcessor(EachRequest):
+    """Hands each request to the handler of its code."""
 
     def __init__(self, state: NameServerState) -> None:
+        brokers, routes = BrokerRequests(state), RouteRequests(state)
+        self._state = state
+        self._changes: dict[int, Change] = {**brokers.changes(), **routes.changes()}
         self._handlers: dict[int, Handler] = {}
-        for requests in (BrokerRequests(state), RouteRequests(state), SettingsRequests(state)):
+        for requests in (brokers, routes, SettingsRequests(state)):
             self._handlers.update(requests.handlers())
 
     @property
     def codes(self) -> tuple[int, ...]:
-        """The request codes answered; any other gets REQUEST_CODE_NOT_SUPPORTED."""
-        return tuple(self._handlers)
+        """The supported request codes; any other gets REQUEST_CODE_NOT_SUPPORTED."""
+        return (*self._handlers, *self._changes)
 
-    def process(self, request: Command, peer: Peer) -> Outcome:
+    def handle(self, request: Command, peer: Peer) -> Outcome:
+        change = self._changes.get(request.code)
+        if change is not None:
+            return self._state.changes.submit(request, peer, change(request, peer))
         handler = self._handlers.get(request.code)
         if handler is None:
-            return answer(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported by a name server")
-        try:
-            outcome = handler(request, peer)
-        except RmqError as error:
-            return error_answer(request, error)
-        return _settled(request, outcome) if isinstance(outcome, Awaitable) else outcome
-
-
-async def _settled(request: Command, outcome: Awaitable[Answer | None]) -> Answer | None:
-    try:
-        return await outcome
-    except RmqError as error:
-        return error_answer(request, error)
+            return answer(
+                request,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {request.code} not supported by a name server",
+            )
+        return handler(request, peer)

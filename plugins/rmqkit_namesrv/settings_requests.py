@@ -1,31 +1,24 @@
-"""Requests about the key-value configuration and about the name server's own settings (behaviour sheet, D6)."""
+"""Requests for the key-value configuration and the name server's own settings (behaviour sheet, D6)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
-import msgspec
-
-from rmqkit.abc import Answer, Outcome, Peer
-from rmqkit.config import parse_properties, properties_text
-from rmqkit.errors import RequestRefused
+from rmqkit.config import live_keys, parse_properties, properties_text
+from rmqkit.errors import ConfigError, RequestRefused
 from rmqkit.model.route import KVTable
+from rmqkit.plugin.request import Answer, Outcome, Peer
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import KvConfigRequestHeader, KvNamespaceRequestHeader, PutKvConfigRequestHeader
 from rmqkit.protocol.headers.base import Header
+from rmqkit_namesrv.settings import NameServerSettings
 from rmqkit_namesrv.state import Handler, NameServerState, json_body
 
-#: Keys nobody may set from outside (Java: NamesrvConfig.configBlackList and what is always in it).
+#: Keys that cannot be set remotely (Java: NamesrvConfig.configBlackList and its fixed entries).
 _FORBIDDEN = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
-#: Settings read anew whenever they are needed, hence the ones that can be changed: key -> (attribute, type).
-_CHANGEABLE: dict[str, tuple[str, type]] = {
-    "orderMessageEnable": ("order_message_enable", bool),
-    "enableAllTopicList": ("enable_all_topic_list", bool),
-    "returnOrderTopicConfigToBroker": ("return_order_topic_config_to_broker", bool),
-    "scanNotActiveBrokerInterval": ("scan_not_active_broker_interval", int),
-}
+_CHANGEABLE = frozenset(live_keys([NameServerSettings]))
 
 
 class GetKvConfigResponseHeader(Header, kw_only=True):
@@ -46,7 +39,10 @@ class SettingsRequests:
             RequestCode.GET_NAMESRV_CONFIG: self.get_config,
         }
 
-    async def put_kv(self, request: Command, peer: Peer) -> Answer:
+    def put_kv(self, request: Command, peer: Peer) -> Outcome:
+        return peer.answer_async(request, partial(self._put_kv, request))
+
+    async def _put_kv(self, request: Command) -> Answer:
         header = request.header(PutKvConfigRequestHeader)
         await self._state.kv.put(header.namespace, header.key, header.value)
         return answer(request)
@@ -55,10 +51,16 @@ class SettingsRequests:
         header = request.header(KvConfigRequestHeader)
         value = self._state.kv.get(header.namespace, header.key)
         if value is None:
-            raise RequestRefused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace} Key: {header.key}")
+            raise RequestRefused(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"No config item, Namespace: {header.namespace} Key: {header.key}",
+            )
         return answer(request, header=GetKvConfigResponseHeader(value=value))
 
-    async def delete_kv(self, request: Command, peer: Peer) -> Answer:
+    def delete_kv(self, request: Command, peer: Peer) -> Outcome:
+        return peer.answer_async(request, partial(self._delete_kv, request))
+
+    async def _delete_kv(self, request: Command) -> Answer:
         header = request.header(KvConfigRequestHeader)
         await self._state.kv.delete(header.namespace, header.key)
         return answer(request)
@@ -71,33 +73,34 @@ class SettingsRequests:
         return answer(request, body=json_body(KVTable(table=table)))
 
     def update_config(self, request: Command, peer: Peer) -> Outcome:
-        """Properties text in the body. All of it is taken or none. The change lasts until the process ends: Java writes it to its file,
-        here the file is the owner's. A key that cannot change at run time is refused, where Java takes it in silence."""
+        """Apply settings given as properties text. All are applied or none. The change lasts until the
+        process ends: Java writes it to its file, but here the file belongs to the operator. A key that cannot
+        change at run time is refused; Java ignores it silently."""
         try:
             given = parse_properties(request.body.decode())
         except UnicodeDecodeError as error:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the properties are not UTF-8: {error}") from error
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"the properties are not UTF-8: {error}"
+            ) from error
         forbidden = sorted(_FORBIDDEN.intersection(given))
         if forbidden:
-            raise RequestRefused(ResponseCode.NO_PERMISSION, f"Can not update config in black list: {', '.join(forbidden)}")
-        values = dict(_typed(key, text) for key, text in given.items())
-        sources = self._state.config.sources | dict.fromkeys(given, f"request of {peer.remote_text}")
-        self._state.config = msgspec.structs.replace(self._state.config, sources=sources, **values)
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"Can not update config in black list: {', '.join(forbidden)}"
+            )
+        fixed = sorted(given.keys() - _CHANGEABLE)
+        if fixed:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"{', '.join(fixed)} cannot be changed while the name server runs; these can:"
+                f" {', '.join(sorted(_CHANGEABLE))}",
+            )
+        sources = dict.fromkeys(given, f"request of {peer.remote_text}")
+        try:
+            self._state.config = self._state.config.changed(given, sources, [NameServerSettings])
+        except ConfigError as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        self._state.settings = self._state.config.owned(NameServerSettings)
         return answer(request)
 
     def get_config(self, request: Command, peer: Peer) -> Outcome:
-        return answer(request, body=properties_text(self._state.config).encode())
-
-
-def _typed(key: str, text: str) -> tuple[str, Any]:
-    if key not in _CHANGEABLE:
-        changeable = ", ".join(sorted(_CHANGEABLE))
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{key} cannot be changed while the name server runs; these can: {changeable}")
-    attribute, kind = _CHANGEABLE[key]
-    try:
-        value: Any = msgspec.convert(text.lower(), kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{key} = {text!r}: {error}") from error
-    if kind is int and value <= 0:
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{key} must be positive, not {text}")
-    return attribute, value
+        return answer(request, body=properties_text(self._state.config, self._state.kinds).encode())

@@ -1,1 +1,1 @@
-"""Tells name servers which topics this broker has (behaviour sheet, C9)."""
+"""Registers the broker's topics with name servers (behaviour sheet, C9)."""

@@ -1,9 +1,15 @@
-"""Registers a broker with every name server, again and again (Java: BrokerController, BrokerOuterAPI; behaviour sheet, C9).
+"""Registers a broker periodically with every name server (Java: BrokerController, BrokerOuterAPI; behaviour
+sheet, C9).
 
-Every name server has a task of its own: one that is dead or slow holds up nobody else. Each registers at the start, then every period, and
-as soon as the topics change. Changes that come in a burst share a registration: the first goes out at once, the next after a gap that
-grows with what a registration costs. So a client that was just told of a new topic finds its route, and a broker with many topics is not
-busy registering. A failure is logged each time and mended by the next round.
+Each name server has its own task, so a dead or slow one does not delay the others. Registrations are made at
+the start, after ten seconds, then once per period, and whenever the topics change. Changes in quick
+succession share a registration: the first is sent at once, the next after a gap proportional to the duration
+of a registration. So a client finds the route of a topic that it has just created, and a broker with many
+topics is not busy registering. A failure is logged, and the next round retries.
+
+Two brokers with the same name and id would alternately hide each other's messages. Each round therefore first
+queries which address has them at the name server: another broker that answers there prevents the start, and
+one that appears later is logged as an error.
 """
 
 from __future__ import annotations
@@ -13,44 +19,57 @@ from functools import partial
 
 import trio
 
-from rmqkit.abc import Service
-from rmqkit.broker.context import BrokerContext
-from rmqkit.errors import RmqError
+from rmqkit.config import properties_text
+from rmqkit.errors import BrokerError, ConfigError, RmqError
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.service import Service
 from rmqkit_registration.requests import (
     Identity,
+    broker_config_request,
     check_success,
+    cluster_info_request,
+    read_other_address,
     read_register_answer,
     register_body,
     register_request,
     unregister_request,
 )
+from rmqkit_registration.settings import RegistrationSettings
 
 _log = logging.getLogger(__name__)
-#: Java clamps registerNameServerPeriod to this range.
+#: Time between the first and the second registration (Java: the initial delay of the scheduled task); the
+#: later ones are a period apart.
+INITIAL_DELAY_MS = 10_000
+#: Java limits registerNameServerPeriod to this range.
 MIN_PERIOD_MS = 10_000
 MAX_PERIOD_MS = 60_000
-#: Least and longest time between two registrations with one name server for changed topics; in between, `GAP_FACTOR` times what the last one took.
+#: Minimum and maximum time between two registrations of changed topics with one name server; in between, it
+#: is `GAP_FACTOR` times the duration of the last registration.
 MIN_GAP_MS = 5
 MAX_GAP_MS = 1_000
 GAP_FACTOR = 4
-#: One name server gets this long to answer when the broker leaves.
+#: Time limit for another broker with this broker's name to answer before it counts as dead.
+PROBE_TIMEOUT_MS = 3_000
+#: Time limit for each name server when the broker unregisters.
 UNREGISTER_TIMEOUT_MS = 3_000
 
 
 class RegistrationService(Service):
-    """Service "registration". Without name servers it does nothing."""
+    """Service "registration". Does nothing without name servers."""
 
     name = "registration"
 
     def __init__(self) -> None:
         self._rounds = trio.CancelScope()
 
-    async def run(self, broker: BrokerContext, task_status: trio.TaskStatus[None]) -> None:
-        """Started once every name server was tried once. Cancelled: a registration under way is given up; `stop` unregisters."""
+    async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
+        """Counts as started when every name server has been tried once. Raises ConfigError before the first
+        registration when another broker with this name and id is serving. When cancelled, a registration in
+        progress is abandoned; `stop` unregisters."""
         with trio.CancelScope() as self._rounds:
             async with trio.open_nursery() as nursery:
                 loops = [_Loop(broker, address) for address in dict.fromkeys(broker.config.name_servers)]
-                broker.topics.on_change += [loop.wake for loop in loops]
+                broker.topics.on_change.extend(loop.wake for loop in loops)
                 try:
                     async with trio.open_nursery() as first_round:
                         for loop in loops:
@@ -60,11 +79,12 @@ class RegistrationService(Service):
                 finally:
                     for loop in loops:
                         broker.topics.on_change.remove(loop.wake)
-        # `stop` ended the rounds; the broker ends the service.
+        # `stop` ended the rounds; the broker cancels the service.
         await trio.sleep_forever()
 
-    async def stop(self, broker: BrokerContext) -> None:
-        """Unregister from all name servers at the same time, 3 s each. Failures are logged: the name server finds out by itself."""
+    async def stop(self, broker: Broker) -> None:
+        """Unregister from all name servers concurrently, with a limit of 3 s each. Failures are logged; the
+        name server then expires the broker."""
         self._rounds.cancel()
         async with trio.open_nursery() as nursery:
             for address in dict.fromkeys(broker.config.name_servers):
@@ -74,7 +94,7 @@ class RegistrationService(Service):
 class _Loop:
     """Registrations with one name server."""
 
-    def __init__(self, broker: BrokerContext, address: str) -> None:
+    def __init__(self, broker: Broker, address: str) -> None:
         self._broker = broker
         self._address = address
         self._changed = trio.Event()
@@ -86,42 +106,125 @@ class _Loop:
         self._changed.set()
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
-        period_ms = min(max(self._broker.config.register_name_server_period, MIN_PERIOD_MS), MAX_PERIOD_MS)
-        await self._register()
+        await self._round(first=True)
         task_status.started()
+        round_at_s = trio.current_time() + INITIAL_DELAY_MS / 1000
         while True:
             gap_ms = min(max(GAP_FACTOR * self._took_ms, MIN_GAP_MS), MAX_GAP_MS)
             await trio.sleep(gap_ms / 1000)
-            with trio.move_on_after((period_ms - gap_ms) / 1000):
+            with trio.move_on_at(round_at_s):
                 await self._changed.wait()
-            await self._register()
+            if trio.current_time() >= round_at_s:
+                period_ms = _settings(self._broker).register_name_server_period
+                period_ms = min(max(period_ms, MIN_PERIOD_MS), MAX_PERIOD_MS)
+                # A round delayed by a slow name server is not made up for.
+                round_at_s = trio.current_time() + period_ms / 1000
+                await self._round(first=False)
+            else:
+                await self._register()
+
+    async def _round(self, first: bool) -> None:
+        """Check for another broker with this name, then register. Raises ConfigError when the first check
+        finds one that answers."""
+        broker, address = self._broker, self._address
+        who = _identity(broker)
+        try:
+            answer = await broker.pool.call(
+                address, cluster_info_request(), _settings(broker).register_broker_timeout_mills
+            )
+            other = read_other_address(answer, who, address)
+        except BrokerError as error:
+            _log.warning("the name server %s does not say which brokers it knows: %s", address, error)
+            other = None
+        except RmqError as error:
+            self._failed(error)
+            return
+        if other is not None:
+            taken = (
+                f"{who.broker_name} (id {who.broker_id}) is registered at the name server {address} with the"
+                f" address {other}"
+            )
+            if not first:
+                _log.error(
+                    "%s, not %s: two brokers of one name hide each other's messages; stop one, or give it"
+                    " another brokerName",
+                    taken,
+                    who.address,
+                )
+            elif await _is_another_broker(broker, other):
+                raise ConfigError(
+                    f"{taken}, and a broker answers there: two brokers of one name hide each other's"
+                    " messages; stop that one, or give this one another name with brokerName"
+                )
+            else:
+                _log.warning(
+                    "%s, where no broker of this name answers: taken for an earlier start of this one", taken
+                )
+        await self._register()
+
+    def _failed(self, error: RmqError) -> None:
+        self._registered = False
+        _log.warning(
+            "cannot register with the name server %s, next try in the next round: %s", self._address, error
+        )
 
     async def _register(self) -> None:
-        """One attempt; whatever goes wrong is logged with the name server's address."""
+        """One attempt. Every failure is logged with the name server's address."""
         self._changed = trio.Event()
         broker, address = self._broker, self._address
         began_s = trio.current_time()
-        command = register_request(_identity(broker), register_body(broker.topics.table(), broker.config.broker_permission))
+        table, permission = broker.topics.table(), broker.config.broker_permission
+        # The body of many topics has megabytes: its checksum is the thread's work as well.
+        command = await trio.to_thread.run_sync(
+            lambda: register_request(_identity(broker), register_body(table, permission))
+        )
         try:
-            answer = await broker.pool.call(address, command, broker.config.register_broker_timeout_mills)
+            answer = await broker.pool.call(address, command, _settings(broker).register_broker_timeout_mills)
             read_register_answer(answer, address)
         except RmqError as error:
-            self._registered = False
-            _log.warning("cannot register with the name server %s, next try in the next round: %s", address, error)
+            self._failed(error)
             return
         self._took_ms = (trio.current_time() - began_s) * 1000
-        _log.log(logging.DEBUG if self._registered else logging.INFO, "registered with the name server %s", address)
+        _log.log(
+            logging.DEBUG if self._registered else logging.INFO, "registered with the name server %s", address
+        )
         self._registered = True
 
 
-async def _unregister(broker: BrokerContext, address: str) -> None:
+async def _is_another_broker(broker: Broker, address: str) -> bool:
+    """Whether the broker that answers at an address has this broker's name and is not this one under an
+    earlier address of the machine."""
+    try:
+        answer = await broker.pool.call(address, broker_config_request(), PROBE_TIMEOUT_MS)
+    except RmqError:
+        return False
+    text = answer.body.decode("utf-8", "replace")
+    if text == properties_text(broker.config, broker.registry.settings.values()):
+        return False
+    # If the broker does not disclose its settings, it is treated as another one with the same name.
+    return bool(answer.code) or f"brokerName={broker.config.broker_name}" in text.splitlines()
+
+
+async def _unregister(broker: Broker, address: str) -> None:
     try:
         with trio.fail_after(UNREGISTER_TIMEOUT_MS / 1000):
-            check_success(await broker.pool.call(address, unregister_request(_identity(broker)), UNREGISTER_TIMEOUT_MS), address)
+            check_success(
+                await broker.pool.call(address, unregister_request(_identity(broker)), UNREGISTER_TIMEOUT_MS),
+                address,
+            )
     except (RmqError, trio.TooSlowError) as error:
         _log.warning("cannot unregister from the name server %s: %s", address, error or "no answer")
 
 
-def _identity(broker: BrokerContext) -> Identity:
+def _identity(broker: Broker) -> Identity:
     config = broker.config
-    return Identity(cluster=config.broker_cluster_name, broker_name=config.broker_name, broker_id=config.broker_id, address=broker.address)
+    return Identity(
+        cluster=config.broker_cluster_name,
+        broker_name=config.broker_name,
+        broker_id=config.broker_id,
+        address=broker.address,
+    )
+
+
+def _settings(broker: Broker) -> RegistrationSettings:
+    return broker.config.owned(RegistrationSettings)

@@ -1,4 +1,5 @@
-"""What a round of cleaning has to do (store-format sheet, sections 9.1 and 9.2). Nothing here looks at a clock or a disk."""
+"""The decisions of a cleaning round (store-format sheet, sections 9.1 and 9.2), without access to clock or
+disk."""
 
 from __future__ import annotations
 
@@ -8,16 +9,17 @@ from pathlib import Path
 
 from attrs import frozen
 
-from rmqkit.abc import LogPart
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError
+from rmqkit.plugin.store import LogPart
+from rmqkit_retention.settings import RetentionSettings
 
 _HOUR_MS = 3_600_000
 
 
 @frozen
 class Settings:
-    """Ratios in percent, already clamped as Java does; `hours` are local hours of the day."""
+    """Ratios in percent, already limited to Java's ranges; `hours` are local hours of the day."""
 
     reserved_ms: int = 72 * _HOUR_MS
     hours: frozenset[int] = frozenset({4})
@@ -29,29 +31,39 @@ class Settings:
 
     @classmethod
     def from_config(cls, config: Config) -> Settings:
-        """Raises ConfigError when `deleteWhen` is no list of hours."""
+        """Raises ConfigError when `deleteWhen` is not a list of hours."""
+        given = config.owned(RetentionSettings)
         return cls(
-            config.file_reserved_time * _HOUR_MS,
-            _hours(config.delete_when),
-            _clamped(config.disk_max_used_space_ratio, 10, 95),
-            _clamped(config.disk_space_clean_forcibly_ratio, 30, 85),
-            _clamped(config.disk_space_warning_level_ratio, 35, 90),
-            config.clean_file_forcibly_enable,
-            max(config.delete_file_batch_max, 1),
+            given.file_reserved_time * _HOUR_MS,
+            _hours(given.delete_when),
+            _clamped(given.disk_max_used_space_ratio, 10, 95),
+            _clamped(given.disk_space_clean_forcibly_ratio, 30, 85),
+            _clamped(given.disk_space_warning_level_ratio, 35, 90),
+            given.clean_file_forcibly_enable,
+            max(given.delete_file_batch_max, 1),
         )
 
 
 @frozen
 class Decision:
-    """`parts` of the log are to be deleted, in this order, because of `reason`; `refusal` says why no writes are taken meanwhile, None when they are."""
+    """`parts` of the log are to be deleted, in this order, for `reason`; with `ends_pins` also those that
+    readers hold. `refusal` is the reason why writes are refused, None when they are permitted."""
 
     refusal: str | None = None
     reason: str = ""
     parts: Sequence[LogPart] = ()
+    ends_pins: bool = False
 
 
-def decide(now: datetime, usage: Mapping[Path, int], settings: Settings, parts: Sequence[LogPart], manual: bool = False) -> Decision:
-    """One round at the local time `now`. `usage` is percent by path, the log's first; `parts` come oldest first, without the newest."""
+def decide(
+    now: datetime,
+    usage: Mapping[Path, int],
+    settings: Settings,
+    parts: Sequence[LogPart],
+    manual: bool = False,
+) -> Decision:
+    """Decide one round at the local time `now`. `usage` is percent by path, the log's path first; `parts` are
+    sorted by age, oldest first, without the newest."""
     fullest = max(usage, key=usage.__getitem__, default=None)
     percent = 0 if fullest is None else usage[fullest]
     reason = ""
@@ -70,14 +82,19 @@ def decide(now: datetime, usage: Mapping[Path, int], settings: Settings, parts: 
         if part.modified_ms > limit_ms and not (force and settings.may_force):
             break
         chosen.append(part)
-    return Decision(refusal(usage, settings), reason, chosen)
+    return Decision(
+        refusal(usage, settings), reason, chosen, settings.may_force and percent > settings.refuse_above
+    )
 
 
 def refusal(usage: Mapping[Path, int], settings: Settings) -> str | None:
-    """Why no writes are taken at this usage; None when they are."""
+    """The reason to refuse writes at this usage; None to permit them."""
     for path, percent in usage.items():
         if percent > settings.refuse_above:
-            return f"the disk of {path} is {percent} % full, no messages are taken above {settings.refuse_above} % (diskSpaceWarningLevelRatio)"
+            return (
+                f"the disk of {path} is {percent} % full, no messages are taken above {settings.refuse_above}"
+                " % (diskSpaceWarningLevelRatio)"
+            )
     return None
 
 

@@ -1,14 +1,20 @@
-"""Registers the service that cleans the store and the requests that ask for it."""
+"""Registers the service that cleans the store and the requests for cleaning."""
 
 from __future__ import annotations
 
 from rmqkit import hookimpl
-from rmqkit.abc import Service
-from rmqkit.broker.context import BrokerContext
-from rmqkit.config import Config
-from rmqkit.hookspecs import Register, RegisterProcessor
+from rmqkit.config import Config, SettingsType
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.hookspecs import Register, RegisterProcessor
+from rmqkit.plugin.service import Service
 from rmqkit_retention.processor import CODES, CleanProcessor
 from rmqkit_retention.service import RetentionService
+from rmqkit_retention.settings import RetentionSettings
+
+
+@hookimpl
+def rmqkit_register_settings(register: Register[SettingsType], config: Config) -> None:
+    register("retention", RetentionSettings)
 
 
 @hookimpl
@@ -17,7 +23,7 @@ def rmqkit_register_services(register: Register[Service], config: Config) -> Non
 
 
 @hookimpl
-def rmqkit_register_processors(register: RegisterProcessor, broker: BrokerContext) -> None:
+def rmqkit_register_processors(register: RegisterProcessor, broker: Broker) -> None:
     processor = CleanProcessor(broker)
     for code in CODES:
         register(code, processor)

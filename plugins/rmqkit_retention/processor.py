@@ -1,39 +1,53 @@
-"""Cleaning by request (wire-protocol sheet, section 3.7; Java: AdminBrokerProcessor.deleteExpiredCommitLog, cleanExpiredConsumeQueue, cleanUnusedTopic)."""
+"""Cleaning by request (wire-protocol sheet, section 3.7; Java:
+AdminBrokerProcessor.deleteExpiredCommitLog, cleanExpiredConsumeQueue, cleanUnusedTopic)."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import trio
 
-from rmqkit.abc import Outcome, Peer, RequestProcessor
-from rmqkit.broker.context import BrokerContext
 from rmqkit.errors import RequestRefused
 from rmqkit.model import names
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.request import EachRequest, Outcome, Peer
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit_retention.service import RetentionService
 
-CODES = (RequestCode.DELETE_EXPIRED_COMMITLOG, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC)
+CODES = (
+    RequestCode.DELETE_EXPIRED_COMMITLOG,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+    RequestCode.CLEAN_UNUSED_TOPIC,
+)
 
 
-class CleanProcessor(RequestProcessor):
-    """DELETE_EXPIRED_COMMITLOG is answered at once, the others when they are done."""
+class CleanProcessor(EachRequest):
+    """DELETE_EXPIRED_COMMITLOG is answered at once, the other requests when they are done."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def process(self, request: Command, peer: Peer) -> Outcome:
+    def handle(self, request: Command, peer: Peer) -> Outcome:
         if request.code == RequestCode.DELETE_EXPIRED_COMMITLOG:
             service = self._broker.registry.services.get(RetentionService.name)
-            if not isinstance(service, RetentionService) or service.name in self._broker.config.disabled_services:
-                raise RequestRefused(ResponseCode.SYSTEM_ERROR, "this broker deletes nothing: the service 'retention' is switched off")
+            if (
+                not isinstance(service, RetentionService)
+                or service.name in self._broker.config.disabled_services
+            ):
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR,
+                    "this broker deletes nothing: the service 'retention' is switched off",
+                )
             service.ask()
             return answer(request)
         if request.code == RequestCode.CLEAN_UNUSED_TOPIC:
-            return self._clean_unused_topics(request)
-        return self._clean_expired_queues(request)
+            return peer.answer_async(request, partial(self._clean_unused_topics, request))
+        return peer.answer_async(request, partial(self._clean_expired_queues, request))
 
     async def _clean_expired_queues(self, request: Command) -> Command:
-        """Forget queues all of whose messages are gone. Their offsets begin at 0 again, as in Java; queues of system topics stay."""
+        """Remove queues whose messages are all deleted. Their offsets start at 0 again, as in Java; queues of
+        system topics stay."""
         store = self._broker.store
         await store.trim(0)
         for topic, queue_ids in store.queues().items():
@@ -44,7 +58,7 @@ class CleanProcessor(RequestProcessor):
         return answer(request)
 
     async def _clean_unused_topics(self, request: Command) -> Command:
-        """Forget the queues of topics that the broker does not know any more."""
+        """Remove the queues of topics that the broker no longer has."""
         store = self._broker.store
         for topic in list(store.queues()):
             if topic not in self._broker.topics.configs and not names.is_system_topic(topic):

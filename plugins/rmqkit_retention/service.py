@@ -10,42 +10,47 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from rmqkit.abc import MessageStore, Service
 from rmqkit.config import Config
 from rmqkit.errors import StoreError
+from rmqkit.plugin.service import Service
+from rmqkit.plugin.store import MessageStore
 from rmqkit_retention.decide import Decision, Settings, decide, refusal
+from rmqkit_retention.settings import RetentionSettings
 from rmqkit_retention.usage import usage_percent
 
 if TYPE_CHECKING:
-    from rmqkit.broker.context import BrokerContext
+    from rmqkit.plugin.broker import Broker
 
 _log = logging.getLogger(__name__)
 _FIRST_DELAY_MS = 60_000
-#: Rounds that delete what has expired, whatever the hour, after somebody asked (Java: MANUAL_DELETE_FILE_MAX_TIMES).
+#: Number of rounds that delete expired messages at any hour after a request (Java:
+#: MANUAL_DELETE_FILE_MAX_TIMES).
 _MANUAL_ROUNDS = 20
 
 
 class RetentionService(Service):
-    """Looks every `cleanResourceInterval`, first after a minute. `usage` says how full a path's file system is; tests put another one here."""
+    """Runs every `cleanResourceInterval`, first after a minute. `usage` returns the usage of a path's file
+    system; tests replace it."""
 
     name = "retention"
 
     def __init__(self, config: Config, usage: Callable[[Path], int] = usage_percent) -> None:
         """Raises ConfigError."""
-        self._settings = Settings.from_config(config)
-        self._interval_s = config.clean_resource_interval / 1000
-        self._pause_s = config.delete_commit_log_files_interval / 1000
+        Settings.from_config(config)
+        given = config.owned(RetentionSettings)
+        self._interval_s = given.clean_resource_interval / 1000
+        self._pause_s = given.delete_commit_log_files_interval / 1000
         self._usage = usage
         self._manual_rounds = 0
         self._asked = trio.Event()
         self._refusal: str | None = None
 
     def ask(self) -> None:
-        """Delete what has expired now and for some rounds more."""
+        """Delete expired messages now and in the next rounds, at any hour."""
         self._manual_rounds = _MANUAL_ROUNDS
         self._asked.set()
 
-    async def run(self, broker: BrokerContext, task_status: trio.TaskStatus[None]) -> None:
+    async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
         self._manual_rounds, self._asked, self._refusal = 0, trio.Event(), None
         task_status.started()
         delay_s = _FIRST_DELAY_MS / 1000
@@ -59,18 +64,20 @@ class RetentionService(Service):
             except (OSError, StoreError) as error:
                 _log.error("the store cannot be cleaned, trying again: %s", error)
 
-    async def round(self, broker: BrokerContext) -> None:
-        """One look, and what follows from it. Raises OSError, StoreError; the next round takes up what this one left."""
-        store = broker.store
+    async def round(self, broker: Broker) -> None:
+        """Inspect, decide and act once. Raises OSError, StoreError; the next round continues the work."""
+        store, settings = broker.store, Settings.from_config(broker.config)
         manual = self._manual_rounds > 0
         self._manual_rounds = max(0, self._manual_rounds - 1)
         usage = await self._usages(store)
         parts = await store.log_parts()
-        decision = decide(datetime.fromtimestamp(broker.clock.now_ms() / 1000), usage, self._settings, parts, manual)
+        decision = decide(
+            datetime.fromtimestamp(broker.clock.now_ms() / 1000), usage, settings, parts, manual
+        )
         self._refuse(store, decision.refusal)
         await self._delete(broker, decision)
         if decision.refusal is not None and decision.parts:
-            self._refuse(store, refusal(await self._usages(store), self._settings))
+            self._refuse(store, refusal(await self._usages(store), settings))
 
     async def _usages(self, store: MessageStore) -> dict[Path, int]:
         return await trio.to_thread.run_sync(_measure, self._usage, store.disk_paths)
@@ -83,19 +90,22 @@ class RetentionService(Service):
         self._refusal = why
         store.refuse_writes(why)
 
-    async def _delete(self, broker: BrokerContext, decision: Decision) -> None:
+    async def _delete(self, broker: Broker, decision: Decision) -> None:
         for number, part in enumerate(decision.parts):
             if number:
                 await trio.sleep(self._pause_s)
-            trimmed = await broker.store.trim(part.end)
+            store = broker.store
+            if decision.ends_pins:
+                store.end_pins(part.end)
+            trimmed = await store.trim(part.end)
             broker.dispatching.trimmed(trimmed.log_start)
-            _log.info(
-                "the log up to %s was removed, %s files and %s bytes: %s",
-                trimmed.log_start,
-                trimmed.removed_files,
-                trimmed.removed_bytes,
-                decision.reason,
-            )
+            if trimmed.log_start < part.end and (pins := store.pins.before(part.end)):
+                _log.warning(
+                    "%s holds the log from %s on (%s)", pins[0].reader, pins[0].offset, decision.reason
+                )
+                return
+            removed = f"{trimmed.removed_files} files and {trimmed.removed_bytes} bytes"
+            _log.info("the log up to %s was removed, %s: %s", trimmed.log_start, removed, decision.reason)
 
 
 def _measure(usage: Callable[[Path], int], paths: Sequence[Path]) -> dict[Path, int]:

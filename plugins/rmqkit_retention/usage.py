@@ -1,4 +1,4 @@
-"""How full a file system is (Java: UtilAll.getDiskPartitionSpaceUsedPercent)."""
+"""Disk usage (Java: UtilAll.getDiskPartitionSpaceUsedPercent)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 def usage_percent(path: Path) -> int:
-    """Used space in whole percent of what is used or can be, rounded up; blocks kept for the superuser count as neither. Raises OSError."""
+    """Used space as a whole percentage of used plus available space, rounded up; blocks reserved for the
+    superuser count as neither. Raises OSError."""
     status = os.statvfs(path)
     used = status.f_blocks - status.f_bfree
     whole = used + status.f_bavail

@@ -1,38 +1,49 @@
-"""Registry and settings -> a broker that is ready to run. Decides everything, starts nothing."""
+"""Builds a broker from registry and settings. Makes all decisions, starts nothing."""
 
 from __future__ import annotations
 
 import logging
+from typing import cast
 
-from rmqkit.abc import Address, Clock, FlushPolicy, MessageStore, RequestProcessor
+from rmqkit.broker.acks import AckQueue
 from rmqkit.broker.clients import ClientTable
+from rmqkit.broker.confirmed_reads import ConfirmedReads
 from rmqkit.broker.context import BrokerContext
-from rmqkit.broker.dispatching import Dispatching, choose, first_of
-from rmqkit.broker.groups import GroupTable
+from rmqkit.broker.dispatch.manager import Dispatching, choose, first_of
+from rmqkit.broker.filter_cache import FilterCache
 from rmqkit.broker.held_pulls import HeldPulls
-from rmqkit.broker.offsets import OffsetTable
+from rmqkit.broker.log_appender import LogAppender
 from rmqkit.broker.processors.admin import AdminProcessor
+from rmqkit.broker.processors.client_calls import ClientCallProcessor
 from rmqkit.broker.processors.client_manage import ClientManageProcessor
-from rmqkit.broker.processors.later import REFUSED, LaterProcessor
+from rmqkit.broker.processors.consume_stats import ConsumeStatsProcessor
 from rmqkit.broker.processors.pull import PullProcessor
 from rmqkit.broker.processors.query import QueryProcessor
 from rmqkit.broker.processors.queue_info import QueueInfoProcessor
 from rmqkit.broker.processors.reply import ReplyProcessor
+from rmqkit.broker.processors.reset_offset import ResetOffsetProcessor
 from rmqkit.broker.processors.send import SendProcessor
 from rmqkit.broker.processors.send_back import SendBackProcessor
-from rmqkit.broker.put import Putter
+from rmqkit.broker.processors.unsupported import REFUSED, UnsupportedRequests
 from rmqkit.broker.queue_locks import QueueLocks
+from rmqkit.broker.role import RoleState
+from rmqkit.broker.sliced_work import SlicedWork
 from rmqkit.broker.stats import BrokerStats
-from rmqkit.broker.topics import TopicTable
+from rmqkit.broker.tables.groups import GroupTable
+from rmqkit.broker.tables.offsets import OffsetTable
+from rmqkit.broker.tables.topics import TopicTable
 from rmqkit.config import CONSUME_QUEUE, INDEX, Config
-from rmqkit.dispatch import KeyLookup, NoKeys, NoQueues, QueueLookup
 from rmqkit.errors import ConfigError, PluginError
-from rmqkit.model.delay import parse_levels
-from rmqkit.plugins import Registry
+from rmqkit.plugin.clock import Clock
+from rmqkit.plugin.flush import FlushPolicy
+from rmqkit.plugin.loader import Registry
+from rmqkit.plugin.request import RequestProcessor
+from rmqkit.plugin.store import KeyLookup, MessageStore, NoKeys, NoQueues, QueueLookup
+from rmqkit.plugin.transport import Address
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.message_id import pack_host
 from rmqkit.remoting.pool import ConnectionPool
-from rmqkit.remoting.serve import Router
+from rmqkit.remoting.request_loop import Router
 
 _log = logging.getLogger(__name__)
 _SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
@@ -42,24 +53,30 @@ _PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
 def make_store(config: Config, registry: Registry, clock: Clock) -> tuple[MessageStore, FlushPolicy]:
-    """The store and flush policy the settings choose, the store without what `dispatchers` leaves out. Raises PluginError when no plugin brings them,
-    ConfigError when that cannot be left out, or the directory holds a store of another kind."""
+    """The configured store and flush policy, the store without the parts that `dispatchers` omits. Raises
+    PluginError when no plugin registers them, ConfigError when the store requires an omitted part, or the
+    directory contains another kind of store."""
     _refuse_other_kinds(config, registry)
     policy: FlushPolicy = registry.chosen("flush_policies", config.flush_policy)(config)
     store: MessageStore = registry.chosen("stores", config.store)(config, clock, policy)
+    store.queue_codes = registry.queue_codes
     dispatchers = choose(config, registry).values()
     if CONSUME_QUEUE not in config.dispatchers:
         queues = first_of(QueueLookup, dispatchers)  # type: ignore[type-abstract]
         if queues is None:
-            _log.warning("dispatchers names neither consume-queue nor one in its place: messages are kept, but cannot be read from queues")
-        store.read_queues_from(queues or NoQueues())
+            _log.warning(
+                "dispatchers names neither consume-queue nor one in its place: messages are kept, but cannot"
+                " be read from queues"
+            )
+        store.use_external_consume_queue(queues or NoQueues())
     if INDEX not in config.dispatchers or not config.message_index_enable:
-        store.look_keys_up_in(first_of(KeyLookup, dispatchers) or NoKeys())  # type: ignore[type-abstract]
+        store.use_external_index(first_of(KeyLookup, dispatchers) or NoKeys())  # type: ignore[type-abstract]
     return store, policy
 
 
 def _refuse_other_kinds(config: Config, registry: Registry) -> None:
-    """The messages of another kind of store in the directory would seem to be gone. A store without tools keeps nothing there, and none is in its way."""
+    """Raises ConfigError when the directory holds a store of another kind, whose messages would not be found.
+    A store without tools keeps nothing in the directory and is not checked."""
     root, tools = config.root_path, registry.store_tools
     own = tools.get(config.store)
     if own is None or own.has(root, config):
@@ -73,51 +90,84 @@ def _refuse_other_kinds(config: Config, registry: Registry) -> None:
 
 
 def make_context(
-    config: Config, registry: Registry, clock: Clock, store: MessageStore, policy: FlushPolicy, pool: ConnectionPool, ip: str, port: int
+    config: Config,
+    registry: Registry,
+    clock: Clock,
+    store: MessageStore,
+    policy: FlushPolicy,
+    pool: ConnectionPool,
+    ip: str,
+    port: int,
 ) -> BrokerContext:
-    """The broker's parts with their tables still to be loaded. `ip` and `port` are what clients are told."""
-    held = HeldPulls()
+    """The broker's parts with their tables still to be loaded. Clients connect to `ip` and `port`."""
+    conditions = registry.ack_conditions.values()
+    gates = [condition.position for condition in conditions if condition.gates_reads]
+    if gates:
+        store.positions.gate(gates)
+        store = cast("MessageStore", ConfirmedReads(store))
+    work = SlicedWork()
+    held = HeldPulls(work)
     clients = ClientTable()
-    levels_ms = parse_levels(config.message_delay_level)
     dispatchers = choose(config, registry)
     plugins = {name: registry.brought_by("dispatcher", name) for name in dispatchers}
-    dispatching = Dispatching(store, dispatchers, plugins, levels_ms)
+    dispatching = Dispatching(store, dispatchers, plugins, held)
     directory = config.config_path
+    offsets = OffsetTable(clock, directory)
+    topics = TopicTable(config, clock, directory)
+    topics.on_delete += [offsets.forget_topic, store.delete_topic]
+    topics.on_forget.append(offsets.persist)
+    stats = BrokerStats(clock.now_ms())
     return BrokerContext(
         config=config,
         registry=registry,
         clock=clock,
         store=store,
-        topics=TopicTable(config, clock, directory),
+        topics=topics,
         groups=GroupTable(config, clock, directory),
-        offsets=OffsetTable(clock, directory),
+        offsets=offsets,
         clients=clients,
         locks=QueueLocks(),
+        filters=FilterCache(),
         held_pulls=held,
+        work=work,
         dispatching=dispatching,
-        put=Putter(
-            store,
+        put=LogAppender(
             registry.put_message_hooks,
             dispatching,
-            held,
-            policy.acknowledge_at,
-            config.sync_flush_timeout,
-            clock,
-            levels_ms,
-            parks_delayed="delay" in registry.services and "delay" not in config.disabled_services,
+            AckQueue(store, policy, config.sync_flush_timeout, conditions),
+            timed=stats.put_times.add,
         ),
-        stats=BrokerStats(clock.now_ms()),
+        role=RoleState(dispatching),
+        stats=stats,
         pool=pool,
         address=str(Address("tcp", ip, port)),
         store_host=pack_host(ip, port),
     )
 
 
+def load_tables(broker: BrokerContext) -> None:
+    """Read topics, groups and offsets, and adjust them to the opened store: topics missing in the table are
+    restored, queues of deleted topics are removed. Raises ConfigError when a table cannot be read."""
+    for table in (broker.topics, broker.groups, broker.offsets):
+        table.load()
+    for topic in broker.topics.recover(broker.store.queues()):
+        broker.store.delete_topic(topic)
+    broker.offsets.forget_topics(broker.topics.deleted)
+    broker.groups.warn_of_unknown(broker.offsets.groups())
+
+
 def make_routers(broker: BrokerContext) -> tuple[Router, Router]:
-    """The tables of the normal and of the fast port. A plugin's processor replaces a built-in one; two plugins for one code are an error."""
-    table: dict[int, RequestProcessor] = dict.fromkeys(REFUSED, LaterProcessor())
-    clients, queues, admin = ClientManageProcessor(broker), QueueInfoProcessor(broker), AdminProcessor(broker)
-    for several in (clients, queues, admin):
+    """The processors of the normal and of the fast port. A plugin's processor replaces a built-in one; two
+    plugins for one code are an error."""
+    table: dict[int, RequestProcessor] = dict.fromkeys(REFUSED, UnsupportedRequests())
+    for several in (
+        ClientManageProcessor(broker),
+        QueueInfoProcessor(broker),
+        AdminProcessor(broker),
+        ConsumeStatsProcessor(broker),
+        ResetOffsetProcessor(broker),
+        ClientCallProcessor(broker),
+    ):
         table.update(dict.fromkeys(several.codes(), several))
     table.update(dict.fromkeys(_SENDS, SendProcessor(broker)))
     table.update(dict.fromkeys(_REPLIES, ReplyProcessor(broker)))
@@ -130,7 +180,9 @@ def make_routers(broker: BrokerContext) -> tuple[Router, Router]:
 
     def register(code: int, processor: RequestProcessor, *, long_wait: bool = False) -> None:
         if code in brought:
-            raise PluginError(f"two plugins bring a processor for request code {code}; name one of them in disabledPlugins")
+            raise PluginError(
+                f"two plugins bring a processor for request code {code}; name one of them in disabledPlugins"
+            )
         brought[code] = processor
         if long_wait:
             slow.add(code)

@@ -1,4 +1,4 @@
-"""What processors, services and hooks of a broker see of it."""
+"""The parts of a broker, as processors, services and hooks see them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,29 @@ from typing import TYPE_CHECKING
 from attrs import define
 
 if TYPE_CHECKING:
-    from rmqkit.abc import Clock, MessageStore
     from rmqkit.broker.clients import ClientTable
-    from rmqkit.broker.dispatching import Dispatching
-    from rmqkit.broker.groups import GroupTable
+    from rmqkit.broker.dispatch.manager import Dispatching
+    from rmqkit.broker.filter_cache import FilterCache
     from rmqkit.broker.held_pulls import HeldPulls
-    from rmqkit.broker.offsets import OffsetTable
-    from rmqkit.broker.put import Putter
+    from rmqkit.broker.log_appender import LogAppender
     from rmqkit.broker.queue_locks import QueueLocks
+    from rmqkit.broker.role import RoleState
+    from rmqkit.broker.sliced_work import SlicedWork
     from rmqkit.broker.stats import BrokerStats
-    from rmqkit.broker.topics import TopicTable
+    from rmqkit.broker.tables.groups import GroupTable
+    from rmqkit.broker.tables.offsets import OffsetTable
+    from rmqkit.broker.tables.topics import TopicTable
     from rmqkit.config import Config
-    from rmqkit.plugins import Registry
+    from rmqkit.plugin.clock import Clock
+    from rmqkit.plugin.loader import Registry
+    from rmqkit.plugin.store import MessageStore
     from rmqkit.remoting.pool import ConnectionPool
 
 
 @define(eq=False)
 class BrokerContext:
-    """The parts of one broker. `address` is what clients are told, `host:port`; `store_host` the same packed; `pool` is for outgoing calls."""
+    """The parts of one broker. `address` is the one given to clients, `host:port`; `store_host` is its packed
+    form; `pool` makes outgoing calls. `work` processes many table entries in slices."""
 
     config: Config
     registry: Registry
@@ -35,9 +40,12 @@ class BrokerContext:
     offsets: OffsetTable
     clients: ClientTable
     locks: QueueLocks
+    filters: FilterCache
     held_pulls: HeldPulls
+    work: SlicedWork
     dispatching: Dispatching
-    put: Putter
+    put: LogAppender
+    role: RoleState
     stats: BrokerStats
     pool: ConnectionPool
     address: str

@@ -1,47 +1,256 @@
-"""Counters of a broker (Java: BrokerStats, BrokerStatsManager; first cut: totals and per-topic, per-group counts)."""
+"""Counters of a broker since its start (Java: BrokerStats, BrokerStatsManager, StoreStatsService; behaviour
+sheet, C11)."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+import logging
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 
-from rmqkit.abc import Appended
+from rmqkit.broker.stats_items import StatsItem, StatsSet, Ticks
+from rmqkit.limits import MAX_STATS_ITEMS
+from rmqkit.model import names
 from rmqkit.model.message import PutMessage
+from rmqkit.plugin.store import Appended
+
+_log = logging.getLogger(__name__)
+SAMPLE_MS = 1_000
+#: Windows in seconds of the rates in run-time information.
+RATE_WINDOWS_S = (10, 60, 600)
+_MINUTE_MS = 60_000
+#: Upper bounds in ms of the put latency intervals (Java: StoreStatsService, PUT_MESSAGE_ENTIRE_TIME_BUCKETS).
+_LATENCY_BOUNDS_MS = (
+    *range(1, 21),
+    *range(22, 51, 2),
+    *range(55, 101, 5),
+    *range(110, 201, 10),
+    *range(250, 501, 50),
+    *range(600, 1_001, 100),
+    *range(2_000, 10_001, 1_000),
+)
+_SHOWN_BOUNDS_MS = (1, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
+_SHOWN_NAMES = (
+    *("[<=0ms]", "[0~10ms]", "[10~50ms]", "[50~100ms]", "[100~200ms]", "[200~500ms]", "[500ms~1s]"),
+    *("[1~2s]", "[2~3s]", "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]"),
+)
+
+
+class PutTimes:
+    """Times of appends until they could be acknowledged, in whole milliseconds, per minute."""
+
+    def __init__(self) -> None:
+        self.max_ms = 0
+        self._now = self._empty()
+        self._last: tuple[list[int], list[int]] | None = None
+
+    def _empty(self) -> tuple[list[int], list[int]]:
+        return [0] * (len(_LATENCY_BOUNDS_MS) + 1), [0] * len(_SHOWN_NAMES)
+
+    def add(self, seconds: float) -> None:
+        """Count one append."""
+        fine, shown = self._now
+        if seconds < 0.001:
+            fine[0] += 1
+            shown[0] += 1
+            return
+        took_ms = int(seconds * 1000)
+        fine[bisect_left(_LATENCY_BOUNDS_MS, took_ms)] += 1
+        shown[bisect_right(_SHOWN_BOUNDS_MS, took_ms)] += 1
+        self.max_ms = max(self.max_ms, took_ms)
+
+    def next_minute(self) -> None:
+        """End the minute: results refer to it until the next one ends."""
+        self._last, self._now = self._now, self._empty()
+
+    def percentile_ms(self, share: float) -> float:
+        """The time that this share (0 to 1) of the appends did not exceed, in the last complete minute, or in
+        the current one if there is none."""
+        fine, _ = self._last or self._now
+        wanted, passed, lower = int(sum(fine) * share), 0, 0
+        for upper, count in zip((*_LATENCY_BOUNDS_MS, _LATENCY_BOUNDS_MS[-1]), fine, strict=True):
+            if wanted <= passed + count:
+                return lower + ((upper - lower) * (wanted - passed) / count if count else 0.0)
+            passed, lower = passed + count, upper
+        return float(lower)
+
+    def distribution(self) -> str:
+        """Counts by interval, in Java's form."""
+        _, shown = self._last or self._now
+        return "".join(f"{name}:{count} " for name, count in zip(_SHOWN_NAMES, shown, strict=True))
 
 
 class BrokerStats:
-    """Totals since the start. Counting costs two additions and a dictionary look-up for a batch, not for a message."""
+    """Counters of one broker; `advance` must be called about every second.
+
+    Counting takes a few additions for messages stored or delivered together, whatever their number.
+
+    topics         messages stored, by topic
+    groups         messages delivered to consumers, by (group, topic)
+    sent_back      messages sent back by consumers, by (group, topic)
+    dead_lettered  messages moved to a dead-letter topic, by (group, topic)
+    """
 
     def __init__(self, boot_timestamp_ms: int) -> None:
         self.boot_timestamp_ms = boot_timestamp_ms
+        self.put_failures = 0
+        self.found_pulls = 0
+        self.missed_pulls = 0
+        self.put_times = PutTimes()
+        self._ticks = Ticks(boot_timestamp_ms)
+        self.topics: StatsSet[str] = StatsSet(self._ticks, MAX_STATS_ITEMS, names.is_system_topic)
+        self.groups = self._pairs()
+        self.sent_back = self._pairs()
+        self.dead_lettered = self._pairs()
         self.put_messages = 0
         self.put_bytes = 0
-        self.put_failures = 0
         self.got_messages = 0
         self.got_bytes = 0
-        self.topic_put: defaultdict[str, int] = defaultdict(int)
-        self.group_got: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self.sent_back: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self.dead_lettered: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self._system_put = 0
+        self._system_got = 0
+        #: The totals as items, updated every second.
+        self._puts = StatsItem(self._ticks)
+        self._gets = StatsItem(self._ticks)
+        self._users_puts = StatsItem(self._ticks)
+        self._users_gets = StatsItem(self._ticks)
+        self._samples: deque[tuple[int, int, int, int, int]] = deque(maxlen=max(RATE_WINDOWS_S) + 1)
+        self._samples.append((boot_timestamp_ms, 0, 0, 0, 0))
+        self._minute = boot_timestamp_ms // _MINUTE_MS
+        self._day = _local_day(boot_timestamp_ms)
+        #: (put, got) of users' topics at the last midnight and at the one before it; 0 when the broker was
+        #: not running.
+        self.this_morning = (0, 0)
+        self.yesterday_morning = (0, 0)
+
+    # Counting.
 
     def put(self, topic: str, size_bytes: int) -> None:
-        self.put_messages += 1
-        self.put_bytes += size_bytes
-        self.topic_put[topic] += 1
+        """One message was stored."""
+        self._put_run(topic, 1, size_bytes)
 
     def put_many(self, messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
-        """The same for messages that were stored together."""
-        self.put_messages += len(landed)
-        self.put_bytes += sum([at.size_bytes for at in landed])
-        topic, run = messages[0].topic, 0
-        for message in messages:
+        """Messages were stored together."""
+        topic, count, size_bytes = messages[0].topic, 0, 0
+        for message, at in zip(messages, landed, strict=True):
             if message.topic != topic:
-                self.topic_put[topic] += run
-                topic, run = message.topic, 0
-            run += 1
-        self.topic_put[topic] += run
+                self._put_run(topic, count, size_bytes)
+                topic, count, size_bytes = message.topic, 0, 0
+            count += 1
+            size_bytes += at[2]
+        self._put_run(topic, count, size_bytes)
+
+    def _put_run(self, topic: str, count: int, size_bytes: int) -> None:
+        item = self.topics[topic]
+        item.add(count, size_bytes)
+        self.put_messages += count
+        self.put_bytes += size_bytes
+        if item.of_system:
+            self._system_put += count
 
     def got(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
+        """Count messages delivered together to a consumer."""
+        item = self.groups[group, topic]
+        item.add(messages, size_bytes)
         self.got_messages += messages
         self.got_bytes += size_bytes
-        self.group_got[group, topic] += messages
+        if item.of_system:
+            self._system_got += messages
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted."""
+        self.topics.forget(lambda key: key == topic)
+        for pairs in (self.groups, self.sent_back, self.dead_lettered):
+            pairs.forget(lambda key: key[1] == topic)
+
+    def forget_group(self, group: str) -> None:
+        """A group was deleted."""
+        for pairs in (self.groups, self.sent_back, self.dead_lettered):
+            pairs.forget(lambda key: key[0] == group)
+
+    # Time.
+
+    def advance(self, now_ms: int) -> None:
+        """Sample the totals once per second, and record them at local midnight."""
+        self._sum_up()
+        self._ticks.advance(now_ms)
+        if now_ms - self._samples[-1][0] < SAMPLE_MS:
+            return
+        self._samples.append(
+            (now_ms, self.put_messages, self.found_pulls, self.missed_pulls, self.got_messages)
+        )
+        if now_ms // _MINUTE_MS > self._minute:
+            self._minute = now_ms // _MINUTE_MS
+            self.put_times.next_minute()
+        day = _local_day(now_ms)
+        if day > self._day:
+            self._day = day
+            self._morning()
+
+    def _sum_up(self) -> None:
+        put, got = self.users_totals
+        for item, count, size_bytes in (
+            (self._puts, self.put_messages, self.put_bytes),
+            (self._gets, self.got_messages, self.got_bytes),
+            (self._users_puts, put, 0),
+            (self._users_gets, got, 0),
+        ):
+            if count != item.count:
+                item.add(count - item.count, size_bytes - item.size_bytes)
+
+    def _pairs(self) -> StatsSet[tuple[str, str]]:
+        return StatsSet(self._ticks, MAX_STATS_ITEMS, lambda pair: names.is_system_topic(pair[1]))
+
+    def _morning(self) -> None:
+        """Java: BrokerStats.record."""
+        self.yesterday_morning, self.this_morning = self.this_morning, self.users_totals
+        put, got = (
+            now - before for now, before in zip(self.this_morning, self.yesterday_morning, strict=True)
+        )
+        _log.info("yesterday %d messages were stored and %d were given to consumers", put, got)
+
+    # Queries.
+
+    @property
+    def users_totals(self) -> tuple[int, int]:
+        """Messages put to and got from users' topics."""
+        return self.put_messages - self._system_put, self.got_messages - self._system_got
+
+    def rates(self) -> Iterator[tuple[float, float, float, float]]:
+        """Per second over each of RATE_WINDOWS_S or since the start: messages put, successful pulls, empty
+        pulls, and messages got."""
+        last = self._samples[-1]
+        for window_s in RATE_WINDOWS_S:
+            first = self._samples[max(len(self._samples) - 1 - window_s, 0)]
+            elapsed_s = (last[0] - first[0]) / 1000
+            put, found, missed, got = (
+                (new - old) / elapsed_s if elapsed_s else 0.0
+                for new, old in zip(last[1:], first[1:], strict=True)
+            )
+            yield put, found, missed, got
+
+    def view(self, name: str, key: str, cluster: str) -> StatsItem | None:
+        """The item for a name and key of VIEW_BROKER_STATS_DATA; None if it was never counted."""
+        if key == cluster and name in (totals := self._totals()):
+            return totals[name]
+        topic, _, group = key.partition("@")
+        kind = name.removesuffix("_NUMS").removesuffix("_SIZE")
+        if kind == "TOPIC_PUT":
+            return self.topics.get(key)
+        pairs = {"GROUP_GET": self.groups, "SNDBCK_PUT": self.sent_back, "DLQ_PUT": self.dead_lettered}.get(
+            kind
+        )
+        return None if pairs is None else pairs.get((group, topic))
+
+    def _totals(self) -> dict[str, StatsItem]:
+        self._sum_up()
+        return {
+            "BROKER_PUT_NUMS": self._puts,
+            "BROKER_GET_NUMS": self._gets,
+            "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC": self._users_puts,
+            "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC": self._users_gets,
+        }
+
+
+def _local_day(now_ms: int) -> int:
+    return datetime.fromtimestamp(now_ms / 1000).toordinal()

@@ -1,4 +1,5 @@
-"""The command line: `rmqkit VERB ...`. Exit code 0 success, 1 the work failed, 2 the words or the settings are wrong, 130 interrupted."""
+"""The command line: `rmqkit VERB ...`. Exit code 0: success; 1: the work failed; 2: wrong arguments or
+settings; 130: interrupted."""
 
 from __future__ import annotations
 
@@ -6,12 +7,14 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 from rmqkit import __version__
-from rmqkit.cli import faults, output
-from rmqkit.cli.verbs import Verb
+from rmqkit.plugin import output
+from rmqkit.plugin.command import Verb
 
-#: Verb -> where it is. Modules are imported when their verb is used, so that `rmqkit serve` does not wait for what it does not need.
+#: Verb -> its module. Modules are imported when their verb is used, to keep the start of `rmqkit serve`
+#: short.
 _BUILT_IN = {
     "serve": "rmqkit.cli.serve:SERVE",
     "namesrv": "rmqkit.cli.serve:NAMESRV",
@@ -24,8 +27,8 @@ _BUILT_IN = {
     "plugins": "rmqkit.cli.info:PLUGINS",
     "plugin": "rmqkit.cli.plugin_new:PLUGIN",
     "config": "rmqkit.cli.info:CONFIG",
-    "demo": "rmqkit.cli.demo:DEMO",
-    "demo-spark": "rmqkit.cli.spark_demo.verb:DEMO_SPARK",
+    "demo": "rmqkit.demos.messages:DEMO",
+    "demo-spark": "rmqkit.demos.spark.verb:DEMO_SPARK",
 }
 
 
@@ -38,11 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return verbs[arguments.verb].run(arguments)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # The reader of our output has gone; there is nobody left to tell.
-        return 1
     except Exception as error:
-        told = faults.told(error)
+        if _is_broken_pipe(error):
+            # The reader of standard output has gone, so nothing can be reported.
+            return 1
+        told = output.fault_lines(error)
         if told is None:
             raise
         lines, code = told
@@ -51,8 +54,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
 
 
+def _is_broken_pipe(error: Exception) -> bool:
+    if isinstance(error, ExceptionGroup):
+        return error.split(BrokenPipeError)[1] is None
+    return isinstance(error, BrokenPipeError)
+
+
+class _Parser(ArgumentParser):
+    """Accepts options by their full names only: an abbreviation could change its meaning when an option is
+    added."""
+
+    def __init__(self, **keywords: Any) -> None:
+        super().__init__(**{"allow_abbrev": False} | keywords)
+
+
 def _parser(words: Sequence[str]) -> tuple[ArgumentParser, dict[str, Verb]]:
-    parser = ArgumentParser(prog="rmqkit", description="Apache RocketMQ as a kit of Python plugins.")
+    parser = _Parser(prog="rmqkit", description="Apache RocketMQ as a kit of Python plugins.")
     parser.add_argument("--version", action="version", version=f"rmqkit {__version__}")
     parser.set_defaults(verb=None)
     choices = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
@@ -63,13 +80,16 @@ def _parser(words: Sequence[str]) -> tuple[ArgumentParser, dict[str, Verb]]:
 
 
 def _verbs(words: Sequence[str]) -> dict[str, Verb]:
-    """The one verb that is asked for when it is built in; else all, plugins' verbs included."""
+    """The requested verb if it is built in; otherwise all verbs, including those of plugins."""
     if words and words[0] in _BUILT_IN:
         return {words[0]: _load(_BUILT_IN[words[0]])}
+    if words and words[0] == "--version":
+        return {}
     verbs = {name: _load(where) for name, where in _BUILT_IN.items()}
-    from rmqkit import config, plugins
+    from rmqkit import config
+    from rmqkit.plugin import loader
 
-    return verbs | dict(plugins.load(config.load()).commands)
+    return verbs | dict(loader.load(config.load()).commands)
 
 
 def _load(where: str) -> Verb:

@@ -1,4 +1,4 @@
-"""`python -m rmqkit.cli`: the same as `rmqkit`."""
+"""`python -m rmqkit.cli` does the same as `rmqkit`."""
 
 import sys
 

@@ -1,31 +1,33 @@
-"""`rmqkit config check FILE`: everything that is wrong with a deployment's settings and plugins at once, without starting anything."""
+"""`rmqkit config check FILE` reports all errors in the settings and plugins of a deployment without starting
+it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from attrs import frozen
 
 from rmqkit import config as settings
-from rmqkit import plugins
-from rmqkit.abc import Address
-from rmqkit.broker.dispatching import choose
-from rmqkit.cli import output
+from rmqkit.broker import checks
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, Fault
-from rmqkit.plugins import Registry
+from rmqkit.plugin import loader, output
+from rmqkit.plugin.loader import Registry
 
 ERROR, WARNING = "error", "warning"
 _TOML_LINE = re.compile(r"at line (\d+)")
 _HEADER = re.compile(r"\s*\[([^\[\]]+)\]\s*(#.*)?")
-_KEY = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_.-]+)(?:\s*\.\s*(?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+))*)""")
+_KEY = re.compile(
+    r"""\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_.-]+)(?:\s*\.\s*(?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+))*)"""
+)
 
 
 @frozen
 class Problem:
-    """One thing that is wrong, or that has no effect. `line` counts from 1, 0 where no line of the file is to blame."""
+    """An error, or a setting without effect. `line` counts from 1; 0 when the problem belongs to no line of
+    the file."""
 
     severity: str
     key: str
@@ -34,18 +36,24 @@ class Problem:
 
 
 def check(path: Path) -> list[Problem]:
-    """What a start with this file would refuse (errors) or complain of (warnings), in the order of the file. The environment is left out: a file is
-    right or wrong by itself. Plugins are imported, nothing is opened and nothing listens."""
+    """Everything in this file that would stop a start (errors) or cause a warning, in the order of the file.
+    The environment is not considered, so the result depends on the file alone. Plugins are imported; nothing
+    is opened and nothing listens."""
     warnings: list[Fault] = []
     try:
         config, faults = settings.examine(path, environ={})
     except ConfigError as error:
         faults = list(error.faults)
     else:
-        warnings = [Fault(_named_in(warning, config.unknown) or _named_in(warning, config.sources), warning) for warning in config.warnings]
-        warnings += _tables_nobody_reads(config)
-        told = {fault.key for fault in faults}
-        faults += [fault for fault in _plugin_faults(config) if not fault.key or fault.key not in told]
+        warnings = [
+            Fault(_named_in(warning, config.unknown) or _named_in(warning, config.sources), warning)
+            for warning in config.warnings
+        ]
+        warnings += _unread_tables(config)
+        known = {fault.key for fault in faults}
+        _, further, more_warnings = with_plugins(config)
+        faults += [fault for fault in further if not fault.key or fault.key not in known]
+        warnings += more_warnings
     lines = _lines_of(path)
     problems = [Problem(ERROR, fault.key, _line(fault, lines), fault.text) for fault in faults]
     problems += [Problem(WARNING, fault.key, _line(fault, lines), fault.text) for fault in warnings]
@@ -56,39 +64,30 @@ def _named_in(text: str, keys: Iterable[str]) -> str:
     return next((key for key in keys if re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", text)), "")
 
 
-def _tables_nobody_reads(config: Config) -> Iterator[Fault]:
+def _unread_tables(config: Config) -> Iterator[Fault]:
     for key, value in config.unknown.items():
         if isinstance(value, dict):
-            yield Fault(key, f"table [{key}]: nothing built in reads it; the settings of a plugin stand in [plugins.NAME]")
+            yield Fault(
+                key,
+                f"table [{key}]: nothing built in reads it; settings of a plugin belong in [plugins.NAME]",
+            )
 
 
-def _plugin_faults(config: Config) -> Iterator[Fault]:
-    """What loading the plugins finds, and names of things that no plugin brings."""
+def with_plugins(config: Config) -> tuple[Registry | None, list[Fault], list[Fault]]:
+    """The plugins, None when they cannot be loaded, and the errors and warnings that only they can detect."""
     try:
-        registry = plugins.load(config)
+        registry = loader.load(config)
     except ConfigError as error:
-        yield from error.faults
-        return
-    for key, ask in _choices(config, registry):
-        try:
-            ask()
-        except (ConfigError, ValueError) as error:
-            where = f"setting {key} ({config.sources.get(key, 'default')}): "
-            yield Fault(key, where + str(error).removeprefix(where))
-
-
-def _choices(config: Config, registry: Registry) -> Iterator[tuple[str, Callable[[], object]]]:
-    """(key, what a start would ask for because of it)."""
-    yield "store", lambda: registry.chosen("stores", config.store)
-    yield "flushDiskType", lambda: registry.chosen("flush_policies", config.flush_policy)
-    yield "dispatchers", lambda: choose(config, registry)
-    yield "namesrvListen", lambda: registry.chosen("transports", Address.parse(config.namesrv_listen).scheme)
-    for text in config.listeners:
-        yield "listeners", lambda text=text: registry.chosen("transports", Address.parse(text).scheme)  # type: ignore[misc]
+        return None, list(error.faults), []
+    return (
+        registry,
+        checks.faults(config, registry, name_server=True),
+        list(checks.warnings(config, registry)),
+    )
 
 
 def _lines_of(path: Path) -> dict[str, int]:
-    """Key -> the line it stands on, in TOML with the table before it; the last one when there are several."""
+    """Key -> its line, with the name of its table in TOML; the last line when a key occurs several times."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -119,14 +118,22 @@ def _line(fault: Fault, lines: dict[str, int]) -> int:
 
 
 def run(path: Path, as_json: bool) -> int:
-    """Print what `check` finds; 0 when a start would go well, else 1."""
+    """Print the result of `check`. Returns 0 when a start would succeed, else 1."""
     problems = check(path)
     errors = sum(problem.severity == ERROR for problem in problems)
     if as_json:
-        rows = [{"severity": p.severity, "key": p.key or None, "line": p.line or None, "text": p.text} for p in problems]
+        rows = [
+            {"severity": p.severity, "key": p.key or None, "line": p.line or None, "text": p.text}
+            for p in problems
+        ]
         output.as_json({"file": str(path), "ok": not errors, "problems": rows})
         return 1 if errors else 0
     for problem in problems:
         output.line(f"{path}:{problem.line or '-'}: {problem.severity}: {problem.text}")
-    output.line(f"{path}: {errors} errors, {len(problems) - errors} warnings" if problems else f"{path}: ok")
+    counted = f"{_counted(errors, 'error')}, {_counted(len(problems) - errors, 'warning')}"
+    output.line(f"{path}: {counted}" if problems else f"{path}: ok")
     return 1 if errors else 0
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

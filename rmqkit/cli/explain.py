@@ -1,4 +1,4 @@
-"""Which plugin serves what, and why: what `rmqkit plugins --explain` tells."""
+"""Explains which plugin is used for what, and why (`rmqkit plugins --explain`)."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
-from rmqkit.broker.dispatching import choose
+from rmqkit.broker.dispatch.manager import choose
 from rmqkit.config import STORE_DISPATCHERS, Config
-from rmqkit.plugins import Plugin, Registration, Registry
+from rmqkit.plugin.loader import Plugin, Registration, Registry
 
-#: `Use.state`: it serves; it serves when somebody asks for it by its name; it does not serve.
+#: Values of `Use.state`: in use; used when requested by name; not used.
 USED, READY, OFF = "used", "ready", "off"
-#: Kinds that run one after the other, with every message or request.
+#: Kinds of which all are called in order, for every message or request.
 _IN_ORDER = frozenset({"send message hook", "consume message hook", "rpc hook", "put message hook"})
-#: Kinds that others than the settings choose from.
+#: Kinds that are not selected by a setting.
 _ASKED_FOR = {
-    "allocation strategy": "chosen by a consumer, by this name",
-    "filter server": "chosen by a subscription, by its expression type",
-    "server": "a role: runs where the command line asks for it",
+    "allocation strategy": "registered under this name; no client calls it yet",
+    "filter server": "selected by the expression type of a subscription",
+    "server": "a role: runs when the command line requests it",
     "command": "a verb of the command line",
+    "setting": "a setting of RocketMQ that the plugin reads",
 }
 
 
 @frozen
 class Use:
-    """One thing that a plugin brought, or would bring: whether it serves, and what decided that."""
+    """One thing that a plugin registers or would register: whether it is used, and the reason."""
 
     kind: str
     name: str
@@ -35,20 +36,28 @@ class Use:
 
 
 def explain(config: Config, registry: Registry) -> list[Use]:
-    """Everything that is registered, kind by kind in the order in which it runs, then the plugins that are off. Raises ConfigError as a start would."""
+    """Everything that is registered, by kind and in order of execution, followed by the disabled plugins.
+    Raises ConfigError as a start would."""
     chosen = list(choose(config, registry))
     uses = [Use(r.kind, r.name, r.plugin, *_why(r, config, chosen, registry)) for r in registry.registrations]
     uses += _processors(registry)
-    uses += [Use("plugin", plugin.name, plugin.name, OFF, _why_off(plugin, config)) for plugin in registry.plugins if not plugin.enabled]
+    uses += [
+        Use("plugin", plugin.name, plugin.name, OFF, _why_off(plugin, config))
+        for plugin in registry.plugins
+        if not plugin.enabled
+    ]
     return uses
 
 
-def _why(registration: Registration, config: Config, dispatchers: list[str], registry: Registry) -> tuple[str, str]:
-    """State and reason of one thing."""
+def _why(
+    registration: Registration, config: Config, dispatchers: list[str], registry: Registry
+) -> tuple[str, str]:
+    """State of one registration, and the reason."""
     name = registration.name
     match registration.kind:
         case "store":
-            return (USED if name == config.store else READY), f"store = {config.store} ({_source(config, 'store')})"
+            state = USED if name == config.store else READY
+            return state, f"store = {config.store} ({_source(config, 'store')})"
         case "flush policy":
             return (USED if name == config.flush_policy else READY), _flush_policy(config)
         case "transport":
@@ -56,13 +65,13 @@ def _why(registration: Registration, config: Config, dispatchers: list[str], reg
         case "dispatcher":
             return _dispatcher(name, config, dispatchers)
         case "service":
-            off = name in config.disabled_services
-            order = _place(registration, registry)
-            return (OFF, f"disabledServices ({_source(config, 'disabledServices')})") if off else (USED, f"with every broker, {order}")
+            if name in config.disabled_services:
+                return OFF, f"disabledServices ({_source(config, 'disabledServices')})"
+            return USED, f"with every broker, {_place(registration, registry)}"
         case kind if kind in _IN_ORDER:
             return USED, f"{_place(registration, registry)}{_named_by_hooks(registration.plugin, config)}"
         case kind:
-            return READY, _ASKED_FOR.get(kind, "used where it is asked for, by this name")
+            return READY, _ASKED_FOR.get(kind, "used when requested by this name")
 
 
 def _source(config: Config, key: str) -> str:
@@ -77,10 +86,15 @@ def _flush_policy(config: Config) -> str:
 
 
 def _transport(scheme: str, config: Config) -> tuple[str, str]:
-    """The broker's own ports are TCP; more listeners, and the name server's, are addresses with a scheme."""
-    reasons = [f"listenPort = {config.listen_port} ({_source(config, 'listenPort')})"] if scheme == "tcp" else []
+    """The broker's own ports are TCP; additional listeners and the name server's listener are addresses with
+    a scheme."""
+    reasons = []
+    if scheme == "tcp":
+        reasons = [f"listenPort = {config.listen_port} ({_source(config, 'listenPort')})"]
     for key, addresses in (("listeners", config.listeners), ("namesrvListen", (config.namesrv_listen,))):
-        reasons += [f"{key} = {text} ({_source(config, key)})" for text in addresses if _scheme(text) == scheme]
+        reasons += [
+            f"{key} = {text} ({_source(config, key)})" for text in addresses if _scheme(text) == scheme
+        ]
     return (USED, "; ".join(reasons)) if reasons else (READY, f"for addresses {scheme}://...")
 
 
@@ -91,7 +105,7 @@ def _scheme(address: str) -> str:
 def _dispatcher(name: str, config: Config, chosen: list[str]) -> tuple[str, str]:
     setting = f"dispatchers = {','.join(config.dispatchers)} ({_source(config, 'dispatchers')})"
     if name not in chosen:
-        return OFF, f"{setting} does not name it"
+        return OFF, f"not named by {setting}"
     own = len([store for store in STORE_DISPATCHERS if store in config.dispatchers])
     return USED, f"{setting}, {own + chosen.index(name) + 1} of {own + len(chosen)}"
 
@@ -106,13 +120,14 @@ def _named_by_hooks(plugin: str, config: Config) -> str:
 
 
 def _processors(registry: Registry) -> Iterator[Use]:
-    """Their codes are known once a broker is assembled."""
+    """The request codes are known only once a broker is assembled."""
     for implementation in registry.manager.hook.rmqkit_register_processors.get_hookimpls():
         name = implementation.plugin_name
-        yield Use("processors", name, name, USED, "registered with every broker, for the codes it names there")
+        why = "registered with every broker, for the request codes it declares there"
+        yield Use("processors", name, name, USED, why)
 
 
 def _why_off(plugin: Plugin, config: Config) -> str:
     if plugin.name in config.disabled_plugins:
         return f"disabledPlugins ({_source(config, 'disabledPlugins')})"
-    return "the setting hooks does not name it"
+    return "not named by the setting hooks"

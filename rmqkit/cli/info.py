@@ -1,4 +1,5 @@
-"""`rmqkit plugins` and `rmqkit config`: what is installed, what serves and why, what is set, where it came from, and what is wrong with it."""
+"""`rmqkit plugins` lists what is installed and what is used; `rmqkit config` prints the settings with their
+sources and checks files."""
 
 from __future__ import annotations
 
@@ -7,28 +8,31 @@ from pathlib import Path
 
 import attrs
 
-from rmqkit import plugins
-from rmqkit.cli import config_check, explain, options, output
-from rmqkit.cli.verbs import Verb
+from rmqkit.cli import config_check, explain, options
 from rmqkit.errors import ConfigError
+from rmqkit.plugin import loader, output
+from rmqkit.plugin.command import Verb
 
 
 def _plugins_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--explain", action="store_true", help="say of everything that plugins bring whether it serves, and why")
+    explained = "show for each part of a plugin whether it is used, and why"
+    parser.add_argument("--explain", action="store_true", help=explained)
     options.add_settings(parser)
     options.add_json(parser)
 
 
 def _config_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("action", nargs="?", choices=["show", "check"], default="show", help="print the settings, or check a file (show)")
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the file to check: TOML, or Java properties")
+    add = parser.add_argument
+    what = "print the settings, or check a file (show)"
+    add("action", nargs="?", choices=["show", "check"], default="show", help=what)
+    add("file", nargs="?", type=Path, metavar="FILE", help="the file to check: TOML, or Java properties")
     options.add_settings(parser)
     options.add_json(parser)
 
 
 def _plugins(arguments: Namespace) -> int:
     config = options.load_config(arguments)
-    registry = plugins.load(config)
+    registry = loader.load(config)
     if arguments.explain:
         uses = explain.explain(config, registry)
         if arguments.json:
@@ -38,18 +42,8 @@ def _plugins(arguments: Namespace) -> int:
         return 0
     found = sorted(registry.plugins, key=lambda plugin: plugin.name)
     if arguments.json:
-        output.as_json(
-            [
-                {
-                    "name": plugin.name,
-                    "package": plugin.package,
-                    "version": plugin.version,
-                    "enabled": plugin.enabled,
-                    "registers": plugin.registers,
-                }
-                for plugin in found
-            ]
-        )
+        members = ("name", "package", "version", "enabled", "registers")
+        output.as_json([{member: getattr(plugin, member) for member in members} for plugin in found])
         return 0
     output.table(
         ("NAME", "PACKAGE", "VERSION", "ENABLED", "REGISTERS"),
@@ -61,16 +55,24 @@ def _plugins(arguments: Namespace) -> int:
 def _config(arguments: Namespace) -> int:
     if arguments.action == "check":
         if arguments.file is None:
-            raise ConfigError("config check needs a file, as in: rmqkit config check broker.toml")
+            raise ConfigError("config check needs a file, for example:  rmqkit config check broker.toml")
         return config_check.run(arguments.file, arguments.json)
     if arguments.file is not None:
         raise ConfigError(f"config show takes its file as --config {arguments.file}")
-    rows = options.load_config(arguments).described()
+    config = options.load_config(arguments)
+    registry, faults, warnings = config_check.with_plugins(config)
+    rows = config.described(registry.settings.values() if registry is not None and not faults else ())
     if arguments.json:
         output.as_json({key: {"value": value, "source": source} for key, value, source in rows})
-        return 0
-    output.table(("KEY", "VALUE", "SOURCE"), [(key, _shown(value), source) for key, value, source in rows])
-    return 0
+    else:
+        output.table(
+            ("KEY", "VALUE", "SOURCE"), [(key, _shown(value), source) for key, value, source in rows]
+        )
+    for warning in warnings:
+        output.error(f"warning: {warning.text}")
+    for fault in faults:
+        output.error(fault.text)
+    return 2 if faults else 0
 
 
 def _shown(value: object) -> str:
@@ -79,7 +81,9 @@ def _shown(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-PLUGINS = Verb("list plugins and what they bring; with --explain, which of them serves what and why", _plugins_arguments, _plugins)
+PLUGINS = Verb(
+    "list plugins and their parts; with --explain, which are used and why", _plugins_arguments, _plugins
+)
 CONFIG = Verb(
-    "print every setting and where its value came from (show), or say all that is wrong with a file (check)", _config_arguments, _config
+    "print every setting and its source, or report all errors in a file", _config_arguments, _config
 )

@@ -2,55 +2,92 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import anyio
+import anyio.to_thread
 
-from rmqkit import Message
-from rmqkit.cli import options, output
-from rmqkit.cli.clients import client_of
-from rmqkit.cli.verbs import Verb
+from rmqkit import Message, MessageQueue
+from rmqkit.cli import options
 from rmqkit.client import Client, PullConsumer, ReceivedMessage, SendResult, StreamOptions
 from rmqkit.errors import ConfigError, NoRoute
+from rmqkit.plugin import output
+from rmqkit.plugin.command import Verb
+
+#: Bytes per read of standard input.
+_READ_BYTES = 65_536
+_PULL_MESSAGES = 32
+_COMMITTED = "committed"
+_PRODUCER_GROUP = "rmqkit_cli_producer"
+_CONSUMER_GROUP = "rmqkit_cli_consumer"
 
 
 def _send_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("topic")
-    parser.add_argument("body", nargs="?", help="the message's text; without it every line of standard input is a message")
-    parser.add_argument("--tag")
-    parser.add_argument("--key", action="append", default=[], help="index key to look the message up by; repeatable")
-    parser.add_argument("--property", type=options.key_value, action="append", default=[], metavar="KEY=VALUE", help="repeatable")
-    parser.add_argument("--ordering-key", help="messages of equal key go to one queue, in order")
+    parser.add_argument(
+        "body", nargs="?", help="the message (default: every line of standard input is sent as a message)"
+    )
+    parser.add_argument("--tag", help="tag that consumers can filter by")
+    parser.add_argument("--key", action="append", default=[], help="key for message queries; repeatable")
+    options.add_pairs(parser, "--property", "repeatable")
+    parser.add_argument("--ordering-key", help="messages with the same key go to one queue, in order")
     parser.add_argument("--delay-level", type=int, help="1 to 18: 1s 5s 10s 30s 1m ... 2h")
-    parser.add_argument("--group", default="rmqkit_cli_producer")
+    parser.add_argument(
+        "--group", default=_PRODUCER_GROUP, help=f"producer group (default {_PRODUCER_GROUP})"
+    )
     options.add_client(parser)
     options.add_json(parser)
 
 
 def _send(arguments: Namespace) -> int:
+    options.check_text(arguments, "topic", "tag", "key", "property", "ordering_key", "group")
     return anyio.run(_send_all, arguments, backend="trio")
 
 
 async def _send_all(arguments: Namespace) -> int:
-    bodies = [arguments.body.encode()] if arguments.body is not None else [line.rstrip(b"\n") for line in sys.stdin.buffer]
-    if not any(bodies):
-        raise ConfigError("there is nothing to send: give a text, or lines on standard input")
-    async with client_of(arguments) as client, client.producer(arguments.group) as producer:
-        for body in filter(None, bodies):
-            message = Message(
-                arguments.topic,
-                body,
-                tag=arguments.tag,
-                keys=arguments.key,
-                properties=dict(arguments.property),
-                ordering_key=arguments.ordering_key,
-                delay_level=arguments.delay_level,
-            )
-            _show_sent(await producer.send(message), arguments.json)
+    """Send the messages one after the other, in input order. When cancelled, every printed message was sent,
+    and possibly one more."""
+    bodies = _lines() if arguments.body is None else _only(os.fsencode(arguments.body))
+    fields: Any = {name: getattr(arguments, name) for name in ("tag", "ordering_key", "delay_level")}
+    fields |= {"keys": arguments.key, "properties": dict(arguments.property)}
+    sent = 0
+    async with options.client_of(arguments) as client, client.producer(arguments.group) as producer:
+        async for body in bodies:
+            if not body:
+                continue
+            _show_sent(await producer.send(Message(arguments.topic, body, **fields)), arguments.json)
+            sent += 1
+    if not sent:
+        raise ConfigError("there is nothing to send: pass a text, or lines on standard input")
     return 0
+
+
+async def _only(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
+async def _lines() -> AsyncIterator[bytes]:
+    """Lines of standard input without their line ends, each as soon as it is complete; the last line may lack
+    its end."""
+    descriptor = sys.stdin.fileno()
+    started: list[bytes] = []
+    while True:
+        # Not read through sys.stdin: an abandoned thread would keep its lock, and Python could not exit.
+        data = await anyio.to_thread.run_sync(os.read, descriptor, _READ_BYTES, abandon_on_cancel=True)
+        if not data:
+            break
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            yield b"".join((*started, line))
+            started.clear()
+        started.append(rest)
+    yield b"".join(started)
 
 
 def _show_sent(result: SendResult, json: bool) -> None:
@@ -71,57 +108,134 @@ def _show_sent(result: SendResult, json: bool) -> None:
 
 def _consume_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("topic")
-    parser.add_argument("--group", default="rmqkit_cli_consumer")
-    parser.add_argument("--tags", default="*", metavar="EXPRESSION", help="tags joined by ||, as in 'TagA || TagB' (default *, all)")
-    parser.add_argument("--from", dest="start", default="first", choices=["first", "last"], help="where a group without offsets begins")
+    group = f"consumer group, which continues where it stopped the last time (default {_CONSUMER_GROUP})"
+    parser.add_argument("--group", default=_CONSUMER_GROUP, help=group)
+    tags = "tags joined by ||, as in 'TagA || TagB' (default *, all)"
+    parser.add_argument("--tags", default="*", metavar="EXPRESSION", help=tags)
+    starts = [_COMMITTED, "first", "last"]
+    start = (
+        "where to begin: committed, where the group stopped, which is the first message for a new group (the"
+        " default); first, the first message of the topic; last, only messages that arrive from now on"
+    )
+    parser.add_argument("--from", dest="start", default=_COMMITTED, choices=starts, help=start)
+    member = (
+        "share the queues with the other members of the group, until SIGTERM or SIGINT; --from counts for"
+        " queues that the group has not read"
+    )
+    parser.add_argument("--member", action="store_true", help=member)
     parser.add_argument("--max", type=int, metavar="N", help="stop after N messages")
-    parser.add_argument("--follow", action="store_true", help="wait for further messages instead of stopping at the end")
+    parser.add_argument(
+        "--follow", action="store_true", help="wait for further messages instead of stopping at the end"
+    )
     options.add_client(parser)
     options.add_json(parser)
 
 
 def _consume(arguments: Namespace) -> int:
+    options.check_text(arguments, "topic", "group", "tags")
     return anyio.run(_consume_all, arguments, backend="trio")
 
 
 async def _consume_all(arguments: Namespace) -> int:
     if arguments.max is not None and arguments.max < 1:
-        raise ConfigError("--max takes a number from 1 on")
-    async with client_of(arguments) as client, client.pull_consumer(arguments.group) as consumer:
+        raise ConfigError("--max must be at least 1")
+    if arguments.member:
+        await _consume_as_member(arguments)
+        return 0
+    async with options.client_of(arguments) as client, client.pull_consumer(arguments.group) as consumer:
         await _check_topic(client, arguments.topic)
-        left = arguments.max
+        starts = await _starts(consumer, arguments)
         if arguments.follow:
-            stream = consumer.messages(arguments.topic, expression=arguments.tags, options=StreamOptions(start=arguments.start))
-            async for message in stream:
-                _show_received(message, arguments.json)
-                left = None if left is None else left - 1
-                if left == 0:
-                    await stream.commit()
-                    break
-            return 0
-        await _drain(consumer, arguments, left)
+            await _follow(consumer, arguments, starts)
+        elif not await _drain(consumer, arguments, starts):
+            output.error(
+                f"no messages to print: group {arguments.group} is at the end of topic {arguments.topic};"
+                " --follow waits for more"
+            )
     return 0
+
+
+async def _consume_as_member(arguments: Namespace) -> None:
+    """Print what this member of the group gets. A message counts as finished when it has been printed."""
+    start: Literal["first", "last"] = "last" if arguments.start == "last" else "first"
+    subscribe = {arguments.topic: arguments.tags}
+    left = arguments.max
+    async with options.client_of(arguments) as client, anyio.create_task_group() as tasks:
+        await _check_topic(client, arguments.topic)
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with client.push_consumer(arguments.group, subscribe=subscribe, start=start) as consumer:
+
+                async def watch() -> None:
+                    async for _ in signals:
+                        consumer.stop()
+
+                tasks.start_soon(watch)
+                async for delivery in consumer:
+                    _show_received(delivery.message, arguments.json)
+                    async with delivery:
+                        left = None if left is None else left - 1
+                    if left == 0:
+                        consumer.stop()
+            tasks.cancel_scope.cancel()
+
+
+async def _starts(consumer: PullConsumer, arguments: Namespace) -> dict[MessageQueue, int]:
+    """The start offset of each queue. Messages skipped because of a committed offset are reported."""
+    starts: dict[MessageQueue, int] = {}
+    skipped = 0
+    for queue in await consumer.queues(arguments.topic):
+        first = await consumer.min_offset(queue)
+        committed = await consumer.committed(queue) if arguments.start == _COMMITTED else None
+        if arguments.start == "last":
+            starts[queue] = await consumer.max_offset(queue)
+        elif committed is None:
+            starts[queue] = first
+        else:
+            starts[queue] = committed
+            skipped += max(committed - first, 0)
+    if skipped:
+        messages = "1 message" if skipped == 1 else f"{skipped} messages"
+        output.error(
+            f"group {arguments.group} continues where it stopped and skips {messages}; --from first reads"
+            " from the start"
+        )
+    return starts
+
+
+async def _follow(consumer: PullConsumer, arguments: Namespace, starts: dict[MessageQueue, int]) -> None:
+    left = arguments.max
+    options = StreamOptions(offsets=starts)
+    stream = consumer.messages(arguments.topic, expression=arguments.tags, options=options)
+    async for message in stream:
+        _show_received(message, arguments.json)
+        left = None if left is None else left - 1
+        if left == 0:
+            await stream.commit()
+            break
 
 
 async def _check_topic(client: Client, topic: str) -> None:
     if await client.admin.route(topic) is None:
-        raise NoRoute(topic, f"it does not exist; see `rmqkit topic list`, create it with `rmqkit topic create {topic}`")
+        raise NoRoute(
+            topic, f"topic unknown; see `rmqkit topic list`, create it with `rmqkit topic create {topic}`"
+        )
 
 
-async def _drain(consumer: PullConsumer, arguments: Namespace, left: int | None) -> None:
-    """Everything up to where the queues end now, queue by queue, committing what was printed."""
-    for queue in await consumer.queues(arguments.topic):
+async def _drain(consumer: PullConsumer, arguments: Namespace, starts: dict[MessageQueue, int]) -> int:
+    """Print everything up to the present end of each queue, queue by queue, and commit what was printed.
+    Returns the number of messages."""
+    printed = 0
+    for queue, offset in starts.items():
         end = await consumer.max_offset(queue)
-        offset = await consumer.committed(queue)
-        if offset is None:
-            offset = await consumer.min_offset(queue) if arguments.start == "first" else end
-        while offset < end and left != 0:
-            result = await consumer.pull(queue, offset, expression=arguments.tags, max_messages=32 if left is None else min(left, 32))
+        while offset < end and printed != arguments.max:
+            wanted = _PULL_MESSAGES if arguments.max is None else min(arguments.max - printed, _PULL_MESSAGES)
+            result = await consumer.pull(queue, offset, expression=arguments.tags, max_messages=wanted)
             for message in result.messages:
                 _show_received(message, arguments.json)
-            left = None if left is None else left - len(result.messages)
+            printed += len(result.messages)
             offset = result.next_offset
             await consumer.commit(queue, offset)
+    return printed
 
 
 def _show_received(message: ReceivedMessage, json: bool) -> None:
@@ -130,7 +244,10 @@ def _show_received(message: ReceivedMessage, json: bool) -> None:
         return
     stored = datetime.fromtimestamp(message.store_timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     tag = f" [{message.tag}]" if message.tag else ""
-    output.line(f"{stored} {message.queue} offset {message.queue_offset}{tag} {message.body.decode('utf-8', 'backslashreplace')}")
+    output.line(
+        f"{stored} {message.queue} offset {message.queue_offset}{tag}"
+        f" {message.body.decode('utf-8', 'backslashreplace')}"
+    )
 
 
 def _as_dict(message: ReceivedMessage) -> dict[str, Any]:

@@ -1,16 +1,21 @@
-"""Options that several verbs share."""
+"""Options shared by several verbs."""
 
 from __future__ import annotations
 
 import logging
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rmqkit import config as settings
-from rmqkit.abc import Address
-from rmqkit.cli import output
 from rmqkit.config import Config
+from rmqkit.errors import ConfigError
+from rmqkit.plugin import output
+from rmqkit.plugin.transport import Address
 from rmqkit.remoting.dial import TLS
+
+if TYPE_CHECKING:
+    from rmqkit.client import Client
+    from rmqkit.plugin.loader import Registry
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
@@ -23,39 +28,57 @@ def address(text: str) -> Address:
         raise ArgumentTypeError(str(error)) from error
 
 
-def key_value(text: str) -> tuple[str, str]:
+def _key_value(text: str) -> tuple[str, str]:
     """An argparse type for `--set KEY=VALUE`."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
-        raise ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE, as in flushDiskType=SYNC_FLUSH")
+        raise ArgumentTypeError(
+            f"{text!r} does not have the form KEY=VALUE, for example flushDiskType=SYNC_FLUSH"
+        )
     return key.strip(), value.strip()
 
 
 def add_settings(parser: ArgumentParser) -> None:
     """`--config`, `--set`, `--log-level`."""
     _add_config(parser)
-    parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="what goes to standard error")
+    add_log_level(parser, "INFO")
+
+
+def add_log_level(parser: ArgumentParser, default: str) -> None:
+    levels = ["DEBUG", "INFO", "WARNING", "ERROR"]
+    parser.add_argument("--log-level", default=default, choices=levels, help="log level on standard error")
 
 
 def _add_config(parser: ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", help="settings: TOML, or Java properties such as broker.conf")
     parser.add_argument(
-        "--set", metavar="KEY=VALUE", type=key_value, action="append", default=[], help="one setting, as in broker.conf; repeatable"
+        "--config", metavar="FILE", help="settings: TOML, or Java properties such as broker.conf"
     )
+    add_pairs(parser, "--set", "a setting, as in broker.conf; repeatable")
+
+
+def add_pairs(parser: ArgumentParser, name: str, text: str) -> None:
+    """A repeatable option whose values are pairs."""
+    parser.add_argument(name, metavar="KEY=VALUE", type=_key_value, action="append", default=[], help=text)
 
 
 def add_client(parser: ArgumentParser) -> None:
-    """Where the client of a verb finds the cluster, and how it gets there."""
+    """Options that select the cluster and the transport of a verb's client."""
     parser.add_argument(
         "--namesrv",
         metavar="ADDRESS",
-        help="name servers as host:port, joined by ; or a listener of one broker, such as unix:///run/rmqkit.sock, tls://host:port, quic://host:port "
-        f"(default: the variable NAMESRV_ADDR, else namesrvAddr of the settings, else {DEFAULT_NAMESRV})",
+        help=(
+            "name servers as host:port, joined by ; or a listener of one broker, such as"
+            " unix:///run/rmqkit.sock, tls://host:port, quic://host:port (default: the variable"
+            f" NAMESRV_ADDR, else namesrvAddr of the settings, else {DEFAULT_NAMESRV})"
+        ),
     )
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--transport", metavar="SCHEME", default="", help="how addresses that name no scheme are reached: tcp, tls, quic")
-    how.add_argument("--tls", dest="transport", action="store_const", const=TLS, help="the same as --transport tls")
-    parser.add_argument("--ca", metavar="FILE", help="PEM file of who signs the servers' certificates (tls.client.trustCertPath)")
+    schemes = "transport for addresses without a scheme: tcp, tls, quic"
+    how.add_argument("--transport", metavar="SCHEME", default="", help=schemes)
+    tls = "the same as --transport tls"
+    how.add_argument("--tls", dest="transport", action="store_const", const=TLS, help=tls)
+    authority = "PEM file with the certificates that sign the servers' (tls.client.trustCertPath)"
+    parser.add_argument("--ca", metavar="FILE", help=authority)
     _add_config(parser)
 
 
@@ -63,13 +86,61 @@ def add_json(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
+def client_of(arguments: Namespace) -> Client:
+    """A client configured by the options of `add_client`, the environment and the settings. Raises
+    ConfigError."""
+    # Imported here so that servers start without it.
+    from rmqkit.client import Client
+
+    flags = {"namesrvAddr": arguments.namesrv, "tls.client.trustCertPath": arguments.ca}
+    config = load_config(arguments, **flags)
+    return Client(config.name_servers or DEFAULT_NAMESRV, config=config, transport=arguments.transport)
+
+
+def check_text(arguments: Namespace, *names: str) -> None:
+    """Raises ConfigError when one of these arguments is not valid UTF-8, which RocketMQ cannot represent."""
+    for name in names:
+        given = getattr(arguments, name)
+        for text in given if isinstance(given, list) else [given]:
+            try:
+                "".join(text or "").encode()
+            except UnicodeEncodeError:
+                raise ConfigError(
+                    f"{name.replace('_', '-')} {text!r} is not UTF-8 text; only the body of a message may be"
+                    " any bytes"
+                ) from None
+
+
 def load_config(arguments: Namespace, **flags: Any) -> Config:
-    """The settings with `--set` and the given keys as the command line's; warnings go to standard error."""
+    """The settings, with `--set` and the given keys as command line values. Warnings go to standard error."""
     given = {key: value for key, value in flags.items() if value is not None}
     config = settings.load(arguments.config, flags=given | dict(arguments.set))
     for warning in config.warnings:
         output.error(f"warning: {warning}")
     return config
+
+
+def load_server(
+    arguments: Namespace, *, broker: bool, name_server: bool, **flags: Any
+) -> tuple[Config, Registry]:
+    """The settings and the plugins of a server, checked as at its start. Warnings go to standard error.
+    Raises ConfigError."""
+    # Imported here so that client verbs start without them.
+    from rmqkit.broker import checks
+    from rmqkit.plugin import loader
+
+    config = load_config(arguments, **flags)
+    registry = loader.load(config)
+    found = (
+        checks.faults(config, registry, name_server=name_server)
+        if broker
+        else list(checks.setting_faults(config, registry))
+    )
+    if found:
+        raise ConfigError.of(found)
+    for warning in checks.warnings(config, registry):
+        output.error(f"warning: {warning.text}")
+    return config, registry
 
 
 def start_logging(arguments: Namespace) -> None:

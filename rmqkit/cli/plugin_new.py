@@ -1,4 +1,4 @@
-"""`rmqkit plugin new KIND NAME`: writes the distribution of a new plugin, with tests that pass at once."""
+"""`rmqkit plugin new KIND NAME` writes the distribution of a new plugin, with tests that pass."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from pathlib import Path
 from string import Template
 
 from rmqkit import __version__
-from rmqkit.cli import output
-from rmqkit.cli.verbs import Verb
 from rmqkit.errors import ConfigError
-from rmqkit.hookspecs import API
+from rmqkit.plugin import output
+from rmqkit.plugin.command import Verb
+from rmqkit.plugin.hookspecs import API
 
-#: Kind -> what it is called in prose, and how one of them is chosen.
+#: Kind -> its name in prose, and how a plugin of the kind is selected.
 KINDS = {
     "store": ("store", 'Chosen by `store = "$name"`.'),
     "transport": ("transport", "Chosen by addresses that begin with `$name://`."),
     "flush-policy": ("flush policy", 'Chosen by `flushDiskType = "$name"`.'),
+    "ack-condition": ("acknowledgement condition", "Every sender that waits, waits for it."),
     "dispatcher": ("dispatcher", "On unless the setting `dispatchers` leaves it out."),
     "allocation-strategy": ("allocation strategy", "Chosen by a consumer."),
     "filter-server": ("filter", "Chosen by subscriptions of this expression type."),
@@ -30,25 +31,28 @@ KINDS = {
     "consume-hook": ("consume-message hook", "Called around pulls and send-backs."),
     "rpc-hook": ("rpc hook", "Called around the requests whose codes it names."),
     "put-hook": ("put-message hook", "Called before every append."),
-    "client-hook": ("client hook", "Given to a client by its application: `Client(..., hooks=[$class_name()])`."),
+    "client-hook": ("client hook", "Given to a client: `Client(..., hooks=[$class_name()])`."),
     "command": ("verb", "Runs as `rmqkit $name`."),
 }
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def generate(kind: str, name: str, parent: Path) -> Path:
-    """Write the distribution of a plugin into a new directory of `parent` and return that. Raises ConfigError for a name that cannot be one, or a
-    directory that is there; nothing is written then."""
+    """Write the distribution of a plugin into a new directory in `parent` and return its path. Raises
+    ConfigError for an invalid name or an existing directory; nothing is written then."""
     if kind not in KINDS:
-        raise ConfigError(f"there is no kind of plugin {kind!r}; there are: {', '.join(KINDS)}")
+        raise ConfigError(f"unknown kind of plugin {kind!r}; known kinds:  {', '.join(KINDS)}")
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise ConfigError(f"{name!r} cannot be a plugin's name: small letters and digits, in parts joined by -, such as my-{kind}")
+        raise ConfigError(
+            f"{name!r} cannot be a plugin's name: small letters and digits, in parts joined by -, such as"
+            f" my-{kind}"
+        )
     target = parent / f"rmqkit-{name}"
     package = f"rmqkit_{name.replace('-', '_')}"
     if target.exists():
-        raise ConfigError(f"{target} is there already: choose another name or another directory with --dir")
+        raise ConfigError(f"{target} already exists: choose another name, or another directory with --dir")
     if find_spec(package) is not None:
-        raise ConfigError(f"the package {package} would hide one that is there: choose another name")
+        raise ConfigError(f"the package {package} would hide an installed one: choose another name")
     title, chosen = KINDS[kind]
     class_name = "".join(part.capitalize() for part in name.split("-"))
     words = {
@@ -71,7 +75,8 @@ def generate(kind: str, name: str, parent: Path) -> Path:
 
 
 def _contents(kind: str, package: str) -> dict[str, str]:
-    """Template -> where its text goes. A client hook is no plugin: nobody looks for it, an application imports it."""
+    """Template -> destination path. A client hook is not registered as a plugin: the application imports
+    it."""
     about, module = ("client-hook", "hook.py") if kind == "client-hook" else ("common", "plugin.py")
     return {
         f"{about}/pyproject.toml.txt": "pyproject.toml",
@@ -84,15 +89,20 @@ def _contents(kind: str, package: str) -> dict[str, str]:
 
 def _arguments(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    new = actions.add_parser("new", help="write the distribution of a new plugin, with tests that pass at once")
+    new = actions.add_parser(
+        "new", help="write the distribution of a new plugin, with tests that pass at once"
+    )
     new.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
-    new.add_argument("name", metavar="NAME", help="of the plugin, and of what it registers")
-    new.add_argument("--dir", metavar="DIR", type=Path, default=Path(), help="where its directory is made (default: here)")
+    new.add_argument("name", metavar="NAME", help="name of the plugin, and of what it registers")
+    parent = "parent of its directory (default: the working directory)"
+    new.add_argument("--dir", metavar="DIR", type=Path, default=Path(), help=parent)
 
 
 def _run(arguments: Namespace) -> int:
     target = generate(arguments.kind, arguments.name, arguments.dir)
-    output.line(f"{target} is made; next: cd {target} && pip install --editable '.[test]' && python -m pytest")
+    output.line(
+        f"{target} created; next: cd {target} && pip install --editable '.[test]' && python -m pytest"
+    )
     return 0
 
 

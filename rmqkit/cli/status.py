@@ -1,4 +1,4 @@
-"""`rmqkit status`: how the brokers are, and how far their dispatchers have come."""
+"""`rmqkit status` shows the state of the brokers and the progress of their dispatchers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ from typing import Any
 
 import anyio
 
-from rmqkit.cli import options, output
-from rmqkit.cli.clients import client_of
-from rmqkit.cli.verbs import Verb
+from rmqkit.cli import options
 from rmqkit.errors import RmqError
+from rmqkit.plugin import output
+from rmqkit.plugin.command import Verb
 
-#: What a broker of this kit has a key for with each dispatcher, the dispatcher's name behind a dot; and its member in JSON.
-_DISPATCH_KEYS = {"dispatchBehindBytes": "behindBytes", "dispatchUnsavedBytes": "unsavedBytes", "dispatchFailures": "failures"}
+#: Run-time keys that a broker of this kit has for each dispatcher, followed by a dot and the dispatcher's
+#: name; and the JSON members for them.
+_DISPATCH_KEYS = {
+    "dispatchBehindBytes": "behindBytes",
+    "dispatchUnsavedBytes": "unsavedBytes",
+    "dispatchFailures": "failures",
+}
+#: Run-time keys of the table's columns.
+_SHOWN = (
+    *("brokerVersionDesc", "commitLogMinOffset", "commitLogMaxOffset"),
+    *("remainHowManyDataToFlush", "dispatchBehindBytes"),
+)
 
 
 def _arguments(parser: ArgumentParser) -> None:
@@ -29,18 +39,21 @@ def _run(arguments: Namespace) -> int:
 
 
 async def _status(arguments: Namespace) -> int:
-    """Asks one broker after the other; one that does not answer is told of, and the exit code is 1 then."""
+    """Query the brokers one after the other. A broker that does not answer is reported, and the exit code is
+    then 1."""
     found: list[dict[str, Any]] = []
     failed = False
-    async with client_of(arguments) as client:
-        for name, address in (await client.admin.masters(broker=arguments.broker, cluster=arguments.cluster)).items():
+    async with options.client_of(arguments) as client:
+        masters = await client.admin.masters(broker=arguments.broker, cluster=arguments.cluster)
+        for name, address in masters.items():
             try:
                 table = await client.admin.runtime_info(address)
             except RmqError as error:
                 output.error(str(error))
                 failed = True
             else:
-                found.append({"broker": name, "address": address, "dispatchers": dispatchers(table), "runtime": table})
+                own = {"dispatchers": dispatchers(table), "runtime": table}
+                found.append({"broker": name, "address": address} | own)
     if arguments.json:
         output.as_json(found)
     else:
@@ -49,7 +62,8 @@ async def _status(arguments: Namespace) -> int:
 
 
 def dispatchers(table: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The dispatchers of a broker by name, from its run-time keys; empty for a Java broker, which has one number for all of them."""
+    """The dispatchers of a broker by name, from its run-time keys; empty for a Java broker, which has one
+    figure for all of them."""
     found: dict[str, dict[str, Any]] = {}
     for key, value in table.items():
         kind, dot, name = key.partition(".")
@@ -62,10 +76,7 @@ def _show(found: list[dict[str, Any]]) -> None:
     rows = []
     for each in found:
         table = each["runtime"]
-        numbers = [
-            table.get(key, "-") for key in ("commitLogMinOffset", "commitLogMaxOffset", "remainHowManyDataToFlush", "dispatchBehindBytes")
-        ]
-        rows.append((each["broker"], each["address"], table.get("brokerVersionDesc", "-"), *numbers))
+        rows.append((each["broker"], each["address"], *(table.get(key, "-") for key in _SHOWN)))
     output.table(("BROKER", "ADDRESS", "VERSION", "LOG FROM", "LOG TO", "TO FLUSH", "BEHIND"), rows)
     further = [
         (each["broker"], it["name"], *(it.get(member, "-") for member in _DISPATCH_KEYS.values()))
@@ -77,4 +88,4 @@ def _show(found: list[dict[str, Any]]) -> None:
         output.table(("BROKER", "DISPATCHER", "BEHIND", "UNSAVED", "FAILURES"), further)
 
 
-STATUS = Verb("how the brokers are, and how many bytes of the log their dispatchers are behind", _arguments, _run)
+STATUS = Verb("show the state of the brokers and how far their dispatchers are behind", _arguments, _run)

@@ -8,33 +8,37 @@ from datetime import UTC, datetime
 import anyio
 import msgspec
 
-from rmqkit.cli import options, output
-from rmqkit.cli.clients import client_of
-from rmqkit.cli.verbs import Verb
+from rmqkit.cli import options
 from rmqkit.client import Admin
 from rmqkit.errors import NoRoute
 from rmqkit.model.sysflag import PERM_RW
+from rmqkit.plugin import output
+from rmqkit.plugin.command import Verb
 
 
 def _arguments(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
-    listing = actions.add_parser("list", help="all topics the name servers know")
-    listing.add_argument("--all", action="store_true", help="with system, retry and dead-letter topics")
+    listing = actions.add_parser("list", help="all topics known to the name servers")
+    listing.add_argument("--all", action="store_true", help="include system, retry and dead-letter topics")
 
     create = actions.add_parser("create", help="create a topic, or change one")
-    create.add_argument("topic")
-    create.add_argument("--queues", type=int, default=8, help="queues on each broker (default 8)")
-    create.add_argument("--perm", type=int, default=PERM_RW, help="6 read and write, 4 read, 2 write (default 6)")
-    create.add_argument("--broker", help="only on this broker")
-    create.add_argument("--cluster", help="only on the brokers of this cluster")
-    create.add_argument("--order", action="store_true", help="mark it as an ordered topic")
+    add = create.add_argument
+    add("topic")
+    add("--queues", type=int, default=8, help="queues on each broker (default 8)")
+    add("--perm", type=int, default=PERM_RW, help="6 read and write, 4 read, 2 write (default 6)")
+    add("--broker", help="only on this broker")
+    add("--cluster", help="only on the brokers of this cluster")
+    add("--order", action="store_true", help="mark it as an ordered topic")
 
     delete = actions.add_parser("delete", help="delete a topic and its messages")
     delete.add_argument("topic")
     delete.add_argument("--cluster", help="only on the brokers of this cluster")
 
-    for name, text in (("route", "which brokers serve a topic"), ("stats", "first and next offset of every queue")):
+    for name, text in (
+        ("route", "which brokers serve a topic"),
+        ("stats", "first and next offset of every queue"),
+    ):
         actions.add_parser(name, help=text).add_argument("topic")
     for action in actions.choices.values():
         options.add_client(action)
@@ -46,7 +50,7 @@ def _run(arguments: Namespace) -> int:
 
 
 async def _run_action(arguments: Namespace) -> int:
-    async with client_of(arguments) as client:
+    async with options.client_of(arguments) as client:
         await _ACTIONS[arguments.action](client.admin, arguments)
     return 0
 
@@ -61,28 +65,32 @@ async def _list(admin: Admin, arguments: Namespace) -> None:
 
 
 async def _create(admin: Admin, arguments: Namespace) -> None:
-    brokers = await admin.create_topic(
-        arguments.topic,
-        queues=arguments.queues,
-        perm=arguments.perm,
-        broker=arguments.broker,
-        cluster=arguments.cluster,
-        order=arguments.order,
-    )
-    _report(arguments, "created", brokers)
+    masters = await admin.masters(broker=arguments.broker, cluster=arguments.cluster)
+    before = {name: await admin.topic_config(arguments.topic, address) for name, address in masters.items()}
+    given = {name: getattr(arguments, name) for name in ("queues", "perm", "broker", "cluster", "order")}
+    brokers = await admin.create_topic(arguments.topic, **given)
+    after = {name: await admin.topic_config(arguments.topic, masters[name]) for name in brokers}
+    done = {
+        "created": [name for name in brokers if before[name] is None],
+        "updated": [name for name in brokers if before[name] is not None and before[name] != after[name]],
+        "unchanged": [name for name in brokers if before[name] is not None and before[name] == after[name]],
+    }
+    _report(arguments, {what: names for what, names in done.items() if names})
 
 
 async def _delete(admin: Admin, arguments: Namespace) -> None:
     if await admin.route(arguments.topic) is None:
-        raise NoRoute(arguments.topic, "there is nothing to delete; see `rmqkit topic list`")
-    _report(arguments, "deleted", await admin.delete_topic(arguments.topic, cluster=arguments.cluster))
+        raise NoRoute(arguments.topic, "the topic does not exist; see `rmqkit topic list`")
+    _report(arguments, {"deleted": await admin.delete_topic(arguments.topic, cluster=arguments.cluster)})
 
 
-def _report(arguments: Namespace, done: str, brokers: list[str]) -> None:
+def _report(arguments: Namespace, done: dict[str, list[str]]) -> None:
+    """Print what was done, and the names of the brokers."""
     if arguments.json:
-        output.as_json({"topic": arguments.topic, done: brokers})
-    else:
-        output.line(f"topic {arguments.topic} {done} on {', '.join(brokers)}")
+        output.as_json({"topic": arguments.topic} | done)
+        return
+    for what, brokers in done.items():
+        output.line(f"topic {arguments.topic} {what} on {', '.join(brokers)}")
 
 
 async def _route(admin: Admin, arguments: Namespace) -> None:
@@ -90,54 +98,41 @@ async def _route(admin: Admin, arguments: Namespace) -> None:
     if route is None:
         raise NoRoute(
             arguments.topic,
-            f"no broker has it; create it with `rmqkit topic create {arguments.topic}`, or send to it while autoCreateTopicEnable is on",
+            f"no broker has it; create it with `rmqkit topic create {arguments.topic}`, or send to it while"
+            " autoCreateTopicEnable is on",
         )
     if arguments.json:
         output.as_json(msgspec.to_builtins(route, str_keys=True))
         return
-    addresses = {broker.broker_name: broker.broker_addrs for broker in route.broker_datas}
-    output.table(
-        ("BROKER", "ADDRESSES", "READ QUEUES", "WRITE QUEUES", "PERM"),
-        [
-            (
-                queue.broker_name,
-                ", ".join(f"{number}={address}" for number, address in sorted(addresses.get(queue.broker_name, {}).items())),
-                queue.read_queue_nums,
-                queue.write_queue_nums,
-                queue.perm,
-            )
-            for queue in route.queue_datas
-        ],
-    )
+    addresses = {
+        broker.broker_name: ", ".join(f"{number}={at}" for number, at in sorted(broker.broker_addrs.items()))
+        for broker in route.broker_datas
+    }
+    rows = [
+        (q.broker_name, addresses.get(q.broker_name, ""), q.read_queue_nums, q.write_queue_nums, q.perm)
+        for q in route.queue_datas
+    ]
+    output.table(("BROKER", "ADDRESSES", "READ QUEUES", "WRITE QUEUES", "PERM"), rows)
 
 
 async def _stats(admin: Admin, arguments: Namespace) -> None:
     stats = await admin.topic_stats(arguments.topic)
+    rows = [
+        (queue.broker_name, queue.queue_id, at.min_offset, at.max_offset, at.last_update_timestamp_ms)
+        for queue, at in stats.items()
+    ]
     if arguments.json:
-        output.as_json(
-            [
-                {
-                    "brokerName": queue.broker_name,
-                    "queueId": queue.queue_id,
-                    "minOffset": found.min_offset,
-                    "maxOffset": found.max_offset,
-                    "lastUpdateTimestamp": found.last_update_timestamp_ms,
-                }
-                for queue, found in stats.items()
-            ]
-        )
+        members = ("brokerName", "queueId", "minOffset", "maxOffset", "lastUpdateTimestamp")
+        output.as_json([dict(zip(members, row, strict=True)) for row in rows])
         return
-    output.table(
-        ("BROKER", "QUEUE", "FIRST", "NEXT", "LAST UPDATE"),
-        [
-            (queue.broker_name, queue.queue_id, found.min_offset, found.max_offset, _time(found.last_update_timestamp_ms))
-            for queue, found in stats.items()
-        ],
-    )
+    shown = [(*row, _time(last_ms)) for *row, last_ms in rows]
+    output.table(("BROKER", "QUEUE", "FIRST", "NEXT", "LAST UPDATE"), shown)
 
 
 def _time(timestamp_ms: int) -> str:
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds") if timestamp_ms else "-"
+    if not timestamp_ms:
+        return "-"
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 _ACTIONS = {"list": _list, "create": _create, "delete": _delete, "route": _route, "stats": _stats}

@@ -8,13 +8,23 @@
                 ...
         topics = await client.admin.topics()
 
-`BlockingClient` is the same for scripts without an event loop. Every error is a `ClientError` or another `RmqError`; its text names the address,
-the answer's code and remark, and what to do next.
+`BlockingClient` is the same for scripts without an event loop. Every error is a `ClientError` or another
+`RmqError`; its text names the address, the answer's code and remark, and what to do next.
 """
 
 from rmqkit.client.admin import Admin, QueueStats
-from rmqkit.client.blocking import BlockingClient, BlockingProducer, BlockingPullConsumer
+from rmqkit.client.blocking import (
+    BlockingClient,
+    BlockingProducer,
+    BlockingPullConsumer,
+    BlockingPushConsumer,
+)
 from rmqkit.client.client import Client
+from rmqkit.client.consumer.delivery import Batch, DeadLetter, Delivery, Retry
+from rmqkit.client.consumer.flow_control import Prefetch
+from rmqkit.client.consumer.options import PushOptions, sql, tag
+from rmqkit.client.consumer.push_consumer import PushConsumer
+from rmqkit.client.latency_faults import LatencySteps
 from rmqkit.client.message_stream import MessageStream, StreamOptions
 from rmqkit.client.outgoing import PackedBatch
 from rmqkit.client.producer import Producer
@@ -32,6 +42,7 @@ from rmqkit.errors import (
     ConnectFailed,
     ConnectionLost,
     MessageIllegal,
+    MissingExtra,
     NameServersUnreachable,
     NoRoute,
     RequestTimeout,
@@ -43,9 +54,11 @@ from rmqkit.model.queue import MessageQueue
 
 __all__ = [
     "Admin",
+    "Batch",
     "BlockingClient",
     "BlockingProducer",
     "BlockingPullConsumer",
+    "BlockingPushConsumer",
     "BrokerError",
     "BrokerUnknown",
     "Client",
@@ -54,27 +67,37 @@ __all__ = [
     "ClientSettings",
     "ConnectFailed",
     "ConnectionLost",
+    "DeadLetter",
+    "Delivery",
+    "LatencySteps",
     "Message",
     "MessageIllegal",
     "MessageQueue",
     "MessageStream",
+    "MissingExtra",
     "NameServersUnreachable",
     "NoRoute",
     "PackedBatch",
+    "Prefetch",
     "Producer",
     "ProducerOptions",
     "PullConsumer",
     "PullResult",
     "PullStatus",
+    "PushConsumer",
+    "PushOptions",
     "QueueStats",
     "RawPull",
     "RawQuery",
     "RawReader",
     "ReceivedMessage",
     "RequestTimeout",
+    "Retry",
     "RmqError",
     "SendFailed",
     "SendResult",
     "SendStatus",
     "StreamOptions",
+    "sql",
+    "tag",
 ]

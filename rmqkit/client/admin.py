@@ -1,4 +1,5 @@
-"""Administration over name servers and brokers (Java: DefaultMQAdminExt, MQAdminImpl; behaviour sheet, A15 and G1)."""
+"""Administration over name servers and brokers (Java: DefaultMQAdminExt, MQAdminImpl; behaviour sheet, A15
+and G1)."""
 
 from __future__ import annotations
 
@@ -13,18 +14,20 @@ from rmqkit.client.answers import refusal
 from rmqkit.client.instance import Instance
 from rmqkit.client.received import ReceivedMessage, received
 from rmqkit.client.routes import Route
-from rmqkit.errors import ClientError, DecodeError, RmqError
+from rmqkit.errors import BrokerError, ClientError, DecodeError, RmqError
 from rmqkit.model import properties as props
 from rmqkit.model.names import is_made_by_brokers, reply_topic, topic_fault
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.route import ClusterInfo, KVTable, TopicRouteData
 from rmqkit.model.sysflag import PERM_RW
+from rmqkit.model.topic import TopicConfig
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import (
     CreateTopicRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
     DeleteTopicRequestHeader,
+    GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
     QueryMessageRequestHeader,
     ViewMessageRequestHeader,
@@ -35,7 +38,7 @@ log = logging.getLogger(__name__)
 
 ADMIN_TIMEOUT_MS = 5000
 QUERY_TIMEOUT_MS = 18_000
-#: How long a created topic is waited for at the name server, and how often it is looked for.
+#: How long `create_topic` waits until the name servers know the topic, and how often it asks them.
 ROUTE_WAIT_MS = 3000
 ROUTE_POLL_S = 0.02
 FOREVER_MS = 0x7FFFFFFFFFFFFFFF
@@ -43,7 +46,8 @@ FOREVER_MS = 0x7FFFFFFFFFFFFFFF
 
 @frozen
 class QueueStats:
-    """Offsets of a queue and when its last message was stored (ms, 0 when there is none)."""
+    """Offsets of one queue, and the store time of its last message (ms since 1970, 0 when the queue is
+    empty)."""
 
     min_offset: int
     max_offset: int
@@ -61,13 +65,14 @@ class _TopicStatsBody(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class Admin:
-    """`client.admin`. Everything raises NameServersUnreachable, BrokerError, ConnectFailed, ConnectionLost and RequestTimeout."""
+    """Administration, available as `client.admin`. Every method raises NameServersUnreachable, BrokerError,
+    ConnectFailed, ConnectionLost and RequestTimeout."""
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
 
     async def cluster_info(self) -> ClusterInfo:
-        """Clusters, their brokers and the addresses of those."""
+        """All clusters with their brokers and the addresses of the brokers."""
         return await self._instance.name_servers.cluster_info()
 
     async def topics(self) -> list[str]:
@@ -75,15 +80,15 @@ class Admin:
         return await self._instance.name_servers.topics()
 
     async def application_topics(self) -> list[str]:
-        """The topics that applications have, sorted: not those that brokers make for themselves, of which each is named after a broker, a cluster or a
-        group."""
+        """The topics of applications, sorted. Topics that brokers create for themselves (named after a
+        broker, a cluster or a group) are left out."""
         info = await self.cluster_info()
         clusters = info.cluster_addr_table
         own = {*clusters, *map(reply_topic, clusters), *info.broker_addr_table}
         return [topic for topic in await self.topics() if topic not in own and not is_made_by_brokers(topic)]
 
     async def route(self, topic: str) -> TopicRouteData | None:
-        """The route as a name server gives it now, None when no broker has the topic."""
+        """The current route according to a name server; None when no broker has the topic."""
         return await self._instance.name_servers.route(topic)
 
     async def create_topic(
@@ -99,14 +104,17 @@ class Admin:
         attributes: str | None = None,
         route_wait_ms: int = ROUTE_WAIT_MS,
     ) -> list[str]:
-        """Create the topic, or change it, on the masters named: one broker, those of a cluster, or all. Returns the broker names.
+        """Create or change the topic on the selected masters: of one broker, of a cluster, or all. Returns
+        the broker names.
 
-        queues      for reading, and for writing unless `write_queues` says otherwise
-        perm        6 both, 4 reading, 2 writing
+        queues      number of queues for reading, and for writing unless `write_queues` is given
+        perm        6 read and write, 4 read only, 2 write only
         attributes  `+key=value,-key`, for example `+message.type=FIFO`
-        Brokers tell the name servers a little later; this waits for it up to `route_wait_ms`, so that the topic can be read afterwards,
-        and logs when it took longer. Stops at the first broker that refuses: those before it (sorted by name) have the topic. Raises
-        ClientError for an illegal name or when no such broker is known.
+
+        Brokers register the topic with the name servers after a short delay. The call waits up to
+        `route_wait_ms` until the topic can be read, and logs a warning when that takes longer. It stops at
+        the first broker that refuses: the brokers before it (sorted by name) have the topic. Raises
+        ClientError for an illegal name or when no broker matches the selection.
         """
         fault = topic_fault(topic)
         if fault is not None:
@@ -123,14 +131,18 @@ class Admin:
         for name, address in masters.items():
             command = request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
             await self._call(address, command, f"creating topic {topic!r} on {name}")
-        await self._await_route(topic, dict.fromkeys(masters, (header.read_queue_nums, header.write_queue_nums)), route_wait_ms)
+        await self._await_route(
+            topic, dict.fromkeys(masters, (header.read_queue_nums, header.write_queue_nums)), route_wait_ms
+        )
         self._instance.routes.forget(topic)
         return list(masters)
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> list[str]:
-        """Delete the topic on all masters of the cluster (or of all), then at every name server. Returns the broker names.
+        """Delete the topic on all masters of the cluster (default: of every cluster), then on every name
+        server. Returns the broker names.
 
-        Its messages are gone for readers at once. A name server that cannot be reached is an error: it would keep sending clients there.
+        The messages can no longer be read from this moment. A name server that cannot be reached is an error,
+        because it would keep routing clients to the deleted topic.
         """
         masters = await self.masters(cluster=cluster)
         for name, address in masters.items():
@@ -138,56 +150,99 @@ class Admin:
             await self._call(address, command, f"deleting topic {topic!r} on {name}")
         for address in self._instance.name_servers.addresses:
             header = DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster)
-            await self._call(address, request(RequestCode.DELETE_TOPIC_IN_NAMESRV, header), f"deleting the route of {topic!r}")
+            await self._call(
+                address,
+                request(RequestCode.DELETE_TOPIC_IN_NAMESRV, header),
+                f"deleting the route of {topic!r}",
+            )
         self._instance.routes.forget(topic)
         return list(masters)
 
     async def masters(self, *, broker: str | None = None, cluster: str | None = None) -> dict[str, str]:
-        """Broker name -> address of its master, sorted by name. Raises ClientError when the selection is empty, naming what there is."""
+        """The selected masters: broker name -> address, sorted by name. Raises ClientError when the selection
+        is empty; the text lists the known brokers."""
         info = await self.cluster_info()
         if cluster is not None and cluster not in info.cluster_addr_table:
-            raise ClientError(f"there is no cluster {cluster!r}; known are: {', '.join(sorted(info.cluster_addr_table)) or 'none'}")
+            raise ClientError(
+                f"there is no cluster {cluster!r}; known are:"
+                f" {', '.join(sorted(info.cluster_addr_table)) or 'none'}"
+            )
         names = set(info.broker_addr_table) if cluster is None else set(info.cluster_addr_table[cluster])
         if broker is not None:
             names &= {broker}
-        found = {name: data.master for name, data in sorted(info.broker_addr_table.items()) if name in names and data.master is not None}
+        found = {
+            name: data.master
+            for name, data in sorted(info.broker_addr_table.items())
+            if name in names and data.master is not None
+        }
         if not found:
             known = ", ".join(sorted(info.broker_addr_table)) or "none: no broker has registered"
             raise ClientError(f"no master of broker {broker!r}, cluster {cluster!r}; known brokers: {known}")
         return found
 
     async def runtime_info(self, address: str) -> dict[str, str]:
-        """What a broker says of itself, by the keys it uses (GET_BROKER_RUNTIME_INFO); keys and texts differ between versions. Raises DecodeError."""
-        response = await self._call(address, request(RequestCode.GET_BROKER_RUNTIME_INFO), f"asking {address} how it is")
+        """A broker's own run-time figures (GET_BROKER_RUNTIME_INFO). Keys and texts differ between versions.
+        Raises DecodeError."""
+        response = await self._call(
+            address, request(RequestCode.GET_BROKER_RUNTIME_INFO), f"asking {address} for its state"
+        )
         return response.decode_body(KVTable).table
+
+    async def topic_config(self, topic: str, address: str) -> TopicConfig | None:
+        """A topic's settings on a broker; None when the broker has no such topic or does not support
+        GET_TOPIC_CONFIG. Raises DecodeError."""
+        command = request(RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequestHeader(topic=topic))
+        try:
+            response = await self._call(address, command, f"asking for topic {topic!r}")
+        except BrokerError as error:
+            if error.code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
+                return None
+            raise
+        return response.decode_body(TopicConfig)
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
         """Offsets of all queues, sorted. Raises NoRoute, DecodeError."""
         stats: dict[MessageQueue, QueueStats] = {}
         for address in _masters(await self._fresh_route(topic)).values():
-            command = request(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic=topic))
-            response = await self._call(address, command, f"asking for the offsets of {topic!r}")
-            for text, entry in response.decode_body(_TopicStatsBody).offset_table.items():
-                stats[_queue_key(text)] = QueueStats(entry.min_offset, entry.max_offset, entry.last_update_timestamp)
+            stats |= await self.topic_stats_of(address, topic)
         return dict(sorted(stats.items()))
+
+    async def topic_stats_of(self, address: str, topic: str) -> dict[MessageQueue, QueueStats]:
+        """Offsets of the queues on one broker. Raises DecodeError, and BrokerError with TOPIC_NOT_EXIST when
+        the broker does not have the topic."""
+        command = request(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic=topic))
+        response = await self._call(address, command, f"asking for the offsets of {topic!r}")
+        table = response.decode_body(_TopicStatsBody).offset_table
+        return {
+            _queue_key(text): QueueStats(entry.min_offset, entry.max_offset, entry.last_update_timestamp)
+            for text, entry in table.items()
+        }
 
     async def query_by_key(
         self, topic: str, key: str, *, max_messages: int = 64, begin_ms: int = 0, end_ms: int = FOREVER_MS
     ) -> list[ReceivedMessage]:
-        """Messages of the topic that carry the index key, stored within [begin, end], oldest first. All masters are asked at the same time.
+        """Messages of the topic with this index key, stored within [begin, end], oldest first. All masters
+        are queried concurrently.
 
-        When some answer and some fail, what was found is returned if it is anything; otherwise the failure is raised. Raises NoRoute.
+        If some masters fail, the messages of the others are returned; if there are none, the failure is
+        raised. Raises NoRoute.
         """
-        header = QueryMessageRequestHeader(topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms)
+        header = QueryMessageRequestHeader(
+            topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms
+        )
         return await self._query(topic, header, lambda message: key in message.keys)
 
     async def query_by_message_id(self, topic: str, message_id: str) -> list[ReceivedMessage]:
-        """Messages with the producer's id (UNIQ_KEY): one, or several after a retried send. Raises as `query_by_key`."""
+        """Messages with the producer's id (UNIQ_KEY): one, or several if the send was retried. Raises as
+        `query_by_key`."""
         header = QueryMessageRequestHeader(topic=topic, key=message_id, max_num=32, unique_key_query=True)
-        return await self._query(topic, header, lambda message: message.properties.get(props.UNIQ_KEY) == message_id)
+        return await self._query(
+            topic, header, lambda message: message.properties.get(props.UNIQ_KEY) == message_id
+        )
 
     async def view_message(self, offset_message_id: str) -> ReceivedMessage:
-        """The message a broker's id names; the broker is asked at the address inside the id. Raises DecodeError for a malformed id."""
+        """The message with a broker's offset id. The request goes to the address that the id contains. Raises
+        DecodeError for a malformed id."""
         host, port, offset = parse_offset_message_id(offset_message_id)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         command = request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset))
@@ -197,7 +252,7 @@ class Admin:
             raise ClientError(f"{address} has no message {offset_message_id}")
         return messages[0]
 
-    # --- within --------------------------------------------------------------------------------------------------------
+    # --- within ---------------------------------------------------------------------------------------------
 
     async def _query(
         self, topic: str, header: QueryMessageRequestHeader, matches: Callable[[ReceivedMessage], bool]
@@ -208,10 +263,16 @@ class Admin:
 
         async def ask(name: str, address: str) -> None:
             try:
-                response = await self._instance.pool.call(address, request(RequestCode.QUERY_MESSAGE, header), QUERY_TIMEOUT_MS)
+                response = await self._instance.pool.call(
+                    address, request(RequestCode.QUERY_MESSAGE, header), QUERY_TIMEOUT_MS
+                )
                 if response.code == ResponseCode.SUCCESS:
-                    # The index knows hashes only; other topics and keys may share one.
-                    found.extend(each for each in await received(response.body, name) if each.topic == topic and matches(each))
+                    # The index stores hashes only, so entries of other topics and keys may match.
+                    found.extend(
+                        each
+                        for each in await received(response.body, name)
+                        if each.topic == topic and matches(each)
+                    )
                 elif response.code != ResponseCode.QUERY_NOT_FOUND:
                     failures.append(refusal(response, address, f"looking for {header.key!r}"))
             except RmqError as error:
@@ -222,26 +283,39 @@ class Admin:
                 group.start_soon(ask, name, address)
         if failures and not found:
             raise failures[0]
-        return sorted(found, key=lambda message: (message.store_timestamp_ms, message.queue, message.queue_offset))
+        return sorted(
+            found, key=lambda message: (message.store_timestamp_ms, message.queue, message.queue_offset)
+        )
 
     async def _await_route(self, topic: str, wanted: dict[str, tuple[int, int]], wait_ms: int) -> None:
-        """Until the route names these brokers with these numbers of queues for reading and writing."""
+        """Wait until the route lists these brokers with these numbers of read and write queues."""
         with anyio.move_on_after(wait_ms / 1000) as scope:
             while True:
                 data = await self.route(topic)
                 queues = data.queue_datas if data is not None else []
-                if wanted.items() <= {each.broker_name: (each.read_queue_nums, each.write_queue_nums) for each in queues}.items():
+                if (
+                    wanted.items()
+                    <= {
+                        each.broker_name: (each.read_queue_nums, each.write_queue_nums) for each in queues
+                    }.items()
+                ):
                     return
                 await anyio.sleep(ROUTE_POLL_S)
         if scope.cancelled_caught and wait_ms > 0:
-            log.warning("topic %s is on %s, but no name server says so after %d ms", topic, ", ".join(wanted), wait_ms)
+            log.warning(
+                "topic %s is on %s, but no name server listed it within %d ms",
+                topic,
+                ", ".join(wanted),
+                wait_ms,
+            )
 
     async def _fresh_route(self, topic: str) -> Route:
         self._instance.routes.forget(topic)
         return await self._instance.routes.for_reading(topic)
 
     async def _broker_name(self, address: str) -> str:
-        """Name of the broker at an address; the address itself when the name servers do not know it (behind a translated network)."""
+        """The name of the broker at an address; the address itself when the name servers do not know it (for
+        example behind address translation)."""
         for name, data in (await self.cluster_info()).broker_addr_table.items():
             if address in data.broker_addrs.values():
                 return name
@@ -252,12 +326,14 @@ class Admin:
 
 
 def _masters(route: Route) -> Mapping[str, str]:
-    return {broker.broker_name: broker.master for broker in route.data.broker_datas if broker.master is not None}
+    return {
+        broker.broker_name: broker.master for broker in route.data.broker_datas if broker.master is not None
+    }
 
 
 def _queue_key(text: str) -> MessageQueue:
-    """An object key of a body: the queue as JSON text."""
+    """Encode a queue as JSON text, for use as an object key in a body."""
     try:
         return msgspec.json.decode(text, type=MessageQueue)
     except msgspec.DecodeError as error:
-        raise DecodeError(f"{text!r} is no queue: {error}") from error
+        raise DecodeError(f"{text!r} is not a queue: {error}") from error

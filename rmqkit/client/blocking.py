@@ -1,42 +1,58 @@
-"""The client for plain scripts: the same names without async. A thread runs the event loop for as long as the `with` block.
+"""A blocking client for plain scripts and threads: the same names as the asynchronous client, without async.
+A thread runs the event loop while the client is open.
 
-with BlockingClient("127.0.0.1:9876") as client, client.producer("orders") as producer:
-    producer.send("Orders", b"hello")
+    with BlockingClient("127.0.0.1:9876") as client, client.producer("orders") as producer:
+        producer.send("Orders", b"hello")
+
+The methods are derived from the asynchronous classes (`derived`), with the same arguments, results, errors
+and documentation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+import anyio
 
 from rmqkit.client.admin import Admin
 from rmqkit.client.client import Client
+from rmqkit.client.consumer.options import PushKeywords, Subscribe
+from rmqkit.client.consumer.push_consumer import Handler, PushConsumer
 from rmqkit.client.hooks import CallHook, ClientHook
 from rmqkit.client.message_stream import StreamOptions
-from rmqkit.client.outgoing import PackedBatch
 from rmqkit.client.producer import Producer
 from rmqkit.client.pull_consumer import PullConsumer
-from rmqkit.client.pulling import PullResult
+from rmqkit.client.queue_offsets import QueueOffsets
 from rmqkit.client.raw_reader import RawReader
 from rmqkit.client.received import ReceivedMessage
-from rmqkit.client.send_result import SendResult
 from rmqkit.client.settings import ClientKeywords, ProducerKeywords
 from rmqkit.config import Config
 from rmqkit.errors import ClientError
-from rmqkit.model.message import Message
 from rmqkit.model.queue import MessageQueue
+
+if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Inner = TypeVar("Inner")
 
 
 class BlockingClient:
-    """`Client` for threads. Takes the same arguments save `connect` and `now_ms`, and `backend`: asyncio (default) or trio. Several threads may share it."""
+    """`Client` for threads. Takes the arguments of `Client` except `connect` and `now_ms`, and `backend`:
+    asyncio (default) or trio. Several threads may share one client.
+
+    A client belongs to the process that opened it, because threads do not survive a fork. In a forked child
+    it raises ClientError; the child has to create its own client.
+    """
 
     def __init__(
         self,
@@ -49,141 +65,299 @@ class BlockingClient:
     ) -> None:
         self._client = Client(namesrv, config=config, hooks=hooks, **settings)
         self._backend = backend
-        self._stack = ExitStack()
         self._portal: BlockingPortal | None = None
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
 
-    def __enter__(self) -> BlockingClient:
-        with ExitStack() as stack:
-            self._portal = stack.enter_context(start_blocking_portal(self._backend))
-            stack.enter_context(self._portal.wrap_async_context_manager(self._client))
-            self._stack = stack.pop_all()
+    # --- life -----------------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Open the client and return it; `close` closes it. `with` calls both. Raises as `Client.start`."""
+        if self._portal is not None:
+            self._check_process()
+            raise ClientError("the client is already open")
+        opened: Future[BlockingPortal] = Future()
+        # A daemon thread, so that a program that forgets to close its client can still exit.
+        self._thread = threading.Thread(
+            target=self._run_loop, args=(opened,), name="rmqkit client", daemon=True
+        )
+        self._thread.start()
+        self._portal, self._pid = opened.result(), os.getpid()
+        try:
+            self.run(self._client.start)
+        except BaseException:
+            self._stop_loop(cancel=True)
+            raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._portal = None
-        self._stack.__exit__(kind, error, trace)
+    def close(self) -> None:
+        """Close the client, and end its thread after the calls of other threads have returned. May be called
+        twice; does nothing in a forked child."""
+        self._close(cancel=False)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close(cancel=error is not None)
+
+    @property
+    def in_forked_child(self) -> bool:
+        """Whether this process is a forked child of the process that opened the client."""
+        return os.getpid() != self._pid
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client is open in this process."""
+        return self._portal is not None and not self.in_forked_child
+
+    # --- what there is --------------------------------------------------------------------------------------
 
     @property
     def client_id(self) -> str:
+        """The id under which brokers know this client."""
         return self._client.client_id
 
     @property
     def asynchronous(self) -> Client:
-        """The client within: what is called through `run` and `enter` may use it."""
+        """The wrapped asynchronous client, for functions called through `run` and `enter`."""
         return self._client
 
     @property
-    def admin(self) -> Admin:
-        """Its methods are coroutine functions: call them through `run`, as `client.run(client.admin.topics)`."""
-        return self._client.admin
-
-    def run(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a coroutine function of the asynchronous client in the loop's thread and wait for what it returns or raises."""
-        if self._portal is None:
-            raise ClientError("the client is not open; use it inside `with BlockingClient(...) as client`")
-        return self._portal.call(partial(function, *args, **kwargs))
+    def admin(self) -> BlockingAdmin:
+        """Topic administration and queries."""
+        self._opened()
+        return BlockingAdmin(self, self._client.admin)
 
     def producer(self, group: str, **options: Unpack[ProducerKeywords]) -> BlockingProducer:
-        """To be opened with `with`; see `Client.producer`."""
+        """A producer, to be opened with `with`; see `Client.producer`."""
+        self._opened()
         return BlockingProducer(self, self._client.producer(group, **options))
 
+    def push_consumer(
+        self, group: str, *, subscribe: Subscribe, **options: Unpack[PushKeywords]
+    ) -> BlockingPushConsumer:
+        """A member of a consumer group; see `Client.push_consumer`."""
+
+        async def make() -> PushConsumer:
+            return self._client.push_consumer(group, subscribe=subscribe, **options)
+
+        return BlockingPushConsumer(self, self.run(make))
+
     def pull_consumer(self, group: str) -> BlockingPullConsumer:
-        """To be opened with `with`; see `Client.pull_consumer`."""
+        """A pull consumer, to be opened with `with`; see `Client.pull_consumer`."""
+        self._opened()
         return BlockingPullConsumer(self, self._client.pull_consumer(group))
 
-    def raw_reader(self, group: str) -> RawReader:
-        """See `Client.raw_reader`. Its methods are coroutine functions: call them through `run`."""
-        return self._client.raw_reader(group)
+    def raw_reader(self, group: str) -> BlockingRawReader:
+        """See `Client.raw_reader`."""
+        self._opened()
+        return BlockingRawReader(self, self._client.raw_reader(group))
+
+    # --- the way into the loop ------------------------------------------------------------------------------
+
+    def run(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a coroutine function of the asynchronous client in the loop's thread and wait for its result or
+        error.
+
+        Raises ClientError when the client is not open, and in a forked child.
+        """
+        return self._opened().call(partial(function, *args, **kwargs))
 
     def enter(self, manager: AbstractAsyncContextManager[T]) -> AbstractContextManager[T]:
-        """An asynchronous context manager, such as a producer of `asynchronous`, as a plain one."""
+        """Wrap an asynchronous context manager, such as a producer of `asynchronous`, as a blocking one.
+        Raises as `run`."""
+        return self._opened().wrap_async_context_manager(manager)
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call a plain function in the loop's thread without waiting for it. Raises as `run`."""
+        self._opened().start_task_soon(function)
+
+    def _opened(self) -> BlockingPortal:
         if self._portal is None:
-            raise ClientError("the client is not open; use it inside `with BlockingClient(...) as client`")
-        return self._portal.wrap_async_context_manager(manager)
+            raise ClientError(
+                "the client is not open; use it inside `with BlockingClient(...) as client`, or between"
+                " `start` and `close`"
+            )
+        self._check_process()
+        return self._portal
+
+    def _check_process(self) -> None:
+        if self.in_forked_child:
+            raise ClientError(
+                f"this client was opened by process {self._pid}, and its thread does not exist in the forked"
+                f" process {os.getpid()}; make a BlockingClient of its own in the child process"
+            )
+
+    def _close(self, *, cancel: bool) -> None:
+        if not self.is_open:
+            return
+        try:
+            self.run(self._client.aclose)
+        finally:
+            self._stop_loop(cancel=cancel)
+
+    def _run_loop(self, opened: Future[BlockingPortal]) -> None:
+        from anyio.from_thread import BlockingPortal
+
+        async def serve() -> None:
+            async with BlockingPortal() as portal:
+                opened.set_result(portal)
+                await portal.sleep_until_stopped()
+
+        try:
+            anyio.run(serve, backend=self._backend)
+        except BaseException as error:
+            if opened.done():
+                raise
+            opened.set_exception(error)
+
+    def _stop_loop(self, *, cancel: bool) -> None:
+        portal, thread = self._portal, self._thread
+        self._portal = self._thread = None
+        assert portal is not None
+        assert thread is not None
+        portal.call(portal.stop, cancel)
+        thread.join()
 
 
-class BlockingProducer:
+class _Face(Generic[Inner]):
+    """Blocking wrapper of an asynchronous object of `client`."""
+
+    def __init__(self, client: BlockingClient, inner: Inner) -> None:
+        self._client = client
+        self._inner = inner
+
+
+def derived(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Face[Any], P], T]:
+    """A blocking method that runs the wrapped object's coroutine method of the same name, with the same
+    arguments, result, errors and documentation."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(face: _Face[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        bound: Callable[P, Awaitable[T]] = getattr(face._inner, name)
+        return face._client.run(bound, *args, **kwargs)
+
+    return call
+
+
+class BlockingAdmin(_Face[Admin]):
+    """See `Admin`; every method takes the same arguments and raises the same."""
+
+    cluster_info = derived(Admin.cluster_info)
+    topics = derived(Admin.topics)
+    application_topics = derived(Admin.application_topics)
+    route = derived(Admin.route)
+    create_topic = derived(Admin.create_topic)
+    delete_topic = derived(Admin.delete_topic)
+    masters = derived(Admin.masters)
+    runtime_info = derived(Admin.runtime_info)
+    topic_config = derived(Admin.topic_config)
+    topic_stats = derived(Admin.topic_stats)
+    topic_stats_of = derived(Admin.topic_stats_of)
+    query_by_key = derived(Admin.query_by_key)
+    query_by_message_id = derived(Admin.query_by_message_id)
+    view_message = derived(Admin.view_message)
+
+
+class _Opened(_Face[Inner]):
+    """A wrapper with a start and a close."""
+
+    def start(self) -> Self:
+        """Open it and return it; `close` closes it. `with` calls both."""
+        self._client.run(self._inner.start)  # type: ignore[attr-defined]
+        return self
+
+    def close(self) -> None:
+        """Close it, as `aclose` of the asynchronous object does. May be called twice; does nothing in a
+        forked child."""
+        if not self._client.in_forked_child:
+            self._client.run(self._inner.aclose)  # type: ignore[attr-defined]
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class BlockingProducer(_Opened[Producer]):
     """See `Producer`; every method takes the same arguments and raises the same."""
 
-    def __init__(self, client: BlockingClient, producer: Producer) -> None:
-        self._client = client
-        self._producer = producer
-        self._stack = ExitStack()
-
-    def __enter__(self) -> BlockingProducer:
-        self._stack.enter_context(self._client.enter(self._producer))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stack.__exit__(kind, error, trace)
-
-    def send(
-        self,
-        message: Message | str,
-        body: bytes | None = None,
-        *,
-        tag: str | None = None,
-        keys: Iterable[str] | str = (),
-        properties: Mapping[str, str] | None = None,
-        **options: Any,
-    ) -> SendResult:
-        """See `Producer.send`; `options` are ordering_key, delay_level, queue and timeout_ms."""
-        return self._client.run(self._producer.send, message, body, tag=tag, keys=keys, properties=properties, **options)
-
-    def send_oneway(self, message: Message | str, body: bytes | None = None, **options: Any) -> str:
-        return self._client.run(self._producer.send_oneway, message, body, **options)
-
-    def send_batch(self, messages: Sequence[Message], **options: Any) -> SendResult:
-        return self._client.run(self._producer.send_batch, messages, **options)
-
-    def send_packed(self, packed: PackedBatch, **options: Any) -> SendResult:
-        return self._client.run(self._producer.send_packed, packed, **options)
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        return self._client.run(self._producer.queues, topic)
+    send = derived(Producer.send)
+    send_oneway = derived(Producer.send_oneway)
+    send_batch = derived(Producer.send_batch)
+    send_packed = derived(Producer.send_packed)
+    queues = derived(Producer.queues)
 
 
-class BlockingPullConsumer:
+class BlockingPushConsumer(_Opened[PushConsumer]):
+    """See `PushConsumer`; every method takes the same arguments and raises the same."""
+
+    def run(
+        self, handle: Handler, *, threads: int | None = None, stop_on: Sequence[signal.Signals] = ()
+    ) -> None:
+        """Call `handle` with each message, in `threads` threads (default: `concurrency`), until `stop` is
+        called from another thread, or a signal of `stop_on` arrives (in the main thread only). `async def`
+        handlers run in the loop's thread. Opens the consumer and closes it afterwards, unless it is open.
+        Raises as `PushConsumer.run`, and ValueError for `stop_on` in another thread."""
+        with ExitStack() as stack:
+            if not self._inner.is_open:
+                stack.enter_context(self)
+            for number in stop_on:
+                before = signal.signal(number, lambda _number, _frame: self.stop())
+                stack.callback(signal.signal, number, before)
+            self._client.run(self._inner.run, handle, concurrency=threads)
+
+    def stop(self) -> None:
+        """See `PushConsumer.stop`; may be called from any thread and from signal handlers."""
+        self._client.call_soon(self._inner.stop)
+
+    @property
+    def asynchronous(self) -> PushConsumer:
+        """The wrapped asynchronous consumer."""
+        return self._inner
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """See `PushConsumer.queues`."""
+        return self._inner.queues
+
+
+class BlockingPullConsumer(_Opened[PullConsumer]):
     """See `PullConsumer`; every method takes the same arguments and raises the same."""
 
-    def __init__(self, client: BlockingClient, consumer: PullConsumer) -> None:
-        self._client = client
-        self._consumer = consumer
-        self._stack = ExitStack()
+    queues = derived(PullConsumer.queues)
+    pull = derived(PullConsumer.pull)
+    fetch = derived(PullConsumer.fetch)
+    committed = derived(PullConsumer.committed)
+    commit = derived(PullConsumer.commit)
+    min_offset = derived(PullConsumer.min_offset)
+    max_offset = derived(PullConsumer.max_offset)
+    offset_for_time = derived(PullConsumer.offset_for_time)
 
-    def __enter__(self) -> BlockingPullConsumer:
-        self._stack.enter_context(self._client.enter(self._consumer))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stack.__exit__(kind, error, trace)
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        return self._client.run(self._consumer.queues, topic)
-
-    def pull(self, queue: MessageQueue, offset: int, **options: Any) -> PullResult:
-        return self._client.run(self._consumer.pull, queue, offset, **options)
-
-    def committed(self, queue: MessageQueue) -> int | None:
-        return self._client.run(self._consumer.committed, queue)
-
-    def commit(self, queue: MessageQueue, offset: int) -> None:
-        self._client.run(self._consumer.commit, queue, offset)
-
-    def min_offset(self, queue: MessageQueue) -> int:
-        return self._client.run(self._consumer.min_offset, queue)
-
-    def max_offset(self, queue: MessageQueue) -> int:
-        return self._client.run(self._consumer.max_offset, queue)
-
-    def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        return self._client.run(self._consumer.offset_for_time, queue, timestamp_ms)
-
-    def messages(self, topic: str, *, expression: str = "*", options: StreamOptions | None = None) -> Iterator[ReceivedMessage]:
-        """See `PullConsumer.messages`. A generator: closing it, or leaving the loop, commits what is done, not the message in hand."""
+    def messages(
+        self,
+        topic: str,
+        *,
+        expression: str = "*",
+        expression_type: str | None = None,
+        options: StreamOptions | None = None,
+    ) -> Generator[ReceivedMessage, None, None]:
+        """See `PullConsumer.messages`. A generator: closing it, or leaving the loop, commits the processed
+        messages, but not the current one."""
 
         async def begin() -> Any:
-            return self._consumer.messages(topic, expression=expression, options=options)
+            return self._inner.messages(
+                topic, expression=expression, expression_type=expression_type, options=options
+            )
 
         stream = self._client.run(begin)
         try:
@@ -194,4 +368,27 @@ class BlockingPullConsumer:
                     return
                 yield message
         finally:
-            self._client.run(stream.aclose)
+            if self._client.is_open:
+                self._client.run(stream.aclose)
+
+
+class BlockingQueueOffsets(_Face[QueueOffsets]):
+    """See `QueueOffsets`; every method takes the same arguments and raises the same."""
+
+    min_offset = derived(QueueOffsets.min_offset)
+    max_offset = derived(QueueOffsets.max_offset)
+    offset_for_time = derived(QueueOffsets.offset_for_time)
+    committed = derived(QueueOffsets.committed)
+    commit = derived(QueueOffsets.commit)
+
+
+class BlockingRawReader(_Face[RawReader]):
+    """See `RawReader`; every method takes the same arguments and raises the same."""
+
+    pull = derived(RawReader.pull)
+    query = derived(RawReader.query)
+
+    @property
+    def offsets(self) -> BlockingQueueOffsets:
+        """Offsets of single queues."""
+        return BlockingQueueOffsets(self._client, self._inner.offsets)

@@ -1,24 +1,36 @@
-"""The client: the one object an application opens (Java: the union of MQClientInstance's users)."""
+"""The client object that an application opens (Java: what DefaultMQProducer, the consumers and MQAdmin
+share)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Unpack
 
 import anyio
-from anyio.abc import TaskGroup
 
 from rmqkit.client.admin import Admin
+from rmqkit.client.consumer.options import PushKeywords, PushOptions, Subscribe
+from rmqkit.client.consumer.push_consumer import PushConsumer
 from rmqkit.client.hooks import ClientHook, ClientHooks
 from rmqkit.client.instance import Instance, wall_clock_ms
 from rmqkit.client.producer import Producer
 from rmqkit.client.pull_consumer import PullConsumer
 from rmqkit.client.raw_reader import RawReader
-from rmqkit.client.settings import ClientKeywords, ClientSettings, ProducerKeywords, ProducerOptions, parse_name_servers
+from rmqkit.client.settings import (
+    ClientKeywords,
+    ClientSettings,
+    ProducerKeywords,
+    ProducerOptions,
+    parse_name_servers,
+)
 from rmqkit.config import Config
 from rmqkit.errors import ClientError
-from rmqkit.remoting.dial import Connect, Dialer
+from rmqkit.plugin.allocation import AllocationStrategy
+from rmqkit.plugin.connect import Connect
+from rmqkit.remoting.background import BackgroundTask, only_error
+from rmqkit.remoting.dial import Dialer
 from rmqkit.remoting.pool import CallHook
 
 
@@ -28,17 +40,25 @@ class Client:
         async with Client("127.0.0.1:9876") as client, client.producer("orders") as producer:
             await producer.send("Orders", b"hello", tag="new")
 
-    namesrv   `host:port;host:port` or a list; default the environment's NAMESRV_ADDR. The address of a broker's additional listener does too, such
-              as `unix:///run/rmqkit.sock`: that broker is all that there is then
-    config    what transports go by: `tls.enable`, `tls.client.*`; default the environment's (RMQKIT_TLS_ENABLE=true)
-    settings  keywords of `ClientSettings`: client_id, instance_name, transport, connect_timeout_ms, call_timeout_ms, serialize_type,
-              poll_name_server_interval_ms, heartbeat_interval_ms
-    connect   how to open a connection, `(address, timeout_ms) -> anyio ByteStream`; default by the transports of the installed plugins
-    hooks     around sends, consumption and calls: `rmqkit.client.hooks`
-    now_ms    the clock for ids and timestamps
+    namesrv   `host:port;host:port` or a list; default the environment's NAMESRV_ADDR. The address of a
+              broker's additional listener, such as `unix:///run/rmqkit.sock`, is also accepted; the client
+              then uses that broker alone
+    config    settings of the transports: `tls.enable`, `tls.client.*`; default the environment's
+              (RMQKIT_TLS_ENABLE=true)
+    settings  keywords of `ClientSettings`: client_id, instance_name, transport, connect_timeout_ms,
+              call_timeout_ms, serialize_type, poll_name_server_interval_ms, heartbeat_interval_ms
+    connect   function that opens a connection, `(address, timeout_ms) -> anyio ByteStream`; default: the
+              transports of the installed plugins
+    hooks     hooks around sends, consumption and calls, see `rmqkit.client.hooks`
+    now_ms    clock for ids and timestamps
 
-    Opening it sends nothing; the first use asks a name server. Its tasks live in a task group of its own: an error of the body passes through
-    unwrapped. The VIP channel of brokers (port - 2) is not used. A client belongs to the process that opened it.
+    Frameworks that start and stop in different tasks call `start` and `aclose` instead of `async with`.
+
+    Opening a client sends nothing; the first use queries a name server. The client's tasks run separately
+    from the caller's. An error of the `async with` body passes through unwrapped. An error in one of the
+    client's own tasks (a defect, or raised by a hook) is logged and ends the client; later uses raise
+    ClientError with that error as the cause, and leaving the client raises it. The VIP channel of brokers
+    (port - 2) is not used. A client belongs to the process that opened it.
 
     Raises ConfigError when no name server is named or a setting is wrong, TypeError for an unknown keyword.
     """
@@ -54,71 +74,150 @@ class Client:
         **settings: Unpack[ClientKeywords],
     ) -> None:
         self.settings = ClientSettings(name_servers=parse_name_servers(namesrv), **settings)
-        self._connect = connect or Dialer(config, plain=self.settings.transport, written=self.settings.name_servers)
+        self._config = config
+        self._connect = connect or Dialer(
+            config, plain=self.settings.transport, written=self.settings.name_servers
+        )
         self._hooks = ClientHooks(self.settings.effective_client_id, hooks)
         self._now_ms = now_ms
         self._instance: Instance | None = None
-        self._group: TaskGroup | None = None
+        self._background: BackgroundTask | None = None
+        self._stop: anyio.Event | None = None
 
-    async def __aenter__(self) -> Client:
+    async def start(self) -> Client:
+        """Open the client and return it; `aclose` closes it, from any task of the same event loop.
+
+        Raises ClientError when the client is already open, and the error of a hook that fails to open. After
+        a cancellation the client is closed again.
+        """
         if self._instance is not None:
-            raise ClientError("the client is open already")
-        instance = Instance(self.settings, connect=self._connect, hooks=self._hooks, now_ms=self._now_ms)
-        await instance.pool.__aenter__()
-        self._group = await anyio.create_task_group().__aenter__()
-        instance.start(self._group)
-        self._instance = instance
+            raise ClientError("the client is already open")
+        self._instance = Instance(
+            self.settings, connect=self._connect, hooks=self._hooks, now_ms=self._now_ms
+        )
+        self._stop = anyio.Event()
+        self._background = BackgroundTask(
+            partial(self._run, self._instance, self._stop), f"rmqkit client {self.client_id}"
+        )
         try:
-            await self._hooks.open(self, self._group)
-        except BaseException as error:
-            await self._close(type(error), error, error.__traceback__)
+            await self._background.start()
+        except BaseException:
+            self._instance = self._background = None
             raise
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
-        await self._hooks.close(in_peace=not isinstance(error, anyio.get_cancelled_exc_class()))
-        return await self._close(kind, error, trace)
+    async def aclose(self) -> None:
+        """Close the client: hooks are closed, unsent one-way requests get one second to be sent, connections
+        are closed. May be called twice.
 
-    async def _close(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
-        instance, self._instance = self._instance, None
-        group, self._group = self._group, None
-        assert instance is not None
-        assert group is not None
-        group.cancel_scope.cancel()
-        cancelled = isinstance(error, anyio.get_cancelled_exc_class())
-        swallowed = None
+        Raises the error that ended one of the client's tasks, if any. When cancelled, everything is closed at
+        once.
+        """
+        background, self._background = self._background, None
+        if background is None:
+            return
+        assert self._stop is not None
         try:
-            # Other errors of the body are kept from the task groups, which would wrap them into exception groups.
-            swallowed = await group.__aexit__(kind, error, trace) if cancelled else await group.__aexit__(None, None, None)
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            self._stop.set()
+            await background.wait()
+        except BaseException:
+            await background.cancel_and_wait()
+            raise
         finally:
-            shown = (kind, error, trace) if cancelled and not swallowed else (None, None, None)
-            await instance.pool.__aexit__(*shown)
-        return swallowed if cancelled else None
+            self._instance = None
+        if background.error is not None:
+            raise background.error
+
+    async def __aenter__(self) -> Client:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.aclose()
+        except Exception:
+            # Otherwise the error is in the log, and it is the cause of the body's error if the body used the
+            # client afterwards.
+            if error is None:
+                raise
+
+    async def _run(self, instance: Instance, stop: anyio.Event, ready: Callable[[], None]) -> None:
+        """The client's own task. Its task groups contain everything that runs in the background."""
+        async with instance.pool:
+            try:
+                async with anyio.create_task_group() as group:
+                    instance.start(group)
+                    await self._hooks.open(self, group)
+                    ready()
+                    try:
+                        await stop.wait()
+                    finally:
+                        await self._hooks.close(in_peace=stop.is_set())
+                    group.cancel_scope.cancel()
+            except Exception as error:
+                instance.end(only_error(error))
+                raise
+            finally:
+                instance.end()
 
     @property
     def client_id(self) -> str:
-        """What brokers know this client by."""
+        """The id under which brokers know this client."""
         return self.settings.effective_client_id
 
     @property
     def admin(self) -> Admin:
-        """Administration of topics and look-ups."""
+        """Topic administration and queries."""
         return Admin(self._opened())
 
     def producer(self, group: str, **options: Unpack[ProducerKeywords]) -> Producer:
-        """A producer, to be opened with `async with`; keywords are those of `ProducerOptions`. Raises ClientError for an illegal group."""
+        """A producer, to be opened with `async with`; the keywords are those of `ProducerOptions`. Raises
+        ClientError for an illegal group or compression, MissingExtra for one that is not installed."""
         return Producer(self._opened(), group, ProducerOptions(**options))
 
+    def push_consumer(
+        self, group: str, *, subscribe: Subscribe, **options: Unpack[PushKeywords]
+    ) -> PushConsumer:
+        """A member of a consumer group, which shares the queues of its topics with the other members; to be
+        opened with `async with`.
+
+        subscribe  topics with what is wanted of them: `{"Orders": "*"}`, `tag("a || b")`, `sql("x > 1")`;
+                   a topic or a list of topics means everything
+
+        The keywords are those of `PushOptions`. Raises ClientError for an illegal group, topic, expression or
+        option, PluginError for an unknown allocation strategy.
+        """
+        chosen = PushOptions(**options)
+        return PushConsumer(self._opened(), group, subscribe, chosen, self._strategy(chosen.allocation))
+
+    def _strategy(self, allocation: str | AllocationStrategy) -> AllocationStrategy:
+        if not isinstance(allocation, str):
+            return allocation
+        # Only push consumers need plugins, and finding them takes as long as the client's other imports.
+        from rmqkit.config import load as load_config
+        from rmqkit.plugin import loader
+
+        registry = loader.load(self._config if self._config is not None else load_config())
+        strategy: AllocationStrategy = registry.chosen("allocation_strategies", allocation)
+        return strategy
+
     def pull_consumer(self, group: str) -> PullConsumer:
-        """A consumer that reads where the application says, to be opened with `async with`. Raises ClientError for an illegal group."""
+        """A consumer that reads from offsets chosen by the application, to be opened with `async with`.
+        Raises ClientError for an illegal group."""
         return PullConsumer(self._opened(), group)
 
     def raw_reader(self, group: str) -> RawReader:
-        """Pulls and look-ups that bring records as bytes; needs no opening. Raises ClientError for an illegal group."""
+        """A reader that returns records as undecoded bytes; it needs no opening. Raises ClientError for an
+        illegal group."""
         return RawReader(self._opened(), group)
 
     def _opened(self) -> Instance:
         if self._instance is None:
-            raise ClientError("the client is not open; use it inside `async with Client(...) as client`")
-        self._instance.check_process()
+            raise ClientError(
+                "the client is not open; use it inside `async with Client(...) as client`, or between `start`"
+                " and `aclose`"
+            )
+        self._instance.check_usable()
         return self._instance

@@ -1,10 +1,11 @@
-"""Hooks of a client: around sends, consumption and calls (behaviour sheet, C14; Java client: SendMessageHook, ConsumeMessageHook, FilterMessageHook,
-CheckForbiddenHook, RPCHook).
+"""Hooks of a client: around sends, consumption and calls (behaviour sheet, C14; Java client: SendMessageHook,
+ConsumeMessageHook, FilterMessageHook, CheckForbiddenHook, RPCHook).
 
     async with Client("127.0.0.1:9876", hooks=[Mine()]) as client: ...
 
-An object may be of several kinds; those of one kind are called in the order given. Methods are plain functions and must not block, but for `open` and
-`close`. What they raise is logged and changes nothing; only `CheckForbiddenHook` and `CallHook.before_call` stop what they are asked about.
+An object may implement several kinds of hook. Hooks of one kind are called in the order given. All methods
+except `open` and `close` are plain functions and must not block. Their errors are logged and otherwise
+ignored; only an error of `CheckForbiddenHook` or `CallHook.before_call` prevents the operation.
 """
 
 from __future__ import annotations
@@ -23,42 +24,44 @@ from attrs import Factory, define, evolve
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.client.send_result import SendResult
 from rmqkit.errors import ClientError
-from rmqkit.hook_calls import Hooks
 from rmqkit.model.message import Message
 from rmqkit.model.message_type import MessageType, message_type
 from rmqkit.model.names import namespace_of
 from rmqkit.model.queue import MessageQueue
+from rmqkit.plugin.hook_runner import Hooks
 from rmqkit.remoting.pool import CallHook
 
 if TYPE_CHECKING:
     from rmqkit.client.client import Client
 
 log = logging.getLogger(__name__)
-#: All hooks together get so long for their last words when a client is closed.
+#: Time limit for closing all hooks together when a client is closed.
 CLOSE_S = 5.0
-#: And each one so long to begin.
+#: Time limit for opening each hook.
 OPEN_S = 10.0
 H = TypeVar("H")
 
 
 class ClientHook:
-    """Life of what hangs on a client. It may use the client: a producer of its own, for one."""
+    """Start and end of a hook's own resources. A hook may use the client, for example open a producer of its
+    own."""
 
     async def open(self, client: Client, tasks: TaskGroup) -> None:
-        """The client is open; what is started in `tasks` is cancelled when it closes. What this raises keeps it from opening, and so does taking longer
-        than OPEN_S."""
+        """Called when the client has been opened. Tasks started in `tasks` are cancelled when the client
+        closes. An error, or taking longer than OPEN_S, makes opening the client fail."""
         await anyio.lowlevel.checkpoint()
 
     async def close(self) -> None:
-        """Last words; the client still works. Cancelled after CLOSE_S, and at the first wait when the client is left because it was cancelled."""
+        """Called before the client closes, while it still works. Cancelled after CLOSE_S; if the client is
+        left because of a cancellation, cancelled at the first checkpoint."""
         await anyio.lowlevel.checkpoint()
 
 
-# --- sends -----------------------------------------------------------------------------------------------------------
+# --- sends --------------------------------------------------------------------------------------------------
 
 
 class Mode(Enum):
-    """Java: CommunicationMode. What is awaited here is SYNC."""
+    """How a send is made (Java: CommunicationMode). A send that awaits its answer is SYNC."""
 
     SYNC = "SYNC"
     ONEWAY = "ONEWAY"
@@ -66,16 +69,18 @@ class Mode(Enum):
 
 @define(slots=True, kw_only=True)
 class ClientSendContext:
-    """One send or send_batch with all its attempts. The fields from `message_ids` on are set for `after_send`.
+    """One send or send_batch with all its attempts. The fields from `message_ids` on are set for
+    `after_send`.
 
-    messages    as the application gave them, one unless it is a batch; `before_send` may replace them, see `set_property`
-    queue       the one asked for, in `after_send` the one tried last; None when it never came to that
+    messages    as the application passed them, one unless it is a batch; `before_send` may replace them, see
+                `set_property`
+    queue       the requested queue; in `after_send` the queue tried last, None when none was tried
     message_ids the producer's ids
     address     of the broker tried last
-    attempts    how often it was tried
-    result      when a broker has it; None for a one-way send
-    error       what the application is told instead
-    notes       for hooks to keep something from `before_send` to `after_send`, each under a key of its own
+    attempts    number of attempts
+    result      the result if a broker stored the message; None for a one-way send
+    error       the error that the application gets instead
+    notes       values that hooks keep between `before_send` and `after_send`, each under its own key
     """
 
     client_id: str
@@ -92,29 +97,35 @@ class ClientSendContext:
 
     @property
     def topic(self) -> str:
+        """The topic of all messages of the send."""
         return self.messages[0].topic
 
     @property
     def namespace(self) -> str:
+        """The namespace within the topic's name, empty when it has none."""
         return namespace_of(self.topic)
 
     @property
     def message_type(self) -> MessageType:
+        """Normal, ordered, delayed or half message of a transaction, according to the first message."""
         return message_type(self.messages[0].all_properties())
 
     def set_property(self, name: str, value: str) -> None:
-        """Let every message travel with a further property."""
-        self.messages = [evolve(message, properties={**message.properties, name: value}) for message in self.messages]
+        """Add a property to every message."""
+        self.messages = [
+            evolve(message, properties={**message.properties, name: value}) for message in self.messages
+        ]
 
 
 class ClientSendHook(ClientHook):
-    """Around each send. Java calls its hook around each attempt; here one pair sees them all."""
+    """Called around each send. Java calls its hook around each attempt; here one pair of calls covers all
+    attempts."""
 
     def before_send(self, context: ClientSendContext) -> None:
-        return
+        """Called before the messages are checked and sent. May replace `context.messages`."""
 
     def after_send(self, context: ClientSendContext) -> None:
-        return
+        """Called when the send has ended, with `context.result` or `context.error` set."""
 
 
 @define(slots=True, kw_only=True)
@@ -131,18 +142,19 @@ class CheckForbiddenContext:
 
 
 class CheckForbiddenHook(ClientHook, ABC):
-    """Asked before each attempt of a send."""
+    """Called before each attempt of a send."""
 
     @abstractmethod
     def check_forbidden(self, context: CheckForbiddenContext) -> None:
-        """Whatever this raises is what the application gets; nothing is sent and nothing tried again."""
+        """Forbid the attempt by raising an error. The application gets that error; nothing is sent and there
+        is no retry."""
 
 
-# --- consumption -----------------------------------------------------------------------------------------------------
+# --- consumption --------------------------------------------------------------------------------------------
 
 
 class ConsumeReturnType(IntEnum):
-    """How consuming ended (Java: ConsumeReturnType); the numbers are those in trace records."""
+    """How consuming ended (Java: ConsumeReturnType). Trace records contain these numbers."""
 
     SUCCESS = 0
     TIME_OUT = 1
@@ -153,10 +165,13 @@ class ConsumeReturnType(IntEnum):
 
 @define(slots=True, kw_only=True)
 class ClientConsumeContext:
-    """Messages of one queue on their way through the application. `result` is set for `after_consume`.
+    """Messages of one queue that the application processes. `result` is set for `after_consume`.
 
-    Of `async for message in consumer.messages(...)` it is one message, from the time it is handed out until the loop asks for the next one: SUCCESS; when
-    the loop is left with it in hand: FAILED. Of a `pull` it is what the pull brought, at once with SUCCESS; `pulled` says so.
+    For `async for message in consumer.messages(...)` the context covers one message, from its delivery until
+    the loop requests the next one (SUCCESS) or is left (FAILED). For `pull` it covers all pulled messages and
+    ends at once with SUCCESS; `pulled` is then true. For a push consumer it covers one message, or those of
+    one queue in a batch, while the handler runs: SUCCESS, EXCEPTION when the handler raised, FAILED when it
+    was cancelled.
     """
 
     client_id: str
@@ -169,31 +184,34 @@ class ClientConsumeContext:
 
     @property
     def success(self) -> bool:
+        """Whether consuming succeeded."""
         return self.result is ConsumeReturnType.SUCCESS
 
     @property
     def status(self) -> str:
-        """Java's name of the status."""
+        """The status by its name in Java."""
         return "CONSUME_SUCCESS" if self.success else "RECONSUME_LATER"
 
     @property
     def namespace(self) -> str:
+        """The namespace within the topic's name, empty when it has none."""
         return namespace_of(self.queue.topic)
 
 
 class ClientConsumeHook(ClientHook):
-    """Around the application's work on messages."""
+    """Called around the application's processing of messages."""
 
     def before_consume(self, context: ClientConsumeContext) -> None:
-        return
+        """Called before the messages are delivered to the application."""
 
     def after_consume(self, context: ClientConsumeContext) -> None:
-        return
+        """Called when the application has finished with the messages; `context.result` tells how."""
 
 
 @define(slots=True, kw_only=True)
 class FilterMessageContext:
-    """What a pull brought that passed the tag filter. A hook takes out of `messages` what the application is not to see; it counts as read."""
+    """Pulled messages that passed the tag filter. A hook removes from `messages` those that the application
+    must not see; they count as read."""
 
     client_id: str
     group: str
@@ -203,22 +221,25 @@ class FilterMessageContext:
 
 
 class FilterMessageHook(ClientHook, ABC):
-    """Behind the exact tag filter of each pull."""
+    """Called for the messages of each pull after the exact tag filter."""
 
     @abstractmethod
-    def filter_messages(self, context: FilterMessageContext) -> None: ...
+    def filter_messages(self, context: FilterMessageContext) -> None:
+        """Remove from `context.messages` the messages that the application must not see."""
 
 
-# --- calling them ----------------------------------------------------------------------------------------------------
+# --- calling them -------------------------------------------------------------------------------------------
 
 
 class ClientHooks:
-    """The hooks of one client, by kind. Raises PluginError for an object that is of no kind, or whose methods are coroutine functions."""
+    """The hooks of one client, by kind. Raises PluginError for an object that implements no kind of hook, or
+    that has coroutine functions where plain functions are required."""
 
     def __init__(self, client_id: str, hooks: Iterable[ClientHook | CallHook] = ()) -> None:
         given = Hooks.of("client hook", hooks).checked((ClientHook, CallHook), _METHODS)
         self._client_id = client_id
         self._all: list[ClientHook] = [hook for hook in given if isinstance(hook, ClientHook)]
+        self._opened: list[ClientHook] = []
         self.calls = _of(CallHook, given)
         self.filters = _of(FilterMessageHook, given)  # type: ignore[type-abstract]
         self.forbidding = _of(CheckForbiddenHook, given)  # type: ignore[type-abstract]
@@ -226,24 +247,24 @@ class ClientHooks:
         self._consumes = _of(ClientConsumeHook, given)
 
     async def open(self, client: Client, tasks: TaskGroup) -> None:
-        """Open them in order. Raises what one of them raises, and ClientError when one takes too long, after closing those before it."""
-        opened: list[ClientHook] = []
+        """Open the hooks in order. If one raises or takes too long (ClientError), the hooks before it are
+        closed and the error is raised."""
+        self._opened = []
         try:
             for hook in self._all:
                 with anyio.move_on_after(OPEN_S) as scope:
                     await hook.open(client, tasks)
-                    opened.append(hook)
+                    self._opened.append(hook)
                 if scope.cancelled_caught:
                     raise ClientError(f"client hook {type(hook).__name__} did not open within {OPEN_S:.0f} s")
         except BaseException:
-            self._all = opened
             await self.close(in_peace=False)
             raise
 
     async def close(self, in_peace: bool) -> None:
-        """Close them in reverse, whatever one of them raises."""
+        """Close the open hooks in reverse order, even if some of them raise."""
         with anyio.move_on_after(CLOSE_S if in_peace else 0, shield=True) as scope:
-            for hook in reversed(self._all):
+            for hook in reversed(self._opened):
                 try:
                     await hook.close()
                 except Exception:
@@ -253,16 +274,24 @@ class ClientHooks:
 
     @property
     def see_sends(self) -> bool:
-        """Whether any hook looks at the messages of a send."""
+        """Whether any hook needs the messages of a send."""
         return bool(len(self._sends) or len(self.forbidding))
 
     @contextmanager
-    def sending(self, group: str, mode: Mode, messages: Sequence[Message], queue: MessageQueue | None) -> Iterator[ClientSendContext]:
-        """Around one send: the context is to be filled in meanwhile."""
-        context = ClientSendContext(client_id=self._client_id, group=group, mode=mode, messages=list(messages), queue=queue)
+    def sending(
+        self, group: str, mode: Mode, messages: Sequence[Message], queue: MessageQueue | None
+    ) -> Iterator[ClientSendContext]:
+        """Call the send hooks around one send; the caller fills in the context meanwhile."""
+        context = ClientSendContext(
+            client_id=self._client_id, group=group, mode=mode, messages=list(messages), queue=queue
+        )
         self._sends.tell("before_send", context)
-        if len(context.messages) != len(messages) or not all(isinstance(message, Message) for message in context.messages):
-            log.error("a hook replaced the messages of a send by something else; they are sent as they were")
+        if len(context.messages) != len(messages) or not all(
+            isinstance(message, Message) for message in context.messages
+        ):
+            log.error(
+                "a hook replaced the messages of a send by other objects; the original messages are sent"
+            )
             context.messages = list(messages)
         try:
             yield context
@@ -273,22 +302,33 @@ class ClientHooks:
             self._sends.tell("after_send", context)
 
     def check(self, context: ClientSendContext, queue: MessageQueue, address: str) -> None:
-        """Before one attempt. Raises what a CheckForbiddenHook raises."""
+        """Call the CheckForbiddenHooks before one attempt. Raises the error of a hook that forbids it."""
         if len(self.forbidding):
             asked = CheckForbiddenContext(
-                client_id=self._client_id, group=context.group, mode=context.mode, messages=context.messages, queue=queue, address=address
+                client_id=self._client_id,
+                group=context.group,
+                mode=context.mode,
+                messages=context.messages,
+                queue=queue,
+                address=address,
             )
             for entry in self.forbidding.entries:
                 entry.call("check_forbidden", asked)
 
-    def filtered(self, group: str, queue: MessageQueue, messages: tuple[ReceivedMessage, ...]) -> tuple[ReceivedMessage, ...]:
-        """What the hooks leave of the messages of a pull."""
+    def filtered(
+        self, group: str, queue: MessageQueue, messages: tuple[ReceivedMessage, ...]
+    ) -> tuple[ReceivedMessage, ...]:
+        """The messages of a pull that the filter hooks leave."""
         if not messages or not len(self.filters):
             return messages
-        context = FilterMessageContext(client_id=self._client_id, group=group, queue=queue, messages=list(messages))
+        context = FilterMessageContext(
+            client_id=self._client_id, group=group, queue=queue, messages=list(messages)
+        )
         self.filters.tell("filter_messages", context)
         if not isinstance(context.messages, list):
-            log.error("a hook replaced the messages of a pull by something else; they are shown as they were")
+            log.error(
+                "a hook replaced the messages of a pull by other objects; the original messages are returned"
+            )
             return messages
         left = {id(message) for message in context.messages}
         return tuple(message for message in messages if id(message) in left)
@@ -296,20 +336,24 @@ class ClientHooks:
     def consuming(
         self, group: str, queue: MessageQueue, messages: Sequence[ReceivedMessage], *, pulled: bool = False
     ) -> ClientConsumeContext | None:
-        """Messages go to the application now; None when nobody wants to know. `consumed` must follow."""
+        """Tell the hooks that messages are delivered to the application; None when there is no hook. The
+        caller must call `consumed` afterwards."""
         if not messages or not len(self._consumes):
             return None
-        context = ClientConsumeContext(client_id=self._client_id, group=group, queue=queue, messages=messages, pulled=pulled)
+        context = ClientConsumeContext(
+            client_id=self._client_id, group=group, queue=queue, messages=messages, pulled=pulled
+        )
         self._consumes.tell("before_consume", context)
         return context
 
     def consumed(self, context: ClientConsumeContext | None, result: ConsumeReturnType) -> None:
+        """Tell the hooks the result of what `consuming` started."""
         if context is not None:
             context.result = result
             self._consumes.tell("after_consume", context)
 
 
-#: Those that are plain functions.
+#: Methods that must be plain functions.
 _METHODS = (
     "before_send",
     "after_send",

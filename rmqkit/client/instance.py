@@ -1,11 +1,12 @@
-"""What the producers and consumers of one client share (Java: MQClientInstance; behaviour sheet, A1 to A3)."""
+"""State shared by the producers and consumers of one client (Java: MQClientInstance; behaviour sheet, A1 to
+A3)."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import anyio
 from anyio.abc import TaskGroup
@@ -14,45 +15,50 @@ from rmqkit.client.answers import expect_success
 from rmqkit.client.hooks import ClientHooks
 from rmqkit.client.name_servers import NameServers
 from rmqkit.client.routes import RouteTable
+from rmqkit.client.server_requests import GroupMember, ServerRequests
 from rmqkit.client.settings import ClientSettings
 from rmqkit.errors import BrokerUnknown, ClientError, RmqError
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.route import compact
-from rmqkit.model.subscription import ConsumerData, HeartbeatData, ProducerData
-from rmqkit.protocol.codes import RequestCode, ResponseCode
-from rmqkit.protocol.command import Command, answer, request
+from rmqkit.model.subscription import HeartbeatData, ProducerData
+from rmqkit.plugin.connect import Connect
+from rmqkit.protocol.codes import RequestCode
+from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import UnregisterClientRequestHeader
 from rmqkit.protocol.message_id import UniqueKeys
-from rmqkit.remoting.dial import Connect
 from rmqkit.remoting.pool import ConnectionPool
 
 log = logging.getLogger(__name__)
 
-#: While a broker is down every failed send asks for a look at the routes; the name servers are asked no more often than this.
+#: While a broker is down, every failed send requests a refresh of the routes. This is the minimum time
+#: between two refreshes.
 QUIET_AFTER_REFRESH_S = 1.0
-#: Answers one kind of server request, given with the server's address.
-ServerRequestHandler = Callable[[Command, str], Command | Awaitable[Command | None] | None]
 
 
 def wall_clock_ms() -> int:
+    """Milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 class Instance:
-    """Connections, routes and group memberships. `group` is the client's task group, in which its loops run.
-
-    `handlers` maps request codes of brokers to what answers them; other codes are answered with REQUEST_CODE_NOT_SUPPORTED.
-    """
+    """Connections, routes and group memberships. `group` is the client's task group, which runs its loops."""
 
     def __init__(
-        self, settings: ClientSettings, *, connect: Connect, hooks: ClientHooks | None = None, now_ms: Callable[[], int] = wall_clock_ms
+        self,
+        settings: ClientSettings,
+        *,
+        connect: Connect,
+        hooks: ClientHooks | None = None,
+        now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.settings = settings
         self.hooks = hooks or ClientHooks(settings.effective_client_id)
         self.now_ms = now_ms
+        self._producers: set[str] = set()
+        self._consumers: dict[str, GroupMember] = {}
         self.pool = ConnectionPool(
             connect=connect,
-            on_request=self._serve,
+            on_request=ServerRequests(self._consumers).serve,
             serialize_type=settings.serialize_type,
             connect_timeout_ms=settings.connect_timeout_ms,
             hooks=self.hooks.calls,
@@ -60,69 +66,93 @@ class Instance:
         self.name_servers = NameServers(settings.name_servers, self.pool, settings.call_timeout_ms)
         self.routes = RouteTable(self.name_servers, self.heartbeat_soon)
         self.unique_keys = UniqueKeys(settings.packed_ip)
-        self.handlers: dict[int, ServerRequestHandler] = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: lambda command, address: None}
-        self._producers: set[str] = set()
-        self._consumers: dict[str, Callable[[], ConsumerData]] = {}
         self._beat = anyio.Event()
         self._look = anyio.Event()
         self._pid = os.getpid()
         self._group: TaskGroup | None = None
+        self._ended = False
+        self._failure: Exception | None = None
 
     @property
     def group(self) -> TaskGroup:
+        """The client's task group. Raises ClientError before the client is open."""
         if self._group is None:
             raise ClientError("the client is not open; use it inside `async with Client(...)`")
         return self._group
 
     def start(self, group: TaskGroup) -> None:
-        """Begin the loops."""
+        """Start the loops."""
         self._group = group
         group.start_soon(self.refresh_routes)
         group.start_soon(self.send_heartbeats)
 
-    # --- calls ---------------------------------------------------------------------------------------------------------
+    def end(self, failure: Exception | None = None) -> None:
+        """Refuse every further use. `failure` is the error that ended the client, None when it was closed."""
+        self._ended = True
+        self._failure = self._failure or failure
 
-    def check_process(self) -> None:
-        """Raises ClientError in a forked child: connections and tasks stayed with the parent."""
+    # --- calls ----------------------------------------------------------------------------------------------
+
+    def check_usable(self) -> None:
+        """Raises ClientError in a forked child, because connections and tasks stay with the parent, and after
+        the client has ended."""
         if os.getpid() != self._pid:
             raise ClientError("this client was opened before a fork; open a new one in the child process")
+        if self._failure is not None:
+            raise ClientError(
+                f"the client was ended by an error: {self._failure!r}; open a new one"
+            ) from self._failure
+        if self._ended:
+            raise ClientError("the client is closed; open a new one")
 
-    async def call(self, address: str, command: Command, doing: str, timeout_ms: int | None = None) -> Command:
-        """A request whose answer must be a success. Raises BrokerError and what `ConnectionPool.call` raises."""
-        response = await self.pool.call(address, command, self.settings.call_timeout_ms if timeout_ms is None else timeout_ms)
+    async def call(
+        self, address: str, command: Command, doing: str, timeout_ms: int | None = None
+    ) -> Command:
+        """Send a request that must succeed. Raises BrokerError and the errors of `ConnectionPool.call`."""
+        response = await self.pool.call(
+            address, command, self.settings.call_timeout_ms if timeout_ms is None else timeout_ms
+        )
         return expect_success(response, address, doing)
 
     async def reader_address(self, queue: MessageQueue, broker_id: int = 0) -> str:
-        """Where to read a queue, looking the route up when it is unknown. Raises NoRoute, BrokerUnknown (the route names no such broker)."""
-        self.check_process()
+        """The address to read a queue from; looks up the route if it is unknown. Raises NoRoute, and
+        BrokerUnknown when the route does not contain the broker."""
+        self.check_usable()
         address = self.routes.reader(queue.broker_name, broker_id)
         if address is None:
             await self.routes.for_reading(queue.topic)
             address = self.routes.reader(queue.broker_name, broker_id)
         if address is None:
             raise BrokerUnknown(
-                f"no address of broker {queue.broker_name!r} is known; `rmqkit topic route {queue.topic}` shows who has the topic"
+                f"no address of broker {queue.broker_name!r} is known; `rmqkit topic route {queue.topic}`"
+                " shows which brokers have the topic"
             )
         return address
 
-    # --- groups --------------------------------------------------------------------------------------------------------
+    # --- groups ---------------------------------------------------------------------------------------------
 
     def join_producer(self, group: str) -> None:
-        """Raises ClientError when the group is taken within this client."""
+        """Register a producer group. Raises ClientError when this client already has a producer of it."""
         if group in self._producers:
-            raise ClientError(f"this client has a producer of group {group!r} already; use that one, or another client")
+            raise ClientError(
+                f"this client already has a producer of group {group!r}; use that one, or another client"
+            )
         self._producers.add(group)
         self.heartbeat_soon()
 
-    def join_consumer(self, group: str, describe: Callable[[], ConsumerData]) -> None:
-        """`describe` gives the heartbeat entry. Raises ClientError when the group is taken within this client."""
+    def join_consumer(self, group: str, member: GroupMember) -> None:
+        """Register a consumer group, which is included in heartbeats; requests of brokers go to `member`.
+        Raises ClientError when this client already has a consumer of the group."""
         if group in self._consumers:
-            raise ClientError(f"this client has a consumer of group {group!r} already; use that one, or another client")
-        self._consumers[group] = describe
+            raise ClientError(
+                f"this client already has a consumer of group {group!r}; use that one, or another client"
+            )
+        self._consumers[group] = member
         self.heartbeat_soon()
 
     async def leave(self, *, producer: str | None = None, consumer: str | None = None) -> None:
-        """Forget a group and tell the brokers, for at most one call's time. Failures are logged."""
+        """Leave a group and unregister it from the brokers, within the time limit of one call. Failures are
+        logged."""
         if producer is not None:
             self._producers.discard(producer)
         if consumer is not None:
@@ -140,18 +170,18 @@ class Instance:
                 except RmqError as error:
                     log.info("%s", error)
 
-    # --- loops ---------------------------------------------------------------------------------------------------------
+    # --- loops ----------------------------------------------------------------------------------------------
 
     def heartbeat_soon(self) -> None:
-        """Beat without waiting for the interval: groups or brokers are new."""
+        """Send heartbeats before the interval has passed, because there are new groups or brokers."""
         self._beat.set()
 
     def refresh_soon(self) -> None:
-        """Look at the routes without waiting for the interval: a broker failed."""
+        """Refresh the routes before the interval has passed, because a broker failed."""
         self._look.set()
 
     async def refresh_routes(self) -> None:
-        """Loop: poll the name servers."""
+        """Loop that refreshes the routes."""
         while True:
             with anyio.move_on_after(self.settings.poll_name_server_interval_ms / 1000):
                 await self._look.wait()
@@ -160,7 +190,7 @@ class Instance:
             await anyio.sleep(QUIET_AFTER_REFRESH_S)
 
     async def send_heartbeats(self) -> None:
-        """Loop: beat to every known broker."""
+        """Loop that sends heartbeats."""
         while True:
             with anyio.move_on_after(self.settings.heartbeat_interval_ms / 1000):
                 await self._beat.wait()
@@ -168,13 +198,14 @@ class Instance:
             await self.heartbeat()
 
     async def heartbeat(self) -> None:
-        """One beat to all known brokers, slaves only when there are consumers. Failures are logged, never raised."""
+        """Send one heartbeat to all known brokers, to slaves only when there are consumers. Failures are
+        logged, never raised."""
         if not self._producers and not self._consumers:
             return
         data = HeartbeatData(
             client_id=self.settings.effective_client_id,
             producer_data_set=[ProducerData(group_name=group) for group in sorted(self._producers)],
-            consumer_data_set=[describe() for _, describe in sorted(self._consumers.items())],
+            consumer_data_set=[self._consumers[group].describe() for group in sorted(self._consumers)],
         )
         body = compact(data)
         async with anyio.create_task_group() as group:
@@ -186,9 +217,3 @@ class Instance:
             await self.call(address, request(RequestCode.HEART_BEAT, body=body), "heartbeat")
         except RmqError as error:
             log.warning("%s", error)
-
-    def _serve(self, command: Command, address: str) -> Command | Awaitable[Command | None] | None:
-        handler = self.handlers.get(command.code)
-        if handler is None:
-            return answer(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {command.code} is not served by this client")
-        return handler(command, address)

@@ -1,9 +1,11 @@
-"""`async for` over all queues of a topic. One task per queue pulls ahead by one batch; the iteration takes what came first.
+"""Asynchronous iteration over all queues of a topic. One task per queue pulls one batch ahead; messages are
+delivered in order of arrival.
 
-At least once: a message counts as done when the loop asks for the next one, or when `commit` is called. What is done is committed when
-`commit_interval_ms` have passed since the last commit, before the loop has to wait for messages, and when the stream or its consumer is
-closed. After a crash the message in hand and whatever was done since the last commit come again; after a `break` the message in hand does,
-unless `commit` was called.
+Delivery is at least once. A message counts as processed when the loop requests the next one, or when `commit`
+is called. Processed messages are committed when `commit_interval_ms` have passed since the last commit,
+before the loop has to wait for messages, and when the stream or its consumer is closed. After a crash, the
+current message and all messages processed since the last commit are delivered again; after a `break`, the
+current message is, unless `commit` was called.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from rmqkit.client.hooks import ClientConsumeContext, ConsumeReturnType
 from rmqkit.client.instance import Instance
 from rmqkit.client.pulling import PullStatus
 from rmqkit.client.received import ReceivedMessage
-from rmqkit.errors import BrokerError, ClientError, ConnectFailed, ConnectionLost, NameServersUnreachable, RequestTimeout, RmqError
+from rmqkit.errors import (
+    BrokerError,
+    ClientError,
+    ConnectFailed,
+    ConnectionLost,
+    NameServersUnreachable,
+    RequestTimeout,
+    RmqError,
+)
 from rmqkit.model.queue import MessageQueue
 from rmqkit.protocol.codes import ResponseCode
 
@@ -29,25 +39,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Answers that pass by themselves; anything else ends the iteration.
+#: Codes of temporary failures, which are retried. Any other code ends the iteration.
 PASSING_CODES = frozenset(
-    {ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL}
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+    }
 )
-#: Closing waits no longer than this for the last commits.
+#: Time limit for the last commits when the stream is closed.
 LAST_COMMIT_S = 3.0
 
 
 @frozen(kw_only=True)
 class StreamOptions:
-    """Times in ms.
+    """Options of a stream; times in ms.
 
-    max_messages       of one pull
+    max_messages       maximum per pull
     suspend_ms         how long a broker may hold a pull
-    commit_interval_ms at least this long between two commits of a queue
+    commit_interval_ms minimum time between two commits of a queue
     retry_ms           pause after a failed pull
-    look_ms            between two looks for new queues of the topic
-    start              where a queue without a committed offset begins: first or last
-    offsets            where to begin instead of the committed offset, by queue
+    look_ms            interval between checks for new queues of the topic
+    start              where a queue without a committed offset starts: first or last
+    offsets            start offsets by queue, used instead of the committed ones
     """
 
     max_messages: int = 32
@@ -60,11 +75,12 @@ class StreamOptions:
 
 
 class MessageStream:
-    """An endless asynchronous iterator of messages; made by `PullConsumer.messages`. One task iterates at a time.
+    """An endless asynchronous iterator of messages, created by `PullConsumer.messages`. Only one task may
+    iterate at a time.
 
-    Errors that pass (lost connection, busy broker) are logged and retried. Others are raised out of the loop: a topic that is gone, a missing
-    permission, a message that cannot be decoded. `aclose` ends it; leaving the consumer does so too, and so does a newer stream of the same
-    consumer and topic once it is iterated.
+    Temporary errors (lost connection, busy broker) are logged and retried. Others are raised out of the loop:
+    a deleted topic, a missing permission, a message that cannot be decoded. `aclose` ends the stream; closing
+    the consumer does so too, and so does iterating over a newer stream of the same consumer and topic.
     """
 
     def __init__(
@@ -72,18 +88,18 @@ class MessageStream:
         consumer: PullConsumer,
         instance: Instance,
         topic: str,
-        expression: str,
+        expression: tuple[str, str | None],
         options: StreamOptions,
         previous: MessageStream | None = None,
     ) -> None:
         if options.start not in ("first", "last"):
-            raise ClientError(f"start={options.start!r}: first and last are known")
+            raise ClientError(f"start={options.start!r}: must be first or last")
         self.topic = topic
         self.closed = False
         self._consumer = consumer
         self._group = instance.group
         self._hooks = instance.hooks
-        self._expression = expression
+        self._expression, self._expression_type = expression
         self._options = options
         self._previous = previous
         self._scope = anyio.CancelScope()
@@ -93,8 +109,12 @@ class MessageStream:
         self._taken: dict[MessageQueue, anyio.Event] = {}
         self._left: dict[MessageQueue, int] = {}
         self._current: ReceivedMessage | None = None
+        self._passed_over = False
         self._consuming: ClientConsumeContext | None = None
         self._done: dict[MessageQueue, int] = {}
+        self._offsets: dict[MessageQueue, int] = {}
+        self._sought: dict[MessageQueue, int] = {}
+        self._pulls: dict[MessageQueue, anyio.CancelScope] = {}
         self._committed_s = anyio.current_time()
         self._failure: RmqError | None = None
 
@@ -102,7 +122,8 @@ class MessageStream:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        """The next message; the one before counts as done. Cancelled: no message is lost, the one before stays done."""
+        """The next message; the previous one counts as processed. When cancelled, no message is lost and the
+        previous one remains processed."""
         if self.closed:
             raise StopAsyncIteration
         if not self._started:
@@ -132,12 +153,13 @@ class MessageStream:
         return message
 
     async def commit(self) -> None:
-        """The message in hand is done as well: commit everything now. Raises BrokerError, ConnectionLost and the like."""
+        """Commit all messages including the current one now. Raises BrokerError, ConnectionLost and similar
+        errors."""
         self._finish_current()
         await self._commit_done(raising=True)
 
     async def aclose(self) -> None:
-        """Stop pulling and commit what is done; the message in hand is not. Safe to call twice."""
+        """Stop pulling and commit the processed messages, without the current one. May be called twice."""
         if self.closed:
             return
         self.closed = True
@@ -147,7 +169,55 @@ class MessageStream:
         with anyio.move_on_after(LAST_COMMIT_S):
             await self._commit_done()
 
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Continue at another offset of a queue. Messages read ahead are dropped, the current message does
+        not count as processed, and `offset` is committed like the offset of processed messages. Raises
+        ClientError for a negative offset."""
+        if offset < 0:
+            raise ClientError(f"offset {offset} of {queue}: offsets begin at 0")
+        self._ready = deque(message for message in self._ready if message.queue != queue)
+        self._left[queue] = 0
+        self._sought[queue] = self._done[queue] = offset
+        self._passed_over = self._current is not None and self._current.queue == queue
+        if queue in self._taken:
+            self._taken[queue].set()
+        if queue in self._pulls:
+            self._pulls[queue].cancel()
+
+    def positions(self) -> dict[MessageQueue, int]:
+        """The offset in each queue where the group continues after the next commit: after the last processed
+        message, or the start offset."""
+        return {queue: self._position(queue) for queue in self._offsets}
+
+    def queue_states(self) -> dict[MessageQueue, dict[str, int | bool]]:
+        """For each queue, the messages read ahead and the next offset (Java: ProcessQueueInfo)."""
+        states: dict[MessageQueue, dict[str, int | bool]] = {}
+        for queue in self._offsets:
+            ahead = [message for message in self._ready if message.queue == queue]
+            states[queue] = {
+                "cachedMsgCount": len(ahead),
+                "cachedMsgMinOffset": ahead[0].queue_offset if ahead else 0,
+                "cachedMsgMaxOffset": ahead[-1].queue_offset if ahead else 0,
+                "cachedMsgSizeInMiB": sum(len(message.body) for message in ahead) >> 20,
+                "commitOffset": self._position(queue),
+                "droped": self.closed,
+                "locked": False,
+            }
+        return states
+
+    def _position(self, queue: MessageQueue) -> int:
+        in_hand = None if self._passed_over else self._current
+        waiting = [
+            message.queue_offset
+            for message in (in_hand, *self._ready)
+            if message is not None and message.queue == queue
+        ]
+        return min([*waiting, self._sought.get(queue, self._offsets[queue])])
+
     def _finish_current(self) -> None:
+        if self._current is not None and self._passed_over:
+            self._end_consuming(ConsumeReturnType.FAILED)
+            self._current, self._passed_over = None, False
         if self._current is not None:
             self._end_consuming(ConsumeReturnType.SUCCESS)
             self._done[self._current.queue] = self._current.queue_offset + 1
@@ -170,12 +240,12 @@ class MessageStream:
             if self._done.get(queue) == offset:
                 del self._done[queue]
 
-    # --- pulling -------------------------------------------------------------------------------------------------------
+    # --- pulling --------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Start a puller for every queue, and for those that come later."""
-        with self._scope:
-            try:
+        """Start a puller for every queue, including queues that are added later."""
+        try:
+            with self._scope:
                 async with anyio.create_task_group() as pullers:
                     while self._failure is None:
                         for queue in await self._consumer.queues(self.topic):
@@ -183,21 +253,32 @@ class MessageStream:
                                 self._taken[queue] = anyio.Event()
                                 pullers.start_soon(self._pull_queue, queue)
                         await anyio.sleep(self._options.look_ms / 1000)
-            except* RmqError as errors:
-                self._fail(_first(errors))
+        except* RmqError as errors:
+            self._fail(_first(errors))
+        finally:
+            if not self.closed:
+                self._fail(ClientError(f"the client was closed while messages of {self.topic} were awaited"))
 
     async def _pull_queue(self, queue: MessageQueue) -> None:
         offset: int | None = None
         while True:
             try:
+                offset = self._sought.pop(queue, offset)
                 if offset is None:
                     offset = await self._begin(queue)
+                self._offsets[queue] = offset
                 offset = await self._pull_once(queue, offset)
-            except (ConnectFailed, ConnectionLost, RequestTimeout, NameServersUnreachable, BrokerError) as error:
+            except (
+                ConnectFailed,
+                ConnectionLost,
+                RequestTimeout,
+                NameServersUnreachable,
+                BrokerError,
+            ) as error:
                 if isinstance(error, BrokerError) and error.code not in PASSING_CODES:
                     self._fail(error)
                     return
-                log.warning("reading %s goes on in %d ms: %s", queue, self._options.retry_ms, error)
+                log.warning("reading %s failed, retrying in %d ms: %s", queue, self._options.retry_ms, error)
                 await anyio.sleep(self._options.retry_ms / 1000)
             except RmqError as error:
                 self._fail(error)
@@ -208,22 +289,38 @@ class MessageStream:
         if offset is None:
             offset = await self._consumer.committed(queue)
         if offset is None:
-            offset = await (self._consumer.min_offset(queue) if self._options.start == "first" else self._consumer.max_offset(queue))
+            offset = await (
+                self._consumer.min_offset(queue)
+                if self._options.start == "first"
+                else self._consumer.max_offset(queue)
+            )
         return offset
 
     async def _pull_once(self, queue: MessageQueue, offset: int) -> int:
-        """One blocking pull; waits until what it brought has been taken. Returns the next offset."""
+        """Make one blocking pull and wait until its messages have been taken. Returns the next offset."""
         options = self._options
-        result = await self._consumer.fetch(
-            queue, offset, expression=self._expression, max_messages=options.max_messages, block=True, suspend_ms=options.suspend_ms
-        )
+        with anyio.CancelScope() as self._pulls[queue]:
+            result = await self._consumer.fetch(
+                queue,
+                offset,
+                expression=self._expression,
+                expression_type=self._expression_type,
+                max_messages=options.max_messages,
+                block=True,
+                suspend_ms=options.suspend_ms,
+            )
+        if queue in self._sought:
+            return offset
         if result.status is PullStatus.OFFSET_ILLEGAL:
-            log.warning("offset %d of %s is out of range, going on at %d", offset, queue, result.next_offset)
+            log.warning(
+                "offset %d of %s is out of range, continuing at %d", offset, queue, result.next_offset
+            )
         if result.messages:
             self._taken[queue] = anyio.Event()
             self._left[queue] = len(result.messages)
             self._ready.extend(result.messages)
             self._arrived.set()
+            self._offsets[queue] = result.next_offset
             await self._taken[queue].wait()
         return result.next_offset
 

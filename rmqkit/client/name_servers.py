@@ -1,4 +1,5 @@
-"""The name servers of a client (Java: NettyRemotingClient.getAndCreateNameserverChannel, MQClientAPIImpl; behaviour sheet, A2)."""
+"""The name servers of a client (Java: NettyRemotingClient.getAndCreateNameserverChannel, MQClientAPIImpl;
+behaviour sheet, A2)."""
 
 from __future__ import annotations
 
@@ -15,9 +16,12 @@ from rmqkit.remoting.pool import ConnectionPool
 
 
 class NameServers:
-    """Sticks to one address and moves on to the next when it cannot be reached or does not answer. The order is shuffled once."""
+    """The name servers of a client. Requests go to one address until it cannot be reached or does not answer,
+    then to the next. The order is shuffled once."""
 
-    def __init__(self, addresses: Sequence[str], pool: ConnectionPool, timeout_ms: int, *, shuffle: bool = True) -> None:
+    def __init__(
+        self, addresses: Sequence[str], pool: ConnectionPool, timeout_ms: int, *, shuffle: bool = True
+    ) -> None:
         self._addresses = random.sample(addresses, len(addresses)) if shuffle else list(addresses)
         self._pool = pool
         self._timeout_ms = timeout_ms
@@ -25,10 +29,12 @@ class NameServers:
 
     @property
     def addresses(self) -> tuple[str, ...]:
+        """All addresses, in the order in which they are tried."""
         return tuple(self._addresses)
 
     async def ask(self, command: Command) -> tuple[Command, str]:
-        """The answer of the first one that gives any, with its address. Raises NameServersUnreachable naming what was tried and why it failed."""
+        """The first answer of any name server, with its address. Raises NameServersUnreachable; the text
+        lists the addresses and why each failed."""
         failures = []
         for _ in self._addresses:
             address = self._addresses[self._current]
@@ -38,12 +44,13 @@ class NameServers:
                 failures.append(str(error))
                 self._current = (self._current + 1) % len(self._addresses)
         raise NameServersUnreachable(
-            f"no name server answers: {'; '.join(failures)}. Check that one runs (port 9876 is usual) and that the address is right; "
-            "a broker's port (10911) or a gRPC proxy's (8081) will not do"
+            f"no name server answers: {'; '.join(failures)}. Check that one runs (port 9876 is usual) and"
+            " that the address is right; the port of a broker (10911) or of a gRPC proxy (8081) does not work"
         )
 
     async def route(self, topic: str) -> TopicRouteData | None:
-        """The route of a topic, None when no broker has it. Raises NameServersUnreachable, BrokerError, DecodeError."""
+        """The route of a topic; None when no broker has it. Raises NameServersUnreachable, BrokerError,
+        DecodeError."""
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         response, address = await self.ask(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header))
         if response.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -58,6 +65,8 @@ class NameServers:
         return expect_success(response, address, "asking for the clusters").decode_body(ClusterInfo)
 
     async def topics(self) -> list[str]:
-        """All topics that brokers have registered, sorted; it includes system, retry and dead-letter topics."""
+        """All topics registered by brokers, sorted, including system, retry and dead-letter topics."""
         response, address = await self.ask(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
-        return sorted(expect_success(response, address, "asking for the topics").decode_body(TopicList).topic_list)
+        return sorted(
+            expect_success(response, address, "asking for the topics").decode_body(TopicList).topic_list
+        )

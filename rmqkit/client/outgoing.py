@@ -1,39 +1,38 @@
-"""From what an application hands over to what goes on the wire: checks, ids, compression, batches (behaviour sheet, A8 to A10).
+"""Preparation of messages for sending: checks, ids, compression, batches (behaviour sheet, A8 to A10).
 
-Java: Validators, DefaultMQProducerImpl.sendKernelImpl, MessageBatch. Plain functions; the only wait is for a worker thread.
+Java: Validators, DefaultMQProducerImpl.sendKernelImpl, MessageBatch. Only compression in a worker thread
+waits.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import anyio.to_thread
 from attrs import frozen
 
+from rmqkit.client.bodies import converted
 from rmqkit.errors import ClientError, DecodeError, MessageIllegal
 from rmqkit.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
 from rmqkit.model import properties as props
 from rmqkit.model.message import Message
 from rmqkit.model.names import DLQ_PREFIX, NO_SEND_TOPICS, RETRY_PREFIX, topic_fault
 from rmqkit.model.queue import MessageQueue
-from rmqkit.model.sysflag import COMPRESSED, COMPRESSION_ZLIB
 from rmqkit.protocol import batch
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command, request
+from rmqkit.protocol.compressed_body import Compression
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
 
-#: Compressing more than this goes to a worker thread; less is done sooner than a thread is found.
-THREAD_OVER_BYTES = 65_536
 MAX_DELAY_LEVEL = 18
 
 
 @frozen(kw_only=True)
 class PackedBatch:
-    """Messages of one topic that the caller has encoded, for programs that make many at a time.
+    """Messages of one topic that the caller has encoded, for programs that create many at a time.
 
-    body   the messages as `rmqkit.protocol.batch` draws them. It is not looked into: each needs a body, and a UNIQ_KEY among its properties
-    count  how many they are
+    body   the encoded messages, see `rmqkit.protocol.batch`. It is not checked: each message needs a body and
+           a UNIQ_KEY among its properties
+    count  number of messages
     """
 
     topic: str
@@ -41,7 +40,7 @@ class PackedBatch:
     count: int
 
     def messages(self) -> list[Message]:
-        """The messages one by one. Raises DecodeError when the body is malformed."""
+        """The decoded messages. Raises DecodeError when the body is malformed."""
         return [
             Message(self.topic, item.body, properties=props.decode(item.properties.decode()), flag=item.flag)
             for item in batch.decode(self.body)
@@ -50,7 +49,8 @@ class PackedBatch:
 
 @frozen(kw_only=True)
 class Outgoing:
-    """A message, or a batch of them, ready to be sent to any queue of its topic. `unique_keys` has one id per message, none of a packed batch."""
+    """A message, or a batch, ready to be sent to any queue of its topic. `unique_keys` has one id per
+    message, none for a packed batch."""
 
     topic: str
     body: bytes
@@ -64,10 +64,14 @@ class Outgoing:
 
     @property
     def described(self) -> str:
-        """For error texts."""
+        """Description for error texts."""
         if not self.is_batch:
             return self.unique_keys[0]
-        return f"a batch of {len(self.unique_keys)}" if self.unique_keys else f"a packed batch of {len(self.body)} bytes"
+        return (
+            f"a batch of {len(self.unique_keys)}"
+            if self.unique_keys
+            else f"a packed batch of {len(self.body)} bytes"
+        )
 
     def command(self, group: str, queue: MessageQueue, default_queues: int, now_ms: int) -> Command:
         """The send request for one queue."""
@@ -85,7 +89,11 @@ class Outgoing:
             batch=self.is_batch,
             bname=queue.broker_name,
         )
-        return request(RequestCode.SEND_BATCH_MESSAGE if self.is_batch else RequestCode.SEND_MESSAGE_V2, header, self.body)
+        return request(
+            RequestCode.SEND_BATCH_MESSAGE if self.is_batch else RequestCode.SEND_MESSAGE_V2,
+            header,
+            self.body,
+        )
 
 
 def as_message(
@@ -97,13 +105,17 @@ def as_message(
     ordering_key: str | None,
     delay_level: int | None,
 ) -> Message:
-    """A message as given, or one made of its parts. Raises ClientError when both ways are mixed."""
+    """The given message, or one built from its parts. Raises ClientError when both forms are mixed, TypeError
+    as `Message`."""
     if isinstance(message, Message):
         if body is not None or tag or keys or properties or ordering_key or delay_level:
-            raise ClientError("a Message carries its own body, tag, keys, properties, ordering key and delay level; give them there")
+            raise ClientError(
+                "a Message has its own body, tag, keys, properties, ordering key and delay level; set them"
+                " there"
+            )
         return message
     if body is None:
-        raise ClientError("give a Message, or a topic and a body")
+        raise ClientError("pass a Message, or a topic and a body")
     return Message(
         topic=message,
         body=body,
@@ -121,18 +133,23 @@ def check_message(message: Message, max_message_bytes: int) -> None:
     if fault is not None:
         raise ClientError(f"{fault}; a message needs a legal topic")
     if message.topic in NO_SEND_TOPICS:
-        raise ClientError(f"topic {message.topic!r} belongs to the broker; nobody sends to it")
-    if not isinstance(message.body, (bytes, bytearray, memoryview)):
-        raise MessageIllegal(f"the body of a message is bytes, not {type(message.body).__name__}; encode it first")
+        raise ClientError(f"topic {message.topic!r} is reserved for the broker; clients cannot send to it")
     if not message.body:
-        raise MessageIllegal("the body is empty; RocketMQ cannot carry that, send at least one byte")
+        raise MessageIllegal("the body is empty; RocketMQ requires at least one byte")
     if len(message.body) > max_message_bytes:
-        raise MessageIllegal(f"the body has {len(message.body)} bytes, at most {max_message_bytes} are allowed (max_message_bytes)")
+        raise MessageIllegal(
+            f"the body has {len(message.body)} bytes, at most {max_message_bytes} are allowed"
+            " (max_message_bytes)"
+        )
     if message.tag is not None and (not message.tag.strip() or "||" in message.tag):
-        raise MessageIllegal(f"tag {message.tag!r} is blank or holds ||; no consumer could ask for it")
+        raise MessageIllegal(
+            f"tag {message.tag!r} is blank or contains ||; no consumer could subscribe to it"
+        )
     for key in message.keys:
         if not key or any(character.isspace() for character in key):
-            raise MessageIllegal(f"key {key!r} is empty or holds a blank; keys travel separated by blanks")
+            raise MessageIllegal(
+                f"key {key!r} is empty or contains a space; keys are stored separated by spaces"
+            )
     if message.delay_level is not None and not 0 <= message.delay_level <= MAX_DELAY_LEVEL:
         raise ClientError(f"delay level {message.delay_level} is not among 1..{MAX_DELAY_LEVEL}")
 
@@ -144,21 +161,23 @@ def properties_text(properties: dict[str, str]) -> str:
     except DecodeError as error:
         raise MessageIllegal(str(error)) from error
     if len(text) > MAX_PROPERTIES_BYTES or len(text.encode()) > MAX_PROPERTIES_BYTES:
-        raise MessageIllegal(f"the properties have {len(text.encode())} bytes, at most {MAX_PROPERTIES_BYTES} are allowed")
+        raise MessageIllegal(
+            f"the properties have {len(text.encode())} bytes, at most {MAX_PROPERTIES_BYTES} are allowed"
+        )
     return text
 
 
-async def compressed(body: bytes, level: int) -> bytes:
-    """zlib (RFC 1950), in a worker thread when it takes long. Cancelled: the thread finishes for nobody."""
-    if len(body) > THREAD_OVER_BYTES:
-        return await anyio.to_thread.run_sync(zlib.compress, body, level, abandon_on_cancel=True)
-    return zlib.compress(body, level)
-
-
 async def prepare(
-    message: Message, new_key: Callable[[], str], *, max_message_bytes: int, compress_over_bytes: int, compress_level: int
+    message: Message,
+    new_key: Callable[[], str],
+    *,
+    max_message_bytes: int,
+    compression: Compression,
+    compress_over_bytes: int,
+    compress_level: int,
 ) -> Outgoing:
-    """One message. A body that compression makes no smaller stays as it is. Raises like `check_message`."""
+    """Prepare one message. A body that compression does not make smaller stays uncompressed. Raises like
+    `check_message`."""
     check_message(message, max_message_bytes)
     properties = message.all_properties()
     key = properties.setdefault(props.UNIQ_KEY, new_key())
@@ -170,9 +189,9 @@ async def prepare(
     text = properties_text(properties)
     body, sys_flag = bytes(message.body), 0
     if len(body) >= compress_over_bytes:
-        smaller = await compressed(body, compress_level)
+        smaller = await converted(compression.deflate, body, compress_level)
         if len(smaller) < len(body):
-            body, sys_flag = smaller, COMPRESSED | COMPRESSION_ZLIB
+            body, sys_flag = smaller, compression.sys_flag
     return Outgoing(
         topic=message.topic,
         body=body,
@@ -185,11 +204,13 @@ async def prepare(
     )
 
 
-def prepare_batch(messages: Sequence[Message], new_key: Callable[[], str], *, max_message_bytes: int) -> Outgoing:
-    """Several messages that the broker stores one by one, all or none. Batches are not compressed.
+def prepare_batch(
+    messages: Sequence[Message], new_key: Callable[[], str], *, max_message_bytes: int
+) -> Outgoing:
+    """Prepare a batch, of which the broker stores all messages or none. Batches are not compressed.
 
-    Raises ClientError when they differ in topic, in wait_store or in ordering key, when one is delayed, or when they go to a retry topic;
-    MessageIllegal when the whole is too large; and like `check_message`.
+    Raises ClientError when the messages differ in topic, wait_store or ordering key, when one is delayed, or
+    when the topic is a retry topic; MessageIllegal when the batch is too large; and like `check_message`.
     """
     if not messages:
         raise ClientError("a batch holds at least one message")
@@ -197,19 +218,26 @@ def prepare_batch(messages: Sequence[Message], new_key: Callable[[], str], *, ma
         raise MessageIllegal(f"a batch of {len(messages)} messages, at most {MAX_BATCH_MESSAGES} are allowed")
     first = messages[0]
     if first.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-        raise ClientError("retry and dead-letter topics take no batches; send the messages one by one")
+        raise ClientError("retry and dead-letter topics accept no batches; send the messages one by one")
     items, keys = [], []
     for message in messages:
         check_message(message, max_message_bytes)
         if message.topic != first.topic:
-            raise ClientError(f"a batch goes to one topic, here are {first.topic!r} and {message.topic!r}; make a batch of each")
+            raise ClientError(
+                f"a batch has one topic, not {first.topic!r} and {message.topic!r}; send one batch per topic"
+            )
         if message.wait_store != first.wait_store:
-            raise ClientError("the messages of a batch agree in wait_store; make a batch of each kind")
+            raise ClientError(
+                "the messages of a batch must have the same wait_store; send one batch per value"
+            )
         if message.ordering_key != first.ordering_key:
-            raise ClientError("the messages of a batch go to one queue, so they have one ordering key; make a batch of each key")
+            raise ClientError(
+                "the messages of a batch go to one queue, so they have one ordering key; send one batch"
+                " per key"
+            )
         properties = message.all_properties()
         if message.delay_level or any(name in properties for name in (props.DELAY, *props.TIMER_INPUTS)):
-            raise ClientError("delayed messages cannot travel in a batch; send them one by one")
+            raise ClientError("a batch cannot contain delayed messages; send them one by one")
         keys.append(properties.setdefault(props.UNIQ_KEY, new_key()))
         items.append(batch.BatchItem(message.flag, bytes(message.body), properties_text(properties).encode()))
     body = batch.encode(items)
@@ -224,10 +252,17 @@ def prepare_batch(messages: Sequence[Message], new_key: Callable[[], str], *, ma
 
 
 def prepare_packed(packed: PackedBatch, *, max_message_bytes: int) -> Outgoing:
-    """A batch that is encoded already. Raises ClientError for a topic that takes no batches, MessageIllegal when it is too large or empty."""
+    """Prepare a batch that is already encoded. Raises ClientError for a topic that accepts no batches,
+    MessageIllegal when the batch is too large or empty."""
     fault = topic_fault(packed.topic)
-    if fault is not None or packed.topic in NO_SEND_TOPICS or packed.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-        raise ClientError(f"{fault or f'topic {packed.topic!r} takes no batches'}; a batch needs an ordinary topic")
+    if (
+        fault is not None
+        or packed.topic in NO_SEND_TOPICS
+        or packed.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    ):
+        raise ClientError(
+            f"{fault or f'topic {packed.topic!r} accepts no batches'}; a batch needs an ordinary topic"
+        )
     if not 0 < packed.count <= MAX_BATCH_MESSAGES:
         raise MessageIllegal(f"a batch of {packed.count} messages, 1 to {MAX_BATCH_MESSAGES} are allowed")
     _check_batch_bytes(packed.body, max_message_bytes)
@@ -237,4 +272,7 @@ def prepare_packed(packed: PackedBatch, *, max_message_bytes: int) -> Outgoing:
 
 def _check_batch_bytes(body: bytes, max_message_bytes: int) -> None:
     if len(body) > max_message_bytes:
-        raise MessageIllegal(f"the batch has {len(body)} bytes, at most {max_message_bytes} are allowed; make several smaller ones")
+        raise MessageIllegal(
+            f"the batch has {len(body)} bytes, at most {max_message_bytes} are allowed; make several smaller"
+            " ones"
+        )

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from types import TracebackType
 
 import anyio
 
 from rmqkit.client.answers import refusal
+from rmqkit.client.attempts import Attempts
 from rmqkit.client.hooks import ClientSendContext, Mode
 from rmqkit.client.instance import Instance
+from rmqkit.client.latency_faults import LatencyFaults
 from rmqkit.client.outgoing import Outgoing, PackedBatch, as_message, prepare, prepare_batch, prepare_packed
 from rmqkit.client.queue_choice import RoundRobin, by_key
 from rmqkit.client.send_result import STATUS_OF_CODE, SendResult, SendStatus, send_result
 from rmqkit.client.settings import ProducerOptions
-from rmqkit.errors import BrokerError, BrokerUnknown, ClientError, ConnectFailed, ConnectionLost, RequestTimeout, RmqError, SendFailed
+from rmqkit.errors import (
+    BrokerError,
+    BrokerUnknown,
+    ClientError,
+    ConnectFailed,
+    ConnectionLost,
+    RequestTimeout,
+)
 from rmqkit.model.message import Message
 from rmqkit.model.names import group_fault
 from rmqkit.model.queue import MessageQueue
 from rmqkit.protocol.codes import ResponseCode
+from rmqkit.protocol.compressed_body import compression
 
-#: Answers after which another broker is tried.
+#: After these answers another broker is tried.
 RETRY_CODES = frozenset(
     {
         ResponseCode.TOPIC_NOT_EXIST,
@@ -37,13 +49,17 @@ DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
 
 
 class Producer:
-    """Sends messages; made by `Client.producer`. Any number of tasks may send at the same time.
+    """Sends messages; created by `Client.producer`. Any number of tasks may send at the same time.
 
-    A send that fails after an attempt whose outcome is unknown (time-out, lost connection) may have stored the message, and a retry may store
-    it twice: consumers must bear that, as with every RocketMQ producer.
+    A send that fails after an attempt with an unknown outcome (time-out, lost connection) may have stored the
+    message, and a retry may store it twice. Consumers must tolerate duplicates, as with every RocketMQ
+    producer.
     """
 
-    def __init__(self, instance: Instance, group: str, options: ProducerOptions) -> None:
+    def __init__(
+        self, instance: Instance, group: str, options: ProducerOptions, *, member: bool = True
+    ) -> None:
+        """`member` is False for a producer that sends for the client itself: heartbeats do not name it."""
         fault = group_fault(group)
         if fault is not None:
             raise ClientError(f"{fault}; a producer needs a legal group")
@@ -51,18 +67,39 @@ class Producer:
             raise ClientError(f"{DEFAULT_PRODUCER_GROUP} is reserved; name the group after your application")
         self.group = group
         self.options = options
+        self._compression = compression(options.compression, options.compress_level)
         self._instance = instance
+        self._member = member
         self._round_robin = RoundRobin()
+        self._faults = None if options.latency_faults is None else LatencyFaults(options.latency_faults)
         self._open = False
 
-    async def __aenter__(self) -> Producer:
-        self._instance.join_producer(self.group)
+    async def start(self) -> Producer:
+        """Join the group, so that heartbeats contain it, and return the producer; `aclose` leaves the group.
+        `async with` calls both.
+
+        Raises ClientError when this client already has a producer of the group.
+        """
+        self._instance.check_usable()
+        if self._member:
+            self._instance.join_producer(self.group)
         self._open = True
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._open = False
-        await self._instance.leave(producer=self.group)
+    async def aclose(self) -> None:
+        """Leave the group and unregister it from the brokers, within the time limit of one call. May be
+        called twice. When cancelled, brokers notice it later."""
+        was_open, self._open = self._open, False
+        if was_open and self._member:
+            await self._instance.leave(producer=self.group)
+
+    async def __aenter__(self) -> Producer:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
 
     async def send(
         self,
@@ -77,12 +114,18 @@ class Producer:
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Send one message and wait until the broker has it: a `Message`, or a topic and a body with what belongs to them.
+        """Send one message, given as a `Message` or as a topic, a body and optional parts, and wait until the
+        broker has stored it.
 
-        With `ordering_key` or `queue` exactly one attempt is made, so that order is kept; otherwise a failed broker is avoided by the next
-        attempt. Raises MessageIllegal and ClientError (the message is wrong; nothing was sent), NoRoute, NameServersUnreachable, BrokerError (an
-        answer no retry can help) and SendFailed (all attempts failed; the text lists them, `code` is the last broker's). Cancelled: the message
-        may have been stored.
+        With `ordering_key` or `queue` exactly one attempt is made, to keep the order. Otherwise the next
+        attempt avoids the failed broker. A refused connection sent nothing and does not count as an attempt:
+        connecting is repeated with growing pauses until the time-out, so that a send survives the restart of
+        a broker within that time. With `retries` = 0 the first failure of any kind ends the send.
+
+        Raises TypeError (a value of a wrong type), MessageIllegal and ClientError (the message is wrong;
+        nothing was sent), NoRoute, NameServersUnreachable, BrokerError (an answer that a retry cannot change)
+        and SendFailed (all attempts failed; the text lists them, `code` is the last broker's). When
+        cancelled, the message may have been stored.
         """
         given = as_message(message, body, tag, keys, properties, ordering_key, delay_level)
         self._check_open()
@@ -93,22 +136,29 @@ class Producer:
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
     ) -> SendResult:
-        """Send messages of one topic with one request; the broker stores all or none, in order, in one queue.
+        """Send messages of one topic in one request. The broker stores all or none of them, in order, in one
+        queue.
 
-        Raises like `send`, and ClientError when the messages cannot share a batch (`outgoing.prepare_batch` says what must agree).
+        Raises like `send`, and ClientError when the messages cannot form a batch (see
+        `outgoing.prepare_batch`).
         """
         self._check_open()
         if not messages:
             raise ClientError("a batch holds at least one message")
         with self._instance.hooks.sending(self.group, Mode.SYNC, messages, queue) as context:
-            outgoing = prepare_batch(context.messages, self._new_key, max_message_bytes=self.options.max_message_bytes)
+            outgoing = prepare_batch(
+                context.messages, self._new_key, max_message_bytes=self.options.max_message_bytes
+            )
             context.message_ids = outgoing.unique_keys
             return await self._send(outgoing, queue, messages[0].ordering_key, timeout_ms, context)
 
-    async def send_packed(self, packed: PackedBatch, *, queue: MessageQueue | None = None, timeout_ms: int | None = None) -> SendResult:
-        """Send a batch that is encoded already, as `send_batch` does; the result has no `message_id`.
+    async def send_packed(
+        self, packed: PackedBatch, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+    ) -> SendResult:
+        """Send a batch that is already encoded, as `send_batch` does; the result has no `message_id`.
 
-        Hooks around sends get to see messages, so with one of them the batch is taken apart and goes the long way. Raises like `send_batch`.
+        Send hooks expect messages, so if there are any, the batch is decoded and sent with `send_batch`.
+        Raises like `send_batch`.
         """
         if self._instance.hooks.see_sends:
             return await self.send_batch(packed.messages(), queue=queue, timeout_ms=timeout_ms)
@@ -130,96 +180,144 @@ class Producer:
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> str:
-        """Hand a message to the connection and do not wait for an answer; returns its message id. Never retried, may be lost.
+        """Hand a message to the connection without waiting for an answer; returns its message id. The send is
+        never retried and the message may be lost.
 
-        Raises what `send` raises for a wrong message or an unknown route, ConnectFailed, ConnectionLost, RequestTimeout.
+        Raises what `send` raises for a wrong message or an unknown route, and ConnectFailed, ConnectionLost,
+        RequestTimeout.
         """
         given = as_message(message, body, tag, keys, properties, ordering_key, delay_level)
         self._check_open()
         with self._instance.hooks.sending(self.group, Mode.ONEWAY, [given], queue) as context:
             outgoing = await self._prepare(context)
-            target = await self._target(outgoing, queue, given.ordering_key, None)
+            target, _ = await self._target(outgoing, queue, given.ordering_key)
             address = self._tried(context, target)
-            command = outgoing.command(self.group, target, self.options.default_topic_queues, self._instance.now_ms())
-            await self._instance.pool.oneway(address, command, self.options.timeout_ms if timeout_ms is None else timeout_ms)
+            command = outgoing.command(
+                self.group, target, self.options.default_topic_queues, self._instance.now_ms()
+            )
+            with self._measured(target.broker_name):
+                await self._instance.pool.oneway(
+                    address, command, self.options.timeout_ms if timeout_ms is None else timeout_ms
+                )
             return outgoing.unique_keys[0]
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues a send to the topic may go to (Java: fetchPublishMessageQueues). Raises NoRoute, NameServersUnreachable."""
+        """The queues to which messages of the topic may be sent (Java: fetchPublishMessageQueues). Raises
+        NoRoute, NameServersUnreachable."""
         self._check_open()
-        return list((await self._instance.routes.for_writing(topic, self.options.default_topic_queues)).write_queues)
+        return list(
+            (await self._instance.routes.for_writing(topic, self.options.default_topic_queues)).write_queues
+        )
 
-    # --- the attempts --------------------------------------------------------------------------------------------------
+    # --- the attempts ---------------------------------------------------------------------------------------
 
     async def _send(
-        self, outgoing: Outgoing, queue: MessageQueue | None, ordering_key: str | None, timeout_ms: int | None, context: ClientSendContext
+        self,
+        outgoing: Outgoing,
+        queue: MessageQueue | None,
+        ordering_key: str | None,
+        timeout_ms: int | None,
+        context: ClientSendContext,
     ) -> SendResult:
         budget_ms = self.options.timeout_ms if timeout_ms is None else timeout_ms
-        began_s = anyio.current_time()
-        attempts = 1 if queue is not None or ordering_key else 1 + self.options.retries
-        failures: list[str] = []
-        last: RmqError | None = None
+        most = 1 if queue is not None or ordering_key else 1 + self.options.retries
+        attempts = Attempts(budget_ms, most, patient=self.options.retries > 0)
         kept: SendResult | None = None
-        avoid: str | None = None
-        for _ in range(attempts):
-            target = await self._target(outgoing, queue, ordering_key, avoid)
-            left_ms = budget_ms - int((anyio.current_time() - began_s) * 1000)
-            if left_ms <= 0:
-                failures.append(f"the {budget_ms} ms for the send are used up")
+        while True:
+            target, brokers = await self._target(outgoing, queue, ordering_key, attempts.failed)
+            if not attempts.goes_on:
                 break
             try:
-                result = await self._attempt(outgoing, target, left_ms, context)
+                result = await self._attempt(outgoing, target, attempts.left_ms, context)
             except BrokerError as error:
                 if error.code not in RETRY_CODES:
                     if kept is not None:
                         return kept
                     raise
-                last = error
+                attempts.failure(target.broker_name, error)
             except (ConnectFailed, ConnectionLost, RequestTimeout, BrokerUnknown) as error:
-                last = error
+                attempts.failure(target.broker_name, error)
                 self._instance.refresh_soon()
             else:
                 if result.status is SendStatus.SEND_OK or not self.options.retry_when_not_stored_everywhere:
                     return result
-                kept, avoid = result, target.broker_name
-                continue
-            failures.append(f"{target.broker_name}: {last}")
-            avoid = target.broker_name
+                kept = result
+                attempts.spent(target.broker_name)
+            if not attempts.goes_on:
+                break
+            await attempts.pause(brokers, self._instance.routes.changed)
         if kept is not None:
             return kept
-        raise _all_failed(outgoing, failures, last)
+        raise attempts.error(outgoing.described, outgoing.topic)
 
-    async def _attempt(self, outgoing: Outgoing, queue: MessageQueue, timeout_ms: int, context: ClientSendContext) -> SendResult:
+    async def _attempt(
+        self, outgoing: Outgoing, queue: MessageQueue, timeout_ms: int, context: ClientSendContext
+    ) -> SendResult:
         address = self._tried(context, queue)
-        command = outgoing.command(self.group, queue, self.options.default_topic_queues, self._instance.now_ms())
-        response = await self._instance.pool.call(address, command, timeout_ms)
-        status = STATUS_OF_CODE.get(response.code)
-        if status is None:
-            raise refusal(response, address, f"sending to {queue}")
+        command = outgoing.command(
+            self.group, queue, self.options.default_topic_queues, self._instance.now_ms()
+        )
+        with self._measured(queue.broker_name):
+            response = await self._instance.pool.call(address, command, timeout_ms)
+            status = STATUS_OF_CODE.get(response.code)
+            if status is None:
+                raise refusal(response, address, f"sending to {queue}")
         context.result = send_result(response, status, queue, ",".join(outgoing.unique_keys), address)
         return context.result
 
-    async def _target(self, outgoing: Outgoing, queue: MessageQueue | None, ordering_key: str | None, avoid: str | None) -> MessageQueue:
-        """The queue of the next attempt."""
+    async def _target(
+        self,
+        outgoing: Outgoing,
+        queue: MessageQueue | None,
+        ordering_key: str | None,
+        failed: AbstractSet[str] = frozenset(),
+    ) -> tuple[MessageQueue, set[str]]:
+        """The queue of the next attempt, and the brokers from which it was chosen."""
+        self._instance.check_usable()
         if queue is not None and queue.topic != outgoing.topic:
-            raise ClientError(f"the message goes to topic {outgoing.topic!r}, the queue belongs to {queue.topic!r}")
+            raise ClientError(
+                f"the message goes to topic {outgoing.topic!r}, the queue belongs to {queue.topic!r}"
+            )
         route = await self._instance.routes.for_writing(outgoing.topic, self.options.default_topic_queues)
+        if queue is None and ordering_key:
+            queue = by_key(route.write_queues, ordering_key)
         if queue is not None:
-            return queue
-        if ordering_key:
-            return by_key(route.write_queues, ordering_key)
-        return self._round_robin.choose(outgoing.topic, route.write_queues, avoid)
+            return queue, {queue.broker_name}
+        avoid: list[AbstractSet[str]] = [failed]
+        if self._faults is not None:
+            avoid = [failed | self._faults.avoided(anyio.current_time()), failed | self._faults.unreachable]
+        return self._round_robin.choose(outgoing.topic, route.write_queues, *avoid), {
+            each.broker_name for each in route.write_queues
+        }
+
+    @contextmanager
+    def _measured(self, broker: str) -> Iterator[None]:
+        """Record the latency or failure of a request to a broker; a cancelled one tells nothing about it."""
+        began_s = anyio.current_time()
+        try:
+            yield
+        except (BrokerError, ConnectFailed, ConnectionLost, RequestTimeout) as error:
+            if self._faults is not None:
+                self._faults.failed(broker, anyio.current_time(), refused=isinstance(error, BrokerError))
+            raise
+        if self._faults is not None:
+            now_s = anyio.current_time()
+            self._faults.answered(broker, now_s - began_s, now_s)
 
     def _master(self, queue: MessageQueue) -> str:
-        """Where to send. Raises BrokerUnknown, and then the route is asked for again by the next use."""
+        """The address of the queue's master. Raises BrokerUnknown; the next use fetches the route again."""
         address = self._instance.routes.master(queue.broker_name)
         if address is None:
             self._instance.routes.forget(queue.topic)
-            raise BrokerUnknown(f"broker {queue.broker_name!r} has no master in the route of {queue.topic!r}; see `rmqkit topic route`")
+            raise BrokerUnknown(
+                f"broker {queue.broker_name!r} has no master in the route of {queue.topic!r}; see `rmqkit"
+                " topic route`"
+            )
         return address
 
     def _tried(self, context: ClientSendContext, queue: MessageQueue) -> str:
-        """The address for one attempt. Raises BrokerUnknown, and what a hook raises that forbids it."""
+        """The address for one attempt. Raises BrokerUnknown, and the error of a hook that forbids the
+        attempt."""
         context.queue, context.attempts = queue, context.attempts + 1
         context.address = self._master(queue)
         self._instance.hooks.check(context, queue, context.address)
@@ -231,6 +329,7 @@ class Producer:
             context.messages[0],
             self._new_key,
             max_message_bytes=options.max_message_bytes,
+            compression=self._compression,
             compress_over_bytes=options.compress_over_bytes,
             compress_level=options.compress_level,
         )
@@ -242,14 +341,7 @@ class Producer:
 
     def _check_open(self) -> None:
         if not self._open:
-            raise ClientError(f"producer {self.group!r} is not open; send inside `async with client.producer(...)`")
-        self._instance.check_process()
-
-
-def _all_failed(outgoing: Outgoing, failures: list[str], last: RmqError | None) -> SendFailed:
-    listed = "; ".join(f"attempt {number}: {failure}" for number, failure in enumerate(failures, 1))
-    error = SendFailed(f"sending {outgoing.described} to {outgoing.topic!r} failed. {listed}")
-    if last is not None:
-        error.code = last.code
-    error.__cause__ = last
-    return error
+            raise ClientError(
+                f"producer {self.group!r} is not open; use it inside `async with client.producer(...)`"
+            )
+        self._instance.check_usable()

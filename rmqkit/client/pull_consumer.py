@@ -1,32 +1,39 @@
-"""The pull consumer: the application says what to read and when (Java: DefaultMQPullConsumer; behaviour sheet, B14)."""
+"""The pull consumer: the application decides what to read and when (Java: DefaultMQPullConsumer; behaviour
+sheet, B14)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
-
-from attrs import evolve
+from typing import Any
 
 from rmqkit.client.hooks import ConsumeReturnType
 from rmqkit.client.instance import Instance
 from rmqkit.client.message_stream import MessageStream, StreamOptions
-from rmqkit.client.pulling import PullResult, pull_command, pull_result, subscription
+from rmqkit.client.pulling import Puller, PullResult, subscription
 from rmqkit.client.queue_offsets import QueueOffsets
-from rmqkit.errors import ClientError, ConnectFailed, ConnectionLost, RequestTimeout
+from rmqkit.client.running_info import running_info
+from rmqkit.errors import ClientError
 from rmqkit.model.names import group_fault
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.subscription import CONSUME_ACTIVELY, SUBSCRIBE_ALL, TAG, ConsumerData, SubscriptionData
 
 PULL_TIMEOUT_MS = 10_000
-#: How long a broker may hold a blocking pull, and how much longer the client waits (Java: 20 and 30 s).
+#: How long a broker may hold a blocking pull, and how much longer the client waits for it (Java: 20 and 30
+#: s).
 SUSPEND_MS = 20_000
 SUSPEND_GRACE_MS = 10_000
 MAX_PULL_MESSAGES = 1024
 
 
 class PullConsumer:
-    """Reads queues at offsets of the application's choosing; made by `Client.pull_consumer`. Tasks may share it.
+    """Reads queues at offsets chosen by the application; created by `Client.pull_consumer`. Several tasks may
+    share it.
 
-    It takes no part in sharing queues among the members of the group: two of them that read the same topic both get everything.
+    Pull consumers do not divide the queues among the members of the group: two of them that read the same
+    topic, in one process or several, both get every message and commit the same offsets. Assign each queue to
+    one member (`queues`, `pull`, `commit`), or run one member only. Messages are never sent back to the
+    broker for a retry: the application keeps the messages that it cannot process.
     """
 
     def __init__(self, instance: Instance, group: str) -> None:
@@ -37,23 +44,42 @@ class PullConsumer:
         self._instance = instance
         self._offsets = QueueOffsets(instance)
         self._subscriptions: dict[str, SubscriptionData] = {}
-        self._suggested: dict[MessageQueue, int] = {}
+        self._puller = Puller(instance, group)
         self._streams: list[MessageStream] = []
+        self._started_ms = instance.now_ms()
         self._open = False
 
-    async def __aenter__(self) -> PullConsumer:
-        self._instance.join_consumer(self.group, self._describe)
+    async def start(self) -> PullConsumer:
+        """Join the group, so that heartbeats contain it, and return the consumer; `aclose` leaves the group.
+        `async with` calls both.
+
+        Raises ClientError when this client already has a consumer of the group.
+        """
+        self._instance.check_usable()
+        self._instance.join_consumer(self.group, self)
         self._open = True
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for stream in self._streams:
-            await stream.aclose()
-        self._open = False
-        await self._instance.leave(consumer=self.group)
+    async def aclose(self) -> None:
+        """End the streams, which commit the processed messages, and leave the group. May be called twice.
+        When cancelled, messages that are not committed are delivered again."""
+        if self._open:
+            for stream in self._streams:
+                await stream.aclose()
+            self._open = False
+            await self._instance.leave(consumer=self.group)
+
+    async def __aenter__(self) -> PullConsumer:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that can be read, sorted by broker name and id. Raises NoRoute, NameServersUnreachable."""
+        """The readable queues of a topic, sorted by broker name and queue id. Raises NoRoute,
+        NameServersUnreachable."""
         self._check_open()
         return list((await self._instance.routes.for_reading(topic)).read_queues)
 
@@ -63,18 +89,22 @@ class PullConsumer:
         offset: int,
         *,
         expression: str = SUBSCRIBE_ALL,
-        expression_type: str = TAG,
+        expression_type: str | None = None,
         max_messages: int = 32,
         block: bool = False,
         suspend_ms: int = SUSPEND_MS,
         timeout_ms: int | None = None,
     ) -> PullResult:
-        """Read from a queue offset on. With `block`, the broker holds the request until a message comes or `suspend_ms` have passed.
+        """Read from a queue offset on. With `block`, the broker holds the request until a message arrives or
+        `suspend_ms` have passed.
 
-        expression   `*`, tags joined by `||`, or with expression_type="SQL92" a condition over properties
-        timeout_ms   default 10 000, blocking `suspend_ms` + 10 000
-        Raises ClientError (wrong arguments; a body that cannot be decompressed), BrokerError, ConnectFailed, ConnectionLost, RequestTimeout,
-        NoRoute, DecodeError. Cancelled: a held request is answered to nobody; no offset moves.
+        expression   `*`, tags joined by `||`, or with expression_type="SQL92" a condition over properties;
+                     text that looks like a condition is refused unless a type is given
+        timeout_ms   default 10 000; for a blocking pull `suspend_ms` + 10 000
+
+        Raises ClientError (wrong arguments; a body that cannot be decompressed), BrokerError, ConnectFailed,
+        ConnectionLost, RequestTimeout, NoRoute, DecodeError. When cancelled, the answer to a held request is
+        dropped and no offset changes.
         """
         result = await self.fetch(
             queue,
@@ -96,69 +126,79 @@ class PullConsumer:
         offset: int,
         *,
         expression: str = SUBSCRIBE_ALL,
-        expression_type: str = TAG,
+        expression_type: str | None = None,
         max_messages: int = 32,
         block: bool = False,
         suspend_ms: int = SUSPEND_MS,
         timeout_ms: int | None = None,
     ) -> PullResult:
-        """As `pull`, for messages that do not go to the application yet: to tell the ClientConsumeHooks when they do is left to the caller."""
+        """Like `pull`, for messages that are not delivered to the application yet: the caller calls the
+        ClientConsumeHooks when they are."""
         self._check_open()
         if not 0 < max_messages <= MAX_PULL_MESSAGES:
             raise ClientError(
-                f"max_messages={max_messages}: 1 to {MAX_PULL_MESSAGES} can be asked for (brokers give 32 at a time by default)"
+                f"max_messages={max_messages}: 1 to {MAX_PULL_MESSAGES} are allowed (brokers return 32 at a"
+                " time by default)"
             )
         if block and suspend_ms <= 0:
             raise ClientError(f"suspend_ms={suspend_ms}: a blocking pull needs a positive time")
         hold_ms = suspend_ms if block else 0
-        limit_ms = timeout_ms if timeout_ms is not None else hold_ms + SUSPEND_GRACE_MS if block else PULL_TIMEOUT_MS
+        limit_ms = (
+            timeout_ms if timeout_ms is not None else hold_ms + SUSPEND_GRACE_MS if block else PULL_TIMEOUT_MS
+        )
         if limit_ms < hold_ms:
-            raise ClientError(f"timeout_ms={limit_ms} is less than suspend_ms={hold_ms}: the broker would answer too late")
+            raise ClientError(
+                f"timeout_ms={limit_ms} is less than suspend_ms={hold_ms}: the broker would answer too late"
+            )
         wanted = self._wanted(queue.topic, expression, expression_type)
-        address = await self._instance.reader_address(queue, self._suggested.get(queue, 0))
-        command = pull_command(self.group, queue, offset, wanted, max_messages, hold_ms)
-        try:
-            response = await self._instance.pool.call(address, command, limit_ms)
-        except (ConnectFailed, ConnectionLost, RequestTimeout):
-            # A slave that was suggested may be gone: the next pull goes to the master, and the route is looked at.
-            self._suggested.pop(queue, None)
-            self._instance.refresh_soon()
-            raise
-        result = await pull_result(response, queue, wanted, address)
-        self._suggested[queue] = result.suggested_broker_id
-        return evolve(result, messages=self._instance.hooks.filtered(self.group, queue, result.messages))
+        return await self._puller.pull(
+            queue, offset, wanted, max_messages=max_messages, hold_ms=hold_ms, timeout_ms=limit_ms
+        )
 
-    def messages(self, topic: str, *, expression: str = SUBSCRIBE_ALL, options: StreamOptions | None = None) -> MessageStream:
-        """`async for message in consumer.messages(topic)`: all queues of a topic, from the committed offsets, committing as it goes.
+    def messages(
+        self,
+        topic: str,
+        *,
+        expression: str = SUBSCRIBE_ALL,
+        expression_type: str | None = None,
+        options: StreamOptions | None = None,
+    ) -> MessageStream:
+        """`async for message in consumer.messages(topic)`: read all queues of a topic from the committed
+        offsets, and commit while iterating.
 
-        `MessageStream` says when offsets are committed: every message is delivered at least once. One stream per topic is active.
+        Every message is delivered at least once; `MessageStream` describes when offsets are committed. Only
+        one stream per topic is active. Expressions are those of `pull`. Raises ClientError for a wrong
+        expression or wrong options.
         """
         self._check_open()
+        subscription(topic, expression, expression_type, 0)
         self._streams = [stream for stream in self._streams if not stream.closed]
         previous = next((stream for stream in self._streams if stream.topic == topic), None)
-        stream = MessageStream(self, self._instance, topic, expression, options or StreamOptions(), previous)
+        stream = MessageStream(
+            self, self._instance, topic, (expression, expression_type), options or StreamOptions(), previous
+        )
         self._streams.append(stream)
         return stream
 
-    # --- offsets -------------------------------------------------------------------------------------------------------
+    # --- offsets --------------------------------------------------------------------------------------------
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Where the group goes on, None when it has committed nothing."""
+        """The offset where the group continues; None when it has committed nothing."""
         self._check_open()
         return await self._offsets.committed(self.group, queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Let the group go on from `offset`: one behind the last message that is done."""
+        """Let the group continue at `offset`, which is the offset after the last processed message."""
         self._check_open()
         await self._offsets.commit(self.group, queue, offset)
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Offset of the first message that can be read."""
+        """Offset of the first readable message."""
         self._check_open()
         return await self._offsets.min_offset(queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Offset the next message gets."""
+        """Offset of the next message to be stored."""
         self._check_open()
         return await self._offsets.max_offset(queue)
 
@@ -167,25 +207,66 @@ class PullConsumer:
         self._check_open()
         return await self._offsets.offset_for_time(queue, timestamp_ms)
 
-    # --- group membership ----------------------------------------------------------------------------------------------
+    # --- group membership -----------------------------------------------------------------------------------
 
-    def _wanted(self, topic: str, expression: str, expression_type: str) -> SubscriptionData:
+    def _wanted(self, topic: str, expression: str, expression_type: str | None) -> SubscriptionData:
         known = self._subscriptions.get(topic)
-        if known is not None and known.sub_string == expression and known.expression_type == expression_type:
+        if (
+            known is not None
+            and known.sub_string == expression
+            and known.expression_type == (expression_type or TAG)
+        ):
             return known
         wanted = subscription(topic, expression, expression_type, self._instance.now_ms())
         self._subscriptions[topic] = wanted
         self._instance.heartbeat_soon()
         return wanted
 
-    def _describe(self) -> ConsumerData:
+    def describe(self) -> ConsumerData:
+        """The group's entry in heartbeats."""
         return ConsumerData(
             group_name=self.group,
             consume_type=CONSUME_ACTIVELY,
             subscription_data_set=[self._subscriptions[topic] for topic in sorted(self._subscriptions)],
         )
 
+    # Requests of brokers: `server_requests.GroupMember`.
+
+    def ids_changed(self) -> None:
+        """Does nothing: pull consumers do not divide the queues among the members."""
+
+    def running_info(self) -> dict[str, Any]:
+        """The data that `mqadmin consumerStatus` shows (Java: ConsumerRunningInfo): subscriptions, and the
+        state of each queue of the streams."""
+        states = {queue: state for stream in self._streams for queue, state in stream.queue_states().items()}
+        return running_info(
+            self._instance,
+            CONSUME_ACTIVELY,
+            self._subscriptions.values(),
+            states,
+            started_ms=self._started_ms,
+        )
+
+    def offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """The offset where the streams continue in each queue of the topic."""
+        return {
+            queue: offset
+            for stream in self._streams
+            if stream.topic == topic
+            for queue, offset in stream.positions().items()
+        }
+
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Continue the streams at these offsets. Queues without a stream are left alone, because the
+        application chooses their offsets."""
+        for stream in self._streams:
+            for queue, offset in offsets.items():
+                if queue.topic == stream.topic and not stream.closed:
+                    stream.seek(queue, offset)
+
     def _check_open(self) -> None:
         if not self._open:
-            raise ClientError(f"consumer of {self.group!r} is not open; read inside `async with client.pull_consumer(...)`")
-        self._instance.check_process()
+            raise ClientError(
+                f"consumer of {self.group!r} is not open; use `async with client.pull_consumer(...)`"
+            )
+        self._instance.check_usable()

@@ -1,25 +1,29 @@
-"""One pull: its request, its answer, the exact tag filter (Java: PullAPIWrapper, PullResult; wire-protocol sheet, section 3.2)."""
+"""One pull: its request, its answer and the exact tag filter (Java: PullAPIWrapper, PullResult; wire-protocol
+sheet, section 3.2)."""
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from rmqkit.client.answers import refusal
+from rmqkit.client.instance import Instance
 from rmqkit.client.received import ReceivedMessage, received
-from rmqkit.errors import ClientError, HeaderError
+from rmqkit.errors import ClientError, ConnectFailed, ConnectionLost, HeaderError, RequestTimeout
 from rmqkit.model import properties as props
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.subscription import TAG, SubscriptionData, tag_subscription
-from rmqkit.model.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
+from rmqkit.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 
 
 class PullStatus(Enum):
-    """FOUND: there may still be no message after the exact tag filter. OFFSET_ILLEGAL: go on from `next_offset`."""
+    """Status of a pull. FOUND: the exact tag filter may still have left no message. OFFSET_ILLEGAL: continue
+    at `next_offset`."""
 
     FOUND = "FOUND"
     NO_NEW_MESSAGE = "NO_NEW_MESSAGE"
@@ -37,7 +41,8 @@ STATUS_OF_CODE: dict[int, PullStatus] = {
 
 @frozen
 class PullResult:
-    """What a pull brought. Offsets are queue offsets; `max_offset` is the offset the next message stored will get."""
+    """Result of a pull. Offsets are queue offsets; `max_offset` is the offset of the next message to be
+    stored."""
 
     status: PullStatus
     messages: tuple[ReceivedMessage, ...]
@@ -47,25 +52,69 @@ class PullResult:
     suggested_broker_id: int = 0
 
 
-def subscription(topic: str, expression: str, expression_type: str, version: int) -> SubscriptionData:
-    """What the heartbeat and the exact filter need. Raises ClientError when a tag expression does not parse."""
-    if expression_type != TAG:
-        return SubscriptionData(topic=topic, sub_string=expression, expression_type=expression_type, sub_version=version)
+#: Marks of a condition over properties that hardly occur in a tag: comparisons, word operators, a single bar,
+#: `&&`.
+_CONDITION = re.compile(
+    r"[<>=]|&&|(?<!\|)\|(?!\|)|\bis\s+(not\s+)?null\b|\bin\s*\(|\bbetween\b.+\band\b|\b(like|contains|startswith|endswith)\s*'",
+    re.IGNORECASE,
+)
+
+
+def check_expression(expression: str, expression_type: str | None) -> str:
+    """The type of an expression, TAG by default. Raises ClientError when no type is given and the expression
+    looks like a condition.
+
+    Java accepts any text as a tag, so a condition without a type becomes a tag that no message has, and the
+    consumer waits forever. For a tag that really looks like a condition, the type TAG must be given.
+    """
+    if not isinstance(expression, str):
+        raise TypeError(f"the expression is a str such as 'A || B', not {type(expression).__name__}")
+    if expression_type is not None:
+        return expression_type
+    found = _CONDITION.search(expression)
+    if found is not None:
+        raise ClientError(
+            f"the expression {expression!r} looks like a condition ({found.group().strip()!r}), but it is"
+            ' taken for tags and would match nothing. Write tags joined by ||, as in "A || B", or * for all.'
+            ' A condition needs expression_type="SQL92" and a broker that has SQL92 filters; a tag that is'
+            ' really spelled so needs expression_type="TAG"'
+        )
+    return TAG
+
+
+def subscription(topic: str, expression: str, expression_type: str | None, version: int) -> SubscriptionData:
+    """The subscription for the heartbeat and the exact filter. Raises ClientError when a tag expression
+    cannot be parsed, and as `check_expression`."""
+    kind = check_expression(expression, expression_type)
+    if kind != TAG:
+        return SubscriptionData(topic=topic, sub_string=expression, expression_type=kind, sub_version=version)
     try:
         return tag_subscription(topic, expression, version)
     except ValueError as error:
         raise ClientError(str(error)) from error
 
 
-def pull_command(group: str, queue: MessageQueue, offset: int, wanted: SubscriptionData, max_messages: int, suspend_ms: int) -> Command:
-    """A pull request with the subscription inside; with `suspend_ms` > 0 the broker holds it until a message comes."""
+def pull_command(
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    wanted: SubscriptionData,
+    max_messages: int,
+    suspend_ms: int,
+    commit_offset: int = 0,
+) -> Command:
+    """A pull request that contains the subscription; with `suspend_ms` > 0 the broker holds it until a
+    message arrives. With `commit_offset` > 0 the broker also commits that offset."""
     header = PullMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,
         queue_id=queue.queue_id,
         queue_offset=offset,
         max_msg_nums=max_messages,
-        sys_flag=PULL_SUBSCRIPTION | (PULL_SUSPEND if suspend_ms > 0 else 0),
+        sys_flag=PULL_SUBSCRIPTION
+        | (PULL_SUSPEND if suspend_ms > 0 else 0)
+        | (PULL_COMMIT_OFFSET if commit_offset > 0 else 0),
+        commit_offset=commit_offset,
         suspend_timeout_millis=suspend_ms,
         subscription=wanted.sub_string,
         sub_version=0 if wanted.is_tag else wanted.sub_version,
@@ -74,26 +123,86 @@ def pull_command(group: str, queue: MessageQueue, offset: int, wanted: Subscript
     return request(RequestCode.PULL_MESSAGE, header)
 
 
-def pull_answer(response: Command, queue: MessageQueue, address: str) -> tuple[PullStatus, PullMessageResponseHeader]:
-    """What an answer says besides its records. Raises BrokerError, ClientError (unreadable header)."""
+def pull_answer(
+    response: Command, queue: MessageQueue, address: str
+) -> tuple[PullStatus, PullMessageResponseHeader]:
+    """The content of an answer except its records. Raises BrokerError, ClientError (unreadable header)."""
     status = STATUS_OF_CODE.get(response.code)
     if status is None:
         raise refusal(response, address, f"pulling from {queue}")
     try:
         return status, response.header(PullMessageResponseHeader)
     except HeaderError as error:
-        raise ClientError(f"the answer of {address} to a pull from {queue} cannot be read: {error}") from error
+        raise ClientError(
+            f"the answer of {address} to a pull from {queue} cannot be read: {error}"
+        ) from error
 
 
-async def pull_result(response: Command, queue: MessageQueue, wanted: SubscriptionData, address: str) -> PullResult:
-    """Read the answer. Raises BrokerError, ClientError (unreadable header or body), DecodeError (damaged records)."""
+async def pull_result(
+    response: Command, queue: MessageQueue, wanted: SubscriptionData, address: str
+) -> PullResult:
+    """Decode the answer. Raises BrokerError, ClientError (unreadable header or body), DecodeError (damaged
+    records)."""
     status, header = pull_answer(response, queue, address)
     bounds = {props.MIN_OFFSET: str(header.min_offset), props.MAX_OFFSET: str(header.max_offset)}
-    messages = await received(response.body, queue.broker_name, queue, bounds) if status is PullStatus.FOUND else []
+    messages = (
+        await received(response.body, queue.broker_name, queue, bounds) if status is PullStatus.FOUND else []
+    )
     if wanted.is_tag and wanted.tags_set:
-        # The broker compared hashes; different tags may share one.
+        # The broker compared hashes; different tags may have the same hash.
         tags = set(wanted.tags_set)
         messages = [message for message in messages if message.tag in tags]
     return PullResult(
-        status, tuple(messages), header.next_begin_offset, header.min_offset, header.max_offset, header.suggest_which_broker_id
+        status,
+        tuple(messages),
+        header.next_begin_offset,
+        header.min_offset,
+        header.max_offset,
+        header.suggest_which_broker_id,
     )
+
+
+class Puller:
+    """Pulls for one group, from the broker that the last answer for a queue suggested, master or slave."""
+
+    def __init__(self, instance: Instance, group: str) -> None:
+        self._instance = instance
+        self._group = group
+        self._suggested: dict[MessageQueue, int] = {}
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        wanted: SubscriptionData,
+        *,
+        max_messages: int,
+        hold_ms: int,
+        timeout_ms: int,
+        commit_offset: int = 0,
+    ) -> PullResult:
+        """One pull, which the broker may hold for `hold_ms`. The messages have passed the exact tag filter
+        and the filter hooks. A master also commits `commit_offset` if it is above 0.
+
+        Raises BrokerError, ConnectFailed, ConnectionLost, RequestTimeout, NoRoute, ClientError, DecodeError.
+        When cancelled, the answer to a held request is dropped.
+        """
+        instance = self._instance
+        address = await instance.reader_address(queue, self._suggested.get(queue, 0))
+        if address != instance.routes.master(queue.broker_name):
+            commit_offset = 0
+        command = pull_command(self._group, queue, offset, wanted, max_messages, hold_ms, commit_offset)
+        try:
+            response = await instance.pool.call(address, command, timeout_ms)
+        except (ConnectFailed, ConnectionLost, RequestTimeout):
+            # The suggested slave may be gone: the next pull goes to the master, and the route is refreshed.
+            self._suggested.pop(queue, None)
+            instance.refresh_soon()
+            raise
+        result = await pull_result(response, queue, wanted, address)
+        self._suggested[queue] = result.suggested_broker_id
+        return evolve(result, messages=instance.hooks.filtered(self._group, queue, result.messages))
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Forget the suggestion for a queue."""
+        self._suggested.pop(queue, None)

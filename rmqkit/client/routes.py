@@ -1,4 +1,5 @@
-"""Routes of topics and addresses of brokers (Java: MQClientInstance.updateTopicRouteInfoFromNameServer; behaviour sheet, A5)."""
+"""Routes of topics and addresses of brokers (Java: MQClientInstance.updateTopicRouteInfoFromNameServer;
+behaviour sheet, A5)."""
 
 from __future__ import annotations
 
@@ -12,24 +13,26 @@ from rmqkit.client.name_servers import NameServers
 from rmqkit.errors import ClientError, NoRoute, RmqError
 from rmqkit.model.names import TEMPLATE_TOPIC
 from rmqkit.model.queue import MessageQueue
-from rmqkit.model.route import MASTER_ID, QueueData, TopicRouteData
+from rmqkit.model.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
 from rmqkit.model.sysflag import PERM_READ, PERM_WRITE
 
 log = logging.getLogger(__name__)
 
-#: A topic that a send of this client creates reaches the name servers a little later: a reader waits this long, asking so often.
+#: A topic created by a send of this client reaches the name servers after a short delay. A reader waits this
+#: long, and asks this often.
 NEW_TOPIC_WAIT_S = 2.0
 NEW_TOPIC_POLL_S = 0.02
 
 
 @frozen
 class Route:
-    """A topic's queues as a client uses them.
+    """The queues of a topic.
 
-    write_queues  where sends go, in the order that hashing and round-robin count: sorted by broker name, or as the order configuration says
-    read_queues   what consumers share
-    ordered       the topic has an order configuration
-    derived       made from the template topic: no broker has the topic yet
+    write_queues  queues for sends, in the order used by hashing and round robin: sorted by broker name, or as
+                  in the order configuration
+    read_queues   queues for consumers
+    ordered       whether the topic has an order configuration
+    derived       whether the route was made from the template topic, because no broker has the topic yet
     """
 
     topic: str
@@ -41,16 +44,26 @@ class Route:
 
 
 def build_route(topic: str, data: TopicRouteData, *, derived: bool = False) -> Route:
-    """Queues out of route data. Raises ClientError when the order configuration does not parse."""
+    """Build the route from route data. Raises ClientError when the order configuration cannot be parsed."""
     order = (data.order_topic_conf or "").strip().strip(";")
     queue_datas = sorted(data.queue_datas, key=lambda item: item.broker_name)
     read = [item for item in queue_datas if item.perm & PERM_READ]
-    reading = tuple(MessageQueue(topic, item.broker_name, number) for item in read for number in range(item.read_queue_nums))
+    reading = tuple(
+        MessageQueue(topic, item.broker_name, number)
+        for item in read
+        for number in range(item.read_queue_nums)
+    )
     if order:
-        return Route(topic, data, tuple(_ordered_queues(topic, order)), reading, ordered=True, derived=derived)
+        return Route(
+            topic, data, tuple(_ordered_queues(topic, order)), reading, ordered=True, derived=derived
+        )
     masters = {broker.broker_name for broker in data.broker_datas if MASTER_ID in broker.broker_addrs}
     writable = [item for item in queue_datas if item.perm & PERM_WRITE and item.broker_name in masters]
-    writing = tuple(MessageQueue(topic, item.broker_name, number) for item in writable for number in range(item.write_queue_nums))
+    writing = tuple(
+        MessageQueue(topic, item.broker_name, number)
+        for item in writable
+        for number in range(item.write_queue_nums)
+    )
     return Route(topic, data, writing, reading, derived=derived)
 
 
@@ -58,24 +71,33 @@ def _ordered_queues(topic: str, order: str) -> Iterator[MessageQueue]:
     for part in order.split(";"):
         name, _, count = part.strip().rpartition(":")
         if not name or not count.isdigit():
-            raise ClientError(f"the order configuration of {topic!r} is {order!r}; the form is broker:queues;broker:queues")
+            raise ClientError(
+                f"the order configuration of {topic!r} is {order!r}; the form is broker:queues;broker:queues"
+            )
         for number in range(int(count)):
             yield MessageQueue(topic, name, number)
 
 
 def derive(topic: str, template: TopicRouteData, max_queues: int) -> Route:
-    """The route an automatically created topic is going to have."""
+    """The route that an automatically created topic will have."""
     queue_datas = []
     for item in template.queue_datas:
         count = min(max_queues, item.read_queue_nums)
-        queue_datas.append(QueueData(broker_name=item.broker_name, read_queue_nums=count, write_queue_nums=count, perm=item.perm))
-    return build_route(topic, TopicRouteData(broker_datas=template.broker_datas, queue_datas=queue_datas), derived=True)
+        queue_datas.append(
+            QueueData(
+                broker_name=item.broker_name, read_queue_nums=count, write_queue_nums=count, perm=item.perm
+            )
+        )
+    return build_route(
+        topic, TopicRouteData(broker_datas=template.broker_datas, queue_datas=queue_datas), derived=True
+    )
 
 
 class RouteTable:
-    """What is known of routes. A first look-up asks the name servers; afterwards `refresh` keeps the table up to date.
+    """The known routes. The first look-up of a topic asks the name servers; afterwards `refresh` keeps the
+    table up to date.
 
-    `on_new_brokers` is called when an address turns up that was not known before.
+    `on_new_brokers` is called when a new broker address appears.
     """
 
     def __init__(self, name_servers: NameServers, on_new_brokers: Callable[[], None]) -> None:
@@ -84,63 +106,91 @@ class RouteTable:
         self._routes: dict[str, Route] = {}
         self._brokers: dict[str, dict[int, str]] = {}
         self._locks: dict[str, anyio.Lock] = {}
+        self._changed = anyio.Event()
 
     async def for_reading(self, topic: str) -> Route:
-        """The route of a topic that exists, or is coming up because this client sends to it. Raises NoRoute, NameServersUnreachable, BrokerError."""
+        """The route of an existing topic, or of one that is being created by a send of this client. Raises
+        NoRoute, NameServersUnreachable, BrokerError."""
         route = self._routes.get(topic)
         if route is not None and not route.derived:
             return route
         async with self._locks.setdefault(topic, anyio.Lock()):
             route = self._routes.get(topic)
             if route is None or route.derived:
-                route = await self._fetch(topic) or (await self._await_new(topic) if route is not None else None)
+                route = await self._fetch(topic) or (
+                    await self._await_new(topic) if route is not None else None
+                )
         if route is None:
             raise NoRoute(
-                topic, f"no broker has it. Create it with `rmqkit topic create {topic}`; `rmqkit topic route {topic}` shows its state"
+                topic,
+                f"no broker has it. Create it with `rmqkit topic create {topic}`; `rmqkit topic route"
+                f" {topic}` shows its state",
             )
         return route
 
     async def for_writing(self, topic: str, max_queues: int) -> Route:
-        """The route of a topic, or the one it will have once created by the first send. Raises as `for_reading`; writable queues exist."""
+        """The route of a topic, or the one that it will have after the first send has created it; it has
+        writable queues. Raises as `for_reading`."""
         route = self._routes.get(topic)
         if route is None:
             async with self._locks.setdefault(topic, anyio.Lock()):
-                route = self._routes.get(topic) or await self._fetch(topic) or await self._from_template(topic, max_queues)
+                route = (
+                    self._routes.get(topic)
+                    or await self._fetch(topic)
+                    or await self._from_template(topic, max_queues)
+                )
         if route is None:
             raise NoRoute(
                 topic,
-                "no broker has it and none creates topics by itself (autoCreateTopicEnable is off). "
+                "no broker has it, and none creates topics automatically (autoCreateTopicEnable is off). "
                 f"Create it with `rmqkit topic create {topic}`; `rmqkit topic route {topic}` shows its state",
             )
         if not route.write_queues:
-            raise NoRoute(topic, f"none of its queues takes messages: no master or no write permission; see `rmqkit topic route {topic}`")
+            raise NoRoute(
+                topic,
+                "none of its queues accepts messages: no master or no write permission; see `rmqkit topic"
+                f" route {topic}`",
+            )
         return route
 
     async def refresh(self) -> None:
-        """Ask anew for every known topic. What cannot be had stays as it was; failures are logged."""
+        """Fetch the routes of all known topics again. A route that cannot be fetched stays unchanged;
+        failures are logged."""
         for topic in list(self._routes):
             try:
                 await self._fetch(topic)
             except RmqError as error:
-                log.warning("the route of %s stays as it was: %s", topic, error)
+                log.warning("the route of %s could not be refreshed: %s", topic, error)
+
+    async def changed(self) -> None:
+        """Wait until the queues of a route or the address of a broker change."""
+        await self._changed.wait()
 
     def forget(self, topic: str) -> None:
-        """Ask again at the next use."""
+        """Fetch the route again at its next use."""
         self._routes.pop(topic, None)
+
+    def brokers(self, topic: str) -> list[BrokerData]:
+        """The brokers of a known route; empty for an unknown topic."""
+        route = self._routes.get(topic)
+        return [] if route is None else route.data.broker_datas
 
     def master(self, broker_name: str) -> str | None:
         """Address of a broker's master."""
         return self._brokers.get(broker_name, {}).get(MASTER_ID)
 
     def reader(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """Address of a broker by id, else of its master, else of any slave."""
+        """Address of the broker with this id, else of its master, else of any slave."""
         addresses = self._brokers.get(broker_name, {})
         return addresses.get(broker_id) or addresses.get(MASTER_ID) or next(iter(addresses.values()), None)
 
     def addresses(self, *, masters_only: bool) -> list[str]:
-        """Addresses of all brokers that some known route names."""
+        """Addresses of all brokers in known routes."""
         return [
-            address for brokers in self._brokers.values() for number, address in brokers.items() if number == MASTER_ID or not masters_only
+            address
+            for brokers in self._brokers.values()
+            for number, address in brokers.items()
+            if number == MASTER_ID or not masters_only
         ]
 
     async def _await_new(self, topic: str) -> Route | None:
@@ -169,7 +219,11 @@ class RouteTable:
         return route
 
     def _keep(self, route: Route) -> None:
-        known = set(self.addresses(masters_only=False))
+        known, before, brokers_before = (
+            set(self.addresses(masters_only=False)),
+            self._routes.get(route.topic),
+            self._brokers,
+        )
         self._routes[route.topic] = route
         brokers: dict[str, dict[int, str]] = {}
         for each in self._routes.values():
@@ -177,5 +231,8 @@ class RouteTable:
                 brokers.setdefault(broker.broker_name, {}).update(broker.broker_addrs)
         brokers.update({broker.broker_name: dict(broker.broker_addrs) for broker in route.data.broker_datas})
         self._brokers = brokers
+        if before is None or before.write_queues != route.write_queues or brokers != brokers_before:
+            self._changed.set()
+            self._changed = anyio.Event()
         if not set(self.addresses(masters_only=False)) <= known:
             self._on_new_brokers()

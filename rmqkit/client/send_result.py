@@ -1,4 +1,4 @@
-"""What a send came to (Java: SendResult, SendStatus)."""
+"""Result of a send (Java: SendResult, SendStatus)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rmqkit.protocol.headers import SendMessageResponseHeader
 
 
 class SendStatus(Enum):
-    """All four mean that the broker has the message. The last three name a stage of its settings that was not reached in time."""
+    """Status of a successful send. All four mean that the broker has the message. The last three name a stage
+    required by its settings that was not reached in time."""
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -32,13 +33,13 @@ STATUS_OF_CODE: dict[int, SendStatus] = {
 
 @frozen
 class SendResult:
-    """Where a message landed.
+    """Where a message was stored.
 
-    message_id        the id this client gave it (property UNIQ_KEY); of a batch, the ids joined by commas
-    offset_message_id the broker's id, from which the place in its log can be read; of a batch, joined by commas
-    queue_offset      of the first message of a batch
-    region_id         where the broker says it is; None when it says nothing
-    trace_on          whether the broker wants its messages traced
+    message_id        the id given by this client (property UNIQ_KEY); for a batch, the ids joined by commas
+    offset_message_id the broker's id, which contains the position in its log; for a batch, joined by commas
+    queue_offset      for a batch, that of its first message
+    region_id         the broker's region; None when the answer has none
+    trace_on          whether the broker asks for message traces
     """
 
     status: SendStatus
@@ -52,10 +53,13 @@ class SendResult:
 
     @property
     def is_ok(self) -> bool:
+        """Whether every stage required by the broker's settings was reached."""
         return self.status is SendStatus.SEND_OK
 
 
-def send_result(response: Command, status: SendStatus, queue: MessageQueue, message_id: str, address: str) -> SendResult:
+def send_result(
+    response: Command, status: SendStatus, queue: MessageQueue, message_id: str, address: str
+) -> SendResult:
     """Raises ClientError when the answer lacks its fields."""
     try:
         header = response.header(SendMessageResponseHeader)

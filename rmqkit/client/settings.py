@@ -1,5 +1,5 @@
-"""Settings of a client and its producers, and what they default to (Java: ClientConfig, NettyClientConfig, DefaultMQProducer; behaviour
-sheet, A1 to A3)."""
+"""Settings of a client and its producers, with their defaults (Java: ClientConfig, NettyClientConfig,
+DefaultMQProducer; behaviour sheet, A1 to A3)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TypedDict
 
 from attrs import field, frozen
 
+from rmqkit.client.latency_faults import LatencySteps
 from rmqkit.errors import ConfigError
 from rmqkit.protocol.codes import SerializeType
 from rmqkit.protocol.message_id import pack_host
@@ -20,7 +21,8 @@ SERIALIZE_VARIABLE = "ROCKETMQ_SERIALIZE_TYPE"
 
 
 def local_ip() -> str:
-    """This machine's address on its default route, 127.0.0.1 when it has none. Sends nothing: a UDP connect only picks the interface."""
+    """This machine's address on its default route, or 127.0.0.1. Nothing is sent: connecting a UDP socket
+    only selects the interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -30,22 +32,26 @@ def local_ip() -> str:
 
 
 def parse_name_servers(namesrv: str | Iterable[str] | None) -> tuple[str, ...]:
-    """`host:port;host:port`, or several such texts, or None for the environment's NAMESRV_ADDR. Raises ConfigError when nothing is named."""
+    """Parse `host:port;host:port`, or several such texts; None means the environment's NAMESRV_ADDR. Raises
+    ConfigError when there is no address."""
     given = os.environ.get(NAMESRV_VARIABLE, "") if namesrv is None else namesrv
     texts = [given] if isinstance(given, str) else list(given)
     addresses = [part.strip() for text in texts for part in text.replace(",", ";").split(";") if part.strip()]
     if not addresses:
-        raise ConfigError(f"no name server is named: give Client('host:9876') one, or set {NAMESRV_VARIABLE}=host:9876")
+        raise ConfigError(
+            f"no name server is configured: use Client('host:9876'), or set {NAMESRV_VARIABLE}=host:9876"
+        )
     return tuple(dict.fromkeys(addresses))
 
 
 def serialize_type_of_environment() -> SerializeType:
-    """ROCKETMQ_SERIALIZE_TYPE, default JSON. Raises ConfigError for another value than JSON and ROCKETMQ."""
+    """The value of ROCKETMQ_SERIALIZE_TYPE, default JSON. Raises ConfigError for any other value than JSON
+    and ROCKETMQ."""
     name = os.environ.get(SERIALIZE_VARIABLE, "JSON")
     try:
         return SerializeType[name.upper()]
     except KeyError:
-        raise ConfigError(f"{SERIALIZE_VARIABLE}={name!r}: JSON and ROCKETMQ are known") from None
+        raise ConfigError(f"{SERIALIZE_VARIABLE}={name!r}: must be JSON or ROCKETMQ") from None
 
 
 class ClientKeywords(TypedDict, total=False):
@@ -66,13 +72,15 @@ class ClientKeywords(TypedDict, total=False):
 class ClientSettings:
     """Settings of one client; times in ms.
 
-    client_id                    what brokers know it by: `ip@instance`; the instance defaults to `pid#nanoseconds`
-    transport                    what plain `host:port` addresses are reached by: tcp, tls, quic, ...; default tls with the setting tls.enable, else tcp. A
-                                 name server written as `tcp://host:port` is reached by TCP whatever it is
-    call_timeout_ms              administration and route requests
-    poll_name_server_interval_ms between two looks at the routes
-    heartbeat_interval_ms        between two heartbeats to all known brokers
-    serialize_type               form of the headers sent
+    client_id                    id under which brokers know it, `ip@instance`; the instance defaults to
+                                 `pid#nanoseconds`
+    transport                    how plain `host:port` addresses are reached: tcp, tls, quic, ...; default
+                                 tls with the setting tls.enable, else tcp. A
+                                 name server written as `tcp://host:port` is always reached by TCP
+    call_timeout_ms              time limit of administration and route requests
+    poll_name_server_interval_ms interval between refreshes of the routes
+    heartbeat_interval_ms        interval between heartbeats
+    serialize_type               encoding of sent headers
     """
 
     name_servers: tuple[str, ...]
@@ -88,10 +96,18 @@ class ClientSettings:
 
     @property
     def effective_client_id(self) -> str:
+        """The id under which brokers know the client: `client_id`, else `ip@instance`."""
         return self.client_id or f"{self.ip}@{self.instance_name}"
 
     @property
+    def stable_client_id(self) -> str:
+        """The id under which a broadcast consumer keeps its offsets: `client_id`, else the one of Java's
+        broadcast consumers, which does not change with the process."""
+        return self.client_id or f"{self.ip}@DEFAULT"
+
+    @property
     def packed_ip(self) -> bytes:
+        """The address in the packed form used by message ids."""
         return pack_host(self.ip, 0)[:-4]
 
 
@@ -102,27 +118,37 @@ class ProducerKeywords(TypedDict, total=False):
     retries: int
     retry_when_not_stored_everywhere: bool
     max_message_bytes: int
+    compression: str
     compress_over_bytes: int
     compress_level: int
     default_topic_queues: int
+    latency_faults: LatencySteps | None
 
 
 @frozen(kw_only=True)
 class ProducerOptions:
     """Settings of one producer (Java: DefaultMQProducer).
 
-    timeout_ms                       time for one send, all attempts together
-    retries                          further attempts after the first
-    retry_when_not_stored_everywhere try another broker also after FLUSH_DISK_TIMEOUT and its kin; may store twice
-    max_message_bytes                a body before compression, and a whole batch
-    compress_over_bytes              bodies from this size on are compressed (zlib)
-    default_topic_queues             queues a topic gets that the first send creates
+    timeout_ms                       time limit of one send with all its attempts
+    retries                          further attempts after the first; 0 also means that a refused connection
+                                     is not retried
+    retry_when_not_stored_everywhere also retry after FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and
+                                     SLAVE_NOT_AVAILABLE; may store a message twice
+    max_message_bytes                limit of a body before compression, and of a batch
+    compression                      zlib, or with the extra `compression` also lz4 and zstd
+    compress_over_bytes              minimum size of a body to be compressed; batches are not
+    compress_level                   level of zlib and zstd; lz4 has none
+    default_topic_queues             number of queues of a topic created by its first send
+    latency_faults                   also avoid slow and failed brokers in later sends, for the durations of
+                                     `LatencySteps` (Java: sendLatencyFaultEnable); default off
     """
 
     timeout_ms: int = 3000
     retries: int = 2
     retry_when_not_stored_everywhere: bool = False
     max_message_bytes: int = 4 * 1024 * 1024
+    compression: str = "zlib"
     compress_over_bytes: int = 4096
     compress_level: int = 5
     default_topic_queues: int = 4
+    latency_faults: LatencySteps | None = None

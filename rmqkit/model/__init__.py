@@ -1,1 +1,2 @@
-"""Values: messages, queues, topics, groups, routes, their names and bits. Frozen unless a class says otherwise; no I/O, no clock."""
+"""Values: messages, queues, topics, groups and routes, their names and bits. Frozen unless a class says
+otherwise; no I/O, no clock."""

@@ -1,9 +1,11 @@
-"""Messages on their way in (`PutMessage`), at rest (`StoredMessage`) and as users write them (`Message`)."""
+"""Messages before the append (`PutMessage`), as stored (`StoredMessage`) and as applications write them
+(`Message`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 from attrs import field, frozen
@@ -14,13 +16,24 @@ from rmqkit.protocol.tags import tags_code
 _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
-class PutMessage(msgspec.Struct, kw_only=True, gc=False):
-    """A message a broker is about to store (Java: MessageExtBrokerInner). Mutable: put-message hooks rewrite its destination.
+class Appended(NamedTuple):
+    """The place of one appended message."""
 
-    born_host        packed address and port, 8 or 20 bytes; `sys_flag` says which
-    properties       what the hooks and dispatchers read; change it through `set_properties`, which keeps `properties_bytes` equal
-    properties_bytes what goes to disk
-    tags_code        what the consume queue keeps: the hash of TAGS, or a delivery time in the schedule topic
+    queue_offset: int
+    physical_offset: int
+    size_bytes: int
+    store_timestamp_ms: int
+
+
+class PutMessage(msgspec.Struct, kw_only=True, gc=False):
+    """A message that a broker is about to store (Java: MessageExtBrokerInner). Mutable: put-message hooks
+    rewrite its destination.
+
+    born_host        packed address and port, 8 or 20 bytes, according to `sys_flag`
+    properties       for hooks and dispatchers; change it through `set_properties`, which keeps
+                     `properties_bytes` equal
+    properties_bytes the stored form
+    tags_code        the code in the consume queue: the hash of TAGS, or a delivery time in the schedule topic
     wait             whether the sender wants to wait for flush and replicas (property WAIT)
     """
 
@@ -39,14 +52,16 @@ class PutMessage(msgspec.Struct, kw_only=True, gc=False):
     wait: bool = True
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Replace the properties and what derives from them. Raises DecodeError when a separator is inside."""
+        """Replace the properties and everything derived from them. Raises DecodeError when one contains a
+        separator."""
         self.properties = dict(properties)
         self.properties_bytes = props.encode(self.properties).encode()
         self.tags_code = tags_code(self.properties.get(props.TAGS))
 
 
 class StoredMessage(msgspec.Struct, kw_only=True, gc=False, frozen=True):
-    """A record read back (Java: MessageExt before decompression). Times in ms; `size_bytes` is the whole record."""
+    """A record as read from the store (Java: MessageExt before decompression). Times in ms; `size_bytes` is
+    the size of the whole record."""
 
     topic: str
     queue_id: int
@@ -67,22 +82,29 @@ class StoredMessage(msgspec.Struct, kw_only=True, gc=False, frozen=True):
 
 
 def _keys(value: Iterable[str] | str) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+    if isinstance(value, str):
+        return (value,)
+    try:
+        return tuple(value)
+    except TypeError:
+        raise TypeError(f"the keys of a message are strings, not {type(value).__name__}") from None
 
 
 @frozen
 class Message:
-    """A message as an application writes it. Never changed by sending.
+    """A message as an application writes it. Sending does not change it.
 
-    topic         where to
+    topic         the destination
     body          bytes, at least one
     tag           one tag, for cheap filtering at the broker
-    keys          index keys to look it up by; no blanks inside
+    keys          index keys for look-ups; must not contain blanks
     properties    further properties
-    ordering_key  messages of equal key go to the same queue, in order
+    ordering_key  messages with equal keys go to the same queue, in order
     delay_level   1..18: deliver after 1s 5s 10s 30s 1m .. 10m 20m 30m 1h 2h
     flag          a number for the application, passed through
-    wait_store    wait for flush and replicas as the broker is set (property WAIT)
+    wait_store    wait for flush and replicas as configured at the broker (property WAIT)
+
+    Raises TypeError for a value of a wrong type, naming it.
     """
 
     topic: str
@@ -95,8 +117,41 @@ class Message:
     flag: int = field(default=0, kw_only=True)
     wait_store: bool = field(default=True, kw_only=True)
 
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.topic, str):
+            raise TypeError(f"the topic of a message is a str, not {type(self.topic).__name__}")
+        if not isinstance(self.body, (bytes, bytearray, memoryview)):
+            raise TypeError(
+                f"the body of a message is bytes, not {type(self.body).__name__}; encode it first"
+            )
+        if self.tag is not None and not isinstance(self.tag, str):
+            raise TypeError(f"the tag of a message is a str, not {type(self.tag).__name__}")
+        if self.ordering_key is not None and not isinstance(self.ordering_key, str):
+            raise TypeError(f"the ordering key of a message is a str, not {type(self.ordering_key).__name__}")
+        if self.delay_level is not None and not isinstance(self.delay_level, int):
+            raise TypeError(f"the delay level of a message is an int, not {type(self.delay_level).__name__}")
+        for key in self.keys:
+            if not isinstance(key, str):
+                raise TypeError(f"the keys of a message are strings; {key!r} is of type {type(key).__name__}")
+        if self.properties is _NO_PROPERTIES:
+            return
+        if not isinstance(self.properties, Mapping):
+            raise TypeError(
+                f"the properties of a message are a mapping of strings, not {type(self.properties).__name__}"
+            )
+        for name, value in self.properties.items():
+            if not isinstance(name, str):
+                raise TypeError(
+                    f"the names of properties are strings; {name!r} is of type {type(name).__name__}"
+                )
+            if not isinstance(value, str):
+                raise TypeError(
+                    f"the property {name!r} of a message is a str, not {type(value).__name__}; write"
+                    f" {str(value)!r}"
+                )
+
     def all_properties(self) -> dict[str, str]:
-        """Everything that travels as properties, own ones first."""
+        """All properties that are sent, the own ones first."""
         result = dict(self.properties)
         if self.tag:
             result[props.TAGS] = self.tag

@@ -1,4 +1,5 @@
-"""What kind of message it is, told by its properties (Java: MessageType; AbstractSendMessageProcessor.buildMsgContext)."""
+"""The type of a message, determined by its properties (Java: MessageType;
+AbstractSendMessageProcessor.buildMsgContext)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from rmqkit.model import properties as props
 
 
 class MessageType(IntEnum):
-    """The numbers are those that stand in trace records."""
+    """The numbers are those of trace records."""
 
     NORMAL = 0
     HALF = 1
@@ -22,9 +23,14 @@ _DELAYS = frozenset({props.DELAY, props.TIMER_DELIVER_MS, props.TIMER_DELAY_SEC,
 
 
 def message_type(properties: Mapping[str, str]) -> MessageType:
-    """An ordering key makes it ORDER, else a time of delivery DELAY, else being prepared for a transaction HALF."""
+    """ORDER with an ordering key, otherwise DELAY with a time of delivery, otherwise HALF if prepared for a
+    transaction."""
     if props.SHARDING_KEY in properties:
         return MessageType.ORDER
-    if any(name in properties for name in _DELAYS):
+    if not _DELAYS.isdisjoint(properties):
         return MessageType.DELAY
-    return MessageType.HALF if properties.get(props.TRANSACTION_PREPARED, "").lower() == "true" else MessageType.NORMAL
+    return (
+        MessageType.HALF
+        if properties.get(props.TRANSACTION_PREPARED, "").lower() == "true"
+        else MessageType.NORMAL
+    )

@@ -1,4 +1,5 @@
-"""Names: what is legal, what is derived, what is reserved (wire-protocol sheet, section 6; Java: TopicValidator, MixAll)."""
+"""Names of topics, groups and queues: legal, derived and reserved ones (wire-protocol sheet, section 6; Java:
+TopicValidator, MixAll)."""
 
 from __future__ import annotations
 
@@ -36,8 +37,10 @@ SYSTEM_TOPICS = frozenset(
         CHECKPOINT_TOPIC,
     }
 )
-#: A client may not send to these.
-NO_SEND_TOPICS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC})
+#: Clients may not send to these topics.
+NO_SEND_TOPICS = frozenset(
+    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+)
 PRESET_GROUPS = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",
@@ -49,6 +52,7 @@ PRESET_GROUPS = (
     "CID_RMQ_SYS_TRANS",
 )
 
+MAX_QUEUE_ID = 0x7FFFFFFF
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
@@ -69,7 +73,8 @@ def is_system_topic(topic: str) -> bool:
 
 
 def is_made_by_brokers(topic: str) -> bool:
-    """Whether brokers make a topic for themselves or for a group, as its name says. Those named after clusters and brokers have no mark."""
+    """Whether the name shows that brokers create the topic, for themselves or for a group. Topics named after
+    clusters and brokers cannot be recognized."""
     return is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
@@ -78,7 +83,8 @@ def is_system_group(group: str) -> bool:
 
 
 def namespace_of(name: str) -> str:
-    """The namespace in the name of a topic or group, empty when there is none (Java: NamespaceUtil.getNamespaceFromResource)."""
+    """The namespace in the name of a topic or group, empty when there is none (Java:
+    NamespaceUtil.getNamespaceFromResource)."""
     if is_system_topic(name) or is_system_group(name):
         return ""
     namespace, separator, _ = name.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX).partition("%")
@@ -86,7 +92,8 @@ def namespace_of(name: str) -> str:
 
 
 def without_namespace(name: str) -> str:
-    """`ns%name` -> `name`; the prefix of a retry or dead-letter topic stays (Java: NamespaceUtil.withoutNamespace)."""
+    """`ns%name` -> `name`; the prefix of a retry or dead-letter topic stays (Java:
+    NamespaceUtil.withoutNamespace)."""
     namespace = namespace_of(name)
     if not namespace:
         return name
@@ -94,8 +101,17 @@ def without_namespace(name: str) -> str:
     return prefix + name.removeprefix(prefix)[len(namespace) + 1 :]
 
 
+def queue_fault(topic: str, queue_id: int) -> str | None:
+    """The reason why a queue with this topic and id is illegal, or None."""
+    fault = topic_fault(topic)
+    if fault is None and not 0 <= queue_id <= MAX_QUEUE_ID:
+        fault = f"the queue id {queue_id} is out of range"
+    return fault
+
+
 def topic_fault(topic: str) -> str | None:
-    """Why a topic name is illegal, or None. The legal characters leave no way to a path separator, a dot or a control character."""
+    """The reason why a topic name is illegal, or None. The legal characters exclude path separators, dots and
+    control characters."""
     if not topic or topic.isspace():
         return "the topic is blank"
     limit = MAX_DERIVED_TOPIC_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
@@ -107,7 +123,7 @@ def topic_fault(topic: str) -> str | None:
 
 
 def group_fault(group: str) -> str | None:
-    """Why a group name is illegal, or None."""
+    """The reason why a group name is illegal, or None."""
     if not group or group.isspace():
         return "the group is blank"
     if len(group) > MAX_GROUP_LENGTH:

@@ -1,4 +1,5 @@
-r"""Message properties: names, and the text `name 0x01 value 0x02 ...` they are stored as (wire-protocol sheet, section 5.3)."""
+r"""Message properties: names, and the text `name 0x01 value 0x02 ...` they are stored as (wire-protocol
+sheet, section 5.3)."""
 
 from __future__ import annotations
 
@@ -22,7 +23,6 @@ RECONSUME_TIME = "RECONSUME_TIME"
 MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
 TRANSACTION_PREPARED = "TRAN_MSG"
 PRODUCER_GROUP = "PGROUP"
-TRANSACTION_ID = "__transactionId__"
 MSG_REGION = "MSG_REGION"
 TRACE_ON = "TRACE_ON"
 CLUSTER = "CLUSTER"
@@ -34,23 +34,22 @@ TTL = "TTL"
 MSG_TYPE = "MSG_TYPE"
 PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 SHARDING_KEY = "__SHARDINGKEY"
-INSTANCE_ID = "INSTANCE_ID"
 POP_CK = "POP_CK"
 INNER_NUM = "INNER_NUM"
 INNER_BASE = "INNER_BASE"
-INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
 TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
-#: A message that carries one of these wants to be delivered at a time of its own.
+#: A message with one of these properties requests a delivery time of its own.
 TIMER_INPUTS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_DEL_UNIQKEY)
 
 
 def decode(text: str) -> dict[str, str]:
-    """Text -> mapping by Java's rules: items below 3 characters, without a name or a value are dropped; the last of equal names wins."""
+    """Text -> mapping by Java's rules: items below 3 characters, without a name or a value are dropped;
+    the last of equal names wins."""
     result: dict[str, str] = {}
     for item in text.split(PROPERTY_END):
         name, separator, value = item.partition(NAME_END)
@@ -60,7 +59,8 @@ def decode(text: str) -> dict[str, str]:
 
 
 def encode(properties: Mapping[str, str]) -> str:
-    """Mapping -> text; empty values are left out, since no reader keeps them. Raises DecodeError when a separator is inside."""
+    """Mapping -> text; empty values are left out, because no reader keeps them. Raises DecodeError for an
+    empty name or a separator in a property."""
     parts: list[str] = []
     for name, value in properties.items():
         if not value:
@@ -69,8 +69,3 @@ def encode(properties: Mapping[str, str]) -> str:
             raise DecodeError(f"property {name!r} is empty or holds a separator (0x01 or 0x02)")
         parts.append(f"{name}{NAME_END}{value}{PROPERTY_END}")
     return "".join(parts)
-
-
-def terminated(text: str) -> str:
-    """The text with its last separator in place, so that more can be appended."""
-    return text if not text or text.endswith(PROPERTY_END) else text + PROPERTY_END

@@ -1,4 +1,4 @@
-"""Routes and what brokers register (wire-protocol sheet, sections 4.2 and 4.3)."""
+"""Routes and the data that brokers register (wire-protocol sheet, sections 4.2 and 4.3)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class BrokerData(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Fal
 
 
 class TopicRouteData(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=False):
-    """Answer to GET_ROUTEINFO_BY_TOPIC (Java: TopicRouteData). Members that are None are left out by `compact`."""
+    """Answer to GET_ROUTEINFO_BY_TOPIC (Java: TopicRouteData). Members that are None are left out by
+    `compact`."""
 
     broker_datas: list[BrokerData] = []
     queue_datas: list[QueueData] = []
@@ -66,12 +67,15 @@ class KVTable(msgspec.Struct, kw_only=True):
 class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
     """Body of REGISTER_BROKER (Java: RegisterBrokerBody)."""
 
-    topic_config_serialize_wrapper: TopicConfigAndMappingTable = msgspec.field(default_factory=TopicConfigAndMappingTable)
+    topic_config_serialize_wrapper: TopicConfigAndMappingTable = msgspec.field(
+        default_factory=TopicConfigAndMappingTable
+    )
     filter_server_list: list[str] | None = []
 
 
 def compact(value: object) -> bytes:
-    """JSON bytes with null members left out at every depth: Java's readers take a missing member, not all take null."""
+    """JSON bytes without null members, at every depth: all of Java's readers accept a missing member, but not
+    all accept null."""
     return msgspec.json.encode(_without_none(msgspec.to_builtins(value)))
 
 

@@ -20,7 +20,8 @@ FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
 class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a group wants of a topic (Java: SubscriptionData). `code_set` holds the Java hashes of `tags_set`; both empty for `*`, SQL."""
+    """The subscription of a group to a topic (Java: SubscriptionData). `code_set` holds the Java hashes of
+    `tags_set`; both are empty for `*` and for SQL."""
 
     topic: str = ""
     sub_string: str = SUBSCRIBE_ALL
@@ -73,11 +74,20 @@ class CheckClientRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 def tag_subscription(topic: str, expression: str | None, version: int = 0) -> SubscriptionData:
-    """Parse a tag expression `A || B` (Java: FilterAPI). Empty or `*` takes everything. Raises ValueError when the bars part no tag."""
+    """Parse a tag expression `A || B` (Java: FilterAPI). Empty or `*` selects everything. Raises ValueError
+    when there are no tags between the bars."""
     text = (expression or "").strip()
     if not text or text == SUBSCRIBE_ALL:
         return SubscriptionData(topic=topic, sub_string=SUBSCRIBE_ALL, sub_version=version)
     tags = list(dict.fromkeys(tag for part in text.split("||") if (tag := part.strip())))
     if not tags:
-        raise ValueError(f"the tag expression {expression!r} names no tag; write * for all, or tags joined by ||")
-    return SubscriptionData(topic=topic, sub_string=text, tags_set=tags, code_set=[java_hash(tag) for tag in tags], sub_version=version)
+        raise ValueError(
+            f"the tag expression {expression!r} names no tag; write * for all, or tags joined by ||"
+        )
+    return SubscriptionData(
+        topic=topic,
+        sub_string=text,
+        tags_set=tags,
+        code_set=[java_hash(tag) for tag in tags],
+        sub_version=version,
+    )

@@ -1,4 +1,5 @@
-"""Topic and group configuration as it stands in RocketMQ's JSON files and bodies (wire-protocol sheet, section 4.3)."""
+"""Topic and group configuration in the form of RocketMQ's JSON files and bodies (wire-protocol sheet, section
+4.3)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from rmqkit.model.sysflag import PERM_READ, PERM_RW, PERM_WRITE
 
 
 class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
-    """Mutable: `next` moves it. A table with another version than the stored one is newer (Java: DataVersion)."""
+    """Mutable: `next` increments it. A table whose version differs from the stored one is newer (Java:
+    DataVersion)."""
 
     state_version: int = 0
     timestamp: int = 0
@@ -21,7 +23,11 @@ class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
         self.counter += 1
 
     def same(self, other: DataVersion) -> bool:
-        return (self.state_version, self.timestamp, self.counter) == (other.state_version, other.timestamp, other.counter)
+        return (self.state_version, self.timestamp, self.counter) == (
+            other.state_version,
+            other.timestamp,
+            other.counter,
+        )
 
 
 class TopicConfig(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
@@ -53,11 +59,18 @@ class TopicConfigTable(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class TopicConfigAndMappingTable(TopicConfigTable, kw_only=True, rename="camel"):
-    """The same with the static-topic mappings of 5.x, which this project leaves empty (Java: TopicConfigAndMappingSerializeWrapper)."""
+    """TopicConfigTable with the static-topic mappings of 5.x, which are empty here (Java:
+    TopicConfigAndMappingSerializeWrapper)."""
 
     mapping_data_version: DataVersion = msgspec.field(default_factory=DataVersion)
     topic_queue_mapping_detail_map: dict[str, Any] = {}
     topic_queue_mapping_info_map: dict[str, Any] = {}
+
+
+class CreateTopicListRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
+    """Body of UPDATE_AND_CREATE_TOPIC_LIST; attributes have signed keys."""
+
+    topic_config_list: list[TopicConfig]
 
 
 class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
@@ -78,8 +91,15 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel", froz
     attributes: dict[str, str] = {}
 
 
+class SubscriptionGroupList(msgspec.Struct, kw_only=True, rename="camel"):
+    """Body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
+
+    group_config_list: list[SubscriptionGroupConfig]
+
+
 class SubscriptionGroupTable(msgspec.Struct, kw_only=True, rename="camel"):
-    """subscriptionGroup.json and the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG (Java: SubscriptionGroupWrapper)."""
+    """subscriptionGroup.json and the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG (Java:
+    SubscriptionGroupWrapper)."""
 
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
     subscription_group_table: dict[str, SubscriptionGroupConfig] = {}

@@ -1,6 +1,7 @@
 """The body of a batch send (wire-protocol sheet, section 5.6).
 
-total i32 | magic i32 = 0 | crc i32 = 0 | flag i32 | body length i32 | body | properties length i16 | properties
+total i32 | magic i32 = 0 | crc i32 = 0 | flag i32 | body length i32 | body | properties length i16 |
+properties
 """
 
 from __future__ import annotations
@@ -24,18 +25,21 @@ class BatchItem(NamedTuple):
 
 
 def encode(items: Iterable[BatchItem]) -> bytes:
-    """Raises DecodeError when properties pass their limit."""
+    """Raises DecodeError when properties exceed their limit."""
     parts: list[bytes] = []
     for flag, body, properties in items:
         if len(properties) > MAX_PROPERTIES_BYTES:
-            raise DecodeError(f"properties of {len(properties)} bytes, at most {MAX_PROPERTIES_BYTES} are allowed")
+            raise DecodeError(
+                f"properties of {len(properties)} bytes, at most {MAX_PROPERTIES_BYTES} are allowed"
+            )
         parts.append(_HEAD.pack(22 + len(body) + len(properties), 0, 0, flag, len(body)))
         parts += [body, _I16.pack(len(properties)), properties]
     return b"".join(parts)
 
 
 def decode(body: bytes) -> list[BatchItem]:
-    """All messages of a batch body. Magic and CRC are ignored. Raises DecodeError when lengths do not fit each other."""
+    """All messages of a batch body. Magic and CRC are ignored. Raises DecodeError when lengths are
+    inconsistent."""
     items: list[BatchItem] = []
     unpack_head, new, done = _HEAD.unpack_from, tuple.__new__, items.append
     at, end = 0, len(body)

@@ -1,4 +1,5 @@
-"""One remoting command: the header of a frame with its body (Java: RemotingCommand; wire-protocol sheet, sections 1.1 to 1.5)."""
+"""One remoting command: the header of a frame with its body (Java: RemotingCommand; wire-protocol sheet,
+sections 1.1 to 1.5)."""
 
 from __future__ import annotations
 
@@ -24,10 +25,11 @@ class Command(msgspec.Struct, gc=False):
     opaque     request id, signed 32 bits, echoed by the answer
     flag       bit 0 response, bit 1 one-way
     language   name of the sender's language, None when it is unknown
-    ext        header fields as text; None where the frame had none. Read it through `fields()`
+    ext        header fields as text; None if the frame had none; read them with `fields()`
     body       raw bytes, empty where Java says null
     codec      SerializeType of the frame; an answer copies it
-    typed      the header fields of the commonest requests, decoded together with the rest; read them through `header()`
+    typed      the header fields of the most frequent requests, decoded together with the rest; read them with
+               `header()`
     """
 
     code: int = 0
@@ -39,7 +41,7 @@ class Command(msgspec.Struct, gc=False):
     ext: dict[str, str] | None = None
     body: bytes = b""
     codec: int = 0
-    #: Where `fields()` finds the text: the fields alone, or for a command with `typed` the header they stand in.
+    #: Source of `fields()`: the fields alone, or for a command with `typed` the header that contains them.
     ext_json: msgspec.Raw = _NO_EXT
     head_json: bytes = b""
     typed: msgspec.Struct | None = None
@@ -53,7 +55,8 @@ class Command(msgspec.Struct, gc=False):
         return self.flag & FLAG_ONEWAY != 0
 
     def fields(self) -> dict[str, str]:
-        """The header fields as text, in the order sent; the dictionary stays the command's. Raises HeaderError for anything not flat."""
+        """The header fields as text, in the order sent; the dictionary belongs to the command. Raises
+        HeaderError if they are not flat."""
         if self.ext is None:
             raw = bytes(self.ext_json)
             try:
@@ -66,7 +69,8 @@ class Command(msgspec.Struct, gc=False):
         return self.ext
 
     def header(self, kind: type[H]) -> H:
-        """The header fields as a typed header. Raises HeaderError naming the field that is missing or of the wrong type."""
+        """The header fields as a typed header. Raises HeaderError with the name of a missing or wrong
+        field."""
         if type(self.typed) is kind:
             return self.typed
         raw = self.ext_json
@@ -113,7 +117,7 @@ def _text(key: str, value: object) -> str:
 
 
 def language_name(value: object) -> str | None:
-    """A language given by name or by ordinal; None when unknown, as Java has it."""
+    """A language given by name or by ordinal; None when unknown, as in Java."""
     if isinstance(value, str):
         return value if value in LANGUAGES else None
     if isinstance(value, int) and 0 <= value < len(LANGUAGES):
@@ -122,17 +126,45 @@ def language_name(value: object) -> str | None:
 
 
 def request(
-    code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, opaque: int = 0, oneway: bool = False, version: int = VERSION
+    code: int,
+    header: msgspec.Struct | None = None,
+    body: bytes = b"",
+    *,
+    opaque: int = 0,
+    oneway: bool = False,
+    version: int = VERSION,
 ) -> Command:
     """A request with the fields of a typed header."""
     ext = header_fields(header) if header is not None else None
-    return Command(code=int(code), flag=FLAG_ONEWAY if oneway else 0, opaque=opaque, ext=ext, body=body, version=version)
+    return Command(
+        code=int(code), flag=FLAG_ONEWAY if oneway else 0, opaque=opaque, ext=ext, body=body, version=version
+    )
 
 
-def answer(to: Command, code: int = 0, remark: str | None = None, *, header: msgspec.Struct | None = None, body: bytes = b"") -> Command:
+def answer(
+    to: Command,
+    code: int = 0,
+    remark: str | None = None,
+    *,
+    header: msgspec.Struct | None = None,
+    body: bytes = b"",
+) -> Command:
     """A response to `to`, in its serialisation."""
     ext = header_fields(header) if header is not None else None
-    return Command(code=int(code), flag=FLAG_RESPONSE, opaque=to.opaque, remark=remark, ext=ext, body=body, codec=to.codec)
+    return Command(
+        code=int(code),
+        flag=FLAG_RESPONSE,
+        opaque=to.opaque,
+        remark=remark,
+        ext=ext,
+        body=body,
+        codec=to.codec,
+    )
+
+
+def json_answer(to: Command, value: object, *, raw_keys: bool = False) -> Command:
+    """A success whose body is JSON; `raw_keys` as in `loose_json.dumps`."""
+    return answer(to, body=loose_json.dumps(value, raw_keys=raw_keys))
 
 
 def header_fields(header: msgspec.Struct) -> dict[str, str]:
@@ -142,7 +174,11 @@ def header_fields(header: msgspec.Struct) -> dict[str, str]:
         value = getattr(header, attribute)
         if value is None:
             continue
-        fields[name] = value if type(value) is str else ("true" if value is True else "false" if value is False else str(value))
+        fields[name] = (
+            value
+            if type(value) is str
+            else ("true" if value is True else "false" if value is False else str(value))
+        )
     return fields
 
 

@@ -8,12 +8,14 @@
 
 `total` does not count itself. type 0 is the JSON header, type 1 the binary one:
 
-    code i16 | language u8 | version i16 | opaque i32 | flag i32 | remark length i32 | remark | ext length i32 | entries
+    code i16 | language u8 | version i16 | opaque i32 | flag i32 | remark length i32 | remark
+        | ext length i32 | entries
     entry: key length i16 | key | value length i32 | value
 """
 
 from __future__ import annotations
 
+from io import BytesIO
 from struct import Struct
 from struct import error as StructError
 from typing import Any
@@ -36,12 +38,12 @@ _JSON = int(SerializeType.JSON)
 _BINARY = int(SerializeType.ROCKETMQ)
 _I32_MASK = 0xFFFFFFFF
 _NO_EXT = msgspec.Raw(b"")
-#: Frames and pieces from here on are worth some care not to copy them.
+#: The bodies of frames from this size on are not copied if possible.
 _LARGE_BYTES = 32 * 1024
 
 
 class _JsonHead(msgspec.Struct, gc=False):
-    """What a strict JSON header holds; absent members have Java's defaults."""
+    """The content of a strict JSON header; absent members have Java's defaults."""
 
     code: I32 = 0
     flag: I32 = 0
@@ -53,7 +55,8 @@ class _JsonHead(msgspec.Struct, gc=False):
 
 
 class _SendHead(msgspec.Struct, gc=False):
-    """The same with the fields of a send, which is most of what a broker reads: one pass over the text does for both."""
+    """The header of a send with its fields, the most frequent request of a broker: one pass over the text
+    decodes both."""
 
     extFields: SendMessageRequestHeaderV2
     code: I32 = 0
@@ -65,7 +68,7 @@ class _SendHead(msgspec.Struct, gc=False):
 
 
 class _JsonOut(msgspec.Struct, gc=False, omit_defaults=True):
-    """Members in the order Java writes them (alphabetical), null ones left out."""
+    """Members in the order in which Java writes them (alphabetical), without null ones."""
 
     code: int
     extFields: dict[str, str] | None = None
@@ -79,43 +82,50 @@ class _JsonOut(msgspec.Struct, gc=False, omit_defaults=True):
 
 _head_decoder = msgspec.json.Decoder(_JsonHead, strict=False)
 _send_decoder = msgspec.json.Decoder(_SendHead, strict=False)
-#: How the clients of Java and Go begin the header of a send (SEND_MESSAGE_V2).
+#: The beginning of a send's header (SEND_MESSAGE_V2) from Java and Go clients.
 _SEND_BEGINS = b'{"code":310,'
 _encoder = msgspec.json.Encoder()
 
 
 class FrameDecoder:
-    """Cuts a byte stream into commands. Feed it what the socket gave; it keeps the unfinished rest.
+    """Divides a byte stream into commands. Feed it the bytes of the socket; it keeps the unfinished rest.
 
-    A frame over MAX_FRAME_BYTES, a negative length, a header longer than its frame, an unknown serialise type or a header that does not
-    parse raises ProtocolError: the stream cannot be trusted any more and the connection must be closed. Whole frames that came with the
-    broken one are returned first; the error is then raised by the next `feed`, and `fault` holds it already.
+    A frame over MAX_FRAME_BYTES, a negative length, a header longer than its frame, an unknown serialise type
+    or an invalid header raises ProtocolError: the stream is unusable and the connection must be closed.
+    Complete frames before the broken one are returned first; the error is then raised by the next `feed`, and
+    `fault` contains it already.
     """
 
-    __slots__ = ("_kept_bytes", "_need", "_parts", "fault")
+    __slots__ = ("_body", "_kept", "_need", "fault", "pending_bytes")
 
     def __init__(self) -> None:
-        self._parts: list[bytes | bytearray] = []
-        self._kept_bytes = 0
+        #: What has arrived of the unfinished frame; of a large one only prefix and header.
+        self._kept = bytearray()
+        #: What has arrived of the body of a large frame: it grows without being copied at the end.
+        self._body: BytesIO | None = None
+        #: Number of bytes of the unfinished frame.
+        self.pending_bytes = 0
         self._need = 8
         self.fault: ProtocolError | None = None
 
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of the unfinished frame held back."""
-        return self._kept_bytes
-
     def feed(self, data: bytes) -> list[Command]:
-        """All commands completed by `data`, in order."""
+        """All commands completed by `data`, in order. Raises ProtocolError."""
         if self.fault is not None:
             raise self.fault
         commands: list[Command] = []
         try:
-            if self._kept_bytes:
-                self._keep(data)
-                if self._kept_bytes < self._need:
+            if self._body is not None:
+                data = self._continue(self._body, data, commands)
+                if not commands:
+                    return commands
+            elif self.pending_bytes:
+                self._kept += data
+                self.pending_bytes += len(data)
+                if self.pending_bytes < self._need:
                     return []
-                data = self._join(commands)
+                data = bytes(self._kept)
+                self._kept.clear()
+                self.pending_bytes = 0
             at = self._cut(data, commands)
         except ProtocolError as error:
             self.fault = error
@@ -127,50 +137,51 @@ class FrameDecoder:
         return commands
 
     def _keep(self, data: bytes) -> None:
-        """Hold bytes back. Small pieces are put together: a list of single bytes would take many times their room."""
-        self._kept_bytes += len(data)
-        last = self._parts[-1] if self._parts else None
-        if type(last) is bytearray and len(last) < _LARGE_BYTES:
-            last += data
-        else:
-            self._parts.append(data if len(data) >= _LARGE_BYTES else bytearray(data))
+        """Begin to buffer an unfinished frame."""
+        self.pending_bytes = len(data)
+        if self._need >= _LARGE_BYTES:
+            body_at = 8 + (_PREFIX.unpack_from(data)[1] & 0xFFFFFF)
+            if len(data) >= body_at:
+                self._kept += data[:body_at]
+                self._body = BytesIO()
+                self._body.write(memoryview(data)[body_at:])
+                return
+        self._kept += data
 
-    def _join(self, commands: list[Command]) -> bytes:
-        """What was held back, once the first frame is whole. The body of a large one is put together here, with the only copy that is made of it, its
-        command goes to `commands`, and what is behind it is returned."""
-        parts, kept_bytes = self._parts, self._kept_bytes
-        self._parts, self._kept_bytes = [], 0
-        first, last = parts[0], parts[-1]
-        if len(parts) == 1 or self._need < _LARGE_BYTES:
-            return b"".join(parts)
-        _, word = _PREFIX.unpack_from(first, 0)
-        body_at = 8 + (word & 0xFFFFFF)
-        cut = len(last) - (kept_bytes - self._need)
-        if len(first) < body_at:
-            return b"".join(parts)
-        # `_cut` has looked at the lengths: it is what set `_need`.
-        command = decode_header(bytes(first[8:body_at]), word >> 24)
-        command.body = b"".join((memoryview(first)[body_at:], *parts[1:-1], memoryview(last)[:cut]))
-        commands.append(command)
-        return bytes(memoryview(last)[cut:])
+    def _continue(self, body: BytesIO, data: bytes, commands: list[Command]) -> bytes:
+        """Add to the body of a large frame. The finished command is appended to `commands`; returns the
+        bytes behind it. Raises ProtocolError."""
+        missing = self._need - self.pending_bytes
+        self.pending_bytes += body.write(data if len(data) <= missing else memoryview(data)[:missing])
+        if len(data) >= missing:
+            head, self._body = bytes(self._kept), None
+            self._kept.clear()
+            self.pending_bytes = 0
+            command = decode_header(head[8:], head[4])
+            command.body = body.getvalue()
+            commands.append(command)
+        return data[missing:]
 
     def _cut(self, data: bytes, commands: list[Command]) -> int:
-        """Append the whole frames of `data` to `commands`; returns where the rest begins."""
+        """Append the complete frames of `data` to `commands`; returns where the rest begins."""
         at, end = 0, len(data)
         prefix = _PREFIX.unpack_from
         self._need = 8
         while end - at >= 8:
             total, word = prefix(data, at)
             if total < 4 or total > MAX_FRAME_BYTES - 4:
-                raise ProtocolError(f"frame of {total} bytes: between 4 and {MAX_FRAME_BYTES - 4} are allowed")
+                raise ProtocolError(
+                    f"frame of {total} bytes: between 4 and {MAX_FRAME_BYTES - 4} are allowed"
+                )
             header_bytes = word & 0xFFFFFF
             if header_bytes > total - 4 or header_bytes > MAX_HEADER_BYTES:
                 raise ProtocolError(f"header of {header_bytes} bytes in a frame of {total}")
             stop = at + 4 + total
-            if stop > end:
-                self._need = 4 + total
-                break
             body_at = at + 8 + header_bytes
+            if stop > end:
+                # Where the body of a large frame begins must be known first.
+                self._need = 4 + total if total < _LARGE_BYTES or body_at <= end else 8 + header_bytes
+                break
             command = decode_header(data[at + 8 : body_at], word >> 24)
             if body_at != stop:
                 command.body = data[body_at:stop]
@@ -180,7 +191,7 @@ class FrameDecoder:
 
 
 def decode_header(header: bytes, codec: int) -> Command:
-    """One header without its frame. Raises ProtocolError."""
+    """Decode a header without its frame. Raises ProtocolError."""
     if codec == _JSON:
         if header.startswith(_SEND_BEGINS):
             try:
@@ -226,7 +237,7 @@ def decode_header(header: bytes, codec: int) -> Command:
 
 
 def _number(value: object) -> int:
-    """A header number, also as text; absent and empty are 0. Java keeps an i32: what is beyond wraps."""
+    """A header number, also given as text; absent and empty are 0. Java keeps an i32: larger values wrap."""
     if value is None or value == "":
         return 0
     if not isinstance(value, (int, float, str)):
@@ -235,7 +246,7 @@ def _number(value: object) -> int:
 
 
 def _remark(value: object) -> str | None:
-    """A remark that is no text is taken as its JSON text, as Java has it."""
+    """A remark that is not a text becomes its JSON text, as in Java."""
     return value if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
@@ -250,7 +261,9 @@ def _decode_loose(header: bytes) -> Command:
     if ext is not None and not isinstance(ext, dict):
         raise ProtocolError("extFields is no JSON object")
     try:
-        code, flag, opaque, version = (_number(tree.get(name)) for name in ("code", "flag", "opaque", "version"))
+        code, flag, opaque, version = (
+            _number(tree.get(name)) for name in ("code", "flag", "opaque", "version")
+        )
     except (TypeError, ValueError, OverflowError) as error:
         raise ProtocolError(f"a header number is none: {error}") from error
     try:
@@ -258,7 +271,18 @@ def _decode_loose(header: bytes) -> Command:
         raw = msgspec.Raw(msgspec.json.encode(ext)) if ext is not None else msgspec.Raw(b"")
     except RecursionError as error:
         raise ProtocolError("header nested too deep") from error
-    return Command(code, flag, opaque, language_name(tree.get("language", "JAVA")), version, remark, None, b"", _JSON, raw)
+    return Command(
+        code,
+        flag,
+        opaque,
+        language_name(tree.get("language", "JAVA")),
+        version,
+        remark,
+        None,
+        b"",
+        _JSON,
+        raw,
+    )
 
 
 def _decode_binary(header: bytes) -> Command:
@@ -268,7 +292,9 @@ def _decode_binary(header: bytes) -> Command:
         (ext_bytes,) = _I32.unpack_from(header, at)
         at += 4
         if ext_bytes < 0 or at + ext_bytes > len(header):
-            raise ProtocolError(f"binary header claims {ext_bytes} bytes of fields, {len(header) - at} are there")
+            raise ProtocolError(
+                f"binary header claims {ext_bytes} bytes of fields, {len(header) - at} are there"
+            )
         ext: dict[str, str] = {}
         end = at + ext_bytes
         while at < end:
@@ -294,8 +320,15 @@ def _text32(header: bytes, at: int) -> tuple[str | None, int]:
 
 
 def encode(command: Command) -> bytes:
-    """One frame. Raises ProtocolError when it would pass MAX_FRAME_BYTES or holds what its serialisation cannot carry."""
+    """Encode a frame. Raises ProtocolError when it exceeds MAX_FRAME_BYTES or cannot be represented in its
+    serialisation."""
     return frame_head(command, len(command.body)) + command.body
+
+
+def encode_parts(command: Command) -> tuple[bytes, ...]:
+    """As `encode`, but a large body is a part of its own, which is not copied."""
+    head, body = frame_head(command, len(command.body)), command.body
+    return (head + body,) if len(body) < _LARGE_BYTES else (head, body)
 
 
 def frame_head(command: Command, body_bytes: int) -> bytes:
@@ -334,7 +367,7 @@ def _encode_binary(command: Command) -> bytes:
             name, text = key.encode(), value.encode()
             parts += [_I16.pack(len(name)), name, _I32.pack(len(text)), text]
     ext = b"".join(parts)
-    # Codes beyond 16 bits are cut, as Java cuts them (pop requests cannot travel in this form).
+    # Codes beyond 16 bits are truncated, as in Java (this form cannot represent pop requests).
     code = (command.code + 0x8000 & 0xFFFF) - 0x8000
     version = (command.version + 0x8000 & 0xFFFF) - 0x8000
     language = LANGUAGE_CODES.get(command.language or "OTHER", LANGUAGE_CODES["OTHER"])

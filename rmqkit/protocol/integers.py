@@ -1,4 +1,5 @@
-"""Java's integer widths as types: typed decoding refuses what Java could not hold, so that packing it later cannot fail."""
+"""Java's integer widths as types: typed decoding refuses what Java could not hold, so that packing it
+later cannot fail."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
 """JSON as fastjson reads and writes it (wire-protocol sheet, section 1.9).
 
-`loads` takes strict JSON and, when that fails, what fastjson emits besides: bare integer keys, object keys, bare identifiers as keys,
-single quotes, trailing commas and comments. Keys always come back as text: an integer key as its digits, an object key as its compact JSON
-text. That is the same as the strict form which Java accepts in their place, so callers see one shape. Numbers in string places are the
-business of typed decoding, see `convert`.
+`loads` takes strict JSON and, when that fails, what fastjson emits besides: bare integer keys, object keys,
+bare identifiers as keys, single quotes, trailing commas and comments. Keys always come back as text: an
+integer key as its digits, an object key as its compact JSON text. Numbers in string places are the business
+of typed decoding, see `convert`.
 
-`dumps` writes compact strict JSON; `dumps(..., raw_keys=True)` writes integer and object keys bare; one body of the Go client needs it.
+`dumps` writes compact strict JSON. `dumps(..., raw_keys=True)` writes integer keys and object keys bare. A
+table whose keys are queues must go out so: fastjson 1 (RocketMQ up to 5.4) reads an object key bare or as
+text, fastjson2 (since 5.5) and the Go client only bare.
 """
 
 from __future__ import annotations
@@ -24,21 +26,39 @@ _SKIP = re.compile(r"(?:[ \t\r\n]+|/\*.*?\*/|//[^\n]*)*", re.DOTALL)
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?[LBSFD]?")
 _BARE = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.]*")
 _PLAIN = {'"': re.compile(r'[^"\\]*'), "'": re.compile(r"[^'\\]*")}
-_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "/": "/", "\\": "\\", '"': '"', "'": "'", "0": "\0", "v": "\v"}
+_ESCAPES = {
+    "b": "\b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "/": "/",
+    "\\": "\\",
+    '"': '"',
+    "'": "'",
+    "0": "\0",
+    "v": "\v",
+}
 _WORDS: dict[str, object] = {"true": True, "false": False, "null": None, "NaN": None, "undefined": None}
 
 
 def loads(data: bytes | str, *, max_loose_bytes: int | None = None) -> Any:
-    """Parse strict or fastjson's JSON. Empty text is None, as in Java. Raises DecodeError for anything else, bombs included, and for a text that
-    is not strict and longer than `max_loose_bytes`: the tolerant parser is slow, and a peer must not be able to keep it busy."""
+    """Parse strict or fastjson's JSON. Empty text is None, as in Java. Raises DecodeError for anything else,
+    bombs included, and for a text that is not strict and longer than `max_loose_bytes`: the tolerant parser
+    is slow, and a peer must not be able to keep it busy."""
     if not data:
         return None
     try:
-        return msgspec.json.decode(data)
+        value = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         pass
+    else:
+        _check_depth(data, value)
+        return value
     if max_loose_bytes is not None and len(data) > max_loose_bytes:
-        raise DecodeError(f"{len(data)} bytes that are no strict JSON, at most {max_loose_bytes} are read as anything else")
+        raise DecodeError(
+            f"{len(data)} bytes that are no strict JSON, at most {max_loose_bytes} are read as anything else"
+        )
     try:
         text = data if isinstance(data, str) else data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -46,8 +66,30 @@ def loads(data: bytes | str, *, max_loose_bytes: int | None = None) -> Any:
     return _Parser(text).document()
 
 
+def _check_depth(data: bytes | str, value: Any) -> None:
+    """Raises DecodeError for a value nested too deep. What msgspec takes depends on Python's version: 3.12
+    lets it go thousands of levels down."""
+    opening = (
+        data.count("[") + data.count("{") if isinstance(data, str) else data.count(b"[") + data.count(b"{")
+    )
+    if opening <= MAX_JSON_DEPTH:
+        return
+    level = [value]
+    for _ in range(MAX_JSON_DEPTH + 1):
+        containers = [
+            each.values() if isinstance(each, dict) else each
+            for each in level
+            if isinstance(each, (dict, list))
+        ]
+        if not containers:
+            return
+        level = [item for container in containers for item in container]
+    raise DecodeError(f"JSON nested deeper than {MAX_JSON_DEPTH}")
+
+
 def convert(value: object, kind: type[T]) -> T:
-    """Shape a parsed value into a struct, taking numbers and booleans where text belongs and the reverse. Raises DecodeError."""
+    """Shape a parsed value into a struct, taking numbers and booleans where text belongs and the reverse.
+    Raises DecodeError."""
     try:
         return msgspec.convert(value, kind, strict=False)
     except (msgspec.ValidationError, RecursionError):
@@ -59,7 +101,8 @@ def convert(value: object, kind: type[T]) -> T:
 
 
 def decode(data: bytes | str, kind: type[T], *, max_loose_bytes: int | None = None) -> T:
-    """A typed structure from strict or fastjson's JSON; see `loads` and `convert`. Empty text raises DecodeError."""
+    """A typed structure from strict or fastjson's JSON; see `loads` and `convert`. Empty text raises
+    DecodeError."""
     try:
         return msgspec.json.decode(data, type=kind, strict=False)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -67,7 +110,8 @@ def decode(data: bytes | str, kind: type[T], *, max_loose_bytes: int | None = No
 
 
 def _texts(value: object, depth: int) -> object:
-    """The same tree with every scalar as text, so that lax conversion can make of it what the struct wants; null members are dropped."""
+    """The same tree with every scalar as text, so that lax conversion can make of it what the struct
+    wants; null members are dropped."""
     if depth > MAX_JSON_DEPTH:
         raise DecodeError(f"JSON nested deeper than {MAX_JSON_DEPTH}")
     if isinstance(value, dict):
@@ -82,7 +126,9 @@ def _texts(value: object, depth: int) -> object:
 
 
 def dumps(value: object, *, raw_keys: bool = False) -> bytes:
-    """Compact JSON bytes. With `raw_keys`, integer keys and keys that are JSON objects (or structs) are written without quotes."""
+    """Compact JSON bytes. With `raw_keys`, integer keys and keys that are structs are written without quotes,
+    the members of such a struct in alphabetical order, as Java does. A struct as a key without `raw_keys` is
+    a TypeError."""
     if not raw_keys:
         return msgspec.json.encode(value)
     return "".join(_raw(value)).encode()
@@ -112,21 +158,14 @@ def _raw(value: object) -> list[str]:
 def _raw_key(key: object) -> str:
     if isinstance(key, int):
         return str(key)
-    if isinstance(key, str) and key.startswith("{") and _is_json(key):
-        return key
+    if isinstance(key, msgspec.Struct):
+        return msgspec.json.encode(key, order="sorted").decode()
     return msgspec.json.encode(key).decode()
 
 
-def _is_json(text: str) -> bool:
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True
-
-
 class _Parser:
-    """Recursive descent over text; `MAX_JSON_DEPTH` bounds the recursion, so a bomb costs no more than its own bytes."""
+    """Recursive descent over text; `MAX_JSON_DEPTH` bounds the recursion, so a bomb costs no more than its
+    own bytes."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -206,7 +245,8 @@ class _Parser:
         raise self.error("a key expected")
 
     def object_key(self, depth: int) -> str:
-        """The JSON text of an object that stands as a key. Inside it no other may: each level of quoting would double the text."""
+        """The JSON text of an object used as a key. It cannot contain another one: each level of quoting
+        would double the text."""
         if self.in_key:
             raise self.error("an object key inside an object key")
         self.in_key = True
@@ -264,7 +304,8 @@ class _Parser:
 
 
 def _join_surrogates(text: str) -> str:
-    """Pairs of \\u escapes beyond the basic plane become one character; a lone half is refused, since it cannot be stored as UTF-8."""
+    """Pairs of \\u escapes beyond the basic plane become one character; a lone half is refused, since it
+    cannot be stored as UTF-8."""
     try:
         return text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError as error:

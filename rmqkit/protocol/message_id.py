@@ -37,7 +37,8 @@ def host_text(packed: bytes) -> str:
 
 
 def offset_message_id(store_host: bytes, physical_offset: int) -> str:
-    """The id a broker returns: store host and commit-log offset in upper-case hexadecimal, 32 or 56 characters."""
+    """The id a broker returns: store host and commit-log offset in upper-case hexadecimal, 32 or 56
+    characters."""
     return f"{store_host.hex()}{physical_offset & 0xFFFFFFFFFFFFFFFF:016x}".upper()
 
 
@@ -55,15 +56,23 @@ def parse_offset_message_id(text: str) -> tuple[str, int, int]:
 
 
 class UniqueKeys:
-    """Makes UNIQ_KEY values: IP, process id, a number of this instance, ms since the month began (local time), counter.
+    """Makes UNIQ_KEY values: IP, process id, a number of this instance, ms since the month began (local
+    time), counter.
 
-    Java's order of fields, so that tools read the time back. One instance makes 65 536 different keys within a millisecond.
+    Java's order of fields, so that tools read the time back. One instance makes 65 536 different keys within
+    a millisecond.
     """
 
-    def __init__(self, ip: bytes = b"\x7f\x00\x00\x01", *, pid: int | None = None, instance: int | None = None) -> None:
+    def __init__(
+        self, ip: bytes = b"\x7f\x00\x00\x01", *, pid: int | None = None, instance: int | None = None
+    ) -> None:
         process = os.getpid() if pid is None else pid
         salt = crc32(os.urandom(8)) if instance is None else instance
-        self._prefix = (ip + (process & 0xFFFF).to_bytes(2, "big") + (salt & 0xFFFFFFFF).to_bytes(4, "big")).hex().upper()
+        self._prefix = (
+            (ip + (process & 0xFFFF).to_bytes(2, "big") + (salt & 0xFFFFFFFF).to_bytes(4, "big"))
+            .hex()
+            .upper()
+        )
         self._counter = count()
         self._month_start_ms = 0
         self._month_end_ms = 0
@@ -71,10 +80,13 @@ class UniqueKeys:
     def make(self, now_ms: int) -> str:
         if not self._month_start_ms <= now_ms < self._month_end_ms:
             self._enter_month(now_ms)
-        return f"{self._prefix}{now_ms - self._month_start_ms & 0xFFFFFFFF:08X}{next(self._counter) & 0xFFFF:04X}"
+        in_month_ms = now_ms - self._month_start_ms & 0xFFFFFFFF
+        return f"{self._prefix}{in_month_ms:08X}{next(self._counter) & 0xFFFF:04X}"
 
     def _enter_month(self, now_ms: int) -> None:
-        start = datetime.fromtimestamp(now_ms / 1000).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        start = datetime.fromtimestamp(now_ms / 1000).replace(
+            day=1, hour=0, minute=0, second=0, microsecond=0
+        )
         end = start.replace(year=start.year + start.month // 12, month=start.month % 12 + 1)
         self._month_start_ms = int(start.timestamp() * 1000)
         self._month_end_ms = int(end.timestamp() * 1000)

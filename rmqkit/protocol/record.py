@@ -1,4 +1,5 @@
-"""The stored message (wire-protocol sheet, section 5.1; store-format sheet, section 2; Java: MessageExtEncoder, MessageDecoder).
+"""The stored message (wire-protocol sheet, section 5.1; store-format sheet, section 2; Java:
+MessageExtEncoder, MessageDecoder).
 
     at  size  field                        at  size  field
      0     4  total size                   48  8/20  born host (address, port i32)
@@ -37,8 +38,7 @@ BLANK_BYTES = 8
 MIN_RECORD_BYTES = 91
 CRC_MASK = 0x7FFFFFFF
 
-_HEAD_V4 = Struct(">iIiiiqqiq8sq8siqi")
-_HEAD_A = Struct(">iIiiiqqiq")
+_HEAD = Struct(">iIiiiqqiq")
 _TIME = Struct(">q")
 _TAIL = Struct(">iqi")
 _I32 = Struct(">i")
@@ -51,70 +51,66 @@ BLANK = Struct(">iI")
 def record_size(body_bytes: int, topic_bytes: int, properties_bytes: int, sys_flag: int) -> int:
     """Bytes of a record."""
     hosts = (12 if sys_flag & BORN_HOST_V6 else 0) + (12 if sys_flag & STORE_HOST_V6 else 0)
-    return MIN_RECORD_BYTES + hosts + (1 if topic_bytes > 127 else 0) + body_bytes + topic_bytes + properties_bytes
+    return (
+        MIN_RECORD_BYTES
+        + hosts
+        + (1 if topic_bytes > 127 else 0)
+        + body_bytes
+        + topic_bytes
+        + properties_bytes
+    )
 
 
 def message_size(message: PutMessage) -> int:
-    """Bytes `pack` will make of a message. Raises MessageIllegal when topic or properties pass their limits."""
+    """Bytes `pack` will make of a message. Raises MessageIllegal when topic or properties pass their
+    limits."""
     topic_bytes = len(message.topic.encode())
     if topic_bytes > MAX_DERIVED_TOPIC_LENGTH:
         raise MessageIllegal(f"topic of {topic_bytes} bytes, at most {MAX_DERIVED_TOPIC_LENGTH} are allowed")
     properties_bytes = len(message.properties_bytes)
     if properties_bytes > MAX_PROPERTIES_BYTES:
-        raise MessageIllegal(f"properties of {properties_bytes} bytes, at most {MAX_PROPERTIES_BYTES} are allowed")
+        raise MessageIllegal(
+            f"properties of {properties_bytes} bytes, at most {MAX_PROPERTIES_BYTES} are allowed"
+        )
     return record_size(len(message.body), topic_bytes, properties_bytes, message.sys_flag)
 
 
-def pack(message: PutMessage, size: int, queue_offset: int, physical_offset: int, store_timestamp_ms: int, store_host: bytes) -> bytes:
-    """One record; `size` is what `message_size` gave. The STORE_HOST_V6 bit of `message.sys_flag` must fit the width of `store_host`."""
+def pack(
+    message: PutMessage,
+    size: int,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp_ms: int,
+    store_host: bytes,
+) -> bytes:
+    """One record; `size` is what `message_size` gave. The STORE_HOST_V6 bit of `message.sys_flag` must fit
+    the width of `store_host`."""
     topic = message.topic.encode()
     body = message.body
     properties = message.properties_bytes
     sys_flag = message.sys_flag
-    if sys_flag & (BORN_HOST_V6 | STORE_HOST_V6):
-        head = b"".join(
-            (
-                _HEAD_A.pack(
-                    size,
-                    MAGIC_V2 if len(topic) > 127 else MAGIC_V1,
-                    crc32(body) & CRC_MASK,
-                    message.queue_id,
-                    message.flag,
-                    queue_offset,
-                    physical_offset,
-                    sys_flag,
-                    message.born_timestamp_ms,
-                ),
-                message.born_host,
-                _TIME.pack(store_timestamp_ms),
-                store_host,
-                _TAIL.pack(message.reconsume_times, message.prepared_offset, len(body)),
-            )
-        )
-    else:
-        head = _HEAD_V4.pack(
-            size,
-            MAGIC_V2 if len(topic) > 127 else MAGIC_V1,
-            crc32(body) & CRC_MASK,
-            message.queue_id,
-            message.flag,
-            queue_offset,
-            physical_offset,
-            sys_flag,
-            message.born_timestamp_ms,
-            message.born_host,
-            store_timestamp_ms,
-            store_host,
-            message.reconsume_times,
-            message.prepared_offset,
-            len(body),
-        )
+    head = _HEAD.pack(
+        size,
+        MAGIC_V2 if len(topic) > 127 else MAGIC_V1,
+        crc32(body) & CRC_MASK,
+        message.queue_id,
+        message.flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        message.born_timestamp_ms,
+    )
+    times = _TIME.pack(store_timestamp_ms)
+    tail = _TAIL.pack(message.reconsume_times, message.prepared_offset, len(body))
     topic_length = _I16.pack(len(topic)) if len(topic) > 127 else bytes((len(topic),))
-    return b"".join((head, body, topic_length, topic, _I16.pack(len(properties)), properties))
+    properties_length = _I16.pack(len(properties))
+    hosts = head, message.born_host, times, store_host, tail
+    return b"".join((*hosts, body, topic_length, topic, properties_length, properties))
 
 
 def unpack(data: bytes | memoryview, at: int = 0, *, check_crc: bool = True) -> StoredMessage:
-    """The record that begins at `at`. Raises DecodeError when a length, the magic or (with `check_crc`) the body CRC is wrong."""
+    """The record that begins at `at`. Raises DecodeError when a length, the magic or (with `check_crc`)
+    the body CRC is wrong."""
     try:
         return _unpack(data, at, check_crc)
     except (StructError, UnicodeDecodeError, IndexError) as error:
@@ -122,7 +118,9 @@ def unpack(data: bytes | memoryview, at: int = 0, *, check_crc: bool = True) -> 
 
 
 def _unpack(data: bytes | memoryview, at: int, check_crc: bool) -> StoredMessage:
-    total, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp = _HEAD_A.unpack_from(data, at)
+    total, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp = (
+        _HEAD.unpack_from(data, at)
+    )
     if magic not in (MAGIC_V1, MAGIC_V2):
         raise DecodeError(f"record at byte {at} has magic {magic:#x}")
     if total < MIN_RECORD_BYTES or at + total > len(data):

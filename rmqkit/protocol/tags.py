@@ -27,21 +27,24 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def tags_code(tags: str | None) -> int:
-    """The consume-queue code of a message: the hash of its whole TAGS text, 0 when it has none. Tags are few, so the answers are kept."""
+    """The consume-queue code of a message: the hash of its whole TAGS text, 0 when it has none. Tags are
+    few, so the answers are kept."""
     return java_hash(tags) if tags else 0
 
 
 def index_hash(topic: str, key: str) -> int:
-    """Hash of an index entry: absolute value of the hash of `topic#key`, 0 for the one number that has none."""
+    """Hash of an index entry: absolute value of the hash of `topic#key`, 0 for the one number that has
+    none."""
     code = abs(java_hash(f"{topic}#{key}"))
     return 0 if code == 0x80000000 else code
 
 
 def extend_hash(code: int, text: str) -> int:
-    """The hash, as an unsigned 32-bit number, of a text whose beginning has the hash `code` and that goes on with `text`.
+    """The hash, as an unsigned 32-bit number, of a text whose beginning has the hash `code` and that goes on
+    with `text`.
 
-    hash(a + b) = hash(a) * 31^len(b) + hash(b), so that the hash of a common beginning is worked out once: `extend_hash(extend_hash(0, a), b)` is
-    `java_hash(a + b)` but for the sign.
+    hash(a + b) = hash(a) * 31^len(b) + hash(b), so that the hash of a common beginning is worked out once:
+    `extend_hash(extend_hash(0, a), b)` is `java_hash(a + b)` but for the sign.
     """
     if not text.isascii():
         units: bytes | list[int] = text.encode("utf-16-be", "surrogatepass")
@@ -57,7 +60,8 @@ def extend_hash(code: int, text: str) -> int:
 
 
 def absolute_hash(code: int) -> int:
-    """An unsigned 32-bit hash as index files keep it: the absolute value of the signed number, 0 for the one that has none."""
+    """An unsigned 32-bit hash as index files keep it: the absolute value of the signed number, 0 for the
+    one that has none."""
     if code < 0x80000000:
         return code
     return 0 if code == 0x80000000 else 0x100000000 - code

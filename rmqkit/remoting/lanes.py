@@ -1,8 +1,10 @@
-"""Lanes of one connection: over a transport that carries several streams side by side, big answers do not hold up small ones.
+"""Lanes of one connection: over a transport with several streams per connection, large answers do not delay
+small ones.
 
-The first lane carries heartbeats, offsets and whatever else is small; sends have a lane, and so have requests that are answered with messages. All
-sends of a client to a broker share one lane, so they arrive in the order in which they were made, as over TCP. The server sees a connection for each lane.
-A lane is opened when the first request needs it, and anew when the server has closed it for being idle.
+The first lane carries heartbeats, offsets and other small requests; sends have a lane, and so have requests
+whose answers contain messages. All sends of a client to a broker share one lane, so they arrive in order, as
+over TCP. The server treats each lane as a connection. A lane is opened when a request first needs it, and
+again after the server has closed it for being idle.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from collections.abc import Callable
 import anyio
 from anyio.abc import ByteStream, TaskGroup
 
-from rmqkit.abc import LanedStream
 from rmqkit.errors import ConnectionLost
+from rmqkit.plugin.transport import LanedStream
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.remoting.connection import Connection
 
@@ -36,9 +38,12 @@ LANE_OF_CODE: dict[int, str] = {
 
 
 class Lanes:
-    """The lanes of the connection whose first lane is `first`, over `stream`. `make` makes a Connection over the stream of a further lane."""
+    """The lanes of the connection whose first lane is `first`, over `stream`. `make` creates a Connection
+    over the stream of another lane."""
 
-    def __init__(self, first: Connection, stream: LanedStream, make: Callable[[ByteStream], Connection]) -> None:
+    def __init__(
+        self, first: Connection, stream: LanedStream, make: Callable[[ByteStream], Connection]
+    ) -> None:
         self.first = first
         self._stream = stream
         self._make = make
@@ -47,7 +52,8 @@ class Lanes:
         self._group: TaskGroup | None = None
 
     async def run(self) -> None:
-        """As `Connection.run`, for all of them. When the first lane has ended, calls on the others may still be answered; then these end too."""
+        """As `Connection.run`, for all lanes. When the first lane has ended, calls on the others may still be
+        answered; then these end too."""
         async with anyio.create_task_group() as self._group:
             await self.first.run()
             for connection in self.all:
@@ -55,11 +61,11 @@ class Lanes:
 
     @property
     def all(self) -> list[Connection]:
-        """Those that are open, the first one first."""
+        """The open lanes, the first one first."""
         return [connection for connection in (self.first, *self._further.values()) if not connection.closed]
 
     async def carrying(self, code: int) -> Connection:
-        """The lane for a request code, opened where needed. Raises ConnectionLost."""
+        """The lane for a request code, opened if needed. Raises ConnectionLost."""
         lane = LANE_OF_CODE.get(code)
         if lane is None:
             return self.first

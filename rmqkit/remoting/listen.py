@@ -8,26 +8,29 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from rmqkit.abc import Address, ServerStream, Transport
 from rmqkit.errors import ConfigError
+from rmqkit.plugin.transport import Address, ServerStream
 
 if TYPE_CHECKING:
-    from rmqkit.plugins import Registry
+    from rmqkit.plugin.loader import Registry
 
 Listener = trio.abc.Listener[ServerStream]
 
 
 async def bind(registry: Registry, addresses: Iterable[Address]) -> tuple[list[Listener], list[Address]]:
-    """Listeners and where they really listen; all or none. Raises ConfigError that names the address, the cause and the next step."""
+    """Listeners and their actual addresses; all or none. Raises ConfigError with the address, the cause and a
+    remedy."""
     bound: list[Listener] = []
     where: list[Address] = []
     try:
         for address in addresses:
-            transport: Transport = registry.chosen("transports", address.scheme)
+            transport = registry.transport(address)
             try:
                 listeners = await transport.listen(address)
             except OSError as error:
-                raise ConfigError(f"cannot listen on {address}: {error.strerror or error}; {_next_step(error, address)}") from error
+                raise ConfigError(
+                    f"cannot listen on {address}: {error.strerror or error}; {_next_step(error, address)}"
+                ) from error
             for listener in listeners:
                 bound.append(listener)
                 where.append(transport.bound_address(listener))

@@ -1,7 +1,8 @@
-"""Connections by address, made when first needed (Java: NettyRemotingClient; wire-protocol sheet, section 9).
+"""Connections by address, opened on first use (Java: NettyRemotingClient; wire-protocol sheet, section 9).
 
-One connection per address carries any number of requests at a time, on lanes where the transport has them (`rmqkit.remoting.lanes`). A connection that
-died is replaced by the next call. Nothing here retries a request, save for GO_AWAY, by which the server says that it did not handle it.
+One connection per address carries any number of concurrent requests, on lanes if the transport has them
+(`rmqkit.remoting.lanes`). A connection that died is replaced by the next call. Requests are never retried,
+except after GO_AWAY, with which the server states that it did not handle them.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from types import TracebackType
 import anyio
 from anyio.abc import ByteStream, TaskGroup
 
-from rmqkit.abc import Address, LanedStream
-from rmqkit.errors import ClientError, ConnectFailed, RequestTimeout, RmqError
-from rmqkit.hook_calls import Hooks
+from rmqkit.errors import ClientError, ConfigError, ConnectFailed, RequestTimeout, RmqError
+from rmqkit.plugin.connect import Connect, connect_tcp
+from rmqkit.plugin.hook_runner import Hooks
+from rmqkit.plugin.transport import Address, LanedStream
 from rmqkit.protocol.codes import CLIENT_VERSION, ResponseCode, SerializeType
 from rmqkit.protocol.command import Command
 from rmqkit.remoting.connection import Connection
-from rmqkit.remoting.dial import Connect, connect_tcp
 from rmqkit.remoting.lanes import Lanes
 
 log = logging.getLogger(__name__)
@@ -29,14 +30,15 @@ log = logging.getLogger(__name__)
 AddressedHandler = Callable[[Command, str], "Command | Awaitable[Command | None] | None"]
 
 CONNECT_TIMEOUT_MS = 3000
-#: Unsent requests get this long to leave when the pool closes.
+#: Time for unsent requests to be sent when the pool closes.
 FLUSH_TIMEOUT_S = 1.0
-#: A call that ran out of at least so much time on a connection that was silent meanwhile takes the connection with it: it may be half open.
+#: A call that timed out after at least this time on a silent connection closes the connection, which may be
+#: half open.
 SUSPICIOUS_TIMEOUT_MS = 1000
 
 
 def parse_address(address: str) -> Address:
-    """Raises ConnectFailed naming the text, since nothing can be reached there."""
+    """Raises ConnectFailed with the text if it is not an address."""
     try:
         parsed = Address.parse(address)
     except ValueError as error:
@@ -47,36 +49,43 @@ def parse_address(address: str) -> Address:
 
 
 class CallHook:
-    """Around each request that goes out (Java: RPCHook on the client's side). Plain functions; must not block."""
+    """Around each request that goes out (Java: RPCHook on the client's side). Plain functions; must not
+    block."""
 
     def before_call(self, request: Command, address: str) -> None:
-        """May add header fields through `request.fields()`. What this raises is what the caller gets, and nothing is sent."""
+        """May add header fields through `request.fields()`. An error is raised to the caller, and nothing is
+        sent."""
         return
 
     def after_call(self, request: Command, response: Command, address: str) -> None:
-        """The answer, whatever its code; there is none to a one-way request, nor after a time-out. What this raises is logged and changes nothing."""
+        """Called with the answer, whatever its code; there is none for a one-way request or after a time-out.
+        Errors are logged and ignored."""
         return
 
 
 class _Dial:
-    """A connect in progress, shared by all that want the address."""
+    """A connect in progress, shared by all callers of the address."""
 
-    __slots__ = ("connection", "done", "why")
+    __slots__ = ("connection", "done", "misconfigured", "why")
 
     def __init__(self) -> None:
         self.done = anyio.Event()
         self.connection: Connection | None = None
         self.why = ""
+        self.misconfigured: ConfigError | None = None
 
 
 class ConnectionPool:
-    """`async with ConnectionPool() as pool: await pool.call("127.0.0.1:10911", command, 3000)`. Runs under trio and asyncio.
+    """`async with ConnectionPool() as pool: await pool.call("127.0.0.1:10911", command, 3000)`. Runs under
+    trio and asyncio.
 
-    Leaving it gives unsent one-way requests a second to go out, then closes everything; an error of the body passes through unwrapped.
+    Leaving the context gives unsent one-way requests a second to be sent, then closes everything; an error of
+    the body is passed on unwrapped.
 
-    connect            how to open a stream, such as a `Dialer`; default TCP
-    on_request         answers requests of the servers: `(command, address) -> answer or None`, plain or coroutine function
-    serialize_type     header form of what goes out
+    connect            function that opens a stream, such as a `Dialer`; default TCP
+    on_request         answers requests of the servers: `(command, address) -> answer or None`, plain or
+                       coroutine function
+    serialize_type     header form of sent commands
     connect_timeout_ms limit of one connect
     hooks              around each request
     """
@@ -107,7 +116,9 @@ class ConnectionPool:
         self._group = await anyio.create_task_group().__aenter__()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
         group, self._group = self._group, None
         assert group is not None
         if isinstance(error, anyio.get_cancelled_exc_class()):
@@ -118,39 +129,43 @@ class ConnectionPool:
                 for lane in _lanes(connection):
                     await lane.flush()
         group.cancel_scope.cancel()
-        # The task group is not shown an error of the body: it would wrap it into an exception group.
+        # The body's error is not passed to the task group, which would wrap it into an exception group.
         await group.__aexit__(None, None, None)
         return None
 
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
         """Send a request, connecting first where needed, and wait for the answer, whatever its code.
 
-        The time-out covers the connect too. Answered GO_AWAY, the request goes out once more on a new connection, with a time-out anew. Raises ConnectFailed,
-        ConnectionLost, RequestTimeout, ClientError, ProtocolError (frame too large). Cancelled: as `Connection.call`; a connect goes on for
-        whoever else wants it.
+        The time-out covers the connect too. Answered GO_AWAY, the request goes out once more on a new
+        connection, within the same time-out. Raises ConnectFailed, ConnectionLost, RequestTimeout,
+        ClientError, ProtocolError (frame too large). Cancelled: as `Connection.call`; a connect goes on for
+        other callers. ConfigError as `ensure`.
         """
         for entry in self._hooks.entries:
             entry.call("before_call", command, address)
         connection = self._connections.get(address)
+        deadline_s = anyio.current_time() + timeout_ms / 1000
         left_ms = timeout_ms
         if connection is None or connection.closed:
             connection, left_ms = await self._within(address, timeout_ms)
         response = await self._call(connection, command, left_ms)
         if response.code == ResponseCode.GO_AWAY:
-            log.info("%s is going away, connecting anew", address)
+            log.info("%s is going away, connecting again", address)
             if self._connections.get(address) is connection:
                 del self._connections[address]
             for lane in _lanes(connection):
                 lane.retire()
-            connection, left_ms = await self._within(address, timeout_ms)
+            left_ms = max(int((deadline_s - anyio.current_time()) * 1000), 1)
+            connection, left_ms = await self._within(address, left_ms)
             response = await self._call(connection, command, left_ms)
         self._hooks.tell("after_call", command, response, address)
         return response
 
     async def oneway(self, address: str, command: Command, timeout_ms: int) -> None:
-        """Send a one-way request, connecting first where needed. It is handed over, not confirmed.
+        """Send a one-way request, connecting first if needed. It is passed on without confirmation.
 
-        Raises ConnectFailed, ConnectionLost, RequestTimeout (no room in the send buffer in time), ProtocolError (frame too large).
+        Raises ConnectFailed, ConnectionLost, RequestTimeout (no room in the send buffer in time),
+        ProtocolError (frame too large).
         """
         for entry in self._hooks.entries:
             entry.call("before_call", command, address)
@@ -163,7 +178,9 @@ class ConnectionPool:
         raise RequestTimeout(address, timeout_ms)
 
     async def ensure(self, address: str) -> Connection:
-        """The open connection to an address; connects when there is none. All that wait share one connect. Raises ConnectFailed."""
+        """The open connection to an address; connects if there is none. Concurrent callers share one connect.
+        Raises ConnectFailed, and ConfigError when settings, plugin or package of the transport are wrong or
+        missing."""
         connection = self._connections.get(address)
         if connection is not None and not connection.closed:
             return connection
@@ -175,23 +192,28 @@ class ConnectionPool:
             dial = self._dials[address] = _Dial()
             self._group.start_soon(self._dial_and_run, dial, address, where)
         await dial.done.wait()
+        if dial.misconfigured is not None:
+            raise ConfigError(
+                f"cannot connect to {address}: {dial.why}", dial.misconfigured.faults
+            ) from dial.misconfigured
         if dial.connection is None:
             raise ConnectFailed(address, dial.why)
         return dial.connection
 
     def close(self, address: str) -> None:
-        """Drop the connection to an address, if there is one: its waiting calls fail with ConnectionLost, the next call connects anew."""
+        """Close the connection to an address, if there is one: its waiting calls fail with ConnectionLost,
+        and the next call connects again."""
         connection = self._connections.pop(address, None)
         if connection is not None:
             for lane in _lanes(connection):
                 lane.close()
 
     def addresses(self) -> list[str]:
-        """Addresses with an open connection."""
+        """Addresses with open connections."""
         return [address for address, connection in self._connections.items() if not connection.closed]
 
     async def _within(self, address: str, timeout_ms: int) -> tuple[Connection, int]:
-        """An open connection and the ms that are left of the time-out."""
+        """An open connection and the rest of the time-out in ms."""
         began_s = anyio.current_time()
         with anyio.move_on_after(timeout_ms / 1000):
             connection = await self.ensure(address)
@@ -206,7 +228,9 @@ class ConnectionPool:
         except RequestTimeout:
             began_s = anyio.current_time() - timeout_ms / 1000
             suspects = _lanes(connection)
-            if timeout_ms >= SUSPICIOUS_TIMEOUT_MS and all(lane.last_received_s <= began_s for lane in suspects):
+            if timeout_ms >= SUSPICIOUS_TIMEOUT_MS and all(
+                lane.last_received_s <= began_s for lane in suspects
+            ):
                 for lane in suspects:
                     lane.close(f"silent for {timeout_ms} ms with a request unanswered")
             raise
@@ -219,8 +243,10 @@ class ConnectionPool:
             dial.why = f"no connection within {self._connect_timeout_ms} ms"
         except OSError as error:
             dial.why = str(error) or type(error).__name__
+        except ConfigError as error:
+            # Settings, plugin or package of the transport are wrong or missing, so a retry is useless.
+            dial.why, dial.misconfigured = str(error), error
         except RmqError as error:
-            # A transport's settings are wrong, or no plugin brings it.
             dial.why = str(error)
         finally:
             if stream is None:
@@ -255,9 +281,11 @@ class ConnectionPool:
 
 
 def _lanes(connection: Connection) -> list[Connection]:
-    """The connection, with the others that it shares a transport's connection with."""
+    """The connection, with the others that share its transport connection."""
     return [connection] if connection.lanes is None else connection.lanes.all
 
 
-def _with_address(handler: AddressedHandler, address: str, command: Command) -> Command | Awaitable[Command | None] | None:
+def _with_address(
+    handler: AddressedHandler, address: str, command: Command
+) -> Command | Awaitable[Command | None] | None:
     return handler(command, address)

@@ -1,1 +1,1 @@
-"""PUBLIC: contract tests for what plugins implement, fakes, and an in-process broker for tests."""
+"""PUBLIC: contract tests for plugins, fakes, and an in-process broker for tests."""

@@ -1,4 +1,4 @@
-"""Contract of AllocationStrategy, for any implementation that shares out all queues it is given.
+"""Contract of AllocationStrategy, for implementations that distribute all queues that they are given.
 
 def test_contract() -> None:
     check_allocation_strategy(MyStrategy())
@@ -12,24 +12,30 @@ from collections.abc import Sequence
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from rmqkit.abc import AllocationStrategy
 from rmqkit.model.queue import MessageQueue
+from rmqkit.plugin.allocation import AllocationStrategy
 
-#: All but the slow search for an explanation; the assertions say what is wrong.
+#: All phases except the slow search for an explanation; the assertions describe the fault.
 _PHASES = (Phase.generate, Phase.shrink)
 _GROUP = "group"
 _CLIENTS = ("10.0.0.1@1", "10.0.0.2@2", "10.0.0.3@3", "10.0.0.4@4", "10.0.0.4@5")
 
 
 def check_allocation_strategy(
-    strategy: AllocationStrategy, *, brokers: Sequence[str] = ("broker-a", "broker-b"), client_ids: Sequence[str] = _CLIENTS
+    strategy: AllocationStrategy,
+    *,
+    brokers: Sequence[str] = ("broker-a", "broker-b"),
+    client_ids: Sequence[str] = _CLIENTS,
 ) -> None:
-    """Raises AssertionError at the first broken rule. `brokers` and `client_ids` are names to draw from that the strategy knows."""
+    """Raises AssertionError at the first broken rule. The test cases use names from `brokers` and
+    `client_ids`, which the strategy must accept."""
     queue = st.builds(MessageQueue, st.just("Topic"), st.sampled_from(brokers), st.integers(0, 40))
     queues = st.lists(queue, min_size=1, unique=True).map(sorted)
     clients = st.lists(st.sampled_from(client_ids), min_size=1, unique=True).map(sorted)
 
-    @settings(deadline=None, database=None, phases=_PHASES, suppress_health_check=[HealthCheck.differing_executors])
+    @settings(
+        deadline=None, database=None, phases=_PHASES, suppress_health_check=[HealthCheck.differing_executors]
+    )
     @given(queues, clients)
     def check(queues: list[MessageQueue], clients: list[str]) -> None:
         _check_shares(strategy, queues, clients)
@@ -41,23 +47,34 @@ def check_allocation_strategy(
 
 
 def _check_shares(strategy: AllocationStrategy, queues: list[MessageQueue], clients: list[str]) -> None:
-    """Every queue goes to exactly one client, whoever computes it and however often, and the inputs stay as they are."""
+    """Every queue goes to exactly one client, the result is the same for every client and every call, and the
+    arguments are not changed."""
     before = (list(queues), list(clients))
     shares = [strategy.allocate(_GROUP, client, queues, clients) for client in clients]
     assert (queues, clients) == before, "allocate changes its inputs"
     given_out = Counter(queue for share in shares for queue in share)
-    assert set(given_out) == set(queues), f"queues without a client, or from nowhere: {set(given_out) ^ set(queues)}"
-    assert max(given_out.values()) == 1, f"queues given twice: {[queue for queue, times in given_out.items() if times > 1]}"
+    assert set(given_out) == set(queues), (
+        f"queues without a client, or from nowhere: {set(given_out) ^ set(queues)}"
+    )
+    assert max(given_out.values()) == 1, (
+        f"queues given twice: {[queue for queue, times in given_out.items() if times > 1]}"
+    )
     again = [strategy.allocate(_GROUP, client, tuple(queues), tuple(clients)) for client in clients]
     assert again == shares, "a second computation gives other shares"
 
 
 def _check_stranger(strategy: AllocationStrategy, queues: list[MessageQueue], clients: list[str]) -> None:
-    assert strategy.allocate(_GROUP, "nobody@0", queues, clients) == [], "a client that is not in the group gets queues"
+    assert strategy.allocate(_GROUP, "nobody@0", queues, clients) == [], (
+        "a client that is not in the group gets queues"
+    )
 
 
 def _check_empty(strategy: AllocationStrategy, queues: list[MessageQueue], clients: list[str]) -> None:
-    for arguments in ((_GROUP, "", queues, clients), (_GROUP, clients[0], [], clients), (_GROUP, clients[0], queues, [])):
+    for arguments in (
+        (_GROUP, "", queues, clients),
+        (_GROUP, clients[0], [], clients),
+        (_GROUP, clients[0], queues, []),
+    ):
         try:
             result = strategy.allocate(*arguments)
         except ValueError:

@@ -1,40 +1,51 @@
-"""A real broker inside a test: real sockets on loopback, free ports, up in a few milliseconds.
+"""A real broker inside a test, with sockets on free loopback ports, started within milliseconds.
 
-What store and transport it has a test says, or leaves to the one who runs it: see `rmqkit.testing.pytest_plugin`. A transport whose addresses have no
-ports, such as unix sockets, carries everything from and to clients, who are sent there whatever the routes say; the ports behind are memory pipes.
+Brokers run under trio. `running_cluster` and the other context managers are for trio tests;
+`cluster_in_thread`, and the fixture `rocketmq` based on it, are for all other tests: asyncio, threads, no
+event loop.
+
+Store and transport are chosen by the test or by the options of `rmqkit.testing.pytest_plugin`. A transport
+whose addresses have no ports, such as unix sockets, carries all traffic with clients, which connect to it
+whatever the routes contain; the broker's ports are then memory pipes.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
 from anyio.abc import ByteStream
+from anyio.from_thread import start_blocking_portal
 from attrs import frozen
 
 from rmqkit import config as settings
-from rmqkit import plugins
-from rmqkit.abc import Address, Clock, Server, ServerHandle
 from rmqkit.broker.run import RunningBroker, run_broker
 from rmqkit.config import Config
-from rmqkit.plugins import Registry
-from rmqkit.remoting.dial import TCP, Connect, Dialer
+from rmqkit.plugin import loader
+from rmqkit.plugin.clock import Clock
+from rmqkit.plugin.connect import Connect
+from rmqkit.plugin.loader import Registry
+from rmqkit.plugin.server import Server, ServerHandle
+from rmqkit.plugin.transport import Address
+from rmqkit.remoting.background import under_asyncio
+from rmqkit.remoting.dial import TCP, Dialer
+from rmqkit.remoting.serving import listen_on
 from rmqkit.testing.choice import chosen
 
-#: They cannot do without a certificate: that of the test mode will do.
+#: These require a certificate; the one of the TLS test mode is used.
 _ENCRYPTED = ("tls", "quic")
 _UNIX, _BEHIND_UNIX = "unix", "memory"
-#: Host and port of a broker -> the socket it is reached by.
+#: Host and port of a broker -> the socket address at which clients reach it.
 _sockets: dict[tuple[str, int], Address] = {}
 
 
 def test_config(directory: Path, **keys: Any) -> Config:
-    """Settings for tests: the chosen store, free ports, small files. Keys are broker.conf's."""
+    """Settings for tests: the chosen store, free ports, small files. Keys as in broker.conf."""
     if "store" not in keys:
         chosen().used.add("store")
     defaults: dict[str, Any] = {
@@ -55,25 +66,32 @@ test_config.__test__ = False  # type: ignore[attr-defined]
 
 
 class _Finding(Dialer):
-    """Finds also the brokers that are reached by a socket."""
+    """Also resolves brokers that are reached by a socket."""
 
     async def __call__(self, address: Address, timeout_ms: int) -> ByteStream:
         return await super().__call__(_sockets.get((address.host, address.port), address), timeout_ms)
 
 
 def dialer(scheme: str | None = None) -> Connect:
-    """How a client of the test reaches brokers and name servers of a scheme, the chosen one unless one is given."""
+    """A function that connects a test's client to brokers and name servers of a scheme, by default the chosen
+    one."""
     scheme = scheme or chosen().scheme
     config = settings.load(environ={}, flags=scheme_keys(scheme))
-    return _Finding(config, plugins.load(config), scheme if scheme not in (TCP, _UNIX) else None)
+    return _Finding(config, loader.load(config), scheme if scheme not in (TCP, _UNIX) else None)
 
 
 def scheme_keys(scheme: str) -> dict[str, Any]:
-    """What broker and clients are to be told for a scheme."""
+    """The settings that a scheme requires of broker and clients."""
     return {"tls.test.mode.enable": True} if scheme in _ENCRYPTED else {}
 
 
 def _used(scheme: str | None) -> str:
+    if under_asyncio():
+        raise RuntimeError(
+            "the broker needs trio, and this test runs under asyncio: use `with"
+            " rmqkit.testing.broker.cluster_in_thread() as cluster:`, which runs it in a thread of its own,"
+            " or the fixture `rocketmq` of rmqkit.testing.pytest_plugin"
+        )
     if scheme is None:
         chosen().used.add("transport")
     return scheme or chosen().scheme
@@ -81,11 +99,12 @@ def _used(scheme: str | None) -> str:
 
 @contextmanager
 def places(scheme: str) -> Iterator[tuple[str, str]]:
-    """Free addresses as text: what a server is to listen on, and the socket of a broker whose scheme has no ports, else an empty text."""
+    """Free addresses as text: the listen address of a server, and the socket of a broker whose scheme has no
+    ports (otherwise empty)."""
     if scheme != _UNIX:
         yield f"{scheme}://127.0.0.1:0", ""
         return
-    # Paths of sockets are short.
+    # The length of a socket path is limited.
     with tempfile.TemporaryDirectory(prefix="rmqkit-") as folder:
         yield f"unix://{folder}/namesrv", f"unix://{folder}/broker"
 
@@ -113,23 +132,29 @@ async def _serving(
 
 @asynccontextmanager
 async def running_broker(
-    directory: Path, *, extra: Iterable[tuple[str, object]] = (), clock: Clock | None = None, scheme: str | None = None, **keys: Any
+    directory: Path,
+    *,
+    extra: Iterable[tuple[str, object]] = (),
+    clock: Clock | None = None,
+    scheme: str | None = None,
+    **keys: Any,
 ) -> AsyncIterator[RunningBroker]:
-    """A broker that registers nowhere, unless told to; leaving stops it gracefully.
+    """A broker that registers only when configured to. Leaving the context stops it gracefully.
 
-    extra   plugins besides the installed ones
-    scheme  of its transport, default the chosen one; with "memory" it needs no sockets. `dialer` reaches it
+    extra   plugins in addition to the installed ones
+    scheme  of its transport, by default the chosen one; "memory" needs no sockets. `dialer` connects to it
     """
     scheme = _used(scheme)
     config = test_config(directory, **scheme_keys(scheme) | keys)
     with places(scheme) as (_, socket):
-        async with _serving(config, plugins.load(config, extra=extra), scheme, socket, clock) as running:
+        async with _serving(config, loader.load(config, extra=extra), scheme, socket, clock) as running:
             yield running
 
 
 @frozen
 class Cluster:
-    """A name server and a broker registered with it. `connect` leads to both: give it to clients and connection pools."""
+    """A name server and a broker registered with it. `connect` reaches both; pass it to clients and
+    connection pools."""
 
     broker: RunningBroker
     namesrv: Address
@@ -141,12 +166,14 @@ class Cluster:
 
 
 @asynccontextmanager
-async def running_namesrv(directory: Path, *, scheme: str | None = None, **keys: Any) -> AsyncIterator[Address]:
-    """A name server alone, for several brokers; `dialer` reaches it. Leaving stops it gracefully."""
+async def running_namesrv(
+    directory: Path, *, scheme: str | None = None, **keys: Any
+) -> AsyncIterator[Address]:
+    """A name server without a broker; `dialer` connects to it. Leaving the context stops it gracefully."""
     scheme = _used(scheme)
     with places(scheme) as (place, _):
         config = test_config(directory, **{"namesrvListen": place} | scheme_keys(scheme) | keys)
-        async with _namesrv(config, plugins.load(config)) as address:
+        async with _namesrv(config, loader.load(config)) as address:
             yield address
 
 
@@ -154,31 +181,75 @@ async def running_namesrv(directory: Path, *, scheme: str | None = None, **keys:
 async def _namesrv(config: Config, registry: Registry) -> AsyncIterator[Address]:
     async with trio.open_nursery() as nursery:
         server: Server = registry.chosen("servers", "namesrv")
-        handle: ServerHandle = await nursery.start(server.run, config, registry, [Address.parse(config.namesrv_listen)])
+        listen = listen_on(registry, [Address.parse(config.namesrv_listen)], server.name)
+        handle: ServerHandle = await nursery.start(server.run, config, registry, listen)
         yield handle.addresses[0]
         nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
-async def cluster_of(config: Config, registry: Registry, *, socket: str = "") -> AsyncIterator[Cluster]:
-    """A name server and a broker in this process, with any settings; leaving stops both gracefully.
+async def cluster_of(
+    config: Config, registry: Registry, *, socket: str = "", clock: Clock | None = None
+) -> AsyncIterator[Cluster]:
+    """A name server and a broker in this process with the given settings. Leaving the context stops both
+    gracefully.
 
-    The broker's ports are of the scheme that namesrvListen has; `socket` is where clients reach it instead, for a scheme that has no ports.
+    The broker's ports have the scheme of namesrvListen; for a scheme without ports, clients reach the broker
+    at `socket`.
     """
     async with _namesrv(config, registry) as namesrv:
         config = config.with_values(namesrv_addr=str(namesrv))
         connect = _Finding(config, registry, namesrv.scheme if namesrv.scheme not in (TCP, _UNIX) else None)
-        async with _serving(config, registry, namesrv.scheme, socket) as running:
+        async with _serving(config, registry, namesrv.scheme, socket, clock) as running:
             yield Cluster(running, namesrv, connect)
 
 
 @asynccontextmanager
 async def running_cluster(
-    directory: Path, *, extra: Iterable[tuple[str, object]] = (), scheme: str | None = None, **keys: Any
+    directory: Path,
+    *,
+    extra: Iterable[tuple[str, object]] = (),
+    clock: Clock | None = None,
+    scheme: str | None = None,
+    **keys: Any,
 ) -> AsyncIterator[Cluster]:
-    """A name server and a broker with the settings of `test_config`; `scheme` as in `running_broker`."""
+    """A name server and a broker with the settings of `test_config`; `clock` is the broker's, `scheme` as for
+    `running_broker`."""
     scheme = _used(scheme)
     with places(scheme) as (namesrv, socket):
         config = test_config(directory, **{"namesrvListen": namesrv} | scheme_keys(scheme) | keys)
-        async with cluster_of(config, plugins.load(config, extra=extra), socket=socket) as cluster:
+        registry = loader.load(config, extra=extra)
+        async with cluster_of(config, registry, socket=socket, clock=clock) as cluster:
             yield cluster
+
+
+@frozen
+class ThreadedCluster:
+    """A name server and a broker that run in another thread. Clients in any thread or process of this machine
+    can use `namesrv_text`."""
+
+    namesrv_text: str
+
+
+@contextmanager
+def cluster_in_thread(
+    directory: Path | None = None, *, extra: Iterable[tuple[str, object]] = (), scheme: str = TCP, **keys: Any
+) -> Iterator[ThreadedCluster]:
+    """`running_cluster` for tests without trio: `with cluster_in_thread() as cluster:
+    Client(cluster.namesrv_text)`. Works under asyncio and without an event loop.
+
+    directory  storage of the broker, default a temporary directory
+    scheme     of its transport, default TCP
+
+    Starting takes some tenths of a second, during which a surrounding event loop is blocked. Leaving the
+    context stops the cluster gracefully. Raises the error that keeps the broker from starting.
+    """
+    chosen().used.update({"store"} - keys.keys())
+    keys = {"store": chosen().store, **keys}
+    with ExitStack() as stack:
+        place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rmqkit-")))
+        portal = stack.enter_context(start_blocking_portal("trio", name="rmqkit test cluster"))
+        running = stack.enter_context(
+            portal.wrap_async_context_manager(running_cluster(place, extra=extra, scheme=scheme, **keys))
+        )
+        yield ThreadedCluster(running.namesrv_text)

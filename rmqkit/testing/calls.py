@@ -1,26 +1,29 @@
-"""Requests to a broker of this process, over the transport it listens on."""
+"""Requests to a broker in this process, over a transport on which it listens."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from rmqkit.abc import Address
 from rmqkit.broker.run import RunningBroker
 from rmqkit.config import Config
-from rmqkit.plugins import Registry
+from rmqkit.plugin.loader import Registry
+from rmqkit.plugin.transport import Address
 from rmqkit.protocol.command import Command
 from rmqkit.remoting.dial import Dialer
 from rmqkit.remoting.pool import ConnectionPool
 
-#: Sends a request and returns the answer, whatever its code. Raises RequestTimeout, ConnectFailed, ConnectionLost.
+#: Sends a request and returns the answer, whatever its code. Raises RequestTimeout, ConnectFailed,
+#: ConnectionLost.
 Call = Callable[[Command], Awaitable[Command]]
-TIMEOUT_MS = 10_000
+TIMEOUT_MS = 30_000
 
 
 @asynccontextmanager
-async def calling(address: Address, config: Config, registry: Registry) -> AsyncIterator[tuple[Call, ConnectionPool]]:
-    """A connection to an address; the pool is for one-way requests and the like."""
+async def calling(
+    address: Address, config: Config, registry: Registry
+) -> AsyncIterator[tuple[Call, ConnectionPool]]:
+    """A connection to an address, with its pool, which also sends one-way requests."""
     async with ConnectionPool(connect=Dialer(config, registry)) as pool:
 
         async def call(command: Command) -> Command:

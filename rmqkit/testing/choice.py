@@ -1,4 +1,5 @@
-"""Which store and which transport a broker of `rmqkit.testing` has when the test does not say: the options of `rmqkit.testing.pytest_plugin`."""
+"""The store and the transport of brokers started by `rmqkit.testing` when the test does not specify them: the
+options of `rmqkit.testing.pytest_plugin`."""
 
 from __future__ import annotations
 
@@ -7,15 +8,16 @@ from contextlib import contextmanager
 
 from attrs import field, frozen
 
-#: Of a test that says nothing.
+#: Default store and transport of a test.
 STORE, SCHEME = "memory", "tcp"
-#: Of a test that needs what it sent to be there after a restart.
+#: Default store of a test that needs its messages after a restart.
 DURABLE_STORE = "mmap"
 
 
 @frozen
 class Choice:
-    """`carried` asks for the transport also where a test would do without any. `used` gets "store" and "transport" when a broker goes by the choice."""
+    """`carried` forces the transport even where a test would not need one. `used` records "store" and
+    "transport" when a broker uses the choice."""
 
     store: str = STORE
     scheme: str = SCHEME
@@ -27,13 +29,13 @@ _choices = [Choice()]
 
 
 def chosen() -> Choice:
-    """What holds now."""
+    """The current choice."""
     return _choices[-1]
 
 
 @contextmanager
 def choosing(choice: Choice) -> Iterator[Choice]:
-    """The choice for as long as the block lasts, in the whole process."""
+    """Apply the choice to the whole process until the block ends."""
     _choices.append(choice)
     try:
         yield choice

@@ -1,9 +1,10 @@
-"""The contract of a verb of the command line, as tests: subclass `CommandContract`, say which words are right and wrong, and pytest runs them over it.
+"""Contract of a command line verb as tests. Subclass `CommandContract` and list correct and wrong arguments;
+pytest then runs the tests.
 
-class TestHello(CommandContract):
-    verb = HELLO
-    good = [["world"], ["world", "--json"]]
-    bad = [["--unknown"]]
+    class TestHello(CommandContract):
+        verb = HELLO
+        good = [["world"], ["world", "--json"]]
+        bad = [["--unknown"]]
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import ClassVar
 import pytest
 from attrs import frozen
 
-from rmqkit.cli import faults
-from rmqkit.cli.verbs import Verb
+from rmqkit.plugin import output
+from rmqkit.plugin.command import Verb
 
 
 @frozen
 class Ran:
-    """What a verb did: its exit code, and what it wrote."""
+    """The exit code of a run, and its output."""
 
     code: int
     out: str
@@ -29,7 +30,8 @@ class Ran:
 
 
 class CommandContract:
-    """Tests of every verb. `good` and `bad` are lists of words behind the verb; bad ones are refused before anything is done."""
+    """Tests of a verb. `good` and `bad` are lists of arguments; bad ones must be refused before any work is
+    done."""
 
     verb: ClassVar[Verb]
     good: ClassVar[Sequence[Sequence[str]]]
@@ -40,7 +42,7 @@ class CommandContract:
         self._capture = capsys
 
     def run(self, *words: str) -> Ran:
-        """As `rmqkit VERB ...` would run it: errors of the kit become lines on standard error."""
+        """Run the verb as `rmqkit VERB ...` does: errors of the kit become lines on standard error."""
         parser = ArgumentParser(prog="rmqkit verb")
         self.verb.arguments(parser)
         self._capture.readouterr()
@@ -50,7 +52,7 @@ class CommandContract:
         except SystemExit as left:
             code = left.code if isinstance(left.code, int) else 0
         except Exception as error:
-            told = faults.told(error)
+            told = output.fault_lines(error)
             if told is None:
                 raise
             lines, code = told
@@ -58,7 +60,7 @@ class CommandContract:
         return Ran(code, written.out, written.err + "".join(f"{line}\n" for line in lines))
 
     def test_it_has_one_line_of_help(self) -> None:
-        """That is what `rmqkit --help` shows; `--help` of its own lists its words."""
+        """The verb has one line of help for `rmqkit --help`, and its own `--help` lists its arguments."""
         assert self.verb.help.strip()
         assert "\n" not in self.verb.help
         helped = self.run("--help")
@@ -66,14 +68,14 @@ class CommandContract:
         assert helped.out.startswith("usage: rmqkit verb")
 
     def test_good_words(self) -> None:
-        """Exit code 0, and nothing of it is left behind that would disturb a second time."""
+        """Correct arguments give exit code 0, also when the verb runs a second time."""
         assert self.good, "a verb has words that are right"
         for words in [*self.good, *self.good]:
             ran = self.run(*words)
             assert ran.code == 0, f"{words}: {ran.err}"
 
     def test_bad_words(self) -> None:
-        """Exit code 1 or 2, a reason on standard error, nothing on standard output."""
+        """Wrong arguments give exit code 1 or 2, a reason on standard error, and no standard output."""
         for words in self.bad:
             ran = self.run(*words)
             assert ran.code in (1, 2), f"{words} are taken"

@@ -10,17 +10,18 @@ from collections.abc import Iterable
 
 import msgspec
 
-from rmqkit.abc import CompiledFilter, FilterServer
 from rmqkit.model.subscription import SubscriptionData
+from rmqkit.plugin.filter import CompiledFilter, FilterServer
 
 _TOPIC = "Topic"
 _VERSION = 7
-#: Tags codes as a consume queue holds them: signed 64 bits, whatever an old or foreign store wrote there.
+#: Tags codes as in a consume queue: signed 64-bit numbers, possibly written by an old or foreign store.
 _TAGS_CODES = (0, 1, -1, 2_598, 0x7FFFFFFF, -0x80000000, 0x80000000, 0x7FFFFFFFFFFFFFFF, -0x8000000000000000)
 
 
 def check_filter_server(server: FilterServer, *, good: Iterable[str], bad: Iterable[str]) -> None:
-    """`good` are expressions that parse, `bad` ones that do not. Raises AssertionError at the first broken rule."""
+    """Check valid (`good`) and invalid (`bad`) expressions. Raises AssertionError at the first broken
+    rule."""
     assert server.expression_type, "a filter has an expression type"
     for expression in good:
         _check_good(server, expression)
@@ -29,12 +30,17 @@ def check_filter_server(server: FilterServer, *, good: Iterable[str], bad: Itera
 
 
 def _check_good(server: FilterServer, expression: str) -> None:
-    """A pull's expression becomes a subscription that keeps topic, version and text, survives JSON and compiles to the same filter."""
+    """A pull's expression becomes a subscription with the same topic, version and text, which survives JSON
+    and compiles to the same filter."""
     subscription = server.subscription(_TOPIC, expression, _VERSION)
     assert subscription.topic == _TOPIC, "the subscription is for another topic"
     assert subscription.sub_version == _VERSION, "the subscription has another version"
-    assert subscription.sub_string.strip() == expression.strip() or subscription.takes_all, "the subscription has another text"
-    assert subscription.expression_type == server.expression_type, "the subscription is of another expression type"
+    assert subscription.sub_string.strip() == expression.strip() or subscription.takes_all, (
+        "the subscription has another text"
+    )
+    assert subscription.expression_type == server.expression_type, (
+        "the subscription is of another expression type"
+    )
     copy = msgspec.json.decode(msgspec.json.encode(subscription), type=SubscriptionData)
     first, second = server.compile(subscription), server.compile(copy)
     assert copy == subscription, "compile changes the subscription"
@@ -42,18 +48,24 @@ def _check_good(server: FilterServer, expression: str) -> None:
 
 
 def _verdicts(compiled: CompiledFilter) -> list[bool]:
-    """What the unit stage says of some tags codes; it must take any signed 64-bit number and answer with a bool."""
+    """Results of the unit stage for some tags codes. It must accept any signed 64-bit number and return a
+    bool."""
     if compiled.unit is None:
         return []
     verdicts = [compiled.unit(code) for code in _TAGS_CODES]
-    assert all(type(verdict) is bool for verdict in verdicts), "a unit filter answers with something else than a bool"
+    assert all(type(verdict) is bool for verdict in verdicts), (
+        "a unit filter answers with something else than a bool"
+    )
     return verdicts
 
 
 def _check_refused(server: FilterServer, expression: str) -> None:
-    """A bad expression is a ValueError with a reason, in a pull as in a heartbeat."""
+    """A bad expression raises ValueError with a reason, in a pull as in a heartbeat."""
     heartbeat = SubscriptionData(topic=_TOPIC, sub_string=expression, expression_type=server.expression_type)
-    for attempt in (lambda: server.subscription(_TOPIC, expression, _VERSION), lambda: server.compile(heartbeat)):
+    for attempt in (
+        lambda: server.subscription(_TOPIC, expression, _VERSION),
+        lambda: server.compile(heartbeat),
+    ):
         try:
             result = attempt()
         except ValueError as error:

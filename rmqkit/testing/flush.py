@@ -1,8 +1,9 @@
-"""The contract of a flush policy, as tests: subclass `FlushPolicyContract`, say how the policy is made, and pytest runs them over it.
+"""Contract of a flush policy as tests. Subclass `FlushPolicyContract` and define how the policy is made;
+pytest then runs the tests.
 
-class TestMine(FlushPolicyContract):
-    def make_policy(self, config: Config) -> FlushPolicy:
-        return MyPolicy(config)
+    class TestMine(FlushPolicyContract):
+        def make_policy(self, config: Config) -> FlushPolicy:
+            return MyPolicy(config)
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ import pytest
 import trio
 import trio.testing
 
-from rmqkit.abc import FlushPolicy, Level
 from rmqkit.config import Config, load
 from rmqkit.errors import StoreNotWritable
+from rmqkit.plugin.flush import FlushPolicy, Level
 
 _MESSAGE_BYTES = 1_000
 _COMMIT_S, _FLUSH_S = 0.02, 0.1
 
 
 class FakeLog:
-    """A log whose commit takes a fiftieth of a second and whose flush takes a tenth; remembers when they began, in s since the log was made.
+    """A log whose commit takes a fiftieth of a second and whose flush takes a tenth. `commits` and `flushes`
+    are the times when they began, in s since the log was made.
 
-    With `buffered` false an append writes, as with a policy that has no commit buffer. `full` makes commits fail, `broken` flushes.
+    With `buffered` false an append writes, as for a policy without a commit buffer. `full` makes commits
+    fail, `broken` flushes.
     """
 
     def __init__(self, buffered: bool = False) -> None:
@@ -70,7 +73,7 @@ class FakeLog:
         return target
 
     def want(self) -> None:
-        """Somebody waits."""
+        """Tell the policy that a task waits."""
         self._wanted.set()
 
     async def wanted(self) -> None:
@@ -79,11 +82,12 @@ class FakeLog:
 
 
 class FlushPolicyContract(ABC):
-    """Tests of every flush policy; they run under a clock of their own and take no time."""
+    """Tests of every flush policy; they run under a mock clock."""
 
-    #: Everything is on the device after so many seconds, also what nobody waits for. None for a policy that leaves that to somebody else.
+    #: Everything is flushed within this time, with or without waiting tasks. None for a policy that does not
+    #: flush by itself.
     flushed_within_s: float | None = 60
-    #: Who waits for `acknowledge_at` waits no longer than this.
+    #: Longest wait for `acknowledge_at`.
     acknowledged_within_s: float = 2
 
     @abstractmethod
@@ -98,7 +102,7 @@ class FlushPolicyContract(ABC):
     def flushing(self, policy: FlushPolicy) -> FlushPolicy:
         """The policy, for tests of those that flush by themselves."""
         if self.flushed_within_s is None:
-            pytest.skip("this policy leaves flushing to somebody else")
+            pytest.skip("this policy does not flush by itself")
         return policy
 
     @pytest.fixture
@@ -118,16 +122,20 @@ class FlushPolicyContract(ABC):
             nursery.cancel_scope.cancel()
 
     def reached(self, policy: FlushPolicy, log: FakeLog) -> int:
-        """How far the log has reached the level that senders wait for."""
+        """The offset before which the log has reached `acknowledge_at`."""
         return log.flushed_offset if policy.acknowledge_at is Level.FLUSHED else log.written_offset
 
-    async def test_what_it_says_of_itself(self, policy: FlushPolicy, autojump_clock: trio.testing.MockClock) -> None:
-        """A level to acknowledge at, and a buffer of no negative size."""
+    async def test_what_it_says_of_itself(
+        self, policy: FlushPolicy, autojump_clock: trio.testing.MockClock
+    ) -> None:
+        """A policy has a level to acknowledge at, and a commit buffer of zero or more bytes."""
         assert isinstance(policy.acknowledge_at, Level)
         assert policy.commit_buffer_bytes >= 0
 
-    async def test_who_waits_is_acknowledged(self, policy: FlushPolicy, autojump_clock: trio.testing.MockClock) -> None:
-        """Soon, also when others begin to wait meanwhile: nobody is forgotten."""
+    async def test_who_waits_is_acknowledged(
+        self, policy: FlushPolicy, autojump_clock: trio.testing.MockClock
+    ) -> None:
+        """Every waiting task is served soon, also one that begins to wait during a commit or a flush."""
         async with self.running(policy) as log:
             for _ in range(20):
                 log.append()
@@ -141,7 +149,7 @@ class FlushPolicyContract(ABC):
     async def test_what_nobody_waits_for_reaches_the_device_too(
         self, flushing: FlushPolicy, autojump_clock: trio.testing.MockClock
     ) -> None:
-        """A little as well as a lot."""
+        """Small and large amounts of data are flushed without a waiting task."""
         assert self.flushed_within_s is not None
         async with self.running(flushing) as log:
             for size_bytes in (1, 10_000_000):
@@ -149,12 +157,16 @@ class FlushPolicyContract(ABC):
                 await trio.sleep(self.flushed_within_s)
                 assert log.flushed_offset == end
 
-    async def test_a_device_that_fails_ends_the_policy(self, policy: FlushPolicy, autojump_clock: trio.testing.MockClock) -> None:
-        """After that nobody knows what the device has: the error comes out, and ends the broker."""
+    async def test_a_device_that_fails_ends_the_policy(
+        self, policy: FlushPolicy, autojump_clock: trio.testing.MockClock
+    ) -> None:
+        """The content of the device is unknown after a failed flush: the policy raises the error."""
         log = FakeLog(policy.commit_buffer_bytes > 0)
         log.broken = True
         with pytest.RaisesGroup(
-            pytest.RaisesExc(StoreNotWritable, match="the device failed"), allow_unwrapped=True, flatten_subgroups=True
+            pytest.RaisesExc(StoreNotWritable, match="the device failed"),
+            allow_unwrapped=True,
+            flatten_subgroups=True,
         ):
             async with trio.open_nursery() as nursery:
                 await nursery.start(policy.run, log, log.wanted)
@@ -163,8 +175,11 @@ class FlushPolicyContract(ABC):
                 await trio.sleep(self.flushed_within_s or 0)
                 nursery.cancel_scope.cancel()
 
-    async def test_a_full_disk_is_tried_again(self, buffered: FlushPolicy, autojump_clock: trio.testing.MockClock) -> None:
-        """A commit that fails does not end a policy with a buffer; once there is space, what waited is written."""
+    async def test_a_full_disk_is_tried_again(
+        self, buffered: FlushPolicy, autojump_clock: trio.testing.MockClock
+    ) -> None:
+        """A failed commit does not end a policy with a buffer; once there is space again, the waiting data is
+        written."""
         async with self.running(buffered) as log:
             log.full = True
             end = log.append()
@@ -175,8 +190,10 @@ class FlushPolicyContract(ABC):
             await trio.sleep(5)
             assert log.written_offset == end
 
-    async def test_it_can_be_cancelled_at_any_time(self, policy: FlushPolicy, autojump_clock: trio.testing.MockClock) -> None:
-        """Also in the middle of a flush; then it is over at once."""
+    async def test_it_can_be_cancelled_at_any_time(
+        self, policy: FlushPolicy, autojump_clock: trio.testing.MockClock
+    ) -> None:
+        """Cancelling ends the policy at once, also in the middle of a flush."""
         async with trio.open_nursery() as nursery:
             log = FakeLog(policy.commit_buffer_bytes > 0)
             await nursery.start(policy.run, log, log.wanted)

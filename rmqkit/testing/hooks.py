@@ -1,17 +1,19 @@
-"""The contracts of hooks, as tests: subclass the one of your hook's kind, say how the hook is made, and pytest runs them over it, in a real broker.
+"""Contracts of hooks as tests. Subclass the contract of your hook's kind and define how the hook is made;
+pytest then runs the tests in a real broker.
 
-class TestMine(SendMessageHookContract):
-    def make_hook(self) -> SendMessageHook:
-        return MyHook()
+    class TestMine(SendMessageHookContract):
+        def make_hook(self) -> SendMessageHook:
+            return MyHook()
 
-They say what every hook must bear and must not do: it sees all kinds of requests, good and bad, and a broker with the hook answers as one without it. A hook
-that refuses something on purpose says so by `may_refuse`.
+The contracts test what every hook has to accept and must not do: it sees all kinds of requests, valid and
+invalid, and a broker with the hook answers like one without it. A hook that refuses requests on purpose
+declares it by `may_refuse`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,15 +27,17 @@ from rmqkit.broker.processors.send import SendProcessor
 from rmqkit.broker.run import RunningBroker
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused
-from rmqkit.hook_calls import Hooks
-from rmqkit.hooks import ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
-from rmqkit.hookspecs import Register
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
+from rmqkit.model.run import MessageRun
+from rmqkit.plugin.hook_runner import Hooks
+from rmqkit.plugin.hooks import ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.request import Answers, Reply
 from rmqkit.protocol import batch, record
 from rmqkit.protocol.batch import BatchItem
 from rmqkit.protocol.codes import RequestCode, ResponseCode
-from rmqkit.protocol.command import Command, request
+from rmqkit.protocol.command import Command, answer, request
 from rmqkit.protocol.frame import FrameDecoder, encode
 from rmqkit.protocol.headers import (
     ConsumerSendMsgBackRequestHeader,
@@ -53,7 +57,7 @@ Answered = tuple[int, str | None]
 
 @define
 class _Plugin:
-    """Registers one hook under its kind, before all others."""
+    """Registers one hook under its kind, to run before all others."""
 
     kind: str
     hook: Any
@@ -67,7 +71,9 @@ class _Plugin:
         self._register("send_message_hooks", register)
 
     @hookimpl
-    def rmqkit_register_consume_message_hooks(self, register: Register[ConsumeMessageHook], config: Config) -> None:
+    def rmqkit_register_consume_message_hooks(
+        self, register: Register[ConsumeMessageHook], config: Config
+    ) -> None:
         self._register("consume_message_hooks", register)
 
     @hookimpl
@@ -79,17 +85,19 @@ class _Plugin:
         self._register("put_message_hooks", register)
 
 
-# --- what a broker is asked --------------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------------------
 
 
 def _send(body: bytes = b"body", properties: str = "", topic: str = "T", **fields: Any) -> Command:
     text = f"UNIQ_KEY\x01K\x02{properties}"
-    header = SendMessageRequestHeaderV2(producer_group="p", topic=topic, **({"queue_id": 0} | fields), properties=text)
+    header = SendMessageRequestHeaderV2(
+        producer_group="p", topic=topic, **({"queue_id": 0} | fields), properties=text
+    )
     return request(RequestCode.SEND_MESSAGE_V2, header, body)
 
 
 def sends() -> list[Command]:
-    """All kinds of sends, some of which a broker refuses."""
+    """All kinds of sends, including some that a broker refuses."""
     items = batch.encode([BatchItem(0, b"1", b""), BatchItem(0, b"2", b"TAGS\x01a\x02")])
     header = SendMessageRequestHeaderV2(producer_group="p", topic="T", queue_id=1, properties="", batch=True)
     return [
@@ -99,7 +107,11 @@ def sends() -> list[Command]:
         _send(properties="DELAY\x012\x02"),
         _send(properties="WAIT\x01false\x02"),
         _send(queue_id=-1),
-        request(RequestCode.SEND_MESSAGE, SendMessageRequestHeader(producer_group="p", topic="T", queue_id=0), b"first version"),
+        request(
+            RequestCode.SEND_MESSAGE,
+            SendMessageRequestHeader(producer_group="p", topic="T", queue_id=0),
+            b"first version",
+        ),
         request(RequestCode.SEND_BATCH_MESSAGE, header, items),
         request(RequestCode.SEND_BATCH_MESSAGE, header, items[:-1]),
         _send(topic="%RETRY%g", reconsume_times=99, max_reconsume_times=1),
@@ -113,7 +125,7 @@ def sends() -> list[Command]:
 
 
 def consumption() -> list[Command]:
-    """Pulls that find something, and nothing, and send-backs; after `sends`."""
+    """Pulls with and without messages, and send-backs; for use after `sends`."""
 
     def pull(**fields: Any) -> Command:
         values: dict[str, Any] = {
@@ -146,9 +158,11 @@ def consumption() -> list[Command]:
 
 
 def administration() -> list[Command]:
-    """Requests that change and ask for other things, with and without what they need."""
+    """Requests that change and read settings of the broker, valid and invalid."""
     create = CreateTopicRequestHeader(topic="New", read_queue_nums=1, write_queue_nums=1, perm=6)
-    every = [Command(code=code, ext={"x": "y" * 1_000}, body=b"{") for code in RequestCode if code not in _UNSAFE]
+    every = [
+        Command(code=code, ext={"x": "y" * 1_000}, body=b"{") for code in RequestCode if code not in _UNSAFE
+    ]
     return [
         request(RequestCode.UPDATE_AND_CREATE_TOPIC, create),
         request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=b'{"groupName":"team"}'),
@@ -159,16 +173,21 @@ def administration() -> list[Command]:
     ]
 
 
-#: A busy machine makes any call slow now and then: what is slow each time is at fault.
+#: A busy machine occasionally slows any call, so a hook fails only when it is slow in every try.
 TRIES = 3
-#: Its answer differs from run to run.
+#: The answer to this request differs from run to run.
 _UNSAFE = {RequestCode.GET_BROKER_RUNTIME_INFO}
 
 
-async def _answers(directory: Path, kind: str, hook: object, commands: Iterable[Command]) -> tuple[list[Answered], RunningBroker]:
-    """What a broker with the hook says to each, one after the other; without one when it is None."""
+async def _answers(
+    directory: Path, kind: str, hook: object, commands: Iterable[Command]
+) -> tuple[list[Answered], RunningBroker]:
+    """The answers of a broker with the hook to each request in turn; without a hook when it is None."""
     extra = [] if hook is None else [("under-test", _Plugin(kind, hook))]
-    async with running_broker(directory, extra=extra, scheme="memory") as broker, calling_broker(broker) as call:
+    async with (
+        running_broker(directory, extra=extra, scheme="memory") as broker,
+        calling_broker(broker) as call,
+    ):
         found = []
         for command in commands:
             answer = await call(command)
@@ -177,27 +196,35 @@ async def _answers(directory: Path, kind: str, hook: object, commands: Iterable[
 
 
 class _HookContract(ABC):
-    """What the hooks of a broker have in common. `kind` is the name of their table in a Registry."""
+    """The common part of the contracts of a broker's hooks. `kind` is the name of their table in a
+    Registry."""
 
     kind: ClassVar[str]
-    #: Whether the hook refuses some of what the tests ask.
+    #: Whether the hook refuses some of the tests' requests.
     may_refuse: ClassVar[bool] = False
 
     @abstractmethod
     def make_hook(self) -> Any:
-        """What the plugin registers."""
+        """The hook as the plugin registers it."""
 
     def commands(self) -> Sequence[Command]:
-        """What a broker is asked: everything this kind of hook sees."""
+        """The requests of the tests: everything that this kind of hook sees."""
         raise NotImplementedError
 
-    async def test_a_broker_answers_as_without_the_hook(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        """Each request has the same code and text, unless the hook may refuse; the hook raises nothing it may not, and nobody has to wait for it."""
+    async def test_a_broker_answers_as_without_the_hook(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Each request has the same code and text, unless the hook may refuse; the hook raises no unexpected
+        error and is never slow."""
         plain, _ = await _answers(tmp_path / "without", self.kind, None, self.commands())
         for number in range(TRIES):
             caplog.clear()
-            hooked, broker = await _answers(tmp_path / f"with-{number}", self.kind, self.make_hook(), self.commands())
-            complaints = [found.getMessage() for found in caplog.records if found.name == "rmqkit.hook_calls"]
+            hooked, broker = await _answers(
+                tmp_path / f"with-{number}", self.kind, self.make_hook(), self.commands()
+            )
+            complaints = [
+                found.getMessage() for found in caplog.records if found.name == "rmqkit.plugin.hook_runner"
+            ]
             if not complaints:
                 break
         if not self.may_refuse:
@@ -208,7 +235,7 @@ class _HookContract(ABC):
         assert complaints == [], "the hook is slow, or returns something"
 
     async def test_one_object_serves_again(self, tmp_path: Path) -> None:
-        """A broker that is started anew in the same process gets the same hook."""
+        """A broker started again in the same process gets the same hook object."""
         hook = self.make_hook()
         first, _ = await _answers(tmp_path / "first", self.kind, hook, self.commands())
         second, _ = await _answers(tmp_path / "second", self.kind, hook, self.commands())
@@ -224,21 +251,25 @@ class SendMessageHookContract(_HookContract):
         return sends()
 
     async def test_sends_that_arrive_together(self, tmp_path: Path) -> None:
-        """Each has its answer, and those that are not refused are stored in order; a ManySendsHook sees them at once."""
+        """Each send has its answer, and those that are not refused are stored in order."""
         extra = [("under-test", _Plugin(self.kind, self.make_hook()))]
-        async with running_broker(tmp_path, extra=extra, scheme="memory") as broker, calling_broker(broker) as call:
+        async with (
+            running_broker(tmp_path, extra=extra, scheme="memory") as broker,
+            calling_broker(broker) as call,
+        ):
             first = (await call(_send())).code == ResponseCode.SUCCESS
             processor = SendProcessor(broker.context)
             data = b"".join(encode(_numbered(_send(b"%d" % at), at)) for at in range(20))
             peer = FakePeer()
-            outcomes = processor.process_many(FrameDecoder().feed(data), peer)
-            # Some may wait for a store that writes later.
+            outcomes = processor.process(FrameDecoder().feed(data), peer)
+            # A store with deferred writes may answer some later.
             await peer.all_answered()
             answers = [whole(outcome) for outcome in outcomes if outcome is not None] + peer.answers  # type: ignore[arg-type]
             answers.sort(key=attrgetter("opaque"))
             store = broker.context.store
             stored = [
-                record.unpack(store.read_record(unit.physical_offset) or b"").body for unit in store.read_units("T", 0, int(first), 100)
+                record.unpack(store.read_record(unit.physical_offset) or b"").body
+                for unit in store.read_units("T", 0, int(first), 100)
             ]
         assert [answer.opaque for answer in answers] == list(range(20))
         taken = [answer.opaque for answer in answers if answer.code == ResponseCode.SUCCESS]
@@ -264,25 +295,53 @@ class RpcHookContract(_HookContract):
         return [*sends(), *consumption(), *administration()]
 
     def test_its_codes_are_numbers(self) -> None:
-        """Or None, for all of them."""
+        """Its codes are numbers, or None for all requests."""
         codes = self.make_hook().codes
-        assert codes is None or (isinstance(codes, frozenset) and all(isinstance(code, int) for code in codes))
+        assert codes is None or (
+            isinstance(codes, frozenset) and all(isinstance(code, int) for code in codes)
+        )
 
     def test_before_without_after(self) -> None:
-        """A connection may end and a one-way request has no answer: nothing is kept for it for ever, nothing breaks."""
+        """A request may stay without an answer, because its connection ended or it is one-way: the hook must
+        accept that."""
         hook, peer = self.make_hook(), FakePeer()
-        for command in self.commands():
-            if hook.codes is not None and command.code not in hook.codes:
-                continue
+        for command in self._seen_by(hook):
             for oneway in (False, True):
-                try:
-                    hook.before(msgspec.structs.replace(command, flag=2 if oneway else 0), peer)
-                except RequestRefused:
-                    assert self.may_refuse, "the hook refuses a request"
+                self._refused(hook, [msgspec.structs.replace(command, flag=2 if oneway else 0)], peer)
+
+    def test_a_run_of_requests(self) -> None:
+        """A hook names the requests of a run that it refuses by their indexes, and accepts answers of every
+        form, whether they come for the whole run or for parts of it."""
+        hook, peer = self.make_hook(), FakePeer()
+        run = self._seen_by(hook)
+        forms = (
+            lambda request: encode(answer(request)),
+            lambda request: answer(request, ResponseCode.SYSTEM_ERROR, "no"),
+            lambda request: Reply(answer(request), [b"x"], 1),
+        )
+        for part in (run, run[: len(run) // 2], run[-1:]):
+            assert self._refused(hook, run, peer) <= set(range(len(run)))
+            for form in forms:
+                hook.after(part, Answers([form(request) for request in part]), peer)
+
+    def _seen_by(self, hook: RpcHook) -> list[Command]:
+        return [command for command in self.commands() if hook.codes is None or command.code in hook.codes]
+
+    def _refused(self, hook: RpcHook, run: Sequence[Command], peer: FakePeer) -> set[int]:
+        """The indexes that the hook refuses."""
+        try:
+            refused = hook.before(run, peer) or {}
+        except RequestRefused:
+            refused = dict.fromkeys(range(len(run)), RequestRefused(ResponseCode.NO_PERMISSION, ""))
+        assert self.may_refuse or not refused, "the hook refuses a request"
+        assert all(isinstance(error, RequestRefused) for error in refused.values()), (
+            f"the hook broke: {refused}"
+        )
+        return set(refused)
 
 
 class PutMessageHookContract(_HookContract):
-    """Tests of every PutMessageHook. `interesting` are properties of messages that the hook does something about."""
+    """Tests of every PutMessageHook. `interesting` are properties of messages on which the hook acts."""
 
     kind = "put_message_hooks"
     interesting: ClassVar[Sequence[dict[str, str]]] = ()
@@ -292,40 +351,72 @@ class PutMessageHookContract(_HookContract):
 
     def messages(self) -> list[PutMessage]:
         """Messages of all kinds."""
-        plain = [message("T", 0, b"x", unique_key="a", tag="t"), message("%RETRY%g", 0, b"x"), message("T", 3, b"x" * 1_000, keys="k1 k2")]
+        plain = [
+            message("T", 0, b"x", unique_key="a", tag="t"),
+            message("%RETRY%g", 0, b"x"),
+            message("T", 3, b"x" * 1_000, keys="k1 k2"),
+        ]
         special = [message("T", 0, b"x") for _ in self.interesting]
         for each, properties in zip(special, self.interesting, strict=True):
             each.set_properties(properties)
         return plain + special
 
+    def shown(self, hook: PutMessageHook) -> MessageRun:
+        """The messages that a broker would pass to the hook."""
+        wants = hook.wants
+        return MessageRun(
+            [each for each in self.messages() if not (wants and wants.isdisjoint(each.properties))]
+        )
+
     def test_what_it_leaves_can_be_stored(self) -> None:
-        """Properties as text and as a mapping are equal, so are tag and tags code unless they are a time; or the message is refused."""
+        """A message that the hook does not refuse has equal properties as text and as a mapping, and can be
+        packed into a record; its tags code is that of its tag unless the hook changed the topic."""
         hook = self.make_hook()
-        for each in self.messages():
-            before = msgspec.structs.replace(each)
-            try:
-                hook.before_put(each)
-            except RequestRefused:
-                assert self.may_refuse, "the hook refuses a message"
+        run = self.shown(hook)
+        befores = [msgspec.structs.replace(each) for each in run]
+        refused = _refused(hook, run)
+        assert self.may_refuse or not refused, "the hook refuses a message"
+        for at, (each, before) in enumerate(zip(run, befores, strict=True)):
+            if at in refused:
                 continue
-            assert props.decode(each.properties_bytes.decode()) == {name: value for name, value in each.properties.items() if value}
+            assert props.decode(each.properties_bytes.decode()) == {
+                name: value for name, value in each.properties.items() if value
+            }
             assert each.queue_id >= 0
-            assert each.body == before.body or self.interesting, "the hook changes the body of a message that is not its business"
+            assert each.body == before.body or self.interesting, (
+                "the hook changes the body of a message that is not its business"
+            )
             if each.topic == before.topic:
                 assert each.tags_code == tags_code(each.properties.get(props.TAGS))
-            packed = record.pack(each, record.message_size(each), 0, 0, 0, b"\x7f\x00\x00\x01\x00\x00\x00\x00")
+            packed = record.pack(
+                each, record.message_size(each), 0, 0, 0, b"\x7f\x00\x00\x01\x00\x00\x00\x00"
+            )
             assert record.unpack(packed).topic == each.topic
 
-    def test_it_leaves_alone_what_it_does_not_want(self) -> None:
-        """A message without the properties in `wants` would not even be shown to it: shown all the same, it stays as it is."""
+    def test_messages_that_come_together_are_treated_one_by_one(self) -> None:
+        """The result for a message does not depend on the other messages of its run."""
         hook = self.make_hook()
-        if hook.wants is None:
-            pytest.skip("this hook wants to see every message")
-        for each in self.messages():
-            if hook.wants.isdisjoint(each.properties):
-                before = msgspec.structs.replace(each)
-                hook.before_put(each)
-                assert each == before
+        together = self.shown(hook)
+        refused = _refused(hook, together)
+        for at, (each, after) in enumerate(zip(self.shown(hook), together, strict=True)):
+            alone = MessageRun([each])
+            assert bool(_refused(hook, alone)) == (at in refused), "the hook refuses the neighbours as well"
+            assert each == after
+
+    def test_its_claims_are_among_what_it_wants(self) -> None:
+        """A property for which the hook takes responsibility is among the properties it wants."""
+        hook = self.make_hook()
+        assert hook.wants is None or hook.claims <= hook.wants
+
+
+def _refused(hook: PutMessageHook, run: MessageRun) -> Collection[int]:
+    """The indexes of the messages that the hook refuses."""
+    try:
+        refusals = hook.before_put(run) or {}
+    except RequestRefused:
+        return range(len(run))
+    assert all(isinstance(error, RequestRefused) for error in refusals.values()), "the hook failed"
+    return refusals.keys()
 
 
 def _numbered(command: Command, opaque: int) -> Command:

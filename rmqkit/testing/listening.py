@@ -1,10 +1,11 @@
-"""A transport that listens inside a test, and what tests do with its connections."""
+"""A listening transport inside a test, and operations on its connections."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from time import monotonic
 
 import anyio
@@ -13,23 +14,25 @@ import trio
 import trio.testing
 from attrs import frozen
 
-from rmqkit.abc import Address, Outcome, Peer, Reply, RequestProcessor, ServerStream, Transport, WorkingListener
+from rmqkit.plugin.request import EachRequest, Outcome, Peer, Reply
+from rmqkit.plugin.transport import Address, ServerStream, Transport, WorkingListener
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.remoting.connection import Connection
-from rmqkit.remoting.serve import RequestServer, Router
+from rmqkit.remoting.request_loop import Router
+from rmqkit.remoting.server import RequestServer
 
-#: Longer than anything here takes; a test that hangs fails by it.
-PATIENCE_S = 30
-CONNECT_TIMEOUT_MS = 10_000
-#: What the end of a connection may look like, polite or not.
+#: Longer than any operation here takes; a hanging test fails after this time.
+PATIENCE_S = 60
+CONNECT_TIMEOUT_MS = 30_000
+#: Exceptions that the end of a connection may raise, graceful or not.
 ENDED = (trio.BrokenResourceError, anyio.BrokenResourceError, anyio.EndOfStream)
 _HELLO = b"!"
 
 
 @frozen
 class Listening:
-    """A transport that listens. `listener` is its first one, `address` where that is."""
+    """A listening transport. `listener` is its first listener, `address` the listener's address."""
 
     transport: Transport
     listener: trio.abc.Listener[ServerStream]
@@ -40,11 +43,12 @@ class Listening:
 
     @asynccontextmanager
     async def pair(self) -> AsyncIterator[tuple[ServerStream, anyio.abc.ByteStream]]:
-        """Both ends of a new connection; both are closed at the end."""
+        """Both ends of a new connection; both are closed when the context ends."""
         ends: list[ServerStream] = []
 
         async def accept() -> None:
-            # A transport may have looked whether somebody listens here: a connection that ends without a byte is none.
+            # The transport may have probed the listener; a connection that ends without a byte is such a
+            # probe.
             while True:
                 ends[:] = [await self.listener.accept()]
                 ends[:] = [await ends[0].opened()]
@@ -69,7 +73,7 @@ class Listening:
 
 @asynccontextmanager
 async def listening(transport: Transport, where: Address) -> AsyncIterator[Listening]:
-    """The transport listens at `where`; all listeners are closed at the end."""
+    """Let the transport listen at `where`; all listeners are closed when the context ends."""
     with trio.fail_after(PATIENCE_S):
         listeners = await transport.listen(where)
         async with trio.open_nursery() as nursery:
@@ -85,14 +89,16 @@ async def listening(transport: Transport, where: Address) -> AsyncIterator[Liste
             nursery.cancel_scope.cancel()
 
 
-class Echo(RequestProcessor):
-    """Answers with the body, as slices of it; code 2 not before `gate` is set."""
+class Echo(EachRequest):
+    """Answers with slices of the body; requests with code 2 are answered only after `gate` is set."""
 
     def __init__(self) -> None:
         self.gate = trio.Event()
 
-    def process(self, request: Command, peer: Peer) -> Outcome:
-        return self._later(request) if request.code == 2 else self._reply(request)
+    def handle(self, request: Command, peer: Peer) -> Outcome:
+        if request.code == 2:
+            return peer.answer_async(request, partial(self._later, request))
+        return self._reply(request)
 
     async def _later(self, request: Command) -> Reply:
         await self.gate.wait()
@@ -100,12 +106,16 @@ class Echo(RequestProcessor):
 
     def _reply(self, request: Command) -> Reply:
         view = memoryview(request.body or b"")
-        return Reply(answer(request, ResponseCode.SUCCESS), [view[at : at + 10_000] for at in range(0, len(view), 10_000)], len(view))
+        return Reply(
+            answer(request, ResponseCode.SUCCESS),
+            [view[at : at + 10_000] for at in range(0, len(view), 10_000)],
+            len(view),
+        )
 
 
 @asynccontextmanager
 async def request_server(at: Listening, echo: Echo | None = None) -> AsyncIterator[RequestServer]:
-    """A server of `Echo` on the listener."""
+    """A request server with `Echo` on the listener."""
     echo = echo or Echo()
     server = RequestServer(Router({1: echo, 2: echo}), name="contract")
     async with trio.open_nursery() as nursery:
@@ -116,7 +126,7 @@ async def request_server(at: Listening, echo: Echo | None = None) -> AsyncIterat
 
 @asynccontextmanager
 async def caller(stream: anyio.abc.ByteStream) -> AsyncIterator[Connection]:
-    """The client's side of remoting over a stream."""
+    """The client side of remoting over a stream."""
     connection = Connection(stream, "peer")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.run)
@@ -125,10 +135,14 @@ async def caller(stream: anyio.abc.ByteStream) -> AsyncIterator[Connection]:
 
 
 async def received(end: ServerStream | anyio.abc.ByteStream, count: int) -> bytes:
-    """So many bytes of either end. Raises EOFError when it ends before."""
+    """Receive `count` bytes from either kind of stream. Raises EOFError when the stream ends before."""
     data = bytearray()
     while len(data) < count:
-        piece = await end.receive_some(count - len(data)) if isinstance(end, ServerStream) else await end.receive(count - len(data))
+        piece = (
+            await end.receive_some(count - len(data))
+            if isinstance(end, ServerStream)
+            else await end.receive(count - len(data))
+        )
         if not piece:
             raise EOFError(f"ended after {len(data)} of {count} bytes")
         assert len(piece) <= count - len(data), "more bytes than were asked for"
@@ -137,7 +151,7 @@ async def received(end: ServerStream | anyio.abc.ByteStream, count: int) -> byte
 
 
 async def has_ended(client: anyio.abc.ByteStream) -> bool:
-    """Whether the client's end sees the end, politely or not, before another byte."""
+    """Whether the client's stream ends, gracefully or not, before another byte arrives."""
     try:
         await client.receive()
     except ENDED:
@@ -146,7 +160,7 @@ async def has_ended(client: anyio.abc.ByteStream) -> bool:
 
 
 async def echo_all(stream: ServerStream) -> None:
-    """Send everything back until the peer ends, politely or not."""
+    """Send everything back until the peer closes the connection, gracefully or not."""
     with suppress(trio.BrokenResourceError):
         async with stream:
             stream = await stream.opened()
@@ -164,7 +178,8 @@ async def echoing(at: Listening) -> AsyncIterator[None]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the other tasks run until it holds. Raises TimeoutError after PATIENCE_S of real time, whatever clock the test has."""
+    """Let other tasks run until the condition holds. Raises TimeoutError after PATIENCE_S of real time,
+    whatever clock the test uses."""
     deadline_s = monotonic() + PATIENCE_S
     while not condition():
         if monotonic() > deadline_s:
@@ -174,5 +189,5 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def descriptors() -> int:
-    """Open file descriptors of this process."""
+    """The open file descriptors of this process."""
     return len(os.listdir("/dev/fd"))

@@ -2,63 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from inspect import isawaitable
+from collections.abc import Callable, Sequence
 
 import trio
 
-from rmqkit.abc import Answer, Outcome, Peer, Postponed, Reply, RequestProcessor
 from rmqkit.errors import ConnectionLost
+from rmqkit.plugin.request import Answer, Outcome, Peer, Reply, RequestProcessor, Ticket, Work
 from rmqkit.protocol import frame
 from rmqkit.protocol.command import Command
+from rmqkit.protocol.error_answer import error_answer
 from rmqkit.protocol.message_id import pack_host
-from rmqkit.remoting.serve import error_answer
 
 
 class FakePeer(Peer):
-    """Collects what is sent to it: `answers` to requests, `pushed` one-way commands. `on_call` plays the other end of `call`, `owed` counts postponed
-    answers."""
+    """Collects the commands for the peer: `answers` to postponed requests, `pushed` one-way commands.
+    `on_call` answers `call`; `owed` counts postponed requests that are in flight."""
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 40_000, on_call: Callable[[Command], Command] | None = None) -> None:
+    closed = False
+
+    def __init__(
+        self, host: str = "127.0.0.1", port: int = 40_000, on_call: Callable[[Command], Command] | None = None
+    ) -> None:
         self.remote_host = pack_host(host, port)
         self.remote_text = f"{host}:{port}"
-        self.closed = False
+        self.attributes = {}
         self.answers: list[Command] = []
         self.pushed: list[Command] = []
-        self.deferred: list[Callable[[], Awaitable[None]]] = []
         self.owed = 0
         self._on_call = on_call
         self._paid = trio.Event()
+        self._work: list[tuple[Ticket, Work]] = []
+        #: Answers by the identities of their requests. The requests are kept, so that identities stay unique.
+        self._answer_to: dict[int, tuple[Command, Command]] = {}
 
-    def respond(self, request: Command, answer: Answer) -> None:
-        if not self.closed and not request.is_oneway:
-            self.answers.append(whole(answer))
+    def postpone(self, requests: Sequence[Command], *, held: bool = False) -> Ticket:
+        if not held:
+            self.owed += len(requests)
+        return Ticket(requests, self, held)
 
-    def postpone(self, requests: int) -> Postponed:
-        self.owed += requests
+    def answer_async(self, request: Command, work: Work) -> Ticket:
+        ticket = self.postpone((request,))
+        self._work.append((ticket, work))
+        return ticket
 
-        def answered(answers: Sequence[tuple[Command, Answer]]) -> None:
-            for request, answer in answers:
-                self.respond(request, answer)
-            self.owed -= requests
-            self._paid.set()
-            self._paid = trio.Event()
-
-        return answered
+    def settle(self, ticket: Ticket, outcomes: Sequence[Outcome]) -> None:
+        for request, outcome in zip(ticket.requests, outcomes, strict=True):
+            if outcome is None or isinstance(outcome, Ticket) or self.closed or request.is_oneway:
+                continue
+            answer = whole(outcome)
+            self.answers.append(answer)
+            self._answer_to[id(request)] = request, answer
+        if not ticket.held:
+            self.owed -= len(ticket.requests)
+        self._paid.set()
+        self._paid = trio.Event()
 
     async def all_answered(self) -> None:
-        """Wait until everything that was postponed is answered."""
+        """Wait until all owed answers were sent; runs the pending work."""
+        await self.run_work()
         while self.owed:
             await self._paid.wait()
 
-    def defer(self, work: Callable[[], Awaitable[None]], requests: int) -> None:
-        self.deferred.append(work)
+    async def run_work(self, request: Command | None = None) -> None:
+        """Run the work passed to `answer_async`, for one request or for all."""
+        while waiting := [item for item in self._work if request is None or item[0].requests[0] is request]:
+            for ticket, work in waiting:
+                self._work.remove((ticket, work))
+                try:
+                    outcome = await work()
+                except Exception as error:  # noqa: BLE001 - as the server does
+                    outcome = error_answer(ticket.requests[0], error)
+                ticket.complete((outcome,))
 
-    async def run_deferred(self) -> None:
-        """Do the work that was deferred so far, in order."""
-        work, self.deferred = self.deferred, []
-        for item in work:
-            await item()
+    async def answer_to(self, request: Command) -> Command | None:
+        """The answer to a postponed request, removed from `answers`; None if there is none yet. Runs the work
+        for the request."""
+        await self.run_work(request)
+        found = self._answer_to.pop(id(request), None)
+        if found is None:
+            return None
+        self.answers = [answer for answer in self.answers if answer is not found[1]]
+        return found[1]
 
     def push(self, command: Command) -> bool:
         if self.closed:
@@ -76,7 +100,7 @@ class FakePeer(Peer):
 
 
 def whole(answer: Answer) -> Command:
-    """Any form of answer as one command with its body."""
+    """An answer of any form as one command with its body."""
     if isinstance(answer, bytes):
         (command,) = frame.FrameDecoder().feed(answer)
         return command
@@ -86,12 +110,13 @@ def whole(answer: Answer) -> Command:
     return answer
 
 
-async def ask(processor: RequestProcessor, request: Command, peer: Peer) -> Command | None:
-    """What a server would answer: errors become their answers, awaitables are awaited. None when nothing is answered now."""
+async def ask(processor: RequestProcessor, request: Command, peer: FakePeer) -> Command | None:
+    """The answer of a server: errors become error answers, and work started by the processor is run. None if
+    there is no answer now."""
     try:
-        outcome: Outcome = processor.process(request, peer)
-        if outcome is not None and not isinstance(outcome, (Command, Reply, bytes)) and isawaitable(outcome):
-            outcome = await outcome
+        (outcome,) = processor.process([request], peer)
     except Exception as error:  # noqa: BLE001 - as the server does
         return error_answer(request, error)
+    if isinstance(outcome, Ticket):
+        return await peer.answer_to(request)
     return None if outcome is None else whole(outcome)

@@ -1,17 +1,17 @@
-"""The contract of a request processor, as tests: subclass `ProcessorContract`, say how the processor is made and what it answers, and pytest runs
-them over it, in a real broker.
+"""Contract of a request processor as tests. Subclass `ProcessorContract` and define how the processor is made
+and what it answers; pytest then runs the tests in a real broker.
 
-class TestMine(ProcessorContract):
-    code = 31_000
+    class TestMine(ProcessorContract):
+        code = 31_000
 
-    def make_processor(self, broker: BrokerContext) -> RequestProcessor:
-        return MyProcessor(broker)
+        def make_processor(self, broker: Broker) -> RequestProcessor:
+            return MyProcessor(broker)
 
-    def good(self) -> Command:
-        return request(self.code, body=b"ping")
+        def good(self) -> Command:
+            return request(self.code, body=b"ping")
 
-    def check(self, answer: Command) -> None:
-        assert answer.body == b"pong"
+        def check(self, answer: Command) -> None:
+            assert answer.body == b"pong"
 """
 
 from __future__ import annotations
@@ -21,24 +21,29 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import pytest
 import trio
 from attrs import frozen
 
 from rmqkit import hookimpl
-from rmqkit.abc import BatchProcessor, RequestProcessor
-from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.run import RunningBroker
-from rmqkit.hookspecs import RegisterProcessor
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.hookspecs import RegisterProcessor
+from rmqkit.plugin.request import RequestProcessor
 from rmqkit.protocol.codes import FLAG_ONEWAY, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.testing.broker import running_broker
 from rmqkit.testing.calls import Call, calling, calling_broker
 from rmqkit.testing.peer import FakePeer
 
-_ODD_FIELDS: tuple[dict[str, str], ...] = ({}, {"": ""}, {"topic": "../../etc"}, {"queueId": "-1", "offset": "x"}, {"a": "\x00" * 100})
+_ODD_FIELDS: tuple[dict[str, str], ...] = (
+    {},
+    {"": ""},
+    {"topic": "../../etc"},
+    {"queueId": "-1", "offset": "x"},
+    {"a": "\x00" * 100},
+)
 
 
 @frozen
@@ -46,49 +51,57 @@ class _Plugin:
     contract: ProcessorContract
 
     @hookimpl
-    def rmqkit_register_processors(self, register: RegisterProcessor, broker: BrokerContext) -> None:
+    def rmqkit_register_processors(self, register: RegisterProcessor, broker: Broker) -> None:
         register(self.contract.code, self.contract.make_processor(broker))
 
 
 class ProcessorContract(ABC):
     """Tests of every request processor."""
 
-    #: A request code that it is registered for.
+    #: A request code for which it is registered.
     code: ClassVar[int]
 
     @abstractmethod
-    def make_processor(self, broker: BrokerContext) -> RequestProcessor:
-        """What the plugin registers."""
+    def make_processor(self, broker: Broker) -> RequestProcessor:
+        """The processor as the plugin registers it."""
+
+    def settings(self) -> dict[str, Any]:
+        """Settings of the broker in addition to those of `rmqkit.testing.broker.test_config`."""
+        return {}
 
     @abstractmethod
     def good(self) -> Command:
         """A new request that is answered with SUCCESS."""
 
     def check(self, answer: Command) -> None:
-        """Raises AssertionError when that is not the answer to `good`."""
+        """Raises AssertionError if this is not the answer to `good`."""
         return
 
     @asynccontextmanager
     async def serving(self, directory: Path) -> AsyncIterator[tuple[RunningBroker, Call]]:
         async with (
-            running_broker(directory, extra=[("under-test", _Plugin(self))], scheme="memory") as broker,
+            running_broker(
+                directory, extra=[("under-test", _Plugin(self))], scheme="memory", **self.settings()
+            ) as broker,
             calling_broker(broker) as call,
         ):
             yield broker, call
 
     def _check(self, answer: Command) -> None:
-        assert answer.code == ResponseCode.SUCCESS, f"a good request is answered with {answer.code}: {answer.remark}"
+        assert answer.code == ResponseCode.SUCCESS, (
+            f"a good request is answered with {answer.code}: {answer.remark}"
+        )
         assert answer.is_response
         self.check(answer)
 
     async def test_a_good_request_is_answered(self, tmp_path: Path) -> None:
-        """Once, and again."""
+        """A good request gets its answer, also when it is repeated."""
         async with self.serving(tmp_path) as (_, call):
             for _ in range(3):
                 self._check(await call(self.good()))
 
     async def test_many_at_a_time(self, tmp_path: Path) -> None:
-        """Each request has its own answer, whatever else is under way on the connection."""
+        """Each of many simultaneous requests on a connection gets its own answer."""
         answers: list[Command] = []
         async with self.serving(tmp_path) as (_, call), trio.open_nursery() as nursery:
 
@@ -102,17 +115,19 @@ class ProcessorContract(ABC):
             self._check(answer)
 
     async def test_bad_requests_are_answered_and_do_no_harm(self, tmp_path: Path) -> None:
-        """Odd fields and bodies get an answer, with a text where it is an error; the processor goes on."""
+        """Odd fields and bodies get an answer, errors with a text, and the processor continues to work."""
         random = Random(7)
         async with self.serving(tmp_path) as (_, call):
             for fields in _ODD_FIELDS:
                 for body in (b"", b"\x00", b"{", random.randbytes(1_000)):
                     answer = await call(Command(code=self.code, ext=dict(fields), body=body))
-                    assert answer.code == ResponseCode.SUCCESS or answer.remark, f"{fields} {body[:9]!r} is refused without a reason"
+                    assert answer.code == ResponseCode.SUCCESS or answer.remark, (
+                        f"{fields} {body[:9]!r} is refused without a reason"
+                    )
             self._check(await call(self.good()))
 
     async def test_a_one_way_request_is_taken_without_an_answer(self, tmp_path: Path) -> None:
-        """The next answer on the connection is that of the next request."""
+        """A one-way request gets no answer: the next answer on the connection belongs to the next request."""
         async with self.serving(tmp_path) as (broker, _):
             context = broker.context
             async with calling(broker.address, context.config, context.registry) as (call, pool):
@@ -121,16 +136,11 @@ class ProcessorContract(ABC):
                 await pool.oneway(str(broker.address), silent, 1_000)
                 self._check(await call(self.good()))
 
-    def test_several_requests_that_arrived_together(self, tmp_path: Path) -> None:
-        """A BatchProcessor gives an outcome for each, in order, and raises for none of them."""
-        if not trio.run(self._answers_together, tmp_path):
-            pytest.skip("this processor takes requests one at a time")
-
-    async def _answers_together(self, directory: Path) -> bool:
-        async with self.serving(directory) as (broker, _):
+    async def test_several_requests_that_arrived_together(self, tmp_path: Path) -> None:
+        """A processor returns an outcome for each request of a run, in order, and raises for none of them."""
+        async with self.serving(tmp_path) as (broker, _):
             processor = self.make_processor(broker.context)
-            if not isinstance(processor, BatchProcessor):
-                return False
             requests = [self.good(), Command(code=self.code, ext={"": ""}, body=b"\x00"), self.good()]
-            assert len(processor.process_many(requests, FakePeer())) == len(requests)
-            return True
+            peer = FakePeer()
+            assert len(processor.process(requests, peer)) == len(requests)
+            await peer.all_answered()

@@ -1,10 +1,15 @@
-"""Options and markers for tests that start brokers. In a conftest: `pytest_plugins = ["rmqkit.testing.pytest_plugin"]`.
+"""Options and markers for tests that start brokers. In a conftest: `pytest_plugins =
+["rmqkit.testing.pytest_plugin"]`.
 
---store NAME        what a broker of `rmqkit.testing.broker` stores in when its test does not say
---transport SCHEME  what carries the bytes, likewise
+--store NAME        store of the brokers of `rmqkit.testing.broker` in tests that do not choose one
+--transport SCHEME  transport of these brokers, likewise
 
-Tests that are about one store or one transport carry a marker. Under another option they are deselected, and the summary says why. It also says how many
-tests used what was chosen: none is an error, since a run that tests nothing is not to pass.
+The fixture `rocketmq` is a name server and a broker shared by the tests of a session, usable under any event
+loop: `Client(rocketmq.namesrv_text)`.
+
+Tests of one particular store or transport carry a marker. With another option they are deselected, and the
+summary gives the reason. The summary also counts the tests that used the chosen store or transport; zero is
+an error, because a run that tests nothing must not pass.
 """
 
 from __future__ import annotations
@@ -14,25 +19,35 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from rmqkit import plugins
 from rmqkit.config import Config
 from rmqkit.errors import RmqError
+from rmqkit.plugin import loader
+from rmqkit.testing.broker import ThreadedCluster, cluster_in_thread
 from rmqkit.testing.choice import DURABLE_STORE, SCHEME, STORE, Choice, choosing
 
 MARKERS = (
-    "durable_store: needs a store that keeps everything over a restart; without the option --store it gets mmap",
+    (
+        "durable_store: needs a store that keeps everything over a restart; without the option --store it"
+        " gets mmap"
+    ),
     "only_store(*names, why): is about these stores, or brings one of its own when none is named",
     "only_transport(*schemes, why): is about these transports, or brings one of its own when none is named",
 )
-#: Keep nothing over a restart.
+#: Stores that lose their messages at a restart.
 _FORGETTING = ("memory",)
 _PLUGIN = "rmqkit-choices"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("rmqkit")
-    group.addoption("--store", metavar="NAME", help="the store of brokers whose test does not name one (default memory)")
-    group.addoption("--transport", metavar="SCHEME", help="the transport of brokers whose test does not name one (default tcp)")
+    group.addoption(
+        "--store", metavar="NAME", help="the store of brokers whose test does not name one (default memory)"
+    )
+    group.addoption(
+        "--transport",
+        metavar="SCHEME",
+        help="the transport of brokers whose test does not name one (default tcp)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,14 +57,22 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         for kind, name in (("stores", store), ("transports", scheme)):
             if name is not None:
-                plugins.load(Config()).chosen(kind, name)
+                loader.load(Config()).chosen(kind, name)
     except RmqError as error:
         raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(_Choices(store, scheme), _PLUGIN)
 
 
+@pytest.fixture(scope="session")
+def rocketmq() -> Iterator[ThreadedCluster]:
+    """A cluster in its own thread, with messages in memory. It is shared: use separate topics and groups in
+    each test."""
+    with cluster_in_thread(store=STORE) as cluster:
+        yield cluster
+
+
 class _Choices:
-    """Deselects, chooses for each test, and counts."""
+    """Deselects tests, applies the choice to each test, and counts."""
 
     def __init__(self, store: str | None, scheme: str | None) -> None:
         self._store, self._scheme = store, scheme
@@ -65,7 +88,7 @@ class _Choices:
             items[:] = [item for item in items if item not in reasons]
 
     def _unfit(self, item: pytest.Item) -> Iterator[str]:
-        """Why a test has nothing to say about what was chosen."""
+        """The reason why a test does not apply to the choice."""
         if self._store in _FORGETTING and any(item.iter_markers("durable_store")):
             yield f"needs a restart that store {self._store} forgets everything in"
         for name, value in (("only_store", self._store), ("only_transport", self._scheme)):
@@ -84,7 +107,7 @@ class _Choices:
         return ran
 
     def _chosen(self) -> list[tuple[str, str, int]]:
-        """(kind, name, how many tests used it) for each option that was given."""
+        """(kind, name, number of tests that used it) for each given option."""
         given = (("store", self._store), ("transport", self._scheme))
         return [(kind, name, self._used[kind]) for kind, name in given if name is not None]
 

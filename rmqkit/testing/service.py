@@ -1,8 +1,9 @@
-"""The contract of a service, as tests: subclass `ServiceContract`, say how the service is made, and pytest runs them over it, in a real broker.
+"""Contract of a service as tests. Subclass `ServiceContract` and define how the service is made; pytest then
+runs the tests in a real broker.
 
-class TestMine(ServiceContract):
-    def make_service(self, config: Config) -> Service:
-        return MyService()
+    class TestMine(ServiceContract):
+        def make_service(self, config: Config) -> Service:
+            return MyService()
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ import trio
 from attrs import Factory, define
 
 from rmqkit import hookimpl
-from rmqkit.abc import Service
-from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.run import RunningBroker
 from rmqkit.config import Config
-from rmqkit.hookspecs import Register
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.service import Service
 from rmqkit.testing.broker import running_broker
 
-#: A broker waits this long for a service to start and to stop.
-PATIENCE_S = 5
+#: Time limit for starting and for stopping a service.
+PATIENCE_S = 60
 
 
 @define
@@ -40,27 +41,38 @@ class _Plugin:
         self.made.append(service)
         register("under-test", service)
 
+    @hookimpl
+    def rmqkit_broker_assembled(self, broker: Broker) -> None:
+        self.contract.assembled(self.made[-1], broker)
+
 
 class ServiceContract(ABC):
-    """Tests of every service."""
+    """Tests of a service."""
 
     @abstractmethod
     def make_service(self, config: Config) -> Service:
         """A new service."""
 
+    def assembled(self, service: Any, broker: Broker) -> None:
+        """What the plugin does with the service in `rmqkit_broker_assembled`."""
+        return
+
     def settings(self) -> dict[str, Any]:
-        """Settings of the broker besides those of `rmqkit.testing.broker.test_config`."""
+        """Settings of the broker in addition to those of `rmqkit.testing.broker.test_config`."""
         return {}
 
     @asynccontextmanager
     async def serving(self, directory: Path, **keys: Any) -> AsyncIterator[tuple[RunningBroker, Service]]:
         """A broker with the service."""
         plugin = _Plugin(self)
-        async with running_broker(directory, extra=[("under-test", plugin)], scheme="memory", **self.settings() | keys) as broker:
+        async with running_broker(
+            directory, extra=[("under-test", plugin)], scheme="memory", **self.settings() | keys
+        ) as broker:
             yield broker, plugin.made[0]
 
     async def test_a_broker_starts_and_stops_with_it(self, tmp_path: Path) -> None:
-        """In a few seconds each, whatever the network is like; and a second time, with what the first left behind."""
+        """A broker with the service starts and stops in time whatever the network does, and does so again
+        with the files of the first run."""
         for _ in range(2):
             with trio.fail_after(2 * PATIENCE_S):
                 async with self.serving(tmp_path) as (broker, service):
@@ -69,18 +81,18 @@ class ServiceContract(ABC):
                     assert not broker.stop.is_set()
 
     async def test_it_says_when_the_broker_may_go_on_and_runs_until_cancelled(self, tmp_path: Path) -> None:
-        """`started` comes soon; being cancelled ends it without an error of its own."""
+        """The service calls `started` soon, and ends without an error of its own when it is cancelled."""
         async with self._idle_broker(tmp_path) as broker:
-            service = self.make_service(broker.config)
+            service = self._assembled_service(broker)
             with trio.fail_after(PATIENCE_S):
                 async with trio.open_nursery() as nursery:
                     await nursery.start(service.run, broker)
                     nursery.cancel_scope.cancel()
 
     async def test_stopping_is_brief_and_may_come_at_any_time(self, tmp_path: Path) -> None:
-        """Before anything happened, and twice."""
+        """`stop` is brief and may be called before the start, and twice."""
         async with self._idle_broker(tmp_path) as broker:
-            service = self.make_service(broker.config)
+            service = self._assembled_service(broker)
             with trio.fail_after(PATIENCE_S):
                 async with trio.open_nursery() as nursery:
                     await nursery.start(service.run, broker)
@@ -89,15 +101,20 @@ class ServiceContract(ABC):
                     nursery.cancel_scope.cancel()
 
     async def test_two_brokers_of_one_process(self, tmp_path: Path) -> None:
-        """Nothing is shared: the first goes on when the second has stopped."""
+        """Two brokers in one process share no state: the first continues when the second has stopped."""
         async with self.serving(tmp_path / "a") as (first, _):
             async with self.serving(tmp_path / "b", brokerName="broker-b") as (second, _):
                 assert first.address != second.address
             with pytest.raises(trio.TooSlowError), trio.fail_after(0):
                 await first.stop.wait()
 
+    def _assembled_service(self, broker: Broker) -> Service:
+        service = self.make_service(broker.config)
+        self.assembled(service, broker)
+        return service
+
     @asynccontextmanager
-    async def _idle_broker(self, directory: Path) -> AsyncIterator[BrokerContext]:
+    async def _idle_broker(self, directory: Path) -> AsyncIterator[Broker]:
         """A broker without the service."""
         async with running_broker(directory, scheme="memory", **self.settings()) as broker:
             yield broker.context

@@ -1,14 +1,15 @@
-"""The contract of what `rmqkit store` does with one kind of store, as tests: subclass `StoreToolsContract` and pytest runs them over it.
+"""Contract of the tools of `rmqkit store` for one kind of store, as tests. Subclass `StoreToolsContract`;
+pytest then runs the tests.
 
-class TestMyTools(StoreToolsContract):
-    def make_store(self, config: Config, clock: FakeClock) -> MessageStore:
-        return MyStore(config, clock, FlushWhenWanted())
+    class TestMyTools(StoreToolsContract):
+        def make_store(self, config: Config, clock: FakeClock) -> MessageStore:
+            return MyStore(config, clock, FlushWhenWanted())
 
-    def make_tools(self) -> StoreTools:
-        return MyTools()
+        def make_tools(self) -> StoreTools:
+            return MyTools()
 
-    def damage(self, directory: Path, physical_offset: int) -> None:
-        ...
+        def damage(self, directory: Path, physical_offset: int) -> None:
+            ...
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from typing import Any
 import pytest
 import trio
 
-from rmqkit.abc import Level, MessageStore, QueueUnit
 from rmqkit.config import Config
 from rmqkit.errors import StoreError
 from rmqkit.model.message import StoredMessage
+from rmqkit.plugin.flush import Level
+from rmqkit.plugin.store import MessageStore, QueueUnit
+from rmqkit.plugin.store_tools import LogSource, StoreTools
 from rmqkit.protocol.record import unpack_all
-from rmqkit.store_tools import LogSource, StoreTools
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import SMALL, SMALL_INDEX, contents, message, put, running, store_config
 
@@ -35,20 +37,20 @@ Contents = dict[tuple[str, int], tuple[int, int, list[StoredMessage], list[Queue
 
 
 class StoreToolsContract:
-    """What the tools of every store must do."""
+    """Tests of the tools of a store."""
 
     def make_store(self, config: Config, clock: FakeClock) -> MessageStore:
-        """A closed store with these settings that flushes when somebody waits."""
+        """A store with these settings, not opened, that flushes when a task waits."""
         raise NotImplementedError
 
     def make_tools(self) -> StoreTools:
         raise NotImplementedError
 
     def damage(self, directory: Path, physical_offset: int) -> None:
-        """Change a byte of the body of the message that begins there in the log of a closed store."""
+        """Change a byte of the body of the message at this offset in the log of a closed store."""
         raise NotImplementedError
 
-    # --- what the tests are made of ----------------------------------------------------------------------------------
+    # --- help -----------------------------------------------------------------------------------------------
 
     @pytest.fixture
     def tools(self) -> StoreTools:
@@ -64,18 +66,31 @@ class StoreToolsContract:
 
     @staticmethod
     def words(directory: Path, **words: Any) -> Namespace:
-        """What the command line gives."""
-        plain = {"json": False, "topic": "T0", "queue": [], "start": 0, "stop": None, "tag": None, "decompress": True}
+        """Arguments as the command line parses them."""
+        plain = {
+            "json": False,
+            "topic": "T0",
+            "queue": [],
+            "start": 0,
+            "stop": None,
+            "tag": None,
+            "decompress": True,
+        }
         return Namespace(directory=directory, **(plain | words))
 
     def filled(self, directory: Path) -> Contents:
-        """Make a store with trimmed and deleted messages, and close it; what it holds."""
+        """Create a store with trimmed and deleted messages, and close it. Returns its content."""
 
         async def fill() -> Contents:
             clock = FakeClock()
             async with running(self.make_store(self.config(directory), clock)) as store:
                 for number in range(60):
-                    batch = [message(f"T{n % 3}", n % 2, b"%03d." % number * 60, keys=f"k{number}", tag="ab"[n % 2]) for n in range(12)]
+                    batch = [
+                        message(
+                            f"T{n % 3}", n % 2, b"%03d." % number * 60, keys=f"k{number}", tag="ab"[n % 2]
+                        )
+                        for n in range(12)
+                    ]
                     await put(store, batch)
                     clock.advance(5)
                 await store.settled(store.end_offset, Level.FLUSHED)
@@ -85,10 +100,10 @@ class StoreToolsContract:
 
         return trio.run(fill)
 
-    # --- the contract ------------------------------------------------------------------------------------------------
+    # --- the contract ---------------------------------------------------------------------------------------
 
     def test_it_knows_its_own_directories(self, tools: StoreTools, directory: Path) -> None:
-        """One in which a store was opened, and no other; looking makes nothing."""
+        """`has` recognizes directories in which a store was opened, and no others, and creates nothing."""
         config = self.config(directory)
         assert not tools.has(directory, config)
         directory.mkdir()
@@ -99,7 +114,7 @@ class StoreToolsContract:
         assert tools.has(directory, config)
 
     def test_inspect(self, tools: StoreTools, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """Text for people, one JSON document for programs, exit code 0."""
+        """`inspect` prints text for people, or one JSON document for programs, and exits with 0."""
         self.filled(directory)
         config = self.config(directory)
         assert tools.inspect(self.words(directory), config) == 0
@@ -108,7 +123,7 @@ class StoreToolsContract:
         assert json.loads(capsys.readouterr().out)["directory"] == str(directory)
 
     def test_verify(self, tools: StoreTools, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """0 for a sound store; 1 for a damaged one, naming the place."""
+        """`verify` exits with 0 for an intact store, and with 1 for a damaged one, naming the place."""
         found = self.filled(directory)
         config = self.config(directory)
         assert tools.verify(self.words(directory), config) == 0
@@ -123,7 +138,8 @@ class StoreToolsContract:
         assert json.loads(capsys.readouterr().out)["ok"] is False
 
     def test_export(self, tools: StoreTools, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """A line for each message of a topic that is there, in order; queues, offsets and tags narrow it down; an unknown topic is an error."""
+        """`export` prints one line for each existing message of a topic, in order; queues, offsets and tags
+        restrict them. An unknown topic is an error."""
         found = self.filled(directory)
         config = self.config(directory)
         (low, _, first, _), second = found["T0", 0], found["T0", 1][2]
@@ -143,7 +159,7 @@ class StoreToolsContract:
             tools.export(self.words(directory, topic="Unknown"), config)
 
     def test_looking_changes_nothing(self, tools: StoreTools, directory: Path) -> None:
-        """A store that was looked into is the same, and opens."""
+        """The tools that read leave a store unchanged, and it opens afterwards."""
         expected = self.filled(directory)
         config = self.config(directory)
         for action in (tools.inspect, tools.verify, tools.export):
@@ -151,21 +167,29 @@ class StoreToolsContract:
         assert self.look(directory) == expected
 
     def test_the_log_for_a_copy(self, tools: StoreTools, directory: Path) -> None:
-        """All records of the queues that are there, from the beginning of the log to its end, each where it lies; queues with their offsets."""
+        """`read_log` gives all records of existing queues at their positions, from the start of the log to
+        its end, and the offsets of these queues."""
         expected = self.filled(directory)
         with tools.read_log(directory, self.config(directory)) as source:
             assert dict(source.queues) == {key: found[:2] for key, found in expected.items()}
             at, records = source.start, []
             for offset, piece in source.pieces:
                 assert offset >= at
-                records += [record for record in unpack_all(piece) if (record.topic, record.queue_id) in expected]
+                records += [
+                    record for record in unpack_all(piece) if (record.topic, record.queue_id) in expected
+                ]
                 at = offset + len(piece)
             assert at <= source.end
-        messages = sorted((one for found in expected.values() for one in found[2]), key=lambda one: one.physical_offset)
-        assert [one for one in records if one.queue_offset >= expected[one.topic, one.queue_id][0]] == messages
+        messages = sorted(
+            (one for found in expected.values() for one in found[2]), key=lambda one: one.physical_offset
+        )
+        assert [
+            one for one in records if one.queue_offset >= expected[one.topic, one.queue_id][0]
+        ] == messages
 
     def test_a_store_from_a_log(self, tools: StoreTools, directory: Path, tmp_path: Path) -> None:
-        """It has the same messages at the same queue offsets and log offsets, also after a gap, and its keys; then it goes on behind them."""
+        """A store written from a log has the same messages at the same queue and log offsets, also after a
+        gap, and the same keys; then it accepts further messages."""
         expected = self.filled(directory)
         target = tmp_path / "target"
         target.mkdir()
@@ -192,7 +216,7 @@ class StoreToolsContract:
         trio.run(go_on)
 
     def look(self, directory: Path) -> Contents:
-        """What a closed store holds."""
+        """The content of a closed store."""
 
         async def opened() -> Contents:
             async with running(self.make_store(self.config(directory), FakeClock())) as store:

@@ -1,7 +1,7 @@
-"""Spark's door: `spark.read.format("rocketmq")` finds `DefaultSource` here by the name of this package.
+"""Entry point of Spark: `spark.read.format("rocketmq")` finds `DefaultSource` by the name of this package.
 
-Spark imports every package named `pyspark_*` to find sources, and one that raises breaks the search for all: without PySpark nothing is defined here, and
-everything else is imported when it is used.
+Spark imports every package named `pyspark_*` to find sources, and an import error in one of them breaks the
+search for all. Without PySpark nothing is defined here, and everything else is imported on use.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 try:
     from pyspark.sql.datasource import DataSource
 except ImportError:
-    # No PySpark, or one before 4.0: there is nobody to look for a source.
+    # PySpark is missing or older than 4.0, so no data source can be registered.
     __all__: list[str] = []
 else:
     __all__ = ["DefaultSource"]
@@ -26,7 +26,8 @@ else:
         from pyspark.sql.types import StructType
 
     class DefaultSource(DataSource):
-        """The format "rocketmq". Options: `pyspark_rocketmq.options.OPTIONS` to read, `pyspark_rocketmq.write_options` to write.
+        """The format "rocketmq". Reading options: `pyspark_rocketmq.options.read.OPTIONS`; writing options:
+        `pyspark_rocketmq.options.write.WRITE_OPTIONS`.
 
         Every method may raise OptionError.
         """
@@ -36,29 +37,29 @@ else:
             return "rocketmq"
 
         def schema(self) -> StructType:
-            from pyspark_rocketmq.options import projection_of
-            from pyspark_rocketmq.schemas import struct_of
+            from pyspark_rocketmq.decode.schemas import struct_of
+            from pyspark_rocketmq.options.read import projection_of
 
             return struct_of(projection_of(self.options))
 
         def reader(self, schema: StructType) -> DataSourceReader:
-            from pyspark_rocketmq.batch import batch_reader
-            from pyspark_rocketmq.options import ReadOptions
+            from pyspark_rocketmq.options.read import ReadOptions
+            from pyspark_rocketmq.read.batch import batch_reader
 
             return batch_reader(ReadOptions.parse(self.options, streaming=False), schema)
 
         def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-            from pyspark_rocketmq.options import ReadOptions
-            from pyspark_rocketmq.stream import StreamReader
+            from pyspark_rocketmq.options.read import ReadOptions
+            from pyspark_rocketmq.stream.reader import StreamReader
 
             return StreamReader(ReadOptions.parse(self.options, streaming=True), schema)
 
         def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-            from pyspark_rocketmq.write import Writer
+            from pyspark_rocketmq.write.writer import Writer
 
             return Writer(self.options, schema, overwrite)
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-            from pyspark_rocketmq.write import StreamWriter
+            from pyspark_rocketmq.write.writer import StreamWriter
 
             return StreamWriter(self.options, schema, overwrite)

@@ -1,30 +1,32 @@
-"""The message store over LMDB: log, queues and keys in one environment, and a journal for what is on its way there.
+"""The message store over LMDB: log, queues and keys in one environment, with a journal for data that is not
+in it yet.
 
-The map, from the bytes up:
+The modules, from the lowest level up:
 
     layout           the databases, their keys and values
-    scanning         finding one's way in values that hold many things
-    snapshot         what is put back when the machine died between two checkpoints
-    environment      opening LMDB, writing, syncing, and what its errors mean
-    journal          what appends write at once
+    scanning         searches in rows with many items
+    snapshot         the state to restore after a machine failure between two checkpoints
+    environment      opening LMDB, writing, flushing, and translation of its errors
+    journal          the file to which appends are written immediately
     settings         the table [plugins.lmdb]
     queues           the queues in memory, with their newest units
-    blank            gaps in the log
-    tail             the end of the log that LMDB does not have yet
+    padding          gaps in the log as blank records
+    tail             the end of the log that is not in LMDB yet
     key_index        keys, the newest in memory
-    packing          messages into records, units and offsets
-    batch            what goes into LMDB in one transaction
-    commits          how far the log is appended, in LMDB, on the device
+    packing          one append in the form for journal and queues
+    batch            the content of one LMDB transaction
+    commits          the ends of the log: appended, in LMDB, on the device
     reader           reads in one read transaction
-    reading          what a read of a queue takes
-    cold             reads that may have to wait for the device
-    retention        topics with limits of their own
+    reading          selection of the messages of a read
+    cold             reads that may block on the device
+    retention        topics with their own limits
     freeing          deleting from the databases
-    trimming         freeing what is old
-    opening          what `open` reads and repairs
-    store            LmdbStore: everything put together
-    readonly         looking into an environment without opening the store
-    verify           whether everything in it fits together
-    copying          the log for another store, and a store from another one's log
+    trimming         freeing old data
+    cutting          cutting the end of log, queues and keys
+    opening          loading and repairs on opening, and appends of a replica
+    store            LmdbStore, which combines the parts
+    readonly         reading an environment without opening the store
+    verify           verification of an environment
+    copying          copies the log to or from another store
     tools            `rmqkit store`
 """

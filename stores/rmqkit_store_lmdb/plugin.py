@@ -1,5 +1,5 @@
-"""Registers the store "lmdb" and what `rmqkit store` does with its directories. LMDB itself is imported when somebody uses one of them, so that nobody
-needs it who does not choose it."""
+"""Registers the store "lmdb" and its tools for `rmqkit store`. The package lmdb is imported only when one of
+them is used."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from rmqkit import hookimpl
-from rmqkit.abc import Clock, FlushPolicy, MessageStore, StoreFactory
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError
-from rmqkit.hookspecs import Register
-from rmqkit.store_tools import LogSource, PutRecords, StoreTools
+from rmqkit.plugin.clock import Clock
+from rmqkit.plugin.flush import FlushPolicy
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.store import MessageStore, StoreFactory
+from rmqkit.plugin.store_tools import LogSource, PutRecords, StoreTools
 
 
 def _demand_lmdb() -> None:
     try:
         import lmdb  # noqa: F401
     except ImportError as error:
-        raise ConfigError(f"the store 'lmdb' needs the package lmdb ({error}): pip install 'rmqkit[lmdb]'") from error
+        raise ConfigError(
+            f"the store 'lmdb' needs the package lmdb ({error}): pip install 'rmqkit[lmdb]'"
+        ) from error
 
 
 def make_store(config: Config, clock: Clock, policy: FlushPolicy) -> MessageStore:
@@ -31,11 +35,12 @@ def make_store(config: Config, clock: Clock, policy: FlushPolicy) -> MessageStor
 
 
 class LmdbToolsWhenUsed(StoreTools):
-    """`LmdbTools`, which is made when the first of its methods is called. All but `has` raise ConfigError when the package lmdb is not installed."""
+    """`LmdbTools`, created when one of its methods is first called. All methods except `has` raise
+    ConfigError when the package lmdb is not installed."""
 
     def _tools(self) -> StoreTools:
         _demand_lmdb()
-        from rmqkit_store_lmdb.tools import LmdbTools
+        from rmqkit_store_lmdb.tools.verb import LmdbTools
 
         return LmdbTools()
 
@@ -54,7 +59,9 @@ class LmdbToolsWhenUsed(StoreTools):
     def read_log(self, directory: Path, config: Config) -> AbstractContextManager[LogSource]:
         return self._tools().read_log(directory, config)
 
-    def write_log(self, directory: Path, config: Config, source: LogSource) -> AbstractContextManager[PutRecords]:
+    def write_log(
+        self, directory: Path, config: Config, source: LogSource
+    ) -> AbstractContextManager[PutRecords]:
         return self._tools().write_log(directory, config, source)
 
 

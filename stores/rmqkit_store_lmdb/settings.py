@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import msgspec
 
-from rmqkit_store_lmdb.retention import Retention
+from rmqkit_store_lmdb.database.retention import Retention
 
 _HOUR_MS = 3_600_000
 _LEAST_MAP_BYTES = 1 << 20
 
 
 class LmdbSettings(msgspec.Struct, frozen=True, rename="camel"):
-    """map_size_max_bytes     what the store may take on the disk; only address space is taken ahead, the file grows as it is written
-    max_readers            read transactions there may be at a time, those of tools beside the broker included
-    topic_retention_hours  `Topic=hours`: messages of the topic go after that time, whatever becomes of the rest of the log
-    topic_retention_bytes  `Topic=bytes`: the oldest messages of the topic go when all that are there are larger together
+    """map_size_max_bytes     maximum size on disk; only address space is reserved in advance, the file grows
+                              as it is written
+    max_readers            maximum number of concurrent read transactions, including those of tools
+    topic_retention_hours  `Topic=hours`: messages of the topic are deleted after that time, independently of
+                           the rest of the log
+    topic_retention_bytes  `Topic=bytes`: the oldest messages of the topic are deleted when all its
+                           messages together exceed that size
     """
 
     map_size_max_bytes: int = 1 << 40
@@ -32,7 +35,7 @@ class LmdbSettings(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def retention(self) -> dict[str, Retention]:
-        """What topics are to keep. Raises ValueError for an entry that is no `Topic=number`."""
+        """Retention by topic. Raises ValueError for an entry that is not `Topic=number`."""
         hours = _by_topic("topicRetentionHours", self.topic_retention_hours, "hours")
         sizes = _by_topic("topicRetentionBytes", self.topic_retention_bytes, "bytes")
         times = {topic: number * _HOUR_MS for topic, number in hours.items()}

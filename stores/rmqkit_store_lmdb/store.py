@@ -5,21 +5,28 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
 
-from rmqkit.abc import (
+from rmqkit.config import CONSUME_QUEUE, INDEX, Config, store_host
+from rmqkit.errors import StoreError, StoreNotWritable
+from rmqkit.limits import COMMIT_BUFFER_BYTES
+from rmqkit.model.buffer import Buffer
+from rmqkit.model.message import PutMessage
+from rmqkit.plugin.clock import Clock
+from rmqkit.plugin.cold_reads import read_when_cached
+from rmqkit.plugin.directory_lock import DirectoryLock
+from rmqkit.plugin.flush import FlushPolicy, Level
+from rmqkit.plugin.store import (
     Appended,
     Boundary,
-    Buffer,
-    Clock,
-    FlushPolicy,
+    KeyLookup,
     KeyMatches,
-    Level,
     LogPart,
     MessageStore,
     NotInMemory,
@@ -32,28 +39,21 @@ from rmqkit.abc import (
     Trimmed,
     UnitFilter,
 )
-from rmqkit.config import CONSUME_QUEUE, INDEX, Config, store_host
-from rmqkit.directory_lock import DirectoryLock
-from rmqkit.dispatch import KeyLookup
-from rmqkit.errors import StoreError, StoreNotWritable
-from rmqkit.limits import COMMIT_BUFFER_BYTES
-from rmqkit.model.message import PutMessage
-from rmqkit.model.properties import KEYS, UNIQ_KEY
-from rmqkit.model.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from rmqkit.protocol.record import peek_store_timestamp
+from rmqkit.protocol.record_packer import RecordPacker, turn_in_files
 from rmqkit.protocol.tags import absolute_hash, extend_hash
-from rmqkit_store_lmdb import opening
-from rmqkit_store_lmdb.cold import WARM_BYTES, WARM_UNITS, ColdCall, ColdUnits, Warmer
-from rmqkit_store_lmdb.commits import Commits
-from rmqkit_store_lmdb.environment import Environment
-from rmqkit_store_lmdb.journal import Journal
-from rmqkit_store_lmdb.key_index import KeyIndex, stored
-from rmqkit_store_lmdb.packing import Packed, Packer
-from rmqkit_store_lmdb.queues import HOT_BYTES, Queue
-from rmqkit_store_lmdb.reader import Reader
-from rmqkit_store_lmdb.reading import Gatherer, refused
+from rmqkit_store_lmdb.database import opening
+from rmqkit_store_lmdb.database.environment import Environment
+from rmqkit_store_lmdb.database.trimming import Trimmer
+from rmqkit_store_lmdb.journal.commits import Commits
+from rmqkit_store_lmdb.journal.journal import Journal
+from rmqkit_store_lmdb.journal.packing import Packed
+from rmqkit_store_lmdb.read.cold import WARM_BYTES, WARM_UNITS, ColdCall, ColdUnits, Warmer
+from rmqkit_store_lmdb.read.key_index import KeyIndex, stored
+from rmqkit_store_lmdb.read.queues import HOT_BYTES, Queue
+from rmqkit_store_lmdb.read.reader import Reader
+from rmqkit_store_lmdb.read.reading import Gatherer, refused
 from rmqkit_store_lmdb.settings import LmdbSettings
-from rmqkit_store_lmdb.trimming import Trimmer
 
 _logger = logging.getLogger(__name__)
 _READERS_CHECK_S = 60.0
@@ -61,10 +61,17 @@ _CLOSED = "the store is closed"
 
 
 class LmdbStore(MessageStore):
-    """See the package for its parts. Everything is in the directory `lmdb` below the store directory."""
+    """The package docstring lists the parts. Everything is in the directory `lmdb` below the store
+    directory."""
 
     def __init__(
-        self, config: Config, clock: Clock, policy: FlushPolicy, *, env: Environment | None = None, journal: Journal | None = None
+        self,
+        config: Config,
+        clock: Clock,
+        policy: FlushPolicy,
+        *,
+        env: Environment | None = None,
+        journal: Journal | None = None,
     ) -> None:
         """Raises ConfigError for wrong settings."""
         settings = config.plugin_settings("lmdb", LmdbSettings)
@@ -77,31 +84,45 @@ class LmdbStore(MessageStore):
         self._index_enabled = config.message_index_enable
         self._key_lookup: KeyLookup | None = None
         self._queues: dict[tuple[str, int], Queue] = {}
-        limit_bytes = policy.commit_buffer_bytes or max(1, config.transient_store_pool_size) * COMMIT_BUFFER_BYTES
+        limit_bytes = (
+            policy.commit_buffer_bytes or max(1, config.transient_store_pool_size) * COMMIT_BUFFER_BYTES
+        )
         self._journal = journal or Journal(self._env.directory)
-        self._commits = Commits(self._env, self._journal, self._keys, limit_bytes)
-        self._packer = Packer(config.max_message_size, config.mapped_file_size_commit_log, store_host(config))
-        self._warmer = Warmer(self._go_through, self._call)
+        segment_bytes = config.mapped_file_size_commit_log
+        self._commits = Commits(
+            self._env, self._journal, self._keys, limit_bytes, segment_bytes, self._progressed
+        )
+        self._packer = RecordPacker(config.max_message_size, store_host(config))
+        self._turn = turn_in_files(segment_bytes)
+        self._warmer = Warmer(self._go_through)
         self._trimmer = Trimmer(
-            self._commits, self._queues, self._warmer, config.mapped_file_size_commit_log, settings.retention, clock, self._reader
+            self._commits,
+            self._queues,
+            self._warmer,
+            config.mapped_file_size_commit_log,
+            settings.retention,
+            clock,
+            self._reader,
         )
         self._hot_from = 0
+        self._reads_block = False
+        self._cutting = False
         self._refusal: str | None = None
         self._open = False
         self._running = trio.CancelScope()
         self._stopped = trio.Event()
         self._stopped.set()
 
-    # --- what is left out --------------------------------------------------------------------------------------------
+    # --- what is left out -----------------------------------------------------------------------------------
 
-    def look_keys_up_in(self, lookup: KeyLookup) -> None:
+    def use_external_index(self, lookup: KeyLookup) -> None:
         self._key_lookup = lookup
         self._index_enabled = False
 
     def dispatch_behind(self) -> Mapping[str, int]:
         return {CONSUME_QUEUE: 0, INDEX: 0} if self._index_enabled else {CONSUME_QUEUE: 0}
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- life -----------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         if self._open:
@@ -116,12 +137,14 @@ class LmdbStore(MessageStore):
             self._commits.load(state)
             self._queues.clear()
             self._queues.update(opening.load_queues(self._env))
-            self._keys.load(state.indexed_to if self._index_enabled else state.end, (state.key_time_ms, state.key_offset))
+            self._keys.load(
+                state.indexed_to if self._index_enabled else state.end, (state.key_time_ms, state.key_offset)
+            )
             if self._index_enabled:
                 with self._reader() as reader:
                     opening.index_tail(reader, self._keys, state)
             keys = self._keys if self._index_enabled else None
-            opening.replay(self._journal.load(state.frame), self._commits, self._queues, keys)
+            opening.replay(self._journal.load(state.frame), state.frame, self._commits, self._queues, keys)
             self._hot_from = state.end
             self._refusal = None
         except BaseException:
@@ -153,7 +176,8 @@ class LmdbStore(MessageStore):
             commits.give_up(commits.fault or str(errors.exceptions[0]))
 
     async def _check_readers(self) -> None:
-        """A tool that was killed while it read would keep pages from being used again for ever."""
+        """Clear the reader table of dead processes: a tool that was killed during a read would otherwise
+        prevent the reuse of pages for ever."""
         while True:
             await trio.sleep(_READERS_CHECK_S)
             cleared = await trio.to_thread.run_sync(self._env.clear_stale_readers)
@@ -174,59 +198,126 @@ class LmdbStore(MessageStore):
                 await self._commits.checkpoint()
                 clean = not self._env.dirty
             except StoreNotWritable as error:
-                _logger.error("the store %s was not closed cleanly, the next start goes on with its journal: %s", self._root, error)
+                _logger.error(
+                    "the store %s was not closed cleanly, the next start goes on with its journal: %s",
+                    self._root,
+                    error,
+                )
             try:
-                async with self._warmer.nobody_reading():
-                    self._env.close(clean)  # here, for elsewhere it could pull the map away from under a read
+                async with self._warmer.without_readers():
+                    self._env.close(clean)  # not in a worker thread: it could unmap during a read
                 self._journal.close(clean=clean)
             except OSError as error:
                 _logger.error("the store %s was not closed cleanly: %s", self._root, error)
             finally:
                 self._lock.release()
 
-    # --- appending ---------------------------------------------------------------------------------------------------
+    # --- appending ------------------------------------------------------------------------------------------
 
     def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
         commits = self._commits
+        self._require_writable()
+        made: dict[tuple[str, int], Queue] = {}
+        now_ms = self._clock.now_ms()
+        run = self._packer.pack(
+            messages,
+            now_ms,
+            self._queues,
+            self._new_queue,
+            *self._turn(commits.tail.end, 0, 0),
+            self._turn,
+            made,
+            self.queue_codes,
+        )
+        if run.landed:
+            commits.append(Packed.of(run, messages, made, now_ms))
+            if made:
+                self._queues.update(made)
+            if self._index_enabled:
+                self._keys.note_all(run.notes)
+        return run.landed
+
+    def _new_queue(self, topic: str, queue_id: int, number: int) -> Queue:
+        return Queue.of(topic, queue_id, self._commits.next_number + number)
+
+    def _require_writable(self) -> None:
+        """Raises StoreNotWritable."""
         if not self._open:
             raise StoreNotWritable(_CLOSED)
-        if commits.refusal is not None:
-            kind, text = commits.refusal
+        if self._commits.refusal is not None:
+            kind, text = self._commits.refusal
             raise kind(text)
-        if self._refusal is not None:
-            raise StoreNotWritable(self._refusal)
-        packed = self._packer.pack(messages, commits.tail.end, self._clock.now_ms(), self._queues, commits.next_number)
-        if packed.landed:
-            commits.append(packed)
-            if packed.made:
-                self._queues.update(packed.made)
-            if self._index_enabled:
-                self._note_keys(messages, packed)
-        return packed.landed
+        if self._refusal is not None or self._cutting or self.positions.going_back:
+            raise StoreNotWritable(self._refusal or "the log is being cut")
 
-    def _note_keys(self, messages: Sequence[PutMessage], packed: Packed) -> None:
-        note = self._keys.note
-        for message, queue, at in zip(messages, packed.queues, packed.landed, strict=True):
-            found = message.properties
-            unique_key, keys = found.get(UNIQ_KEY), found.get(KEYS)
-            if (unique_key or keys) and message.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
-                note(queue.key_code, unique_key, keys, at[1], at[3])
+    def append_log(self, offset: int, data: Buffer) -> None:
+        commits = self._commits
+        self._require_writable()
+        if offset != commits.tail.end and commits.start != commits.tail.end:
+            raise StoreError(f"the log ends at {commits.tail.end}, bytes for offset {offset} cannot follow")
+        packed, messages = opening.received(offset, data, self.queue_codes, commits, self._queues)
+        if not data:
+            return
+        commits.append(packed)
+        self._queues.update(packed.made)
+        for message in messages if self._index_enabled else ():
+            opening.note_keys(self._keys, message)
+        self.positions.moved()
 
-    # --- durability --------------------------------------------------------------------------------------------------
+    async def truncate(self, offset: int) -> None:
+        commits = self._commits
+        if not self._open:
+            raise StoreNotWritable(_CLOSED)
+        if offset == commits.tail.end:
+            await commits.flush()
+            return
+        if await read_when_cached(self, partial(self.read_record, offset)) is None:
+            raise StoreError(f"the log cannot be cut at {offset}: no record begins there")
+        self._cutting = True
+        try:
+            async with self._trimmer.exclusive():
+                with trio.CancelScope(shield=True):
+                    await commits.cut(offset, self._was_cut)
+                    await self.positions.truncated(offset)
+        finally:
+            self._cutting = False
 
-    def is_settled(self, offset: int, level: Level) -> bool:
-        return offset <= self._commits.reached(level)
+    def _was_cut(self, offset: int, ends: Mapping[int, int]) -> None:
+        """Called when LMDB was cut at a log offset; `ends` are the new ends of queues by their numbers."""
+        self._warmer.forget()
+        self._hot_from = min(self._hot_from, offset)
+        for key, queue in list(self._queues.items()):
+            if queue.number in ends:
+                queue.cut(ends[queue.number])
+                if queue.next_offset == 0:
+                    del self._queues[key]
+
+    # --- durability -----------------------------------------------------------------------------------------
+
+    def settled_offset(self, level: Level) -> int:
+        return self._commits.reached(level)
 
     async def settled(self, offset: int, level: Level) -> None:
         await self._commits.wait(offset, level)
 
-    # --- reading -----------------------------------------------------------------------------------------------------
+    def _progressed(self) -> None:
+        if self._open:
+            self.positions.moved()
+
+    # --- reading --------------------------------------------------------------------------------------------
 
     def _reader(self) -> Reader:
-        return Reader(self._env, self._commits.start, self._commits.tail.start)
+        commits = self._commits
+        return Reader(self._env, commits.start, commits.tail.start, commits.tail.segment_bytes)
 
     def read(
-        self, topic: str, queue_id: int, offset: int, limits: ReadLimits, unit_filter: UnitFilter | None, record_filter: RecordFilter | None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        limits: ReadLimits,
+        unit_filter: UnitFilter | None,
+        record_filter: RecordFilter | None,
     ) -> ReadResult:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -234,10 +325,12 @@ class LmdbStore(MessageStore):
         refusal = refused(queue, offset)
         if refusal is not None:
             return refusal
-        stop = queue.end if limits.wait else self._warm_end(queue, offset)
+        stop = self._warm_end(queue, offset)
         stop = min(stop, offset + max(limits.max_scanned_units, limits.max_messages))
         stored = queue.stored
-        gatherer = Gatherer(limits, unit_filter, record_filter, self._commits.tail.end - limits.memory_bytes, offset)
+        gatherer = Gatherer(
+            limits, unit_filter, record_filter, self._commits.tail.end - limits.memory_bytes, offset
+        )
         if offset < stored:
             with self._reader() as reader:
                 gatherer.take(reader.units(queue.number, offset, min(stop, stored) - offset), reader)
@@ -246,34 +339,40 @@ class LmdbStore(MessageStore):
         return gatherer.result(queue)
 
     def _warm_end(self, queue: Queue, offset: int) -> int:
-        """Up to where a queue may be read from an offset on without waiting. Raises NotInMemory when not at all."""
-        if not queue.first <= offset < queue.stored:
-            return queue.end
+        """The end of the units that may be read from an offset on. Raises NotInMemory when there are none."""
+        if self._reads_block or not queue.first <= offset < queue.stored:
+            return queue.next_offset
         stop = queue.may_read(offset, self._commits.tail.end)
         if stop <= offset:
             raise NotInMemory(ColdUnits(queue, offset))
         return stop
 
-    async def warm(self, missed: NotInMemory) -> None:
+    async def fetch(self, missed: NotInMemory) -> None:
         await self._warmer.fetch(missed.cold)
+
+    @contextmanager
+    def blocking_reads(self) -> Iterator[None]:
+        before, self._reads_block = self._reads_block, True
+        try:
+            yield
+        finally:
+            self._reads_block = before
 
     def _go_through(self, queue: Queue, offset: int) -> int:
         with self._reader() as reader:
             return reader.warm(queue.number, offset, min(WARM_UNITS, queue.stored - offset), WARM_BYTES)
 
-    def _call(self, cold: ColdCall) -> Any:
-        return getattr(self, cold.name)(*cold.arguments)
-
     def _is_cold(self, offset: int) -> bool:
-        """Whether the record at an offset may have to be waited for."""
+        """Whether a read of the record at an offset must go to a worker thread."""
         tail = self._commits.tail
-        return self._commits.start <= offset < min(tail.start, max(self._hot_from, tail.end - HOT_BYTES))
+        warm_from = min(tail.start, max(self._hot_from, tail.end - HOT_BYTES))
+        return not self._reads_block and self._commits.start <= offset < warm_from
 
-    def read_units(self, topic: str, queue_id: int, offset: int, count: int, wait: bool = True) -> list[QueueUnit]:
+    def read_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueUnit]:
         queue = self._queues.get((topic, queue_id))
-        if queue is None or not queue.first <= offset < queue.end:
+        if queue is None or not queue.first <= offset < queue.next_offset:
             return []
-        stop = min(offset + count, queue.end if wait else self._warm_end(queue, offset))
+        stop = min(offset + count, self._warm_end(queue, offset))
         stored = queue.stored
         found: list[tuple[Any, ...]] = []
         if offset < stored:
@@ -283,12 +382,12 @@ class LmdbStore(MessageStore):
             found += queue.tail[offset + len(found) - stored : stop - stored]
         return [QueueUnit(at, *unit[:3]) for at, unit in enumerate(found, offset)]
 
-    def read_record(self, physical_offset: int, wait: bool = True) -> Buffer | None:
+    def read_record(self, physical_offset: int) -> Buffer | None:
         tail = self._commits.tail
         if physical_offset >= tail.start:
             return tail.record(physical_offset)
-        if not wait and self._is_cold(physical_offset):
-            found: Buffer | None = self._warmer.answer(ColdCall("_stored_record", (physical_offset,)))
+        if self._is_cold(physical_offset):
+            found: Buffer | None = self._warmer.answer(ColdCall(self._stored_record, (physical_offset,)))
             return found
         return self._stored_record(physical_offset)
 
@@ -297,7 +396,7 @@ class LmdbStore(MessageStore):
             record = reader.record(physical_offset)
             return None if record is None else bytes(record)
 
-    def query_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, max_results: int, wait: bool = True) -> KeyMatches:
+    def query_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, max_results: int) -> KeyMatches:
         if self._key_lookup is not None:
             return self._key_lookup.query_by_key(topic, key, begin_ms, end_ms, max_results)
         if not self._index_enabled:
@@ -310,17 +409,21 @@ class LmdbStore(MessageStore):
                 found[offset] = None
         arguments = (code, begin_ms, end_ms, max_results, indexed_to)
         if key and len(found) < max_results and indexed_to > start:
-            if wait or not self._is_cold(start):
+            if not self._is_cold(start):
                 found |= dict.fromkeys(self._stored_keys(*arguments))
             else:
-                found |= dict.fromkeys(self._warmer.answer(ColdCall("_stored_keys", arguments, (start,))))
+                found |= dict.fromkeys(self._warmer.answer(ColdCall(self._stored_keys, arguments, (start,))))
         return KeyMatches(list(found)[: max(0, max_results)], *self._keys.newest_noted())
 
-    def _stored_keys(self, code: int, begin_ms: int, end_ms: int, max_results: int, indexed_to: int) -> list[int]:
-        """Offsets of records that are there, from the database, newest first."""
+    def _stored_keys(
+        self, code: int, begin_ms: int, end_ms: int, max_results: int, indexed_to: int
+    ) -> list[int]:
+        """Offsets of existing records, from the database, newest first."""
         found: dict[int, None] = {}
         with self._reader() as reader:
-            for offset in stored(self._env, reader.txn, code, self._commits.start, indexed_to, begin_ms, end_ms):
+            for offset in stored(
+                self._env, reader.txn, code, self._commits.start, indexed_to, begin_ms, end_ms
+            ):
                 record = reader.record(offset)
                 if record is not None and begin_ms <= peek_store_timestamp(record) <= end_ms:
                     found[offset] = None
@@ -334,9 +437,9 @@ class LmdbStore(MessageStore):
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.get((topic, queue_id))
-        return 0 if queue is None else queue.end
+        return 0 if queue is None else queue.next_offset
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary, wait: bool = True) -> int:
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary) -> int:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return 0
@@ -344,26 +447,31 @@ class LmdbStore(MessageStore):
         look = bisect_left if boundary is Boundary.LOWER else bisect_right
         if first >= stored or (tail and look([tail[0][3]], timestamp_ms)):
             found = stored + look(tail, timestamp_ms, max(0, first - stored), key=lambda entry: entry[3])
-        elif wait or queue.hot_from(self._commits.tail.end) <= first:
+        elif self._reads_block or queue.hot_from(self._commits.tail.end) <= first:
             found = self._stored_offset(queue.number, first, stored, timestamp_ms, boundary)
         else:
-            found = int(self._warmer.answer(ColdCall("_stored_offset", (queue.number, first, stored, timestamp_ms, boundary))))
+            found = int(
+                self._warmer.answer(
+                    ColdCall(self._stored_offset, (queue.number, first, stored, timestamp_ms, boundary))
+                )
+            )
         return found if boundary is Boundary.LOWER else max(first, found - 1)
 
-    def _stored_offset(self, number: int, first: int, stop: int, timestamp_ms: int, boundary: Boundary) -> int:
-        """The first unit in the database, or `stop`, that was stored at (LOWER) or behind (UPPER) a time."""
+    def _stored_offset(
+        self, number: int, first: int, stop: int, timestamp_ms: int, boundary: Boundary
+    ) -> int:
+        """The first unit in the database stored at or after (LOWER) or after (UPPER) a time, else `stop`."""
         look = bisect_left if boundary is Boundary.LOWER else bisect_right
         with self._reader() as reader:
             return look(range(stop), timestamp_ms, first, key=lambda offset: reader.time(number, offset))
 
-    def store_time(self, topic: str, queue_id: int, offset: int, wait: bool = True) -> int:
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         queue = self._queues.get((topic, queue_id))
-        if queue is None or not queue.first <= offset < queue.end:
+        if queue is None or not queue.first <= offset < queue.next_offset:
             return -1
         if offset >= queue.stored:
             return queue.tail[offset - queue.stored][3]
-        if not wait:
-            self._warm_end(queue, offset)
+        self._warm_end(queue, offset)
         with self._reader() as reader:
             return reader.time(queue.number, offset)
 
@@ -374,8 +482,11 @@ class LmdbStore(MessageStore):
         return found
 
     def delete_topic(self, topic: str) -> None:
-        for queue_id in self.queues().get(topic, ()):
+        queues = self.queues().get(topic, ())
+        for queue_id in queues:
             self.delete_queue(topic, queue_id)
+        if queues:
+            self._commits.flush_deletions()
 
     def delete_queue(self, topic: str, queue_id: int) -> None:
         queue = self._queues.get((topic, queue_id))
@@ -385,11 +496,12 @@ class LmdbStore(MessageStore):
             self._commits.delete(queue)
             del self._queues[topic, queue_id]
 
-    # --- clean-up ----------------------------------------------------------------------------------------------------
+    # --- clean-up -------------------------------------------------------------------------------------------
 
     @property
     def disk_paths(self) -> Sequence[Path]:
-        """None: what is removed is used again, but not given back to the file system, so deleting would never make a full one less full."""
+        """Empty: freed space is reused but not returned to the file system, so deletion cannot reduce the
+        usage of a full disk."""
         return ()
 
     def refuse_writes(self, reason: str | None) -> None:
@@ -399,16 +511,16 @@ class LmdbStore(MessageStore):
         return await self._trimmer.parts()
 
     async def trim(self, before_offset: int) -> Trimmed:
-        return await self._trimmer.trim(before_offset)
+        return await self._trimmer.trim(self.pins.limit(before_offset))
 
-    # --- the log -----------------------------------------------------------------------------------------------------
+    # --- the log --------------------------------------------------------------------------------------------
 
-    def read_log(self, offset: int, max_bytes: int, wait: bool = True) -> Buffer:
+    def read_log(self, offset: int, max_bytes: int) -> Buffer:
         tail = self._commits.tail
         if offset >= tail.start:
             return tail.read(offset, max_bytes)
-        if not wait and self._is_cold(offset):
-            found: Buffer = self._warmer.answer(ColdCall("_stored_log", (offset, max_bytes)))
+        if self._is_cold(offset):
+            found: Buffer = self._warmer.answer(ColdCall(self._stored_log, (offset, max_bytes)))
             return found
         return self._stored_log(offset, max_bytes)
 
@@ -440,6 +552,6 @@ class LmdbStore(MessageStore):
 
 
 def environment(config: Config) -> Environment:
-    """The environment that the settings ask for, closed."""
+    """The environment according to the settings, not opened yet."""
     settings = config.plugin_settings("lmdb", LmdbSettings)
     return Environment(config.root_path / "lmdb", settings.map_size_max_bytes, settings.max_readers)

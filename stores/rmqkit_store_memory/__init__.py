@@ -1,1 +1,1 @@
-"""A message store that keeps everything in memory: the oracle of the store contract, and quick for tests."""
+"""A message store in memory: the reference for the store contract, and fast for tests."""

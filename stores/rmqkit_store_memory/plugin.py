@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rmqkit import hookimpl
-from rmqkit.abc import StoreFactory
 from rmqkit.config import Config
-from rmqkit.hookspecs import Register
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.store import StoreFactory
 from rmqkit_store_memory.store import MemoryStore
 
 

@@ -1,24 +1,32 @@
-"""MemoryStore: the store contract in its plainest form. Nothing survives the process; FLUSHED means no more than WRITTEN."""
+"""MemoryStore: the store contract in its simplest form. Nothing survives the process; FLUSHED means no more
+than WRITTEN."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from struct import error as StructError
+from operator import itemgetter
 
-import msgspec
 import trio
 from attrs import Factory, define
 
-from rmqkit.abc import (
+from rmqkit.config import CONSUME_QUEUE, INDEX, Config, store_host
+from rmqkit.errors import StoreError, StoreNotWritable
+from rmqkit.model import properties as props
+from rmqkit.model.buffer import Buffer
+from rmqkit.model.message import PutMessage, StoredMessage
+from rmqkit.model.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK, UNQUEUED
+from rmqkit.plugin.clock import Clock
+from rmqkit.plugin.flush import FlushPolicy, Level
+from rmqkit.plugin.log_records import log_records
+from rmqkit.plugin.queue_code import queue_code
+from rmqkit.plugin.store import (
     Appended,
     Boundary,
-    Buffer,
-    Clock,
-    FlushPolicy,
+    KeyLookup,
     KeyMatches,
-    Level,
     LogPart,
     MessageStore,
+    QueueLookup,
     QueueUnit,
     ReadLimits,
     ReadResult,
@@ -28,24 +36,15 @@ from rmqkit.abc import (
     Trimmed,
     UnitFilter,
 )
-from rmqkit.config import CONSUME_QUEUE, INDEX, Config, store_host
-from rmqkit.dispatch import KeyLookup, QueueLookup
-from rmqkit.errors import MessageIllegal, StoreError, StoreNotWritable
-from rmqkit.model import properties as props
-from rmqkit.model.message import PutMessage
-from rmqkit.model.names import topic_fault
-from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from rmqkit.protocol.record import message_size, pack, peek_store_timestamp
-from rmqkit.protocol.tags import index_hash
-
-_MAX_I32 = 0x7FFFFFFF
-#: Kinds of record that get no place in a queue.
-_UNQUEUED = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+from rmqkit.protocol.record import BLANK, BLANK_BYTES, MAGIC_BLANK, peek_size_and_magic, peek_store_timestamp
+from rmqkit.protocol.record_packer import RecordPacker, TopicHead, turn_in_files
+from rmqkit.protocol.tags import absolute_hash, extend_hash, index_hash
 
 
 @define
 class _Log:
-    """Records by physical offset, in order; `start` is the first one kept, `end` where the next one begins."""
+    """Records by physical offset, in order; `start` is the first one kept, `end` the position of the next
+    one."""
 
     records: dict[int, bytes] = Factory(dict)
     start: int = 0
@@ -56,20 +55,30 @@ class _Log:
         self.end += len(record)
 
 
-@define
+@define(eq=False)
 class _Queue:
     """Units of a queue; `first` is the queue offset of the first one kept."""
 
+    head: TopicHead
     units: list[QueueUnit] = Factory(list)
     first: int = 0
+    #: No place has to be reserved for units.
+    room_end: int = 1 << 63
 
     @property
-    def end(self) -> int:
+    def next_offset(self) -> int:
         return self.first + len(self.units)
+
+    def reserve(self, stop: int) -> None:
+        """Does nothing: see `room_end`."""
 
     def slice(self, offset: int, count: int) -> list[QueueUnit]:
         at = offset - self.first
         return self.units[at : at + count] if at >= 0 and count > 0 else []
+
+
+def _new_queue(topic: str, queue_id: int, number: int) -> _Queue:
+    return _Queue(TopicHead.of(topic))
 
 
 class MemoryStore(MessageStore):
@@ -80,10 +89,10 @@ class MemoryStore(MessageStore):
 
     def __init__(self, config: Config, clock: Clock, policy: FlushPolicy) -> None:
         self._clock = clock
-        self._max_body_bytes = config.max_message_size
+        self._packer = RecordPacker(config.max_message_size, store_host(config))
+        self._turn = turn_in_files(config.mapped_file_size_commit_log)
         self._part_bytes = config.mapped_file_size_commit_log
         self._index_enabled = config.message_index_enable
-        self._store_host = store_host(config)
         self._log = _Log()
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._keys: dict[int, list[tuple[int, int]]] = {}
@@ -93,10 +102,10 @@ class MemoryStore(MessageStore):
         self._open = False
         self._refusal: str | None = None
 
-    def read_queues_from(self, lookup: QueueLookup) -> None:
+    def use_external_consume_queue(self, lookup: QueueLookup) -> None:
         self._queue_lookup = lookup
 
-    def look_keys_up_in(self, lookup: KeyLookup) -> None:
+    def use_external_index(self, lookup: KeyLookup) -> None:
         self._key_lookup = lookup
         self._index_enabled = False
 
@@ -119,66 +128,94 @@ class MemoryStore(MessageStore):
             await trio.lowlevel.checkpoint()
         self._open = False
 
-    def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
+    def _require_writable(self) -> None:
+        """Raises StoreNotWritable."""
         if not self._open:
             raise StoreNotWritable("the store is closed")
-        if self._refusal is not None:
-            raise StoreNotWritable(self._refusal)
-        checked = [self._checked(message) for message in messages]
-        now = self._clock.now_ms()
-        results: list[Appended] = []
-        records: list[bytes] = []
-        next_offsets: dict[tuple[str, int], int] = {}
-        physical_offset = self._log.end
-        for message in checked:
-            key = (message.topic, message.queue_id)
-            queued = message.sys_flag & TRANSACTION_MASK not in _UNQUEUED
-            offset = next_offsets.get(key, self._queues.get(key, _Queue()).end) if queued else 0
-            try:
-                record = pack(message, message_size(message), offset, physical_offset, now, self._store_host)
-            except StructError as error:
-                raise MessageIllegal(f"a number is out of its range: {error}") from error
-            if not -(2**63) <= message.tags_code < 2**63:
-                raise MessageIllegal(f"a tags code of {message.tags_code} is out of its range")
-            if queued:
-                next_offsets[key] = offset + 1
-            records.append(record)
-            results.append(Appended(offset, physical_offset, len(record), now))
-            physical_offset += len(record)
-        for message, record, at in zip(checked, records, results, strict=True):
-            self._keep(message, record, at)
-        return results
+        if self._refusal is not None or self.positions.going_back:
+            raise StoreNotWritable(self._refusal or "the log is being cut")
 
-    def _checked(self, message: PutMessage) -> PutMessage:
-        """The message with the store-host bit of this store. Raises MessageIllegal."""
-        sys_flag = message.sys_flag & ~STORE_HOST_V6 | (STORE_HOST_V6 if len(self._store_host) > 8 else 0)
-        born_bytes = 20 if sys_flag & BORN_HOST_V6 else 8
-        fault = topic_fault(message.topic)
-        if fault is None and not 0 <= message.queue_id <= _MAX_I32:
-            fault = f"the queue id {message.queue_id} is out of range"
-        if fault is None and len(message.body) > self._max_body_bytes:
-            fault = f"a body of {len(message.body)} bytes, at most {self._max_body_bytes} are allowed"
-        if fault is None and len(message.born_host) != born_bytes:
-            fault = f"a born host of {len(message.born_host)} bytes where the system flag says {born_bytes}"
-        if fault is not None:
-            raise MessageIllegal(fault)
-        message_size(message)
-        return msgspec.structs.replace(message, sys_flag=sys_flag)
+    def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
+        self._require_writable()
+        made: dict[tuple[str, int], _Queue] = {}
+        now, log = self._clock.now_ms(), self._log
+        begin, turn, codes = self._turn(log.end, 0, 0), self._turn, self.queue_codes
+        run = self._packer.pack(messages, now, self._queues, _new_queue, *begin, turn, made, codes)
+        self._queues |= made
+        for record, at in zip(run.records(), run.landed, strict=True):
+            if at.physical_offset > log.end:
+                log.add(_blank(at.physical_offset - log.end))
+            log.add(record)
+        for queue, at, message in zip(run.queues, run.landed, messages, strict=True):
+            if queue is not None:
+                queue.units.append(QueueUnit(*at[:3], message.tags_code))
+        for note in run.notes if self._index_enabled else ():
+            self._note_keys(*note)
+        return run.landed
 
-    def _keep(self, message: PutMessage, record: bytes, at: Appended) -> None:
-        self._log.add(record)
-        queue = self._queues.setdefault((message.topic, message.queue_id), _Queue())
+    def append_log(self, offset: int, data: Buffer) -> None:
+        self._require_writable()
+        log = self._log
+        if offset != log.end and log.start != log.end:
+            raise StoreError(f"the log ends at {log.end}, bytes for offset {offset} cannot follow")
+        found = log_records(offset, data)
+        if found and log.start == log.end:
+            log.start = log.end = offset
+        for record, message in found:
+            if message is not None:
+                self._place(message)
+            log.add(record)
+        self.positions.moved()
+
+    def _place(self, message: StoredMessage) -> None:
+        """Put a record of another broker into its queue and the index."""
+        at = Appended(
+            message.queue_offset, message.physical_offset, message.size_bytes, message.store_timestamp_ms
+        )
         kind = message.sys_flag & TRANSACTION_MASK
-        if kind not in _UNQUEUED:
-            queue.units.append(QueueUnit(at.queue_offset, at.physical_offset, at.size_bytes, message.tags_code))
-        if self._index_enabled and kind != TRANSACTION_ROLLBACK:
-            keys = [message.properties.get(props.UNIQ_KEY, ""), *message.properties.get(props.KEYS, "").split(" ")]
-            for key in filter(None, keys):
-                self._keys.setdefault(index_hash(message.topic, key), []).append((at.store_timestamp_ms, at.physical_offset))
-                self._last_indexed = (at.store_timestamp_ms, at.physical_offset)
+        if not kind & UNQUEUED:
+            key = message.topic, message.queue_id
+            queue = self._queues.setdefault(key, _new_queue(*key, 0))
+            if not queue.first <= at.queue_offset <= queue.next_offset:
+                queue.first, queue.units = at.queue_offset, []
+            del queue.units[at.queue_offset - queue.first :]
+            code = queue_code(self.queue_codes, message.topic, message.properties, at.store_timestamp_ms)
+            queue.units.append(QueueUnit(*at[:3], code))
+        if kind != TRANSACTION_ROLLBACK and self._index_enabled:
+            found, code = message.properties, extend_hash(0, f"{message.topic}#")
+            unique_key, keys = found.get(props.UNIQ_KEY), found.get(props.KEYS)
+            self._note_keys(code, unique_key, keys, at.physical_offset, at.store_timestamp_ms)
 
-    def is_settled(self, offset: int, level: Level) -> bool:
-        return offset <= self._log.end
+    async def truncate(self, offset: int) -> None:
+        await trio.lowlevel.checkpoint()
+        log = self._log
+        if offset == log.end:
+            return
+        if offset not in log.records:
+            raise StoreError(f"the log cannot be cut at {offset}: no record begins there")
+        log.records = {at: record for at, record in log.records.items() if at < offset}
+        log.end = offset
+        for key, queue in list(self._queues.items()):
+            queue.units = [unit for unit in queue.units if unit.physical_offset < offset]
+            if queue.next_offset == 0:
+                del self._queues[key]
+        kept = {key: [entry for entry in found if entry[1] < offset] for key, found in self._keys.items()}
+        self._keys = {key: entries for key, entries in kept.items() if entries}
+        newest = max((found[-1] for found in self._keys.values()), key=itemgetter(1), default=(0, 0))
+        self._last_indexed = newest
+        with trio.CancelScope(shield=True):
+            await self.positions.truncated(offset)
+
+    def _note_keys(
+        self, key_code: int, unique_key: str | None, keys: str | None, offset: int, time_ms: int
+    ) -> None:
+        for key in filter(None, [unique_key, *(keys or "").split(" ")]):
+            self._last_indexed = (time_ms, offset)
+            code = absolute_hash(extend_hash(key_code, key))
+            self._keys.setdefault(code, []).append(self._last_indexed)
+
+    def settled_offset(self, level: Level) -> int:
+        return self._log.end
 
     async def settled(self, offset: int, level: Level) -> None:
         if not self.is_settled(offset, level):
@@ -186,12 +223,18 @@ class MemoryStore(MessageStore):
         await trio.lowlevel.checkpoint()
 
     def read(
-        self, topic: str, queue_id: int, offset: int, limits: ReadLimits, unit_filter: UnitFilter | None, record_filter: RecordFilter | None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        limits: ReadLimits,
+        unit_filter: UnitFilter | None,
+        record_filter: RecordFilter | None,
     ) -> ReadResult:
         queue = self._found(topic, queue_id)
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
-        low, end = queue.first, queue.end
+        low, end = queue.first, queue.next_offset
         if end == 0:
             return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, end, [])
         if offset < low:
@@ -211,7 +254,9 @@ class MemoryStore(MessageStore):
             record = self._log.records.get(unit.physical_offset)
             if record is None:
                 status = ReadStatus.MESSAGE_WAS_REMOVING
-            elif (unit_filter is None or unit_filter(unit.tags_code)) and (record_filter is None or record_filter(record)):
+            elif (unit_filter is None or unit_filter(unit.tags_code)) and (
+                record_filter is None or record_filter(record)
+            ):
                 found.append(record)
                 total += len(record)
         return ReadResult(ReadStatus.FOUND if found else status, at, low, end, found, len(found), total)
@@ -222,33 +267,36 @@ class MemoryStore(MessageStore):
         on_disk = self._log.end - unit.physical_offset > limits.memory_bytes
         return on_disk and (count >= limits.max_disk_messages or total_bytes > limits.max_disk_bytes)
 
-    def read_units(self, topic: str, queue_id: int, offset: int, count: int, wait: bool = True) -> list[QueueUnit]:
+    def read_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueUnit]:
         return self._queue(topic, queue_id).slice(offset, count)
 
-    def read_record(self, physical_offset: int, wait: bool = True) -> Buffer | None:
-        return self._log.records.get(physical_offset)
+    def read_record(self, physical_offset: int) -> Buffer | None:
+        record = self._log.records.get(physical_offset)
+        return None if record is None or _is_blank(record) else record
 
-    def query_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, max_results: int, wait: bool = True) -> KeyMatches:
+    def query_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, max_results: int) -> KeyMatches:
         if self._key_lookup is not None:
             return self._key_lookup.query_by_key(topic, key, begin_ms, end_ms, max_results)
         entries = self._keys.get(index_hash(topic, key), ())
-        offsets = sorted({offset for time_ms, offset in entries if begin_ms <= time_ms <= end_ms}, reverse=True)
+        offsets = sorted(
+            {offset for time_ms, offset in entries if begin_ms <= time_ms <= end_ms}, reverse=True
+        )
         return KeyMatches(offsets[: max(0, max_results)], *self._last_indexed)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         return self._queue(topic, queue_id).first
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        return self._queue(topic, queue_id).end
+        return self._queue(topic, queue_id).next_offset
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary, wait: bool = True) -> int:
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary) -> int:
         queue = self._queue(topic, queue_id)
         times = [self._time(unit) for unit in queue.units]
         if boundary is Boundary.LOWER:
             return queue.first + sum(time_ms < timestamp_ms for time_ms in times)
         return queue.first + max(0, sum(time_ms <= timestamp_ms for time_ms in times) - 1)
 
-    def store_time(self, topic: str, queue_id: int, offset: int, wait: bool = True) -> int:
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         units = self.read_units(topic, queue_id, offset, 1)
         return self._time(units[0]) if units else -1
 
@@ -277,10 +325,10 @@ class MemoryStore(MessageStore):
         if lookup is None or queue is None:
             return queue
         low, high = lookup.min_offset(topic, queue_id), lookup.max_offset(topic, queue_id)
-        return _Queue(list(lookup.units(topic, queue_id, low, high - low)), low)
+        return _Queue(queue.head, list(lookup.units(topic, queue_id, low, high - low)), low)
 
     def _queue(self, topic: str, queue_id: int) -> _Queue:
-        return self._found(topic, queue_id) or _Queue()
+        return self._found(topic, queue_id) or _new_queue(topic, queue_id, 0)
 
     def refuse_writes(self, reason: str | None) -> None:
         self._refusal = reason
@@ -293,22 +341,26 @@ class MemoryStore(MessageStore):
             if offset // self._part_bytes != start // self._part_bytes:
                 parts.append(LogPart(start, offset, peek_store_timestamp(self._log.records[last])))
                 start = offset
-            last = offset
+            last = last if _is_blank(self._log.records[offset]) else offset
         return parts
 
     async def trim(self, before_offset: int) -> Trimmed:
-        log = self._log
+        log, before_offset = self._log, self.pins.limit(before_offset)
         before = log.start
-        log.start = max((part.end for part in await self.log_parts() if part.end <= before_offset), default=before)
+        log.start = max(
+            (part.end for part in await self.log_parts() if part.end <= before_offset), default=before
+        )
         log.records = {offset: record for offset, record in log.records.items() if offset >= log.start}
         for queue in self._queues.values():
             kept = [unit for unit in queue.units if unit.physical_offset >= log.start]
-            queue.first, queue.units = queue.end - len(kept), kept
-        kept_keys = {key: [entry for entry in entries if entry[1] >= log.start] for key, entries in self._keys.items()}
+            queue.first, queue.units = queue.next_offset - len(kept), kept
+        kept_keys = {
+            key: [entry for entry in entries if entry[1] >= log.start] for key, entries in self._keys.items()
+        }
         self._keys = {key: entries for key, entries in kept_keys.items() if entries}
         return Trimmed(log.start, log.start - before)
 
-    def read_log(self, offset: int, max_bytes: int, wait: bool = True) -> Buffer:
+    def read_log(self, offset: int, max_bytes: int) -> Buffer:
         found: list[bytes] = []
         total = 0
         while offset + total in self._log.records:
@@ -336,3 +388,11 @@ class MemoryStore(MessageStore):
             disk_bytes=0,
             file_count=0,
         )
+
+
+def _is_blank(record: bytes) -> bool:
+    return peek_size_and_magic(record)[1] == MAGIC_BLANK
+
+
+def _blank(size: int) -> bytes:
+    return BLANK.pack(size, MAGIC_BLANK) + bytes(size - BLANK_BYTES)

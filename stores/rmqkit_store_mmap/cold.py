@@ -1,9 +1,8 @@
-"""Data that is on the device alone: noticing it when a file is read, and bringing it into memory in worker threads."""
+"""Data that is only on the device, and reading it into memory in worker threads."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -15,7 +14,8 @@ _CHUNK_BYTES = 256 * 1024
 
 
 class Cold(ABC):
-    """A piece of what `NotInMemory.cold` names. The methods wait for the device, so they are for worker threads. They raise OSError."""
+    """One item of `NotInMemory.cold`. The methods wait for the device and are for worker threads. They raise
+    OSError."""
 
     @property
     @abstractmethod
@@ -23,16 +23,16 @@ class Cold(ABC):
 
     @abstractmethod
     def advise(self, fd: int) -> None:
-        """Have the device begin."""
+        """Ask the device to start reading."""
 
     @abstractmethod
     def read(self, fd: int) -> None:
-        """Bring everything into memory."""
+        """Read everything into memory."""
 
 
 @frozen
 class FileRange(Cold):
-    """Bytes [start, stop) of a file. `ahead_bytes` behind them are worth having too, for somebody who goes on there."""
+    """Bytes [start, stop) of a file, and `ahead_bytes` after them that the reader probably needs next."""
 
     path: Path
     start: int
@@ -49,7 +49,8 @@ class FileRange(Cold):
 
 
 def bring_in(pieces: Iterable[object]) -> None:
-    """The device is told of all pieces before the first is waited for. Errors are left to who touches the data: a file that is gone, a device that fails."""
+    """Ask the device for all pieces, then wait for them. Errors, such as a missing file or a failing device,
+    are ignored here: the reader meets them again."""
     with contextlib.ExitStack() as stack:
         told: list[tuple[Cold, int]] = []
         for piece in pieces:
@@ -70,18 +71,3 @@ def _opened(path: Path) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
-
-
-def read_in_memory(fd: int, start: int, stop: int) -> bytes | bytearray | None:
-    """Bytes of a file without waiting for the device, None when that is not possible; a file system that cannot say what is in memory is waited for.
-    Raises OSError."""
-    data = bytearray(stop - start)
-    try:
-        if os.preadv(fd, [data], start, os.RWF_NOWAIT) == len(data):
-            return data
-    except OSError as error:
-        if error.errno == errno.EOPNOTSUPP:
-            return os.pread(fd, len(data), start)
-        if error.errno != errno.EAGAIN:
-            raise
-    return None

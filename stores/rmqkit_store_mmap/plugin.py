@@ -1,12 +1,12 @@
-"""Registers the store "mmap" and what `rmqkit store` does with its directories."""
+"""Registers the store "mmap" and its tools for `rmqkit store`."""
 
 from __future__ import annotations
 
 from rmqkit import hookimpl
-from rmqkit.abc import StoreFactory
 from rmqkit.config import Config
-from rmqkit.hookspecs import Register
-from rmqkit.store_tools import StoreTools
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.store import StoreFactory
+from rmqkit.plugin.store_tools import StoreTools
 from rmqkit_store_mmap.store import MmapStore
 from rmqkit_store_mmap.tools.verb import MmapTools
 

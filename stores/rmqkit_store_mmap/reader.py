@@ -1,22 +1,45 @@
-"""Reads over a queue and the log (store-format sheet, section 8; Java: DefaultMessageStore.getMessage). No state of its own."""
+"""Reads over a queue and the log (store-format sheet, section 8; Java: DefaultMessageStore.getMessage). The
+functions keep no state."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from struct import Struct
 
-from rmqkit.abc import Boundary, Buffer, KeyMatches, NotInMemory, ReadLimits, ReadResult, ReadStatus, RecordFilter, UnitFilter
-from rmqkit.protocol.record import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, peek_store_timestamp
-from rmqkit_store_mmap.commit_log import CommitLog
-from rmqkit_store_mmap.key_index import KeyIndex
-from rmqkit_store_mmap.queue_lookup import ReadableQueue
-from rmqkit_store_mmap.residency import Residency
-from rmqkit_store_mmap.units import UNIT
+from rmqkit.model.buffer import Buffer
+from rmqkit.plugin.store import (
+    Boundary,
+    KeyMatches,
+    NotInMemory,
+    ReadLimits,
+    ReadResult,
+    ReadStatus,
+    RecordFilter,
+    UnitFilter,
+)
+from rmqkit.protocol.damage import is_damage
+from rmqkit.protocol.record import (
+    BLANK,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_BYTES,
+    peek_store_timestamp,
+)
+from rmqkit_store_mmap.index.key_index import KeyIndex
+from rmqkit_store_mmap.log.commit_log import CommitLog
+from rmqkit_store_mmap.log.read_faults import MAGICS, ReadFaults, look
+from rmqkit_store_mmap.log.residency import Residency
+from rmqkit_store_mmap.log.scan import check_record, may_be_torn
+from rmqkit_store_mmap.queue.queue_lookup import ReadableQueue
+from rmqkit_store_mmap.queue.units import UNIT
 
 _PHYSICAL_OFFSET = Struct(">q")
 _PHYSICAL_OFFSET_AT = 28
-#: A record is taken to be no longer until its head has been read: whether so much is in memory is asked at once, and more is brought in at once.
+#: Assumed sizes of a record before its head has been read: the first is how much must be in memory, the
+#: second how much is fetched if it is not.
 _LOOK_BYTES = 2 * 1024
 _LIKELY_BYTES = 16 * 1024
 
@@ -24,26 +47,28 @@ _LIKELY_BYTES = 16 * 1024
 def read(
     log: CommitLog,
     residency: Residency,
+    faults: ReadFaults,
     queue: ReadableQueue,
     offset: int,
     limits: ReadLimits,
     unit_filter: UnitFilter | None,
     record_filter: RecordFilter | None,
 ) -> ReadResult:
-    """MessageStore.read for a queue that is there."""
+    """MessageStore.read for an existing queue."""
     low, high = queue.min_offset, end_offset(log, queue)
     refusal = _outside(low, high, offset)
     if refusal is not None:
         return ReadResult(refusal[0], refusal[1], low, high, [])
     found: list[tuple[int, int]] = []
     status = ReadStatus.NO_MATCHED_MESSAGE
-    max_messages, max_bytes, max_scanned, disk_messages, disk_bytes, memory_bytes, wait = limits
+    max_messages, max_bytes, max_scanned, disk_messages, disk_bytes, memory_bytes = limits
     disk_end = log.position - memory_bytes
     cold: Sequence[object] = ()
     total = looked = there_from = there_to = 0
     at = offset
     try:
-        for physical_offset, size, tags_code in _units(queue, offset, min(high - offset, max(max_scanned, max_messages)), wait):
+        data = queue.data(offset, min(high - offset, max(max_scanned, max_messages)))
+        for physical_offset, size, tags_code in chain.from_iterable(map(UNIT.iter_unpack, data)):
             if found and (
                 len(found) >= max_messages
                 or total + size > max_bytes
@@ -51,7 +76,12 @@ def read(
             ):
                 break
             if unit_filter is None or unit_filter(tags_code):
-                if record_filter is None and there_from <= physical_offset and physical_offset + size <= there_to and size > 0:
+                if (
+                    record_filter is None
+                    and there_from <= physical_offset
+                    and physical_offset + size <= there_to
+                    and size > 0
+                ):
                     found.append((physical_offset, size))
                     total += size
                     at += 1
@@ -62,9 +92,13 @@ def read(
                     if not found:
                         status = ReadStatus.MESSAGE_WAS_REMOVING
                 else:
-                    if record_filter is not None and not wait and physical_offset + size > looked:
+                    if record_filter is not None and physical_offset + size > looked:
                         looked = residency.look_ahead(physical_offset, size)
-                    if record_filter is None or record_filter(record):
+                    if record_filter is None or (
+                        size >= MIN_RECORD_BYTES
+                        and faults.is_sound(look(record), physical_offset, size)
+                        and record_filter(record)
+                    ):
                         found.append((physical_offset, size))
                         total += size
                     elif not found:
@@ -72,17 +106,33 @@ def read(
             at += 1
     except NotInMemory as missed:
         cold = missed.cold
-    if found:
-        status = ReadStatus.FOUND
-        if not wait and record_filter is None and found[0][0] < residency.hot_from:
-            cold = [*residency.cold(found), *cold]
+    if found and record_filter is None and found[0][0] < residency.hot_from:
+        cold = [*residency.cold(found), *cold]
     if cold:
         raise NotInMemory(*cold)
-    return ReadResult(status, at, low, high, _merged(log, found), len(found), total)
+    return _result(log, faults, ReadStatus.FOUND if found else status, at, (low, high), found, total)
+
+
+def _result(
+    log: CommitLog,
+    faults: ReadFaults,
+    status: ReadStatus,
+    next_offset: int,
+    bounds: tuple[int, int],
+    found: list[tuple[int, int]],
+    total_bytes: int,
+) -> ReadResult:
+    """The result with the records at these places; unsound records are left out."""
+    slices, left_out = _merged(log, found, faults)
+    total_bytes -= sum(left_out)
+    if not total_bytes and status is ReadStatus.FOUND:
+        status = ReadStatus.MESSAGE_WAS_REMOVING
+    return ReadResult(status, next_offset, *bounds, slices, len(found) - len(left_out), total_bytes)
 
 
 def end_offset(log: CommitLog, queue: ReadableQueue) -> int:
-    """The queue offset behind the last unit whose record is written; what comes behind it cannot be read yet."""
+    """The end of the units whose records are written; later units cannot be read yet. Raises OSError,
+    NotInMemory."""
     end = queue.next_offset
     if log.written == log.position:
         return end
@@ -91,7 +141,9 @@ def end_offset(log: CommitLog, queue: ReadableQueue) -> int:
         end = start - 1
         start = max(queue.min_offset, start - step)
         step *= 2
-    return bisect_left(range(end), True, start, key=lambda offset: queue.unit(offset).physical_offset >= log.written)
+    return bisect_left(
+        range(end), True, start, key=lambda offset: queue.unit(offset).physical_offset >= log.written
+    )
 
 
 def _outside(low: int, high: int, offset: int) -> tuple[ReadStatus, int] | None:
@@ -106,41 +158,72 @@ def _outside(low: int, high: int, offset: int) -> tuple[ReadStatus, int] | None:
     return None
 
 
-def _units(queue: ReadableQueue, offset: int, count: int, wait: bool) -> Iterator[tuple[int, int, int]]:
-    for data in queue.data(offset, count, wait):
-        yield from UNIT.iter_unpack(data)
-
-
-def _merged(log: CommitLog, found: list[tuple[int, int]]) -> list[Buffer]:
-    """Records as slices; those that stand side by side as one (between two segments there is always a blank record)."""
+def _merged(
+    log: CommitLog, found: list[tuple[int, int]], faults: ReadFaults
+) -> tuple[list[Buffer], list[int]]:
+    """Slices of records, adjacent records as one slice (a slice never spans two segments, because each ends
+    with a blank record); and the sizes of the units left out because there is no such record."""
     slices: list[Buffer] = []
+    left_out: list[int] = []
     there_from = there_to = base = 0
     view = memoryview(b"")
     start = stop = -1
-    for physical_offset, size in (*found, (-1, 0)):
-        if physical_offset == stop:
-            stop += size
-            continue
-        if start >= 0:
-            if not there_from <= start < there_to:
-                there_from, there_to = log.stretch_at(start)
-                segment = log.segment_at(start)
-                if segment is not None:
-                    view, base = segment.view(), segment.base
-            if there_from <= start and stop <= there_to:
+    for physical_offset, size in found:
+        if not there_from <= physical_offset < there_to:
+            if stop > start:
                 slices.append(view[start - base : stop - base])
-        start, stop = physical_offset, physical_offset + size
-    return slices
+            start = stop = -1
+            there_from, there_to = log.stretch_at(physical_offset)
+            segment = log.segment_at(physical_offset)
+            if segment is not None:
+                view, base = segment.view(), segment.base
+        end = physical_offset + size
+        if not (there_from <= physical_offset and end <= there_to and size >= MIN_RECORD_BYTES):
+            left_out.append(size)
+            continue
+        head = look(view, physical_offset - base)
+        # An ordinary record in its place needs no closer look.
+        ordinary = head[0] == size and head[3] == physical_offset and not head[4] and head[1] in MAGICS
+        if not ordinary and not faults.is_sound(head, physical_offset, size):
+            left_out.append(size)
+            continue
+        if physical_offset != stop:
+            if stop > start:
+                slices.append(view[start - base : stop - base])
+            start = physical_offset
+        stop = end
+    if stop > start:
+        slices.append(view[start - base : stop - base])
+    return slices, left_out
 
 
-def read_record(log: CommitLog, residency: Residency, offset: int, wait: bool) -> Buffer | None:
-    """MessageStore.read_record: what begins at `offset` must say of itself that it does."""
+def read_record(log: CommitLog, residency: Residency, offset: int) -> Buffer | None:
+    """MessageStore.read_record. The record must contain its own offset, be complete, and not be one that
+    replaces damage. An offset may also lie within repaired damage, where the head of a record may remain
+    without the rest; such a record is not returned. Raises NotInMemory."""
+    record = _record_at(log, residency, offset)
+    if record is None or check_record(record, 0, offset) < 0:
+        return None
+    segment, end = log.segment_at(offset), offset + len(record)
+    if may_be_torn(record, 0) and segment is not None and end < min(segment.stop, log.written):
+        follows = check_record(segment.view(), end - segment.base, end)
+        return None if follows < 0 else record
+    return record
+
+
+def _record_at(log: CommitLog, residency: Residency, offset: int) -> memoryview | None:
+    """As `read_record`, but checks only the head of the record."""
     head = log.record(offset, MIN_RECORD_BYTES)
     if head is None:
         return None
-    looked = log.written if wait else residency.require(offset, _LOOK_BYTES, _LIKELY_BYTES)
-    size, magic = BLANK.unpack_from(head)
-    if magic not in (MAGIC_V1, MAGIC_V2) or size < MIN_RECORD_BYTES or _PHYSICAL_OFFSET.unpack_from(head, _PHYSICAL_OFFSET_AT)[0] != offset:
+    looked = residency.require(offset, _LOOK_BYTES, _LIKELY_BYTES)
+    size, magic, flag, claimed, sys_flag = look(head)
+    if (
+        magic not in (MAGIC_V1, MAGIC_V2)
+        or size < MIN_RECORD_BYTES
+        or claimed != offset
+        or is_damage(flag, sys_flag)
+    ):
         return None
     record = log.record(offset, size)
     if record is not None and offset + size > looked:
@@ -148,15 +231,16 @@ def read_record(log: CommitLog, residency: Residency, offset: int, wait: bool) -
     return record
 
 
-def read_log(log: CommitLog, residency: Residency, offset: int, max_bytes: int, wait: bool) -> Buffer:
-    """MessageStore.read_log: whole records of one segment from `offset` on, the blank record that ends it included; at least one record."""
+def read_log(log: CommitLog, residency: Residency, offset: int, max_bytes: int) -> Buffer:
+    """MessageStore.read_log: complete records of one segment from `offset` on, including the blank record at
+    its end; at least one record if there is one. Raises NotInMemory."""
     segment = log.segment_at(offset) if log.min_offset <= offset < log.written else None
     if segment is None:
         return b""
     stop = min(segment.stop, log.written)
     view = segment.view()
     at = offset
-    looked = stop if wait else offset
+    looked = offset
     while at < stop - 7:
         if at + MIN_RECORD_BYTES > looked:
             looked = min(stop, max(offset + max_bytes, at + MIN_RECORD_BYTES))
@@ -165,12 +249,15 @@ def read_log(log: CommitLog, residency: Residency, offset: int, max_bytes: int, 
         if magic not in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK) or size < 8 or at + size > stop:
             break
         if magic != MAGIC_BLANK and (
-            size < MIN_RECORD_BYTES or _PHYSICAL_OFFSET.unpack_from(view, at - segment.base + _PHYSICAL_OFFSET_AT)[0] != at
+            size < MIN_RECORD_BYTES
+            or _PHYSICAL_OFFSET.unpack_from(view, at - segment.base + _PHYSICAL_OFFSET_AT)[0] != at
         ):
             break
         if at > offset and at + size - offset > max_bytes:
             break
-        if magic != MAGIC_BLANK and at + size > looked:  # behind the head of a blank record there is a hole, and nothing to wait for
+        if (
+            magic != MAGIC_BLANK and at + size > looked
+        ):  # after the head of a blank record there is only a hole, which need not be in memory
             looked = at + size
             residency.require(offset, looked - offset)
         at += size
@@ -178,17 +265,24 @@ def read_log(log: CommitLog, residency: Residency, offset: int, max_bytes: int, 
 
 
 def query_by_key(
-    log: CommitLog, residency: Residency, index: KeyIndex, key: tuple[int, str], begin_ms: int, end_ms: int, max_results: int, wait: bool
+    log: CommitLog,
+    residency: Residency,
+    index: KeyIndex,
+    key: tuple[int, str],
+    begin_ms: int,
+    end_ms: int,
+    max_results: int,
 ) -> KeyMatches:
-    """MessageStore.query_by_key; `key` is the hash of `topic#` and the key's text. What is cold counts as found until it is looked at."""
+    """MessageStore.query_by_key; `key` is the hash of `topic#` and the key's text. A record
+    that is not in memory counts as a match until it is read. Raises NotInMemory."""
     found: dict[int, None] = {}
     cold: list[object] = []
     try:
-        for offset in index.find(*key, begin_ms, end_ms, wait) if max_results > 0 else ():
+        for offset in index.find(*key, begin_ms, end_ms) if max_results > 0 else ():
             if offset in found:
                 continue
             try:
-                record = read_record(log, residency, offset, wait)
+                record = _record_at(log, residency, offset)
             except NotInMemory as missed:
                 cold += missed.cold
             else:
@@ -204,24 +298,26 @@ def query_by_key(
     return KeyMatches(sorted(found, reverse=True), *index.newest)
 
 
-def store_time(log: CommitLog, residency: Residency, queue: ReadableQueue, offset: int, wait: bool) -> int:
-    """Store time in ms of the record at a queue offset, -1 when there is none."""
+def store_time(log: CommitLog, residency: Residency, queue: ReadableQueue, offset: int) -> int:
+    """Store time in ms of the record at a queue offset, -1 without a record. Raises OSError, NotInMemory."""
     if not queue.min_offset <= offset < queue.next_offset:
         return -1
-    unit = queue.unit(offset, wait)
+    unit = queue.unit(offset)
     record = log.record(unit.physical_offset, unit.size_bytes)
     if record is None:
         return -1
-    if not wait:
-        residency.require(unit.physical_offset, MIN_RECORD_BYTES)
+    residency.require(unit.physical_offset, MIN_RECORD_BYTES)
     return peek_store_timestamp(record)
 
 
-def offset_by_time(log: CommitLog, residency: Residency, queue: ReadableQueue, timestamp_ms: int, boundary: Boundary, wait: bool) -> int:
-    """MessageStore.offset_by_time, by bisection; store times do not fall within a queue unless the clock was set back."""
+def offset_by_time(
+    log: CommitLog, residency: Residency, queue: ReadableQueue, timestamp_ms: int, boundary: Boundary
+) -> int:
+    """MessageStore.offset_by_time, by bisection. Store times do not decrease within a queue unless the clock
+    was set back. Raises OSError, NotInMemory."""
 
     def time_at(offset: int) -> int:
-        return store_time(log, residency, queue, offset, wait)
+        return store_time(log, residency, queue, offset)
 
     low, high = queue.min_offset, end_offset(log, queue)
     if boundary is Boundary.LOWER:

@@ -1,4 +1,4 @@
-"""Responses as a broker writes them, for generators that have no broker behind them."""
+"""Responses as a broker writes them, for generators without a broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def opaque_of(request: bytes) -> int:
 
 
 def split(data: bytes) -> list[bytes]:
-    """The frames that stand one behind the other in `data`."""
+    """The consecutive frames in `data`."""
     found = []
     while data:
         (total,) = struct.unpack_from(">i", data)
@@ -27,22 +27,25 @@ def split(data: bytes) -> list[bytes]:
 
 
 def answer(opaque: int, body: bytes = b"", **fields: Any) -> bytes:
-    """A response frame: code 0 first unless told, then `fields`, and the opaque behind them."""
+    """A response frame: by default code 0 first, then `fields`, then the opaque."""
     header = {"code": 0, **fields, "flag": 1, "language": "JAVA", "opaque": opaque, "version": 453}
     return frame(json.dumps(header, separators=(",", ":")).encode(), body)
 
 
 def sent(opaque: int, queue_offset: int = 1000, **fields: Any) -> bytes:
-    """The success of a send."""
-    return answer(opaque, **{"extFields": {"queueId": "0", "msgId": "0" * 32, "queueOffset": str(queue_offset)}, **fields})
+    """A successful answer to a send."""
+    return answer(
+        opaque,
+        **{"extFields": {"queueId": "0", "msgId": "0" * 32, "queueOffset": str(queue_offset)}, **fields},
+    )
 
 
 def record(queue_offset: int, size: int = 200, magic: int = 0xDAA320A7) -> bytes:
-    """A stored message of `size` bytes of which only what the generator looks at is filled in."""
+    """A stored message of `size` bytes with only the fields that the generator reads."""
     return struct.pack(">II12xq", size, magic, queue_offset).ljust(size, b"\0")
 
 
 def found(opaque: int, records: bytes, next_offset: int, max_offset: int) -> bytes:
-    """The success of a pull."""
+    """A successful answer to a pull."""
     offsets = {"nextBeginOffset": str(next_offset), "minOffset": "0", "maxOffset": str(max_offset)}
     return answer(opaque, records, extFields=offsets)

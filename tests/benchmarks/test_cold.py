@@ -1,4 +1,4 @@
-"""Cold means that nothing is in memory, also of files that are mapped."""
+"""Removing files from memory, also mapped ones."""
 
 from __future__ import annotations
 
@@ -19,21 +19,26 @@ def filled(path: Path) -> Path:
 
 
 def test_what_was_just_written_is_in_memory(tmp_path: Path) -> None:
-    """Every page of it."""
+    """Every page of a new file is in memory."""
     assert cold.resident_bytes(filled(tmp_path / "a")) == SIZE
 
 
 def test_the_mappings_of_a_process_are_found(tmp_path: Path) -> None:
-    """Those of files under the directory, and no other."""
+    """Only mappings of files under the directory are listed."""
     (tmp_path / "in").mkdir()
     inside, outside = filled(tmp_path / "in" / "a"), filled(tmp_path / "b")
-    with inside.open("r+b") as one, outside.open("r+b") as other, mmap.mmap(one.fileno(), SIZE), mmap.mmap(other.fileno(), SIZE):
+    with (
+        inside.open("r+b") as one,
+        outside.open("r+b") as other,
+        mmap.mmap(one.fileno(), SIZE),
+        mmap.mmap(other.fileno(), SIZE),
+    ):
         assert [length for _, length in cold.mappings(os.getpid(), tmp_path / "in")] == [SIZE]
     assert list(cold.mappings(os.getpid(), tmp_path / "in")) == []
 
 
 def test_files_leave_memory_though_a_process_has_them_mapped(tmp_path: Path) -> None:
-    """What a broker has mapped and touched is dropped with the rest, and its content is unharmed."""
+    """Files mapped and used by a process are dropped as well, and their content is unchanged."""
     plain, mapped = filled(tmp_path / "plain"), filled(tmp_path / "mapped")
     (tmp_path / "empty").touch()
     content = mapped.read_bytes()
@@ -47,5 +52,5 @@ def test_files_leave_memory_though_a_process_has_them_mapped(tmp_path: Path) -> 
 
 
 def test_an_empty_directory_is_cold(tmp_path: Path) -> None:
-    """There is nothing in memory of nothing."""
+    """The share in memory of an empty directory is 0."""
     assert cold.make_cold(tmp_path, []) == 0.0

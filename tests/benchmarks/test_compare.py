@@ -1,4 +1,4 @@
-"""A comparison from end to end at tiny sizes, with real servers, and what is checked around a load."""
+"""A small comparison with real servers, and the checks around a load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,20 @@ import pytest
 from benchmarks import compare, measuring, peers
 from benchmarks.scenarios import SCENARIOS, Plan
 
-TINY = ["--rounds", "1", "--seconds", "0.1", "--warm-up", "0.1", "--rest", "0.05", "--pull-messages", "300", "--passes", "2"]
+TINY = [
+    "--rounds",
+    "1",
+    "--seconds",
+    "0.1",
+    "--warm-up",
+    "0.1",
+    "--rest",
+    "0.05",
+    "--pull-messages",
+    "300",
+    "--passes",
+    "2",
+]
 TINY += ["--backlog-mb", "1", "--backlog-rate", "500", "--size", "256"]
 PLAN = Plan(1.0, 1.0, 100, 2, 100, 1, 100.0, 1.0, 0.1)
 
@@ -24,7 +37,8 @@ def server(tmp_path: Path) -> peers.Server:
 def test_every_scenario_runs_and_the_result_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """rmqkit alone: all loads without an error, under both flush settings; what was read is what was stored; the data is gone afterwards."""
+    """All loads run without an error on rmqkit under both flush settings; the read messages are the stored
+    ones; the data is deleted afterwards."""
     monkeypatch.setattr(compare, "RESULTS", tmp_path / "results")
     (tmp_path / "data").mkdir()
     arguments = [*TINY, "--servers", "rmqkit", "--data", str(tmp_path / "data"), "--name", "tiny"]
@@ -35,8 +49,13 @@ def test_every_scenario_runs_and_the_result_is_kept(
     (found,) = result["rounds"]
     assert list(result["summary"]["scenarios"]) == list(SCENARIOS) == list(result["loads"])
     assert set(found["scenarios"]) == set(SCENARIOS)
-    assert {name: report["errors"] for name, report in found["scenarios"].items()} == dict.fromkeys(SCENARIOS, 0)
-    assert all(report["messages"] > 0 and report["generator_cpu_us_per_message"] > 0 for report in found["scenarios"].values())
+    assert {name: report["errors"] for name, report in found["scenarios"].items()} == dict.fromkeys(
+        SCENARIOS, 0
+    )
+    assert all(
+        report["messages"] > 0 and report["generator_cpu_us_per_message"] > 0
+        for report in found["scenarios"].values()
+    )
     assert found["scenarios"]["pull"]["messages"] == 2 * 301
     assert found["scenarios"]["backlog"]["reader"]["messages"] >= 10**6 // 256
     assert 0 <= found["scenarios"]["backlog"]["resident_before"] <= 1
@@ -46,7 +65,8 @@ def test_every_scenario_runs_and_the_result_is_kept(
 
 
 def test_servers_take_turns_and_the_other_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load by load, in the other order in the next round; scenarios with settings of their own have servers of their own."""
+    """Servers alternate load by load, in the opposite order in the next round; scenarios with their own
+    settings have their own servers."""
     events: list[str] = []
 
     class Fake(peers.Server):
@@ -57,7 +77,9 @@ def test_servers_take_turns_and_the_other_is_stopped(tmp_path: Path, monkeypatch
         def broker_rss_mb(self) -> float:
             return 0.0
 
-    def running(name: str, settings: dict[str, str], _parent: Path | None) -> AbstractContextManager[peers.Server]:
+    def running(
+        name: str, settings: dict[str, str], _parent: Path | None
+    ) -> AbstractContextManager[peers.Server]:
         events.append(f"start {name} {settings.get('flushDiskType', '')}".strip())
         return nullcontext(Fake(name, "", "", tmp_path))
 
@@ -76,36 +98,59 @@ def test_servers_take_turns_and_the_other_is_stopped(tmp_path: Path, monkeypatch
         (number, name, ["pull", "sync", "window"]) for number in (1, 2) for name in "ab"
     ]
     loads = [event for event in events if event[:2] in ("a ", "b ")]
-    assert loads == [f"{name} {load}" for order in ("ab", "ba") for load in ("window", "pull", "sync") for name in order]
+    assert loads == [
+        f"{name} {load}" for order in ("ab", "ba") for load in ("window", "pull", "sync") for name in order
+    ]
     assert [event for event in events if event.startswith("start")] == [
         f"start {name}{flush}" for order in ("ab", "ba") for flush in ("", " SYNC_FLUSH") for name in order
     ]
     for one, other in (("a", "b"), ("b", "a")):
-        assert all(events[index - 1] == f"stop {other}" for index, event in enumerate(events) if event in loads and event[0] == one)
+        assert all(
+            events[index - 1] == f"stop {other}"
+            for index, event in enumerate(events)
+            if event in loads and event[0] == one
+        )
 
 
-@pytest.mark.parametrize(("name", "read", "errors"), [("pull", 600, 0), ("pull", 602, 1), ("backlog", 300, 0), ("backlog", 299, 1)])
-def test_what_is_read_must_be_what_was_stored(name: str, read: int, errors: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """300 messages were stored; `pull` reads them twice."""
+@pytest.mark.parametrize(
+    ("name", "read", "errors"), [("pull", 600, 0), ("pull", 602, 1), ("backlog", 300, 0), ("backlog", 299, 1)]
+)
+def test_what_is_read_must_be_what_was_stored(
+    name: str, read: int, errors: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300 messages were stored, and `pull` reads them twice."""
     reader = {"messages": read, "whole": True}
-    report = {"errors": 0, "first_errors": [], **({"reader": reader, "messages": 5} if name == "backlog" else reader)}
+    report = {
+        "errors": 0,
+        "first_errors": [],
+        **({"reader": reader, "messages": 5} if name == "backlog" else reader),
+    }
     monkeypatch.setattr(measuring, "run_load", lambda *_: report)
     found = measuring.measure(server(tmp_path), name, PLAN, range(300, 301))
     assert (found["errors"], len(found["first_errors"])) == (errors, errors)
 
 
 def test_a_load_that_fails_is_a_report_with_an_error(tmp_path: Path) -> None:
-    """What the generator said is kept; nothing is counted."""
+    """The generator's error text is kept, and nothing is counted."""
     found = measuring.run_load(server(tmp_path), ["send", "--topic", "T"], 60.0)
     assert (found["messages"], found["errors"]) == (0, 1)
     assert "refused" in found["first_errors"][0]
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--only", "nothing"], ["--servers", "kafka"], ["--rounds", "0"], ["--seconds", "0"], ["--backlog-mb", "-1"]]
+    "arguments",
+    [
+        ["--only", "nothing"],
+        ["--servers", "kafka"],
+        ["--rounds", "0"],
+        ["--seconds", "0"],
+        ["--backlog-mb", "-1"],
+    ],
 )
-def test_a_command_line_that_makes_no_sense_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Before anything is started."""
+def test_a_command_line_that_makes_no_sense_is_refused(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command line is refused before anything starts."""
     with pytest.raises(SystemExit) as refused:
         compare.main(arguments)
     assert refused.value.code == 2
@@ -113,7 +158,8 @@ def test_a_command_line_that_makes_no_sense_is_refused(arguments: list[str], cap
 
 
 def test_a_stopped_server_goes_on_and_is_found_again(tmp_path: Path) -> None:
-    """While it is stopped it uses no processor time; afterwards it takes messages; it can be stopped for good while paused."""
+    """A stopped server uses no processor time and accepts messages after it continues; it can be terminated
+    while stopped."""
     with peers.running("rmqkit", {"store": "memory"}, tmp_path) as running:
         (process,) = running.processes
         with running.paused():

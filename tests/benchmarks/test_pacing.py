@@ -1,4 +1,4 @@
-"""Sends at an even rate."""
+"""Sending at an even rate."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def sender_and_server(tally: Tally) -> tuple[Sender, socket.socket]:
 
 
 def test_messages_are_sent_when_they_are_due_and_not_when_the_last_was_answered() -> None:
-    """Nobody answers, and all are sent, over the connections in turn; then what comes is counted."""
+    """All messages are sent over the connections in turn without waiting for answers, and the answers are
+    counted."""
     tally = Tally()
     lines = [sender_and_server(tally) for _ in range(3)]
     seen: list[list[int]] = []
@@ -54,7 +55,7 @@ def test_messages_are_sent_when_they_are_due_and_not_when_the_last_was_answered(
 
 
 def test_messages_keep_to_their_rate() -> None:
-    """Eleven messages at 1000 a second take ten milliseconds at least, and none is sent before its time."""
+    """Eleven messages at 1000 a second take at least ten milliseconds, and none is sent early."""
     tally = Tally()
     sender, server = sender_and_server(tally)
 
@@ -77,7 +78,7 @@ def test_messages_keep_to_their_rate() -> None:
 
 
 def test_sending_ends_when_the_reader_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The descriptor has something to read; what is not answered by then counts as unanswered after a while."""
+    """Sending ends when the descriptor is readable; missing answers count as unanswered after a while."""
     monkeypatch.setattr(pacing, "SILENCE_S", 0.01)
     tally = Tally()
     sender, server = sender_and_server(tally)
@@ -92,7 +93,7 @@ def test_sending_ends_when_the_reader_is_finished(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_reader_that_cannot_start_is_an_error() -> None:
-    """With what it said; no process is left."""
+    """The error contains the reader's output, and no process remains."""
     reader = Reader(["127.0.0.1:1"], "T", 4, 1.0)
     with pytest.raises(LoadError, match="refused"):
         reader.__enter__()

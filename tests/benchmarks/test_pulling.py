@@ -1,4 +1,4 @@
-"""Every record that was read is looked at, and what is wrong with an answer is counted as an error."""
+"""Every record read is checked, and every fault of an answer is counted as an error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.benchmarks.answers import answer, found, opaque_of, record
 
 
 class Line:
-    """A puller that has asked, and the server's end of its connection."""
+    """A puller with a request in flight, and the server's end of its connection."""
 
     def __init__(self, deadline: float = math.inf) -> None:
         self.ours, self.server = socket.socketpair()
@@ -31,7 +31,7 @@ class Line:
         self.server.close()
 
     def asked(self) -> dict[str, str]:
-        """The fields of the request that is there."""
+        """The fields of the received request."""
         request = self.server.recv(10_000)
         self.opaque = opaque_of(request)
         fields: dict[str, str] = json.loads(request[FRAME_HEAD.size :])["extFields"]
@@ -50,11 +50,16 @@ def line() -> Iterator[Line]:
 
 
 def test_a_queue_is_read_to_the_end_it_had_at_first(line: Line) -> None:
-    """Each request asks for what follows; messages that come later do not prolong the reading."""
+    """Each request continues after the last answer; messages stored later are not read."""
     assert line.asked()["queueOffset"] == "0"
     line.say(found(line.opaque, b"".join(map(record, range(32))), 32, 40))
     fields = line.asked()
-    assert (fields["queueOffset"], fields["queueId"], fields["maxMsgNums"], fields["topic"]) == ("32", "2", "32", "T")
+    assert (fields["queueOffset"], fields["queueId"], fields["maxMsgNums"], fields["topic"]) == (
+        "32",
+        "2",
+        "32",
+        "T",
+    )
     line.say(found(line.opaque, b"".join(map(record, range(32, 40))), 40, 90))
     assert line.puller.done
     assert line.puller.whole
@@ -63,22 +68,27 @@ def test_a_queue_is_read_to_the_end_it_had_at_first(line: Line) -> None:
 
 
 def test_records_of_different_sizes_are_walked(line: Line) -> None:
-    """The last answer of a queue, too, may end with a record that is longer."""
+    """The last answer of a queue may also end with a longer record."""
     line.asked()
     line.say(found(line.opaque, record(0, 100) + record(1, 300) + record(2, 200), 3, 3))
-    assert (line.puller.messages, line.puller.record_bytes, line.tally.errors, line.puller.done) == (3, 600, 0, True)
+    assert (line.puller.messages, line.puller.record_bytes, line.tally.errors, line.puller.done) == (
+        3,
+        600,
+        0,
+        True,
+    )
 
 
 @pytest.mark.parametrize("step", [1, 3, 7, 8, 100, 101, 2000])
 def test_an_answer_may_come_in_any_pieces(line: Line, step: int) -> None:
-    """It is looked at when it is whole."""
+    """An answer is checked when it is complete."""
     line.asked()
     line.say(found(line.opaque, b"".join(map(record, range(5))), 5, 5), step)
     assert (line.puller.messages, line.tally.errors, line.puller.done) == (5, 0, True)
 
 
 def test_an_answer_may_be_larger_than_the_buffer(line: Line) -> None:
-    """The buffer grows and keeps what is there."""
+    """The buffer grows and keeps its content."""
     line.asked()
     size = BUFFER_BYTES // 4
     line.say(found(line.opaque, b"".join(record(index, size) for index in range(6)), 6, 6), 50_000)
@@ -100,7 +110,7 @@ def test_an_answer_may_be_larger_than_the_buffer(line: Line) -> None:
     ],
 )
 def test_records_that_do_not_follow_one_another_are_an_error(line: Line, records: bytes, error: str) -> None:
-    """Queue offset, magic, size and the offset that the broker names as next."""
+    """Wrong queue offsets, magic, sizes and next offsets are errors."""
     line.asked()
     line.say(found(line.opaque, records, 3, 100))
     assert line.puller.done
@@ -116,8 +126,10 @@ def test_records_that_do_not_follow_one_another_are_an_error(line: Line, records
     ],
     ids=["refused", "another's"],
 )
-def test_a_refusal_and_an_answer_to_another_request_are_errors(line: Line, make: Callable[[int], bytes], error: str) -> None:
-    """Nothing of them is counted."""
+def test_a_refusal_and_an_answer_to_another_request_are_errors(
+    line: Line, make: Callable[[int], bytes], error: str
+) -> None:
+    """Such answers are errors, and none of their content is counted."""
     line.asked()
     line.say(make(line.opaque))
     assert line.puller.done
@@ -126,45 +138,54 @@ def test_a_refusal_and_an_answer_to_another_request_are_errors(line: Line, make:
 
 
 @pytest.mark.parametrize(
-    "head", [FRAME_HEAD.pack(3, 0), FRAME_HEAD.pack(1 << 30, 10), FRAME_HEAD.pack(20, 17)], ids=["short", "huge", "lying"]
+    "head",
+    [FRAME_HEAD.pack(3, 0), FRAME_HEAD.pack(1 << 30, 10), FRAME_HEAD.pack(20, 17)],
+    ids=["short", "huge", "lying"],
 )
 def test_what_is_not_the_protocol_ends_the_run(line: Line, head: bytes) -> None:
-    """Before memory is taken for it."""
+    """Invalid bytes end the run before memory is allocated for them."""
     with pytest.raises(LoadError):
         line.say(head)
 
 
-def test_bytes_that_nobody_asked_for_end_the_run(line: Line) -> None:
-    """One request, one answer."""
+def test_bytes_that_no_request_caused_end_the_run(line: Line) -> None:
+    """A second answer to one request ends the run."""
     line.asked()
-    with pytest.raises(LoadError, match="nobody asked for"):
+    with pytest.raises(LoadError, match="that no request caused"):
         line.say(found(line.opaque, record(0), 1, 2) + frame(b"{}"))
 
 
 def test_an_empty_queue_is_done_at_once(line: Line) -> None:
-    """PULL_NOT_FOUND is the end, not an error."""
+    """PULL_NOT_FOUND is the end of the queue, not an error."""
     line.asked()
-    line.say(answer(line.opaque, code=19, extFields={"nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}))
+    line.say(
+        answer(line.opaque, code=19, extFields={"nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"})
+    )
     assert (line.puller.done, line.puller.whole, line.tally.errors) == (True, True, 0)
 
 
 def test_reading_stops_when_its_time_is_over() -> None:
-    """What was read until then counts, and is not the whole."""
+    """Records read in time are counted, and the result is marked as incomplete."""
     with closing(Line(deadline=0.0)) as line:
         line.asked()
         line.say(found(line.opaque, record(0), 1, 2))
-        assert (line.puller.done, line.puller.whole, line.puller.messages, line.tally.errors) == (True, False, 1, 0)
+        assert (line.puller.done, line.puller.whole, line.puller.messages, line.tally.errors) == (
+            True,
+            False,
+            1,
+            0,
+        )
 
 
 def test_a_server_that_goes_away_ends_the_run(line: Line) -> None:
-    """The error says where."""
+    """The error names the server."""
     line.server.shutdown(socket.SHUT_WR)
     with pytest.raises(LoadError, match="at offset 0 of queue 2"):
         line.puller.readable()
 
 
 def test_silence_ends_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an error."""
+    """Silence is reported as an error."""
     monkeypatch.setattr(pulling, "SILENCE_S", 0.01)
     with closing(Line()) as line:
         run_pull([line.puller])

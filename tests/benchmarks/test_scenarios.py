@@ -1,4 +1,4 @@
-"""The scenarios are loads that the generator knows, on brokers that have the settings they need."""
+"""The scenarios use loads known to the generator, with the settings they need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLAN = Plan(2.0, 1.0, 1000, 3, 512, 7, 250.0, 9.0, 0.1)
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_generator_understands_the_arguments_of_every_scenario(name: str) -> None:
-    """And every load ends by itself: after a time, or at the end of what is read."""
+    """Every load ends by itself: after a time, or at the end of what it reads."""
     args = parser().parse_args([*SCENARIOS[name].arguments(PLAN.seconds, PLAN), "--namesrv", "127.0.0.1:1"])
     if args.mode == "pull":
         assert (args.topic, args.passes) == ("bench-pull", 3)
@@ -22,7 +22,7 @@ def test_the_generator_understands_the_arguments_of_every_scenario(name: str) ->
 
 
 def test_the_loads_are_the_ones_that_are_promised() -> None:
-    """Connections, requests in flight on each, messages in each request."""
+    """The scenarios have the documented connections, requests in flight, and messages per request."""
     shapes = {}
     for name in ("window", "single", "batch", "sync"):
         args = parser().parse_args([*SCENARIOS[name].arguments(1.0, PLAN), "--namesrv", "127.0.0.1:1"])
@@ -35,12 +35,12 @@ def test_the_loads_are_the_ones_that_are_promised() -> None:
 
 
 def test_every_scenario_is_warmed_up() -> None:
-    """None is left out."""
+    """Every scenario has a warm-up."""
     assert sorted(WARM_UP_ORDER) == sorted(SCENARIOS)
 
 
 def test_scenarios_share_a_broker_unless_they_need_other_settings() -> None:
-    """Settings of the run go to all; where they are the same as a scenario's own, one broker is enough."""
+    """Settings of the run apply to all scenarios; if they equal a scenario's own, one broker is enough."""
     apart = grouped(["window", "sync", "pull"], {"a": "b"})
     assert apart == [({"a": "b"}, ["window", "pull"]), ({"a": "b", **SYNC_FLUSH}, ["sync"])]
     assert grouped(["window", "sync"], SYNC_FLUSH) == [(SYNC_FLUSH, ["window", "sync"])]

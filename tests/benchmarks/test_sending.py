@@ -1,4 +1,4 @@
-"""No answer is believed unseen: whatever a server says wrongly is counted as an error, whichever way it was checked."""
+"""Every answer is checked: wrong answers are counted as errors, whichever way they are checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRST = 2_000_000_000
 
 
 class Line:
-    """A sender that believes it has `in_flight` requests out, and the server's end of its connection."""
+    """A sender with `in_flight` outstanding requests, and the server's end of its connection."""
 
     def __init__(self, in_flight: int) -> None:
         ours, self.server = socket.socketpair()
@@ -37,7 +37,7 @@ class Line:
         self.server.close()
 
     def say(self, *frames: bytes) -> int:
-        """Send these in one piece and let the sender read once; returns how many requests it found answered."""
+        """Send these in one piece and let the sender read once; returns the number of answered requests."""
         self.server.sendall(b"".join(frames))
         return self.sender.harvest()
 
@@ -49,12 +49,12 @@ def line() -> Iterator[Line]:
 
 
 def outcome(line: Line) -> tuple[int, int, int]:
-    """Successes, errors, still outstanding."""
+    """Successes, errors, outstanding requests."""
     return len(line.tally.latencies), line.tally.errors, len(line.sender.outstanding)
 
 
 def test_after_the_first_answer_of_a_form_the_others_are_compared(line: Line) -> None:
-    """Ten answers, one decoded in full; a longer offset is another form."""
+    """Of ten answers, one is decoded in full; a longer offset is another form."""
     assert line.say(*(sent(opaque, 900 + opaque % 10) for opaque in line.opaques[:8])) == 8
     assert line.tally.decoded == 1
     assert line.say(*(sent(opaque, 10_000) for opaque in line.opaques[8:])) == 2
@@ -64,7 +64,7 @@ def test_after_the_first_answer_of_a_form_the_others_are_compared(line: Line) ->
 
 @pytest.mark.parametrize("cut", range(1, 60))
 def test_answers_may_come_in_any_pieces(line: Line, cut: int) -> None:
-    """Every answer is counted once, whatever the reads happen to contain."""
+    """Every answer is counted once, however the reads divide the stream."""
     stream = b"".join(sent(opaque, 995 + index) for index, opaque in enumerate(line.opaques))
     step = cut * 7
     answered = sum(line.say(stream[at : at + step]) for at in range(0, len(stream), step))
@@ -83,7 +83,7 @@ def test_answers_may_come_in_any_pieces(line: Line, cut: int) -> None:
     ids=["another length", "the form of a success", "another order"],
 )
 def test_a_refusal_is_an_error(line: Line, known: bool, wrong: bytes, error: str) -> None:
-    """Also when it looks like a success but for the one digit."""
+    """A refusal is an error, even if it differs from a success by one digit."""
     if known:
         line.say(sent(FIRST))
     assert line.say(wrong) == 1
@@ -94,7 +94,7 @@ def test_a_refusal_is_an_error(line: Line, known: bool, wrong: bytes, error: str
 @pytest.mark.parametrize("known", [False, True], ids=["first", "known form"])
 @pytest.mark.parametrize("opaque", [FIRST + 10, 1_111_111_111, FIRST - 1])
 def test_an_answer_to_nothing_that_is_outstanding_is_an_error(line: Line, known: bool, opaque: int) -> None:
-    """It is counted, and answers no other request."""
+    """Such an answer is counted as an error and completes no other request."""
     if known:
         line.say(sent(FIRST))
     assert line.say(sent(opaque)) == 0
@@ -103,14 +103,15 @@ def test_an_answer_to_nothing_that_is_outstanding_is_an_error(line: Line, known:
 
 
 def test_a_second_answer_to_the_same_request_is_an_error(line: Line) -> None:
-    """In one read as well as later."""
+    """A duplicate answer is an error in the same read and later."""
     assert line.say(sent(FIRST), sent(FIRST + 1), sent(FIRST + 1)) == 2
     assert line.say(sent(FIRST)) == 0
     assert outcome(line) == (2, 2, 8)
 
 
 def test_successes_in_other_spellings_are_decoded(line: Line) -> None:
-    """Other order of keys, spaces, no code at all (which is 0), the label of the opaque twice, a binary header."""
+    """Other key orders, spaces, a missing code (which is 0), a repeated opaque label and a binary header are
+    decoded."""
     binary = struct.pack(">hbhi", 0, 0, 453, FIRST + 4) + bytes(12)
     spellings = [
         frame(json.dumps({"opaque": FIRST, "code": 0}).encode()),
@@ -125,26 +126,35 @@ def test_successes_in_other_spellings_are_decoded(line: Line) -> None:
 
 
 def test_a_form_is_learned_only_where_bytes_are_enough() -> None:
-    """A code that is not the first key, or an opaque that might be another's, is decoded each time."""
+    """If the code is not the first key, or the opaque is ambiguous, answers are always decoded."""
     assert learn(sent(FIRST), b"%d" % FIRST) is not None
     assert learn(sent(FIRST), b"%d" % (FIRST + 1)) is None
     assert learn(answer(FIRST, extFields={"opaque": "1"}), b"%d" % FIRST) is None
-    assert learn(frame(json.dumps({"opaque": FIRST, "code": 0}, separators=(",", ":")).encode()), b"%d" % FIRST) is None
+    assert (
+        learn(frame(json.dumps({"opaque": FIRST, "code": 0}, separators=(",", ":")).encode()), b"%d" % FIRST)
+        is None
+    )
 
 
 @pytest.mark.parametrize(
     "rubbish",
-    [b"HTTP/1.1 400 Bad Request\r\n", struct.pack(">iI", 4, 100), struct.pack(">iI", 3, 0), frame(b"not json"), frame(b"{}")],
+    [
+        b"HTTP/1.1 400 Bad Request\r\n",
+        struct.pack(">iI", 4, 100),
+        struct.pack(">iI", 3, 0),
+        frame(b"not json"),
+        frame(b"{}"),
+    ],
     ids=["another protocol", "header longer than frame", "too short", "no json", "no opaque"],
 )
 def test_what_is_not_the_protocol_ends_the_run(line: Line, rubbish: bytes) -> None:
-    """With an error that says so, not with a wait for bytes that never come."""
+    """Invalid bytes raise an error instead of waiting for more bytes."""
     with pytest.raises(LoadError):
         line.say(rubbish)
 
 
 def test_a_server_that_goes_away_ends_the_run(line: Line) -> None:
-    """The error says how many requests were left."""
+    """The error contains the number of outstanding requests."""
     line.say(sent(FIRST))
     line.server.shutdown(socket.SHUT_WR)
     with pytest.raises(LoadError, match="9 requests unanswered"):
@@ -152,7 +162,7 @@ def test_a_server_that_goes_away_ends_the_run(line: Line) -> None:
 
 
 def test_the_digits_of_an_opaque_under_another_name_are_no_answer(line: Line) -> None:
-    """A frame that has the form but for the label is decoded, and is not the protocol if it has no opaque."""
+    """A frame with another label is decoded, and is invalid without an opaque."""
     line.say(sent(FIRST))
     with pytest.raises(LoadError, match="with an opaque"):
         line.say(sent(FIRST + 1).replace(b'"opaque":', b'"number":'))
@@ -160,14 +170,14 @@ def test_the_digits_of_an_opaque_under_another_name_are_no_answer(line: Line) ->
 
 
 def test_what_was_not_answered_is_an_error(line: Line) -> None:
-    """Each of them."""
+    """Each unanswered request is an error."""
     line.say(sent(FIRST))
     line.sender.give_up()
     assert outcome(line) == (1, 9, 0)
 
 
 def serve(server: socket.socket, seen: list[int]) -> None:
-    """Answer every request with success until the peer is gone; a small read makes the peer's socket fill up."""
+    """Answer every request with success until the peer closes; small reads fill the peer's socket buffer."""
     rest = b""
     with server:
         while data := server.recv(3000):
@@ -179,12 +189,18 @@ def serve(server: socket.socket, seen: list[int]) -> None:
                 server.sendall(sent(seen[-1]))
 
 
-@pytest.mark.parametrize(("connections", "in_flight", "size"), [(1, 1, 20), (3, 8, 20), (12, 1, 20), (2, 8, 200_000)])
-def test_a_window_sends_what_the_budget_allows_and_gets_every_answer(connections: int, in_flight: int, size: int) -> None:
-    """No request twice, none lost, also when the socket takes only part of a frame."""
+@pytest.mark.parametrize(
+    ("connections", "in_flight", "size"), [(1, 1, 20), (3, 8, 20), (12, 1, 20), (2, 8, 200_000)]
+)
+def test_a_window_sends_what_the_budget_allows_and_gets_every_answer(
+    connections: int, in_flight: int, size: int
+) -> None:
+    """No request is sent twice or lost, even if the socket accepts only part of a frame."""
     pairs = [socket.socketpair() for _ in range(connections)]
     seen: list[list[int]] = [[] for _ in pairs]
-    threads = [threading.Thread(target=serve, args=(pair[1], own)) for pair, own in zip(pairs, seen, strict=True)]
+    threads = [
+        threading.Thread(target=serve, args=(pair[1], own)) for pair, own in zip(pairs, seen, strict=True)
+    ]
     for thread in threads:
         thread.start()
     tally, budget = Tally(), Budget(100, float("inf"))
@@ -197,15 +213,17 @@ def test_a_window_sends_what_the_budget_allows_and_gets_every_answer(connections
         pair[0].close()
     for thread in threads:
         thread.join()
-    assert sorted(opaque for own in seen for opaque in own) == list(range(FIRST_OPAQUE + 1, FIRST_OPAQUE + 101))
+    assert sorted(opaque for own in seen for opaque in own) == list(
+        range(FIRST_OPAQUE + 1, FIRST_OPAQUE + 101)
+    )
     assert (len(tally.latencies), tally.errors) == (100, 0)
-    # Answers of one length: on each connection the first was decoded and the others compared.
+    # All answers have the same length: on each connection the first was decoded and the others compared.
     assert tally.decoded == connections
 
 
 @pytest.mark.parametrize("in_flight", [1, 4])
 def test_silence_ends_a_run(in_flight: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is outstanding is counted as unanswered."""
+    """Outstanding requests are counted as unanswered."""
     monkeypatch.setattr(sending, "SILENCE_S", 0.01)
     ours, theirs = socket.socketpair()
     tally = Tally()

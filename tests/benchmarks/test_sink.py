@@ -1,4 +1,4 @@
-"""The server that stores nothing answers as one that does, so that what is measured against it is the generator."""
+"""A server that stores nothing but answers like a broker, to measure the generator itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.measuring import ROOT
 
 @pytest.fixture(scope="module")
 def sink() -> Iterator[str]:
-    """Its address; every queue has 100 records."""
+    """The address of the server; every queue has 100 records."""
     command = [sys.executable, "-m", "benchmarks.sink", "--backlog", "100"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -31,16 +31,21 @@ def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
 
 
 @pytest.mark.parametrize(
-    "shape", [["--connections", "2"], ["--connections", "1", "--in-flight", "1"], ["--batch", "4", "--in-flight", "2"]]
+    "shape",
+    [
+        ["--connections", "2"],
+        ["--connections", "1", "--in-flight", "1"],
+        ["--batch", "4", "--in-flight", "2"],
+    ],
 )
 def test_every_send_is_answered(sink: str, shape: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """One answer in full on each connection, the others by comparison."""
+    """On each connection one answer is decoded in full, the others are compared."""
     found = report(capsys, "send", "--broker", sink, "--messages", "400", *shape)
     assert (found["messages"], found["errors"]) == (400, 0)
     assert found["decoded_in_full"] <= 8
 
 
 def test_every_queue_can_be_read(sink: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """To its end, in answers of 32 records."""
+    """Queues are read to the end, in answers of 32 records."""
     found = report(capsys, "pull", "--broker", sink, "--queues", "3")
     assert (found["messages"], found["requests"], found["whole"], found["errors"]) == (300, 12, True, 0)

@@ -10,14 +10,14 @@ from benchmarks.load.tally import KEPT_ERRORS, Budget, Tally, percentiles_ms, re
 
 
 def test_percentiles_are_those_of_the_samples() -> None:
-    """Nearest rank: a figure that was measured, never one between two."""
+    """A percentile is the nearest rank: a measured value, never an interpolated one."""
     found = percentiles_ms([index / 1000 for index in range(1000, 0, -1)])
     assert found == {"p50": 500.0, "p90": 900.0, "p99": 990.0, "p999": 999.0, "max": 1000.0}
     assert percentiles_ms([]) == {}
 
 
 def test_a_budget_ends_by_count_and_by_time() -> None:
-    """Opaques are fresh, have ten digits, and are not used up by what was not handed out."""
+    """Opaques are unique, have ten digits, and are not used up by requests that were not handed out."""
     budget = Budget(5, deadline=10.0)
     assert budget.take(1, 9.9) == [b"%d" % (FIRST_OPAQUE + 1)]
     assert budget.take(9, 10.0) == []
@@ -27,7 +27,7 @@ def test_a_budget_ends_by_count_and_by_time() -> None:
 
 
 def test_only_the_first_errors_are_kept_but_all_are_counted() -> None:
-    """The report stays small whatever goes wrong."""
+    """The report keeps only the first errors but counts all."""
     tally = Tally()
     for index in range(100):
         tally.fail(str(index))
@@ -35,7 +35,8 @@ def test_only_the_first_errors_are_kept_but_all_are_counted() -> None:
 
 
 def test_a_report_counts_what_was_confirmed() -> None:
-    """Rate, MB of bodies, and the generator's own processor time per message and as a share of a core."""
+    """The report has the rate, MB of bodies, and the generator's processor time per message and as a share of
+    a core."""
     tally = Tally(latencies=array("d", [0.001, 0.003]), requests=2)
     found = report("send", tally, messages=64, size=1000, seconds=0.5, cpu_s=0.1)
     assert (found["messages_per_s"], found["mb_per_s"], found["generator_busy"]) == (128.0, 0.128, 0.2)

@@ -1,23 +1,36 @@
-"""A store whose data is cold when told, for what is to wait for the device without holding up others."""
+"""A store whose data is cold on request, for tests of reads that wait for the device without delaying
+others."""
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
 import trio
 
 from rmqkit import hookimpl
-from rmqkit.abc import Boundary, Buffer, KeyMatches, MessageStore, NotInMemory, QueueUnit, ReadLimits, ReadResult, StoreFactory
 from rmqkit.config import Config
-from rmqkit.hookspecs import Register
+from rmqkit.model.buffer import Buffer
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.store import (
+    Boundary,
+    KeyMatches,
+    MessageStore,
+    NotInMemory,
+    QueueUnit,
+    ReadLimits,
+    ReadResult,
+    StoreFactory,
+)
 from rmqkit_store_memory.store import MemoryStore
-from tests.broker.desk import Desk
+from tests.broker.desk import BrokerHarness
 
 
 class ColdStore(MemoryStore):
-    """The next `cold` reads that must not wait raise NotInMemory, each with its number; `cold_queues` counts the same for the units of single queues.
-    `warm` waits for `device`. `waits` has `wait` of every read."""
+    """The next `cold` reads raise NotInMemory, each with its number, unless reads block; `cold_queues` counts
+    the same for the units of single queues. `fetch` waits for `device`. `waits` tells of every read whether
+    it would have waited."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -26,42 +39,49 @@ class ColdStore(MemoryStore):
         self.warmed: list[tuple[object, ...]] = []
         self.waits: list[bool] = []
         self.device = trio.Event()
+        self.blocks = False
 
-    def _look(self, wait: bool) -> None:
-        self.waits.append(wait)
-        if self.cold and not wait:
+    @contextmanager
+    def blocking_reads(self) -> Iterator[None]:
+        self.blocks = True
+        yield
+        self.blocks = False
+
+    def _look(self) -> None:
+        self.waits.append(self.blocks)
+        if self.cold and not self.blocks:
             self.cold -= 1
             raise NotInMemory(len(self.waits))
 
     def read(self, topic: str, queue_id: int, offset: int, limits: ReadLimits, *filters: Any) -> ReadResult:
-        self._look(limits.wait)
+        self._look()
         return super().read(topic, queue_id, offset, limits, *filters)
 
-    def read_units(self, topic: str, queue_id: int, offset: int, count: int, wait: bool = True) -> list[QueueUnit]:
-        self._look(wait)
-        if not wait and self.cold_queues.get((topic, queue_id)):
+    def read_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueUnit]:
+        self._look()
+        if not self.blocks and self.cold_queues.get((topic, queue_id)):
             self.cold_queues[topic, queue_id] -= 1
             raise NotInMemory(len(self.waits))
-        return super().read_units(topic, queue_id, offset, count, wait)
+        return super().read_units(topic, queue_id, offset, count)
 
-    def read_record(self, physical_offset: int, wait: bool = True) -> Buffer | None:
-        self._look(wait)
-        return super().read_record(physical_offset, wait)
+    def read_record(self, physical_offset: int) -> Buffer | None:
+        self._look()
+        return super().read_record(physical_offset)
 
-    def query_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, max_results: int, wait: bool = True) -> KeyMatches:
-        self._look(wait)
-        return super().query_by_key(topic, key, begin_ms, end_ms, max_results, wait)
+    def query_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, max_results: int) -> KeyMatches:
+        self._look()
+        return super().query_by_key(topic, key, begin_ms, end_ms, max_results)
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary, wait: bool = True) -> int:
-        self._look(wait)
-        return super().offset_by_time(topic, queue_id, timestamp_ms, boundary, wait)
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary) -> int:
+        self._look()
+        return super().offset_by_time(topic, queue_id, timestamp_ms, boundary)
 
-    def store_time(self, topic: str, queue_id: int, offset: int, wait: bool = True) -> int:
-        self._look(wait)
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        self._look()
         units = super().read_units(topic, queue_id, offset, 1)
         return self._time(units[0]) if units else -1
 
-    async def warm(self, missed: NotInMemory) -> None:
+    async def fetch(self, missed: NotInMemory) -> None:
         await self.device.wait()
         self.warmed.append(missed.cold)
 
@@ -72,13 +92,15 @@ class ColdPlugin:
         register("cold", ColdStore)
 
 
-def cold_desk(opened: Any, **keys: Any) -> AbstractAsyncContextManager[Desk]:
-    """A desk over such a store; `opened` opens one."""
-    desk: AbstractAsyncContextManager[Desk] = opened(extra=[("cold", ColdPlugin())], store="cold", **keys)
+def cold_desk(opened: Any, **keys: Any) -> AbstractAsyncContextManager[BrokerHarness]:
+    """A harness over such a store; `opened` opens one."""
+    desk: AbstractAsyncContextManager[BrokerHarness] = opened(
+        extra=[("cold", ColdPlugin())], store="cold", **keys
+    )
     return desk
 
 
-def store_of(desk: Desk) -> ColdStore:
+def store_of(desk: BrokerHarness) -> ColdStore:
     store: MessageStore = desk.broker.store
     assert isinstance(store, ColdStore)
     return store

@@ -1,4 +1,5 @@
-"""A broker in a process of its own, to be killed: python -m tests.broker.counting_broker DIRECTORY STORE SCHEME.
+"""A broker in a process of its own, to be killed: python -m tests.broker.counting_broker DIRECTORY STORE
+SCHEME.
 
 Its plugin counts messages by topic in a file there.
 """
@@ -13,8 +14,8 @@ import trio
 
 from rmqkit import hookimpl
 from rmqkit.config import Config
-from rmqkit.dispatch import DispatchEntry, LogFollower
-from rmqkit.hookspecs import Register
+from rmqkit.plugin.dispatcher import DispatchEntry, LogFollower
+from rmqkit.plugin.hookspecs import Register
 from rmqkit.testing.broker import running_broker
 from tests.counting import Counter
 
@@ -22,7 +23,8 @@ SAVED_EVERY = 20
 
 
 class SavingCounter(Counter):
-    """Saves after every so many messages, so that a test needs no clock to know how far the file is."""
+    """Saves after a fixed number of messages, so that a test knows the content of the file without a
+    clock."""
 
     def dispatch(self, entries: Sequence[DispatchEntry]) -> None:
         for entry in entries:
@@ -42,7 +44,9 @@ class Plugin:
 
 async def main(*words: str) -> None:
     directory, store, scheme = words
-    async with running_broker(Path(directory), extra=[("counting", Plugin())], store=store, scheme=scheme) as running:
+    async with running_broker(
+        Path(directory), extra=[("counting", Plugin())], store=store, scheme=scheme
+    ) as running:
         sys.stdout.write(f"{running.address}\n")
         sys.stdout.flush()
         await trio.sleep_forever()

@@ -1,4 +1,4 @@
-"""A broker without sockets: its parts over a memory store, a clock the test moves, and a fake peer that asks."""
+"""A broker without sockets: its parts over a memory store, a clock moved by the test, and a fake peer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import msgspec
 import trio
 from attrs import define, field
 
-from rmqkit import plugins
 from rmqkit.broker import assemble
 from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.role_refusals import follow_role
 from rmqkit.model import properties as props
 from rmqkit.model.message import StoredMessage
 from rmqkit.model.subscription import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
-from rmqkit.model.topic import TopicConfig
+from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
+from rmqkit.plugin import loader
 from rmqkit.protocol import loose_json, record
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command, request
@@ -29,7 +30,7 @@ from rmqkit.protocol.headers import (
     SendMessageResponseHeader,
 )
 from rmqkit.remoting.pool import ConnectionPool
-from rmqkit.remoting.serve import Router
+from rmqkit.remoting.request_loop import Router
 from rmqkit.testing.broker import test_config
 from rmqkit.testing.choice import chosen
 from rmqkit.testing.clock import FakeClock
@@ -40,8 +41,8 @@ PORT = 10_911
 
 
 @define(slots=False)
-class Desk:
-    """Asks a broker's processors as a client would."""
+class BrokerHarness:
+    """Sends requests to a broker's processors as a client would."""
 
     broker: BrokerContext
     clock: FakeClock
@@ -51,19 +52,33 @@ class Desk:
     wire: Wire | None = None
 
     async def outcome(self, command: Command, peer: FakePeer | None = None) -> Command | None:
-        """The answer, None when there is none now. What a store that writes later puts off is waited for."""
+        """The answer, None when there is none now. What is postponed until something is written is waited
+        for; what the request has caused at other connections is done."""
         peer = peer or self.peer
         if self.wire is not None:
             answer = await self.wire.outcome(command, peer)
         else:
             answer = await ask(self.router.processors.get(command.code, self.router.default), command, peer)
-        if answer is None and peer.owed and not self.broker.store.written_by_append:
+        saving = self.broker.topics.pending or self.broker.groups.pending
+        if answer is None and peer.owed and (saving or not self.broker.store.written_by_append):
             await peer.all_answered()
-            return peer.answers.pop()
+            answer = peer.answers.pop()
+        self.broker.work.finish()
         return answer
 
+    def expire_pulls(self, now_ms: int) -> None:
+        """Answer the held pulls whose deadline has passed."""
+        self.broker.held_pulls.expire(now_ms)
+        self.broker.work.finish()
+
     async def ask(
-        self, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, peer: FakePeer | None = None, version: int = 475
+        self,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: bytes = b"",
+        *,
+        peer: FakePeer | None = None,
+        version: int = 475,
     ) -> Command:
         """The answer to a request that is answered at once."""
         answer = await self.outcome(request(code, header, body, opaque=7, version=version), peer)
@@ -86,52 +101,72 @@ class Desk:
     ) -> Command:
         """The answer to a send."""
         text = props.encode(properties) if isinstance(properties, dict) else properties
-        header = SendMessageRequestHeader(producer_group="p", topic=topic, queue_id=queue_id, properties=text, **fields)
+        header = SendMessageRequestHeader(
+            producer_group="p", topic=topic, queue_id=queue_id, properties=text, **fields
+        )
         return await self.ask(code, header, body, version=version, peer=peer)
 
     async def sent(self, *args: Any, **kwargs: Any) -> SendMessageResponseHeader:
-        """The header of a send that succeeded."""
+        """The header of a successful send."""
         answer = await self.send(*args, **kwargs)
         assert (answer.code, answer.remark) == (0, None)
         return answer.header(SendMessageResponseHeader)
 
     def stored(self, topic: str = "T", queue_id: int = 0) -> list[StoredMessage]:
-        """What a queue holds."""
+        """The stored messages of a queue."""
         store = self.broker.store
-        units = store.read_units(topic, queue_id, store.min_offset(topic, queue_id), 1_000)
-        return [record.unpack(found) for unit in units if (found := store.read_record(unit.physical_offset)) is not None]
+        with store.blocking_reads():
+            units = store.read_units(topic, queue_id, store.min_offset(topic, queue_id), 1_000)
+            found = [store.read_record(unit.physical_offset) for unit in units]
+        return [record.unpack(one) for one in found if one is not None]
 
     def is_empty(self) -> bool:
-        """Whether nothing at all was stored."""
+        """Whether nothing was stored."""
         return self.broker.store.statistics().max_physical_offset == 0
 
     async def heartbeat(
-        self, *groups: ConsumerData, client_id: str = "c1", producers: Iterable[str] = (), peer: FakePeer | None = None
+        self,
+        *groups: ConsumerData,
+        client_id: str = "c1",
+        producers: Iterable[str] = (),
+        peer: FakePeer | None = None,
     ) -> Command:
         beat = HeartbeatData(
-            client_id=client_id, consumer_data_set=list(groups), producer_data_set=[ProducerData(group_name=name) for name in producers]
+            client_id=client_id,
+            consumer_data_set=list(groups),
+            producer_data_set=[ProducerData(group_name=name) for name in producers],
         )
         return await self.ask(RequestCode.HEART_BEAT, body=loose_json.dumps(beat), peer=peer)
 
-    async def subscribe(self, group: str = "g", *subscriptions: SubscriptionData, topic: str = "T", **fields: Any) -> None:
+    async def subscribe(
+        self, group: str = "g", *subscriptions: SubscriptionData, topic: str = "T", **fields: Any
+    ) -> None:
         """A heartbeat of one consumer group."""
         wanted = list(subscriptions) or [SubscriptionData(topic=topic)]
         answer = await self.heartbeat(ConsumerData(group_name=group, subscription_data_set=wanted, **fields))
         assert answer.code == 0
 
     def pull_request(self, topic: str = "T", queue_id: int = 0, offset: int = 0, **fields: Any) -> Command:
-        """A pull that brings its subscription, unless `sys_flag` says otherwise."""
+        """A pull that contains its subscription, unless `sys_flag` is given."""
         code = fields.pop("code", RequestCode.PULL_MESSAGE)
         fields = dict[str, Any](consumer_group="g", sys_flag=4, subscription="*") | fields
-        return request(code, PullMessageRequestHeader(topic=topic, queue_id=queue_id, queue_offset=offset, **fields), opaque=7)
+        return request(
+            code,
+            PullMessageRequestHeader(topic=topic, queue_id=queue_id, queue_offset=offset, **fields),
+            opaque=7,
+        )
 
     async def pull(self, topic: str = "T", queue_id: int = 0, offset: int = 0, **fields: Any) -> Command:
         answer = await self.outcome(self.pull_request(topic, queue_id, offset, **fields))
         assert answer is not None
         return answer
 
-    async def send_back(self, offset: int, *, group: str = "g", delay_level: int = 0, version: int = 475, **fields: Any) -> Command:
-        header = ConsumerSendMsgBackRequestHeader(offset=offset, group=group, delay_level=delay_level, **fields)
+    async def send_back(
+        self, offset: int, *, group: str = "g", delay_level: int = 0, version: int = 475, **fields: Any
+    ) -> Command:
+        header = ConsumerSendMsgBackRequestHeader(
+            offset=offset, group=group, delay_level=delay_level, **fields
+        )
         return await self.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header, version=version)
 
 
@@ -150,9 +185,11 @@ def places(answer: Command) -> tuple[int, int, int]:
 @asynccontextmanager
 async def at_work(broker: BrokerContext) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
-        await nursery.start(broker.put.settling.run)
+        await nursery.start(broker.put.acks.run)
+        await nursery.start(broker.topics.run)
+        await nursery.start(broker.groups.run)
         if not broker.store.written_by_append:
-            # Somebody has to write.
+            # The store's background task must run to write.
             await nursery.start(broker.store.run)
         yield
         nursery.cancel_scope.cancel()
@@ -161,21 +198,25 @@ async def at_work(broker: BrokerContext) -> AsyncIterator[None]:
 @asynccontextmanager
 async def open_desk(
     directory: Path, *, extra: Iterable[tuple[str, object]] = (), ip: str = "127.0.0.1", **keys: Any
-) -> AsyncIterator[Desk]:
-    """A broker with the topic T of four queues; its settings are the tests' defaults and `keys` of broker.conf."""
+) -> AsyncIterator[BrokerHarness]:
+    """A broker with the topic T of four queues and, where its first use would create it, the group g. Its
+    settings are the tests' defaults and `keys` of broker.conf."""
     config = test_config(directory, **({"listenPort": PORT, "brokerIP1": ip} | keys))
-    registry = plugins.load(config, extra=extra)
+    registry = loader.load(config, extra=extra)
     clock = FakeClock()
     store, policy = assemble.make_store(config, registry, clock)
     broker = assemble.make_context(config, registry, clock, store, policy, ConnectionPool(), ip, PORT)
     await store.open()
-    for table in (broker.topics, broker.groups, broker.offsets):
-        table.load()
+    assemble.load_tables(broker)
     await broker.dispatching.open()
-    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
-    desk = Desk(broker, clock, *assemble.make_routers(broker))
+    broker.registry.manager.hook.rmqkit_broker_assembled(broker=broker)
+    desk = BrokerHarness(broker, clock, *assemble.make_routers(broker))
+    follow_role(broker.role, desk.router.processors)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(at_work(broker))
+        await broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
+        if config.auto_create_subscription_group:
+            await broker.groups.put(SubscriptionGroupConfig(group_name="g"))
         if chosen().carried:
             desk.wire = await stack.enter_async_context(carried(desk.router))
         yield desk

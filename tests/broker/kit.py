@@ -1,4 +1,4 @@
-"""What the broker's tests share: settings without files or environment, and a client."""
+"""Helpers of the broker's tests: settings without files or environment, and a client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rmqkit.testing.peer import FakePeer
 
 
 def config_of(**keys: Any) -> Config:
-    """Default settings, save for some of broker.conf's keys."""
+    """Default settings, except for some of broker.conf's keys."""
     return settings.load(environ={}, flags=keys)
 
 

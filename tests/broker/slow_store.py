@@ -1,4 +1,4 @@
-"""A memory store whose disk does what a test says."""
+"""A memory store with a disk controlled by the test."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import trio
 from attrs import define, field
 
 from rmqkit import hookimpl
-from rmqkit.abc import FlushPolicy, Level, StoreFactory
 from rmqkit.config import Config
-from rmqkit.hookspecs import Register
+from rmqkit.plugin.flush import FlushPolicy, Level
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.store import StoreFactory
 from rmqkit_store_memory.store import MemoryStore
 
 
 @define
 class Disk:
-    """Registers the store `slow`: written and flushed are what the test says, `fault` is what waiting raises, `levels` what was waited for. `change` is to
-    be used while somebody waits."""
+    """Registers the store `slow`: written and flushed are what the test says, `fault` is what waiting raises,
+    `levels` what was waited for. `change` is to be used while somebody waits."""
 
     flushed: bool = False
     fault: Exception | None = None
@@ -33,8 +34,11 @@ class Disk:
         disk = self
 
         class Slow(MemoryStore):
-            def is_settled(self, offset: int, level: Level) -> bool:
-                return disk.written if level is Level.WRITTEN else disk.flushed
+            written_by_append = disk.written
+
+            def settled_offset(self, level: Level) -> int:
+                reached = disk.flushed or (disk.written and level is Level.WRITTEN)
+                return self.end_offset if reached else 0
 
             async def settled(self, offset: int, level: Level) -> None:
                 disk.levels.append(level)

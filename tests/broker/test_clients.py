@@ -1,4 +1,4 @@
-"""The client table: who is connected, and when a group is told to rebalance."""
+"""The client table: connected clients, and notifications of groups."""
 
 from __future__ import annotations
 
@@ -6,18 +6,29 @@ from typing import Any
 
 import pytest
 
-from rmqkit.broker.clients import ClientTable, ConsumerGroup
-from rmqkit.model.subscription import BROADCASTING, CLUSTERING, ConsumerData, SubscriptionData, tag_subscription
+from rmqkit.broker import clients
+from rmqkit.broker.clients import ClientInfo, ClientTable, ConsumerGroup
+from rmqkit.errors import RequestRefused
+from rmqkit.model.subscription import (
+    BROADCASTING,
+    CLUSTERING,
+    ConsumerData,
+    SubscriptionData,
+    tag_subscription,
+)
+from rmqkit.plugin.request import Peer
 from rmqkit.testing.peer import FakePeer
 from tests.broker.kit import client
 
 
 def data(*topics: str, group: str = "g", **fields: Any) -> ConsumerData:
-    return ConsumerData(group_name=group, subscription_data_set=[SubscriptionData(topic=topic) for topic in topics], **fields)
+    return ConsumerData(
+        group_name=group, subscription_data_set=[SubscriptionData(topic=topic) for topic in topics], **fields
+    )
 
 
 class Table(ClientTable):
-    """A client table that notes whom it told."""
+    """A client table that records its notifications."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,11 +41,18 @@ class Table(ClientTable):
 
 @pytest.mark.row("S123", "S124")
 def test_first_registration_creates_the_group_and_is_a_change() -> None:
-    """A first heartbeat brings the group with its settings, member and subscriptions, and tells the listeners."""
+    """A first heartbeat creates the group with its settings, member and subscriptions, and notifies the
+    listeners."""
     table, member = Table(), client("c1")
-    assert table.register_consumer(data("T", message_model=CLUSTERING, consume_type="CONSUME_PASSIVELY"), member, notify=True)
+    assert table.register_consumer(
+        data("T", message_model=CLUSTERING, consume_type="CONSUME_PASSIVELY"), member, notify=True
+    )
     group = table.consumers["g"]
-    assert (group.consume_type, group.message_model, group.broadcasting) == ("CONSUME_PASSIVELY", CLUSTERING, False)
+    assert (group.consume_type, group.message_model, group.broadcasting) == (
+        "CONSUME_PASSIVELY",
+        CLUSTERING,
+        False,
+    )
     assert group.members == {member.peer: member}
     assert set(group.subscriptions) == {"T"}
     assert table.told == [("g", ["c1"])]
@@ -42,7 +60,7 @@ def test_first_registration_creates_the_group_and_is_a_change() -> None:
 
 @pytest.mark.row("S124")
 def test_an_equal_heartbeat_is_no_change() -> None:
-    """The same client with the same topics renews its time and tells nobody."""
+    """The same client with the same topics renews its time without a notification."""
     table, peer = Table(), FakePeer()
     table.register_consumer(data("T"), client("c1", peer, seen_ms=1), notify=True)
     table.told.clear()
@@ -53,7 +71,7 @@ def test_an_equal_heartbeat_is_no_change() -> None:
 
 @pytest.mark.row("S124")
 def test_a_second_connection_is_a_change() -> None:
-    """A new connection tells the group, itself included, once."""
+    """A new connection notifies the group, itself included, once."""
     table = Table()
     table.register_consumer(data("T"), client("c1"), notify=True)
     assert table.register_consumer(data("T"), client("c2"), notify=True)
@@ -62,7 +80,7 @@ def test_a_second_connection_is_a_change() -> None:
 
 @pytest.mark.row("S124")
 def test_topics_added_or_removed_are_a_change() -> None:
-    """The last heartbeat's set of topics becomes the group's, and a difference is a change."""
+    """The last heartbeat's topics become the group's, and a difference is a change."""
     table, member = Table(), client()
     table.register_consumer(data("A"), member, notify=True)
     assert table.register_consumer(data("A", "B"), member, notify=True)
@@ -74,50 +92,62 @@ def test_topics_added_or_removed_are_a_change() -> None:
 
 @pytest.mark.row("S124")
 def test_a_changed_expression_alone_is_no_change() -> None:
-    """A newer version of a known topic's expression is taken over silently."""
+    """A newer version of a known topic's expression is applied silently."""
     table, member = Table(), client()
     old, new = tag_subscription("T", "A", 1), tag_subscription("T", "B", 2)
     table.register_consumer(ConsumerData(group_name="g", subscription_data_set=[old]), member, notify=True)
-    assert not table.register_consumer(ConsumerData(group_name="g", subscription_data_set=[new]), member, notify=True)
+    assert not table.register_consumer(
+        ConsumerData(group_name="g", subscription_data_set=[new]), member, notify=True
+    )
     assert table.subscription("g", "T") == new
     assert len(table.told) == 1
 
 
 def test_an_older_subscription_version_is_ignored() -> None:
-    """A heartbeat with an older version of an expression, from a client that lags behind, does not undo the newer one."""
+    """An older version, from a client that lags behind, does not replace the newer one."""
     table = Table()
     new, old = tag_subscription("T", "B", 2), tag_subscription("T", "A", 1)
-    table.register_consumer(ConsumerData(group_name="g", subscription_data_set=[new]), client("c1"), notify=True)
-    table.register_consumer(ConsumerData(group_name="g", subscription_data_set=[old]), client("c2"), notify=True)
+    table.register_consumer(
+        ConsumerData(group_name="g", subscription_data_set=[new]), client("c1"), notify=True
+    )
+    table.register_consumer(
+        ConsumerData(group_name="g", subscription_data_set=[old]), client("c2"), notify=True
+    )
     assert table.subscription("g", "T") == new
 
 
 def test_without_notify_nobody_is_told_but_the_change_is_reported() -> None:
-    """A group with notifications switched off changes quietly."""
+    """A group with notifications disabled changes silently."""
     table = Table()
     assert table.register_consumer(data("T"), client(), notify=False)
     assert table.told == []
 
 
 def test_null_subscriptions_are_no_subscriptions() -> None:
-    """The Go client sends null in place of an empty set."""
+    """The Go client sends null instead of an empty set."""
     table = Table()
     table.register_consumer(ConsumerData(group_name="g", subscription_data_set=None), client(), notify=True)
     assert table.consumers["g"].subscriptions == {}
 
 
 def test_settings_missing_from_a_heartbeat_stay_as_they_were() -> None:
-    """A heartbeat without a message model does not turn a broadcasting group into something else."""
+    """A heartbeat without a message model keeps the group's."""
     table, member = Table(), client()
     table.register_consumer(data("T", message_model=BROADCASTING), member, notify=True)
-    nothing = ConsumerData(group_name="g", message_model=None, consume_type=None, consume_from_where=None, subscription_data_set=[])
+    nothing = ConsumerData(
+        group_name="g",
+        message_model=None,
+        consume_type=None,
+        consume_from_where=None,
+        subscription_data_set=[],
+    )
     table.register_consumer(nothing, member, notify=True)
     assert table.consumers["g"].broadcasting
 
 
 @pytest.mark.row("S125")
 def test_unregistering_a_consumer_tells_those_that_stay() -> None:
-    """One of two members leaves: the other is told; the last leaves: the group is gone and nobody is told."""
+    """When one of two members leaves, the other is notified; when the last leaves, the group is removed."""
     table = Table()
     table.register_consumer(data("T"), client("c1"), notify=True)
     table.register_consumer(data("T"), client("c2"), notify=True)
@@ -130,7 +160,7 @@ def test_unregistering_a_consumer_tells_those_that_stay() -> None:
 
 
 def test_unregistering_what_is_not_there_changes_nothing() -> None:
-    """An unknown client, group or producer group is ignored."""
+    """Unknown clients, groups and producer groups are ignored."""
     table = Table()
     table.register_consumer(data("T"), client("c1"), notify=False)
     table.register_producer("p", client("c1"))
@@ -141,7 +171,7 @@ def test_unregistering_what_is_not_there_changes_nothing() -> None:
 
 @pytest.mark.row("S127")
 def test_producers_come_and_go_by_group() -> None:
-    """A producer group holds its clients by connection and vanishes with the last."""
+    """A producer group contains its clients by connection and is removed with the last one."""
     table = Table()
     first, second = client("c1"), client("c2")
     table.register_producer("p", first)
@@ -155,7 +185,7 @@ def test_producers_come_and_go_by_group() -> None:
 
 @pytest.mark.row("S091")
 def test_a_dropped_connection_takes_all_its_clients_with_it() -> None:
-    """A closed connection leaves every producer and consumer group at once; groups with members left are told."""
+    """A closed connection leaves all its groups at once, and remaining members are notified."""
     table, gone = Table(), FakePeer()
     for group in ("g", "h"):
         table.register_consumer(data("T", group=group), client("c1", gone), notify=False)
@@ -173,9 +203,14 @@ def test_a_dropped_connection_takes_all_its_clients_with_it() -> None:
 
 @pytest.mark.row("S295")
 def test_silent_peers_are_those_past_the_time_out() -> None:
-    """A client is silent once more than the time-out has passed since its last heartbeat, whether it produces or consumes."""
+    """A client is silent when more than the time-out has passed since its last heartbeat, as producer or
+    consumer."""
     table = Table()
-    producer, consumer, alive = client("p", seen_ms=1_000), client("c", seen_ms=1_000), client("a", seen_ms=1_001)
+    producer, consumer, alive = (
+        client("p", seen_ms=1_000),
+        client("c", seen_ms=1_000),
+        client("a", seen_ms=1_001),
+    )
     table.register_producer("p", producer)
     table.register_producer("p", alive)
     table.register_consumer(data("T"), consumer, notify=False)
@@ -185,7 +220,7 @@ def test_silent_peers_are_those_past_the_time_out() -> None:
 
 @pytest.mark.row("S122")
 def test_clients_are_found_by_id() -> None:
-    """A client id finds its connection among producers and consumers alike."""
+    """A client id leads to its connection among producers and consumers."""
     table = Table()
     producer, consumer = client("p"), client("c")
     table.register_producer("p", producer)
@@ -204,3 +239,91 @@ def test_groups_that_consume_a_topic() -> None:
     assert table.groups_consuming("U") == ["h"]
     assert table.subscription("g", "U") is None
     assert table.subscription("nobody", "T") is None
+
+
+def test_a_client_is_found_by_its_id() -> None:
+    """The latest id is used, as a producer first, else as a consumer, and not after the client has left."""
+    table, peer = Table(), FakePeer()
+    table.register_consumer(data("T"), client("c1", peer), notify=False)
+    assert table.find("c1") is table.consumers["g"].members[peer]
+    table.register_producer("p", client("c1", peer))
+    assert table.find("c1") is table.producers["p"][peer]
+    table.register_producer("p", client("c2", peer))
+    table.register_consumer(data("T"), client("c2", peer), notify=False)
+    assert table.find("c1") is None
+    table.drop_peer(peer)
+    assert table.find("c2") is None
+
+
+def test_dropping_a_connection_looks_at_its_own_groups_only() -> None:
+    """Groups of other connections are not visited."""
+
+    class Untouchable(dict[Peer, ClientInfo]):
+        def __contains__(self, peer: object) -> bool:
+            raise AssertionError("a group of another connection was looked at")
+
+    table, gone = Table(), FakePeer()
+    table.register_producer("mine", client("c1", gone))
+    table.register_producer("other", client("c2"))
+    table.producers["other"] = Untouchable(table.producers["other"])
+    table.drop_peer(gone)
+    assert list(table.producers) == ["other"]
+
+
+def test_a_connection_is_in_so_many_groups_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Producer and consumer groups are counted together; the client keeps its present groups, and leaving one
+    makes room."""
+    monkeypatch.setattr(clients, "MAX_GROUPS_PER_CONNECTION", 2)
+    table, peer = Table(), FakePeer()
+    table.register_producer("p", client("c1", peer))
+    table.register_consumer(data("T"), client("c1", peer), notify=False)
+    with pytest.raises(RequestRefused, match="at most 2 are allowed"):
+        table.register_producer("q", client("c1", peer))
+    with pytest.raises(RequestRefused, match="at most 2 are allowed"):
+        table.register_consumer(data("T", group="h"), client("c1", peer), notify=False)
+    assert (list(table.producers), list(table.consumers), table.refused) == (["p"], ["g"], 2)
+    table.register_producer("p", client("c1", peer, seen_ms=5))
+    table.unregister("c1", "p", None, notify=False)
+    table.register_producer("q", client("c1", peer))
+    table.register_producer("q", client("c2", FakePeer()))
+
+
+def test_all_connections_together_are_in_so_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing a connection makes room."""
+    monkeypatch.setattr(clients, "MAX_MEMBERSHIPS", 1)
+    table, peer = Table(), FakePeer()
+    table.register_producer("p", client("c1", peer))
+    with pytest.raises(RequestRefused, match="try again later"):
+        table.register_producer("p", client("c2"))
+    table.drop_peer(peer)
+    table.register_producer("p", client("c2"))
+
+
+def test_a_client_id_has_a_length_limit() -> None:
+    """Ids of real clients are far shorter."""
+    with pytest.raises(RequestRefused, match="at most 512"):
+        Table().register_producer("p", client("c" * 513))
+
+
+def test_subscriptions_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Subscriptions of one group and of all are limited; a group that goes offline makes room, and a refused
+    heartbeat changes nothing."""
+    monkeypatch.setattr(clients, "MAX_GROUP_SUBSCRIPTION_BYTES", 100_000)
+    monkeypatch.setattr(clients, "MAX_SUBSCRIPTION_BYTES", 150_000)
+    table, peer = Table(), FakePeer()
+
+    def beat(group: str, size: int, peer: FakePeer) -> None:
+        wanted = [SubscriptionData(topic="T", sub_string="x" * size)]
+        table.register_consumer(
+            ConsumerData(group_name=group, subscription_data_set=wanted), client("c1", peer), notify=False
+        )
+
+    with pytest.raises(RequestRefused, match="the subscriptions of the group g take"):
+        beat("g", 100_001, peer)
+    assert table.consumers == {}
+    for _ in range(3):
+        beat("g", 90_000, peer)
+    with pytest.raises(RequestRefused, match="try again later"):
+        beat("h", 90_000, FakePeer())
+    table.drop_peer(peer)
+    beat("h", 90_000, FakePeer())

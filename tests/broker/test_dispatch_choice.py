@@ -1,4 +1,4 @@
-"""The setting `dispatchers`: which ones, in what order, and what the store leaves to a plugin."""
+"""The setting `dispatchers`: selection, order, and replacement of the store's own parts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from attrs import define
 
-from rmqkit import hookimpl, plugins
-from rmqkit.abc import MessageStore
+from rmqkit import hookimpl
 from rmqkit.broker import assemble
-from rmqkit.broker.dispatching import choose, first_of
+from rmqkit.broker.dispatch.manager import choose, first_of
 from rmqkit.config import Config
-from rmqkit.dispatch import KeyLookup, LogFollower, NoKeys, NoQueues, QueueLookup
 from rmqkit.errors import ConfigError, PluginError
-from rmqkit.hookspecs import Register
+from rmqkit.plugin import loader
+from rmqkit.plugin.dispatcher import LogFollower
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.store import KeyLookup, MessageStore, NoKeys, NoQueues, QueueLookup
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.lookups import KeyLists, QueueLists
 from rmqkit.testing.store import FlushWhenWanted
@@ -38,7 +39,9 @@ class Brings:
 
 
 def chosen(config: Config, **dispatchers: object) -> list[str]:
-    return list(choose(config, plugins.load(config, extra=[("mine", Brings(dispatchers))], entry_points=False)))
+    return list(
+        choose(config, loader.load(config, extra=[("mine", Brings(dispatchers))], entry_points=False))
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,9 +58,14 @@ def chosen(config: Config, **dispatchers: object) -> list[str]:
     ],
 )
 def test_the_setting_names_dispatchers_and_their_order(setting: str | None, expected: list[str]) -> None:
-    """`*` stands for all that are not named, by `order` and name; a name that is left out is off. The store's own are not the plugins'."""
-    registry = plugins.load(Config(), extra=[("mine", Brings({"a": 1})), ("others", Other())], entry_points=False)
-    assert list(choose(config_of(**({} if setting is None else {"dispatchers": setting})), registry)) == expected
+    """`*` stands for all that are not named, by `order` and name; a name that is left out is off. The
+    store's own are not the plugins'."""
+    registry = loader.load(
+        Config(), extra=[("mine", Brings({"a": 1})), ("others", Other())], entry_points=False
+    )
+    assert (
+        list(choose(config_of(**({} if setting is None else {"dispatchers": setting})), registry)) == expected
+    )
 
 
 class Other:
@@ -70,36 +78,46 @@ class Other:
 @pytest.mark.parametrize(
     ("setting", "text"),
     [
-        ("consume-queue,conter", r"there is no dispatcher 'conter'; did you mean 'counter'\? There are: consume-queue, index, counter"),
+        (
+            "consume-queue,conter",
+            (
+                r"there is no dispatcher 'conter'; did you mean 'counter'\? There are: consume-queue, index,"
+                r" counter"
+            ),
+        ),
         ("consumequeue", "did you mean 'consume-queue'"),
         ("zzz", r"\(command line\): there is no dispatcher 'zzz'. There are"),
     ],
 )
 def test_an_unknown_name_is_an_error(setting: str, text: str) -> None:
-    """It names the nearest one and all there are."""
+    """The error names the nearest one and all known ones."""
     with pytest.raises(ConfigError, match=text):
         chosen(config_of(dispatchers=setting), counter=Volatile())
 
 
 @pytest.mark.parametrize(
     ("setting", "text"),
-    [("a,b,a", "names one twice"), ("index,consume-queue", "must begin with consume-queue, index"), ("a,index", "must begin with index")],
+    [
+        ("a,b,a", "names one twice"),
+        ("index,consume-queue", "must begin with consume-queue, index"),
+        ("a,index", "must begin with index"),
+    ],
 )
 def test_orders_that_cannot_be(setting: str, text: str) -> None:
-    """The store does its part with the append, and the queues before the index."""
+    """The store's own dispatchers come first, the queues before the index."""
     with pytest.raises(ConfigError, match=f"setting dispatchers = .*: {text}"):
         config_of(dispatchers=setting)
 
 
 @pytest.mark.parametrize("name", ["consume-queue", "index", "*"])
 def test_names_of_the_stores_own_are_taken(name: str) -> None:
-    """A plugin replaces these by another name, and says so in the settings."""
+    """A plugin uses another name for a replacement, which the settings must list."""
     with pytest.raises(PluginError, match="plugin 'mine' registers a dispatcher"):
         chosen(Config(), **{name: Volatile()})
 
 
 def test_the_first_look_up_that_is_on_serves() -> None:
-    """And one that would answer late is refused."""
+    """A look-up that would answer late is refused."""
 
     class Late(SlowCounter, NoKeys):
         pass
@@ -124,22 +142,29 @@ def test_the_first_look_up_that_is_on_serves() -> None:
     ],
 )
 def test_what_a_store_leaves_out(
-    keys: dict[str, str], queues_from: type | None, keys_from: type | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    keys: dict[str, str],
+    queues_from: type | None,
+    keys_from: type | None,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Queues or index that are not named are left to the first plugin that can take their place, or to nobody: that is a warning for queues."""
+    """Missing queues or index are provided by the first suitable plugin, else by none, which causes a warning
+    for queues."""
     config = config_of(store="memory", storePathRootDir=str(tmp_path), **keys)
-    registry = plugins.load(config, extra=[("mine", Brings({"keys": KeyLists(), "queues": QueueLists()}))])
+    registry = loader.load(config, extra=[("mine", Brings({"keys": KeyLists(), "queues": QueueLists()}))])
     store, _ = assemble.make_store(config, registry, FakeClock())
     assert isinstance(store, MemoryStore)
     assert isinstance(store._queue_lookup, queues_from or type(None))
     assert isinstance(store._key_lookup, keys_from or type(None))
-    assert (["cannot be read" in record.getMessage() for record in caplog.records] == [True]) == (queues_from is NoQueues)
+    assert (["cannot be read" in record.getMessage() for record in caplog.records] == [True]) == (
+        queues_from is NoQueues
+    )
 
 
 def test_a_store_that_cannot_leave_them_out() -> None:
-    """A store says so, and the broker does not start."""
+    """The store reports it, and the broker does not start."""
     store = MemoryStore(config_of(), FakeClock(), FlushWhenWanted())
     with pytest.raises(ConfigError, match="name consume-queue in dispatchers"):
-        MessageStore.read_queues_from(store, NoQueues())
+        MessageStore.use_external_consume_queue(store, NoQueues())
     with pytest.raises(ConfigError, match="name index in dispatchers"):
-        MessageStore.look_keys_up_in(store, NoKeys())
+        MessageStore.use_external_index(store, NoKeys())

@@ -1,7 +1,8 @@
-"""What a broker starts and stops in which order, and what it does by the clock (behaviour sheet, C1)."""
+"""Order of starting and stopping a broker, and its periodic work (behaviour sheet, C1)."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,23 +15,31 @@ import pytest
 import trio
 import trio.testing
 
-from rmqkit import hookimpl, plugins
-from rmqkit.abc import Address, Buffer, Clock, FlushPolicy, ServerStream, Service, StoreFactory, Transport
-from rmqkit.broker.context import BrokerContext
+from rmqkit import hookimpl
 from rmqkit.broker.held_pulls import HeldPulls
-from rmqkit.broker.offsets import OffsetTable
 from rmqkit.broker.run import RunningBroker, run_broker
+from rmqkit.broker.stats import BrokerStats
+from rmqkit.broker.tables.offsets import OffsetTable
 from rmqkit.config import Config
-from rmqkit.hookspecs import Register
+from rmqkit.model.buffer import Buffer
+from rmqkit.model.run import MessageRun
 from rmqkit.model.subscription import ConsumerData
-from rmqkit.model.topic import TopicConfig
+from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
+from rmqkit.plugin import loader
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.clock import Clock
+from rmqkit.plugin.flush import FlushPolicy
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.service import Service
+from rmqkit.plugin.sockets import SocketStream
+from rmqkit.plugin.store import Appended, StoreFactory
+from rmqkit.plugin.transport import Address, ServerStream, Transport
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import request
 from rmqkit.protocol.headers import PullMessageRequestHeader
 from rmqkit.protocol.record import unpack_all
 from rmqkit.remoting.pool import ConnectionPool
-from rmqkit.remoting.serve import RequestServer
-from rmqkit.remoting.sockets import SocketStream
+from rmqkit.remoting.server import RequestServer
 from rmqkit.testing.broker import dialer, running_broker, test_config
 from rmqkit.testing.peer import FakePeer
 from rmqkit.testing.store import message
@@ -39,7 +48,7 @@ from tests.broker.kit import client
 
 
 class Silence(trio.abc.Listener[ServerStream]):
-    """Nobody ever connects."""
+    """A listener without connections."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -53,7 +62,7 @@ class Silence(trio.abc.Listener[ServerStream]):
 
 
 class SilentTransport(Transport):
-    """A network without anybody in it, so that a broker can run under a clock that jumps."""
+    """A network without peers, so that a broker can run with a jumping clock."""
 
     scheme = "silent"
 
@@ -73,16 +82,20 @@ class SilentTransport(Transport):
 
 
 class TrioClock:
-    """The wall clock of the test is its loop's."""
+    """The wall clock of the test is that of its loop."""
 
     def now_ms(self) -> int:
         return int(trio.current_time() * 1000)
 
 
 @asynccontextmanager
-async def quiet_broker(directory: Path, *extra: tuple[str, object], **keys: Any) -> AsyncIterator[RunningBroker]:
+async def quiet_broker(
+    directory: Path, *extra: tuple[str, object], **keys: Any
+) -> AsyncIterator[RunningBroker]:
+    """While the service delay creates its topic at the start, a clock that jumps goes on: what counts from
+    the start does without it."""
     config = test_config(directory, listenPort=10_911, **keys)
-    registry = plugins.load(config, extra=[("silent", SilentTransport()), *extra])
+    registry = loader.load(config, extra=[("silent", SilentTransport()), *extra])
     async with trio.open_nursery() as nursery:
         run = partial(run_broker, config, registry, clock=TrioClock(), scheme="silent")
         running: RunningBroker = await nursery.start(run)
@@ -90,7 +103,7 @@ async def quiet_broker(directory: Path, *extra: tuple[str, object], **keys: Any)
         running.stop.set()
 
 
-# --- order ------------------------------------------------------------------------------------------------------------
+# --- order --------------------------------------------------------------------------------------------------
 
 
 class Witness:
@@ -128,12 +141,12 @@ class Witness:
         class Serve(Service):
             name = "witness"
 
-            async def run(self, broker: BrokerContext, task_status: trio.TaskStatus[None]) -> None:
+            async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
                 events.append("service starts")
                 task_status.started()
                 await trio.sleep_forever()
 
-            async def stop(self, broker: BrokerContext) -> None:
+            async def stop(self, broker: Broker) -> None:
                 events.append("service stops")
 
         register("witness", Serve())
@@ -143,10 +156,16 @@ class Witness:
 @pytest.mark.only_store(why="brings its own store")
 @pytest.mark.only_transport("tcp", "tls", "quic", "memory", why="is about ports")
 async def test_the_order_of_start_and_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outgoing connections, store, both servers, services; back in reverse: a message is served only by a store that is open."""
+    """Outgoing connections, store, servers and services start in this order and stop in reverse: messages are
+    served only by an open store."""
     witness = Witness()
     events = witness.events
-    enter, leave, serve, drain = ConnectionPool.__aenter__, ConnectionPool.__aexit__, RequestServer.serve, RequestServer.drain
+    enter, leave, serve, drain = (
+        ConnectionPool.__aenter__,
+        ConnectionPool.__aexit__,
+        RequestServer.serve,
+        RequestServer.drain,
+    )
 
     async def entering(pool: ConnectionPool) -> ConnectionPool:
         events.append("outgoing opens")
@@ -170,20 +189,35 @@ async def test_the_order_of_start_and_stop(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(RequestServer, "drain", draining)
     async with running_broker(tmp_path, extra=[("witness", witness)], store="witness"):
         started = list(events)
-    assert started == ["outgoing opens", "store opens", "store runs", "server starts", "server starts", "service starts"]
-    assert events[len(started) :] == ["service stops", "server stops", "server stops", "store closes", "outgoing closes"]
+    assert started == [
+        "outgoing opens",
+        "store opens",
+        "store runs",
+        "server starts",
+        "server starts",
+        "service starts",
+    ]
+    assert events[len(started) :] == [
+        "service stops",
+        "server stops",
+        "server stops",
+        "store closes",
+        "outgoing closes",
+    ]
 
 
-# --- timers -----------------------------------------------------------------------------------------------------------
+# --- timers -------------------------------------------------------------------------------------------------
 
 
 def times_of(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> list[float]:
-    """The loop's times at which the method gets called from now on."""
+    """The loop's times of calls of the method from now on; clusters in other threads do not count."""
     times: list[float] = []
     original = getattr(owner, method)
+    loop = trio.lowlevel.current_trio_token()
 
     def noting(*args: Any) -> Any:
-        times.append(round(trio.current_time(), 3))
+        if trio.lowlevel.current_trio_token() is loop:
+            times.append(round(trio.current_time(), 3))
         return original(*args)
 
     monkeypatch.setattr(owner, method, noting)
@@ -194,9 +228,9 @@ def times_of(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> list[
 async def test_consumer_offsets_are_written_every_five_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """And once more at the stop, so that nothing is lost."""
+    """Offsets are also written at the stop, so that nothing is lost."""
     times = times_of(monkeypatch, OffsetTable, "persist")
-    async with quiet_broker(tmp_path) as running:
+    async with quiet_broker(tmp_path, disabledServices="delay") as running:
         began_s = trio.current_time()
         await trio.sleep(21)
         assert [round(at - began_s) for at in times] == [5, 10, 15, 20]
@@ -205,24 +239,34 @@ async def test_consumer_offsets_are_written_every_five_seconds(
     assert '"T@g":{"3":7}' in "".join((tmp_path / "config" / "consumerOffset.json").read_text().split())
 
 
-@pytest.mark.row("S047", "S090", "S345")
-async def test_held_pulls_are_looked_at_every_five_seconds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+@pytest.mark.row("S036", "S047", "S090", "S345")
+@pytest.mark.parametrize(("long_polling", "period_s"), [(True, 5), (False, 1)])
+async def test_held_pulls_are_looked_at_every_five_seconds_or_every_second(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+    long_polling: bool,
+    period_s: int,
 ) -> None:
-    """The safety net compares the ends of queues every 5 s; holds whose time is over end within a second."""
-    rechecks, expiries = times_of(monkeypatch, HeldPulls, "recheck"), times_of(monkeypatch, HeldPulls, "expire")
-    async with quiet_broker(tmp_path):
+    """The ends of queues are compared every 5 s, with short polling every second; expired holds end within a
+    second."""
+    rechecks, expiries = (
+        times_of(monkeypatch, HeldPulls, "recheck"),
+        times_of(monkeypatch, HeldPulls, "expire"),
+    )
+    async with quiet_broker(tmp_path, longPollingEnable=long_polling, disabledServices="delay"):
         began_s = trio.current_time()
         await trio.sleep(15.5)
-        assert [round(at - began_s) for at in rechecks] == [5, 10, 15]
+        assert [round(at - began_s) for at in rechecks] == list(range(period_s, 16, period_s))
         assert [round(at - began_s) for at in expiries] == list(range(1, 16))
 
 
-@pytest.mark.row("S037", "S066", "S091", "S295", "S346")
+@pytest.mark.row("S037", "S066", "S091", "S295")
 async def test_clients_that_fell_silent_are_found_by_a_scan_every_ten_seconds(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """120 s without a heartbeat, producer or consumer alike: out of the tables, and the connection is closed."""
+    """After 120 s without a heartbeat, as producer or consumer, a client is removed and its connection
+    closed."""
     async with quiet_broker(tmp_path) as running:
         clients, now_ms = running.context.clients, running.context.clock.now_ms
         producer, consumer, alive = FakePeer(), FakePeer(), FakePeer()
@@ -244,29 +288,81 @@ async def test_clients_that_fell_silent_are_found_by_a_scan_every_ten_seconds(
         assert clients.producers == {}
 
 
-# --- answers ----------------------------------------------------------------------------------------------------------
+# --- answers ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("S118")
 @pytest.mark.only_store("mmap", why="is about what one store gives out")
 @pytest.mark.only_transport("tcp", why="is about what goes into a socket")
 async def test_messages_go_out_from_the_log_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a pull finds is a view of the mapped file: large ones are sent from there, small ones are copied once into one piece."""
-    sent: list[list[int]] = []
-    send_parts = SocketStream.send_parts
+    """Pulled messages are views of the mapped file: large ones are sent directly, in several portions, small
+    ones are copied once into one piece."""
+    sent: list[int] = []
+    send_all, send_parts = SocketStream.send_all, SocketStream.send_parts
 
-    async def noting(stream: SocketStream, parts: Sequence[Buffer]) -> None:
-        sent.append([len(part) for part in parts if isinstance(part, memoryview) and isinstance(part.obj, mmap)])
+    def note(*parts: Buffer) -> None:
+        sent.extend(
+            len(part) for part in parts if isinstance(part, memoryview) and isinstance(part.obj, mmap)
+        )
+
+    async def noting_one(stream: SocketStream, data: Buffer) -> None:
+        note(data)
+        await send_all(stream, data)
+
+    async def noting_parts(stream: SocketStream, parts: Sequence[Buffer]) -> None:
+        note(*parts)
         await send_parts(stream, parts)
 
-    monkeypatch.setattr(SocketStream, "send_parts", noting)
+    monkeypatch.setattr(SocketStream, "send_all", noting_one)
+    monkeypatch.setattr(SocketStream, "send_parts", noting_parts)
     async with running_broker(tmp_path, store="mmap") as running, ConnectionPool(connect=dialer()) as pool:
-        running.context.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
+        await running.context.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
+        await running.context.groups.put(SubscriptionGroupConfig(group_name="g"))
         for queue_id, body in enumerate((b"s" * 100, b"l" * 1_000_000)):
-            at = running.context.put.put_one(message("T", queue_id, body))
+            (at,) = running.context.put.append(MessageRun([message("T", queue_id, body)]))
             header = PullMessageRequestHeader(
-                consumer_group="g", topic="T", queue_id=queue_id, queue_offset=0, sys_flag=4, subscription="*", max_msg_nums=32
+                consumer_group="g",
+                topic="T",
+                queue_id=queue_id,
+                queue_offset=0,
+                sys_flag=4,
+                subscription="*",
+                max_msg_nums=32,
             )
+            sent.clear()
             answer = await pool.call(str(running.address), request(RequestCode.PULL_MESSAGE, header), 10_000)
             assert [found.body for found in unpack_all(answer.body)] == [body]
-            assert sent[-1] == [at.size_bytes]
+            assert isinstance(at, Appended)
+            assert sum(sent) == at.size_bytes
+
+
+@pytest.mark.row("S063", "S080", "S094")
+async def test_statistics_are_sampled_every_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Sampling begins with the broker, which creates its own counters."""
+    samples = times_of(monkeypatch, BrokerStats, "advance")
+    async with quiet_broker(tmp_path):
+        began_s = trio.current_time()
+        await trio.sleep(5.5)
+        assert [round(at - began_s) for at in samples] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.row("S082")
+async def test_how_far_dispatching_is_behind_is_logged_every_minute(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The line has the figure of the slowest dispatcher, and is logged only if there is a backlog."""
+    caplog.set_level(logging.INFO, logger="rmqkit.broker.run")
+    async with quiet_broker(tmp_path) as running:
+        await trio.sleep(61)
+        assert not caplog.records
+        behind = {"consume-queue": 5, "index": 77}
+        monkeypatch.setattr(type(running.context.store), "dispatch_behind", lambda store: behind)
+        await trio.sleep(120)
+        assert [record.getMessage() for record in caplog.records] == [
+            "the slowest dispatcher is 77 bytes behind the log"
+        ] * 2

@@ -1,4 +1,4 @@
-"""The kernel needs none of its own plugins: what it is told to use is what it uses, whoever brought it."""
+"""The kernel needs none of its own plugins and uses those selected by the settings."""
 
 from __future__ import annotations
 
@@ -10,23 +10,17 @@ import pytest
 import trio
 
 from rmqkit import hookimpl
-from rmqkit.abc import (
-    CompiledFilter,
-    FilterServer,
-    Flushable,
-    FlushPolicy,
-    FlushPolicyFactory,
-    Level,
-    Service,
-    StoreFactory,
-    Transport,
-)
-from rmqkit.broker.context import BrokerContext
 from rmqkit.config import Config
-from rmqkit.errors import PluginError
-from rmqkit.hookspecs import Register
+from rmqkit.errors import ConfigError
 from rmqkit.model.subscription import SubscriptionData
-from rmqkit.plugins import load
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.filter import CompiledFilter, FilterServer
+from rmqkit.plugin.flush import Flushable, FlushPolicy, FlushPolicyFactory, Level
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.loader import load
+from rmqkit.plugin.service import Service
+from rmqkit.plugin.store import StoreFactory
+from rmqkit.plugin.transport import Transport
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import PullMessageRequestHeader, SendMessageRequestHeader
@@ -37,7 +31,10 @@ from rmqkit.testing.store import bodies
 from rmqkit_store_memory.store import MemoryStore
 from rmqkit_transport_memory.memory import MemoryTransport
 
-pytestmark = [pytest.mark.only_store(why="brings its own store"), pytest.mark.only_transport(why="brings its own transport")]
+pytestmark = [
+    pytest.mark.only_store(why="brings its own store"),
+    pytest.mark.only_transport(why="brings its own transport"),
+]
 #: The plugins that stay.
 NEEDED = {"memory", "memory-pipes"}
 
@@ -47,11 +44,13 @@ def installed() -> set[str]:
 
 
 class Flush(FlushPolicy):
-    """The least a policy can do."""
+    """The minimum of a policy."""
 
     acknowledge_at = Level.WRITTEN
 
-    async def run(self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]) -> None:
+    async def run(
+        self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]
+    ) -> None:
         task_status.started()
         while True:
             await wanted()
@@ -82,14 +81,14 @@ class StrangeService(Service):
     name = "strange"
     runs = 0
 
-    async def run(self, broker: BrokerContext, task_status: trio.TaskStatus[None]) -> None:
+    async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
         self.runs += 1
         task_status.started()
         await trio.sleep_forever()
 
 
 class OneFlush:
-    """A plugin with nothing but a flush policy: the one thing every store is made with."""
+    """A plugin with only a flush policy, which every store requires."""
 
     @hookimpl
     def rmqkit_register_flush_policies(self, register: Register[FlushPolicyFactory]) -> None:
@@ -128,40 +127,63 @@ async def send(call: Call, *bodies: bytes) -> None:
 
 async def pull(call: Call) -> Command:
     header = PullMessageRequestHeader(
-        consumer_group="g", topic="Orders", queue_id=0, queue_offset=0, sys_flag=4, suspend_timeout_millis=0, subscription="*"
+        consumer_group="g",
+        topic="Orders",
+        queue_id=0,
+        queue_offset=0,
+        sys_flag=4,
+        suspend_timeout_millis=0,
+        subscription="*",
     )
     return await call(request(RequestCode.PULL_MESSAGE, header))
 
 
 async def test_a_broker_of_a_store_and_a_transport(tmp_path: Path) -> None:
-    """Messages go in and can be read with every other built-in plugin blocked; of others only a flush policy is asked for. Who pulls is told that no
-    plugin filters."""
+    """Messages can be sent and read with every other built-in plugin disabled; of others only a flush policy
+    is needed. A pull is told that there is no filter plugin."""
     disabled = ",".join(sorted(installed() - NEEDED))
     extra: list[tuple[str, Any]] = [("one-flush", OneFlush())]
-    async with running_broker(tmp_path, extra=extra, scheme="memory", disabledPlugins=disabled) as broker, calling_broker(broker) as call:
-        assert {plugin.name for plugin in broker.context.registry.plugins if plugin.enabled} == NEEDED | {"one-flush"}
+    async with (
+        running_broker(tmp_path, extra=extra, scheme="memory", disabledPlugins=disabled) as broker,
+        calling_broker(broker) as call,
+    ):
+        assert {plugin.name for plugin in broker.context.registry.plugins if plugin.enabled} == NEEDED | {
+            "one-flush"
+        }
         await send(call, b"one", b"two")
         assert bodies(broker.context.store) == [b"one", b"two"]
         assert "no plugin filters by expressions of type 'TAG'" in str((await pull(call)).remark)
 
 
 async def test_a_broker_of_strangers(tmp_path: Path) -> None:
-    """With every built-in plugin blocked, one made of another's parts works the same."""
+    """A broker made of another plugin's parts works with every built-in plugin disabled."""
     stranger = Stranger()
     keys: dict[str, Any] = {"disabledPlugins": ",".join(sorted(installed())), "store": "strange"}
-    async with running_broker(tmp_path, extra=[("stranger", stranger)], scheme="strange", **keys) as broker, calling_broker(broker) as call:
+    async with (
+        running_broker(tmp_path, extra=[("stranger", stranger)], scheme="strange", **keys) as broker,
+        calling_broker(broker) as call,
+    ):
         assert [plugin.name for plugin in broker.context.registry.plugins if plugin.enabled] == ["stranger"]
-        assert (type(broker.context.store), broker.address.scheme, stranger.service.runs) == (StrangeStore, "strange", 1)
+        assert (type(broker.context.store), broker.address.scheme, stranger.service.runs) == (
+            StrangeStore,
+            "strange",
+            1,
+        )
         await send(call, b"one", b"two")
         assert [message.body for message in unpack_all((await pull(call)).body)] == [b"one", b"two"]
 
 
 @pytest.mark.parametrize(
     ("gone", "missing"),
-    [("memory", "no plugin brings 'memory' among the stores"), ("flush", "no plugin brings 'ASYNC_FLUSH' among the flush policies")],
+    [
+        ("memory", "no plugin brings 'memory' among the stores"),
+        ("flush", "no plugin brings 'ASYNC_FLUSH' among the flush policies"),
+    ],
 )
 async def test_what_is_missing_is_named(tmp_path: Path, gone: str, missing: str) -> None:
-    """The kernel puts nothing of its own in the place of a plugin that is blocked."""
-    with pytest.RaisesGroup(pytest.RaisesExc(PluginError, match=missing), allow_unwrapped=True, flatten_subgroups=True):
+    """The kernel does not replace a disabled plugin."""
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(ConfigError, match=missing), allow_unwrapped=True, flatten_subgroups=True
+    ):
         async with running_broker(tmp_path, scheme="memory", disabledPlugins=gone):
             pass

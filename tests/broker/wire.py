@@ -1,4 +1,5 @@
-"""Connections for tests that do without: requests and answers go through a server, a transport and a client all the same."""
+"""Connections for tests that need none: requests and answers go through a server, a transport and a
+client."""
 
 from __future__ import annotations
 
@@ -12,33 +13,36 @@ from anyio.abc import ByteStream
 from attrs import define, field
 
 from rmqkit import config as settings
-from rmqkit import plugins
-from rmqkit.abc import Address, Answer, Outcome, Peer, Reply, RequestProcessor
 from rmqkit.limits import IDLE_TIMEOUT_MS
+from rmqkit.plugin import loader
+from rmqkit.plugin.request import Answer, EachRequest, Outcome, Peer, Ticket
+from rmqkit.plugin.transport import Address
 from rmqkit.protocol import frame
 from rmqkit.protocol.command import Command
 from rmqkit.remoting.listen import bind
-from rmqkit.remoting.serve import RequestServer, Router
+from rmqkit.remoting.request_loop import Router
+from rmqkit.remoting.server import RequestServer
 from rmqkit.testing.broker import dialer, places, scheme_keys
 from rmqkit.testing.choice import chosen
 from rmqkit.testing.peer import FakePeer
 
 CONNECT_MS = 10_000
-#: Half of what a server gives an idle connection.
+#: Half of the time a server gives an idle connection.
 FRESH_S = IDLE_TIMEOUT_MS / 2_000
 
 
 @define
 class Turn:
-    """One request: whose it is, when the server has it, and when it turned out that there is no answer now."""
+    """One request: its peer, its arrival at the server, and when it is known that there is no answer now."""
 
     peer: FakePeer
     seen: trio.Event = field(factory=trio.Event)
     nothing: trio.Event = field(factory=trio.Event)
 
 
-class Wire(RequestProcessor):
-    """Asks a router over connections. The processors see the test's peer instead of the connection's, so that the test sees what goes to it."""
+class Wire(EachRequest):
+    """Asks a router over connections. The processors see the test's peer instead of the connection's, so
+    that the test sees what goes to it."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -49,7 +53,8 @@ class Wire(RequestProcessor):
         self.address: Address | None = None
 
     async def outcome(self, command: Command, peer: FakePeer) -> Command | None:
-        """The answer as it arrives, None when there is none now. Cancelled, or with an error: the connection is cut."""
+        """The answer as it arrives, None when there is none now. Cancelled, or with an error: the
+        connection is cut."""
         assert self.address is not None
         turn, got = Turn(peer), list[Command]()
         stream = await self._connected(self.address)
@@ -76,7 +81,8 @@ class Wire(RequestProcessor):
         return got[0] if got else None
 
     async def _connected(self, address: Address) -> ByteStream:
-        """A connection that nobody uses, or a new one: with a virtual clock the server soon closes those that are idle."""
+        """A connection that nobody uses, or a new one: with a virtual clock the server soon closes those
+        that are idle."""
         while self._idle:
             stream, since_s = self._idle.pop()
             if trio.current_time() - since_s < FRESH_S:
@@ -89,23 +95,24 @@ class Wire(RequestProcessor):
         for stream, _ in self._idle:
             await anyio.aclose_forcefully(stream)
 
-    def process(self, request: Command, peer: Peer) -> Outcome:
+    def handle(self, request: Command, peer: Peer) -> Outcome:
         turn, self._turn = self._turn, None
         assert turn is not None
         turn.seen.set()
-        outcome = self._router.processors.get(request.code, self._router.default).process(request, turn.peer)
+        processor = self._router.processors.get(request.code, self._router.default)
+        (outcome,) = processor.process([request], turn.peer)
         if outcome is None:
             turn.nothing.set()
-        if outcome is None or isinstance(outcome, (Command, Reply, bytes)):
+        if not isinstance(outcome, Ticket):
             return outcome
 
         async def later() -> Answer | None:
-            answer = await outcome
+            answer = await turn.peer.answer_to(request)
             if answer is None:
                 turn.nothing.set()
             return answer
 
-        return later()
+        return peer.answer_async(request, later)
 
 
 @asynccontextmanager
@@ -117,7 +124,7 @@ async def carried(router: Router) -> AsyncIterator[Wire]:
     with places(scheme) as (place, _):
         async with trio.open_nursery() as nursery:
             wire = Wire(router)
-            listeners, (wire.address, *_) = await bind(plugins.load(config), [Address.parse(place)])
+            listeners, (wire.address, *_) = await bind(loader.load(config), [Address.parse(place)])
             await nursery.start(partial(RequestServer(Router({}, default=wire)).serve, listeners))
             yield wire
             await wire.close()

@@ -1,30 +1,25 @@
-"""`rmqkit` as a user runs it: another process, another working directory, no settings from the outside."""
+"""`rmqkit` as a user runs it: in another process and working directory, without outside settings."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 from attrs import define
 
-PROGRAM = str(Path(sys.executable).with_name("rmqkit"))
-_DEADLINE_S = 60
-
-
-def clean_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("RMQKIT_", "NAMESRV_"))}
+from tests.programs import Program, run, spawn
 
 
 @define
 class Ready:
-    """A server that printed its ready line; `where` holds the words of that line, by name."""
+    """A server that has printed its ready line; `where` contains the values of that line by name."""
 
-    process: subprocess.Popen[str]
+    process: Program
     line: str
 
     @property
@@ -32,9 +27,9 @@ class Ready:
         return dict(word.split("=", 1) for word in self.line.split() if "=" in word)
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(_DEADLINE_S)
+        return self.process.wait()
 
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -43,48 +38,54 @@ Start = Callable[..., Ready]
 
 @pytest.fixture
 def rmqkit(tmp_path: Path) -> Run:
-    """Runs a verb to its end."""
+    """Run a verb to its end."""
 
-    def run(*words: str, stdin: str = "", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [PROGRAM, *words],
-            cwd=tmp_path,
-            env=clean_environment() | (env or {}),
-            input=stdin,
-            text=True,
-            capture_output=True,
-            timeout=_DEADLINE_S,
-            check=False,
+    def run_verb(
+        *words: str, stdin: str = "", env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        ended = run(words, tmp_path, stdin=stdin.encode(), env=env)
+        return subprocess.CompletedProcess(
+            ended.args, ended.returncode, ended.stdout.decode(), ended.stderr.decode()
         )
 
-    return run
+    return run_verb
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts servers and kills those that a test left."""
-    started: list[subprocess.Popen[str]] = []
+    """Start servers, and kill those that are left at the end of the test."""
+    started: list[tuple[Program, TextIO]] = []
 
-    def begin(*words: str) -> Ready:
-        process = subprocess.Popen(
-            [PROGRAM, *words], cwd=tmp_path, env=clean_environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        started.append(process)
-        assert process.stdout is not None
-        line = process.stdout.readline()
+    def begin(*words: str, env: dict[str, str] | None = None) -> Ready:
+        reading, writing = os.pipe()
+        with open(os.devnull, "r+b") as null, open(writing, "wb") as output:
+            process = spawn(
+                words, tmp_path, stdin=null.fileno(), stdout=output.fileno(), stderr=null.fileno(), env=env
+            )
+        stdout = open(reading)  # noqa: SIM115 - closed at the end of the test
+        started.append((process, stdout))
+        line = stdout.readline()
         assert line.startswith("rmqkit ready"), f"{words}: exit {process.poll()}, {line!r}"
         return Ready(process, line)
 
     yield begin
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.wait(_DEADLINE_S)
-        assert process.stdout is not None
-        process.stdout.close()
+    for process, stdout in started:
+        process.kill()
+        process.wait()
+        stdout.close()
 
 
 @pytest.fixture
 def server(start: Start) -> Ready:
     """`rmqkit serve` on free ports, with the memory store."""
-    return start("serve", "--data", "data", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--set", "store=memory")
+    return start(
+        "serve",
+        "--data",
+        "data",
+        "--namesrv",
+        "127.0.0.1:0",
+        "--broker",
+        "127.0.0.1:0",
+        "--set",
+        "store=memory",
+    )

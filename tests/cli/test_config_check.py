@@ -1,4 +1,4 @@
-"""`rmqkit config check FILE`: all that is wrong with a deployment, at once."""
+"""`rmqkit config check FILE` reports all errors of a deployment together."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def found(directory: Path, text: str, name: str = "broker.toml") -> list[Problem
 
 
 def test_all_faults_at_once(tmp_path: Path) -> None:
-    """Each with its line and key: values, unknown keys, plugins that are not there, protection that cannot be had; in the order of the file."""
+    """Wrong values, unknown keys, missing plugins and unsupported protection are reported with line and key,
+    in the order of the file."""
     problems = found(tmp_path, DEPLOYMENT)
     assert [(problem.line, problem.severity, problem.key) for problem in problems] == [
         (2, ERROR, "brokerName"),
@@ -71,7 +72,7 @@ def test_all_faults_at_once(tmp_path: Path) -> None:
     ],
 )
 def test_names_that_nobody_brings(tmp_path: Path, line: str, key: str, hint: str) -> None:
-    """What a start would ask the plugins for is asked; the nearest name there is is told."""
+    """Names are checked as a start does, and the nearest known name is suggested."""
     (problem,) = found(tmp_path, line)
     assert (problem.severity, problem.key) == (ERROR, key)
     assert hint in problem.text
@@ -87,7 +88,7 @@ def test_names_that_nobody_brings(tmp_path: Path, line: str, key: str, hint: str
     ],
 )
 def test_where_it_is(tmp_path: Path, name: str, text: str, line: int) -> None:
-    """In TOML, also broken TOML, and in properties; a file that is not there has no lines."""
+    """Lines are found in TOML, also invalid TOML, and in properties; a missing file has no lines."""
     file = tmp_path / name
     if text:
         file.write_text(text)
@@ -95,30 +96,69 @@ def test_where_it_is(tmp_path: Path, name: str, text: str, line: int) -> None:
 
 
 def test_exit_codes_and_json(rmqkit: Run, tmp_path: Path) -> None:
-    """0 and "ok" when a start would go well, also with warnings; 1 otherwise. JSON has every problem with its parts."""
+    """The exit code is 0 with "ok" when a start would succeed, also with warnings, else 1. JSON contains
+    every problem."""
     (tmp_path / "good.toml").write_text('store = "memory"\ndisabledPlugins = ["delay"]\n')
     good = rmqkit("config", "check", "good.toml")
     assert (good.returncode, good.stdout) == (0, "good.toml: ok\n"), good.stderr
     (tmp_path / "odd.toml").write_text("storee = 1\n")
     odd = json.loads(rmqkit("config", "check", "odd.toml", "--json").stdout)
     assert odd["ok"] is True
-    assert [(problem["severity"], problem["key"], problem["line"]) for problem in odd["problems"]] == [("warning", "storee", 1)]
+    assert [(problem["severity"], problem["key"], problem["line"]) for problem in odd["problems"]] == [
+        ("warning", "storee", 1)
+    ]
     (tmp_path / "bad.toml").write_text("listenPort = -1\n")
     bad = rmqkit("config", "check", "bad.toml")
     assert bad.returncode == 1
     assert bad.stdout.splitlines()[0].startswith("bad.toml:1: error: setting listenPort = -1")
-    assert bad.stdout.splitlines()[-1] == "bad.toml: 1 errors, 0 warnings"
+    assert bad.stdout.splitlines()[-1] == "bad.toml: 1 error, 0 warnings"
+
+
+def test_show_complains_of_what_a_start_would_refuse(rmqkit: Run) -> None:
+    """The settings are printed, followed by their errors; the exit code is 2."""
+    shown = rmqkit(
+        "config",
+        "show",
+        "--set",
+        "flushDiskType=SINC",
+        "--set",
+        "bindAddress=0.0.0.0",
+        "--set",
+        "brokerRole=SLAVE",
+    )
+    assert shown.returncode == 2
+    assert "flushDiskType" in shown.stdout
+    for text in ("no plugin brings 'SINC'", "set brokerIP1", "brokerRole = 'SLAVE'"):
+        assert text in shown.stderr
+
+
+def test_a_broker_conf_of_rocketmq(tmp_path: Path) -> None:
+    """Unsupported settings are errors on their lines; all settings without effect share one warning."""
+    problems = found(
+        tmp_path, "brokerRole=SYNC_MASTER\nsendMessageThreadPoolNums=8\nbindAddress=0.0.0.0\n", "broker.conf"
+    )
+    assert [(problem.line, problem.severity, problem.key) for problem in problems] == [
+        (1, ERROR, "brokerRole"),
+        (2, WARNING, "sendMessageThreadPoolNums"),
+        (3, ERROR, "bindAddress"),
+    ]
+
+
+def test_a_table_of_a_plugin_that_is_off(tmp_path: Path) -> None:
+    """A table that is never read causes a warning on its line."""
+    (problem,) = found(tmp_path, "\n[plugins.audit]\nmaxBytes = 1\n")
+    assert (problem.line, problem.severity, problem.key) == (2, WARNING, "plugins.audit")
 
 
 def test_words_that_do_not_fit(rmqkit: Run) -> None:
-    """check without a file, and show with one, say how it is done."""
+    """check without a file, and show with one, print the correct form."""
     assert "rmqkit config check broker.toml" in rmqkit("config", "check").stderr
     assert "--config x.toml" in rmqkit("config", "show", "x.toml").stderr
     assert rmqkit("config", "show").stdout == rmqkit("config").stdout != ""
 
 
 def test_secrets_are_not_shown(rmqkit: Run, tmp_path: Path) -> None:
-    """Neither by show nor by check, which names the key alone."""
+    """Neither show nor check prints a secret; check names only the key."""
     (tmp_path / "broker.toml").write_text('"tls.server.keyPassword" = "hunter2"\nlistenPort = -1\n')
     shown = rmqkit("config", "show", "--set", "tls.server.keyPassword=hunter2")
     checked = rmqkit("config", "check", "broker.toml")

@@ -1,4 +1,4 @@
-"""`rmqkit plugins --explain`: which plugin serves what, and why."""
+"""`rmqkit plugins --explain` shows which plugin is used for what, and why."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from rmqkit import hookimpl
 from rmqkit.cli.explain import OFF, READY, USED, Use, explain
 from rmqkit.config import load
-from rmqkit.hooks import RpcHook
-from rmqkit.plugins import load as load_plugins
+from rmqkit.plugin.hooks import RpcHook
+from rmqkit.plugin.loader import load as load_plugins
 from tests.cli.conftest import Run
 
 
@@ -27,7 +27,13 @@ def told(**keys: object) -> dict[tuple[str, str], Use]:
         ({}, "store", "memory", READY, "store = mmap (default)"),
         ({"store": "memory"}, "store", "memory", USED, "store = memory (command line)"),
         ({}, "flush policy", "ASYNC_FLUSH", USED, "flushDiskType = ASYNC_FLUSH (default)"),
-        ({"flushDiskType": "SYNC_FLUSH"}, "flush policy", "SYNC_FLUSH", USED, "flushDiskType = SYNC_FLUSH (command line)"),
+        (
+            {"flushDiskType": "SYNC_FLUSH"},
+            "flush policy",
+            "SYNC_FLUSH",
+            USED,
+            "flushDiskType = SYNC_FLUSH (command line)",
+        ),
         (
             {"transientStorePoolEnable": True},
             "flush policy",
@@ -35,27 +41,47 @@ def told(**keys: object) -> dict[tuple[str, str], Use]:
             USED,
             "transientStorePoolEnable = true (command line)",
         ),
-        ({}, "transport", "tcp", USED, "listenPort = 10911 (default); namesrvListen = 127.0.0.1:9876 (default)"),
+        (
+            {},
+            "transport",
+            "tcp",
+            USED,
+            "listenPort = 10911 (default); namesrvListen = 127.0.0.1:9876 (default)",
+        ),
         ({}, "transport", "tls", READY, "for addresses tls://..."),
-        ({"listeners": "tls://127.0.0.1:1"}, "transport", "tls", USED, "listeners = tls://127.0.0.1:1 (command line)"),
+        (
+            {"listeners": "tls://127.0.0.1:1"},
+            "transport",
+            "tls",
+            USED,
+            "listeners = tls://127.0.0.1:1 (command line)",
+        ),
         ({}, "service", "delay", USED, "order 10"),
         ({"disabledServices": "delay"}, "service", "delay", OFF, "disabledServices (command line)"),
         ({"disabledPlugins": "delay"}, "plugin", "delay", OFF, "disabledPlugins (command line)"),
-        ({}, "plugin", "audit", OFF, "the setting hooks does not name it"),
+        ({}, "plugin", "audit", OFF, "not named by the setting hooks"),
         ({}, "put message hook", "delay", USED, "order 100"),
-        ({}, "allocation strategy", "AVG", READY, "chosen by a consumer, by this name"),
-        ({}, "processors", "retention", USED, "registered with every broker, for the codes it names there"),
+        ({}, "allocation strategy", "AVG", READY, "registered under this name; no client calls it yet"),
+        (
+            {},
+            "processors",
+            "retention",
+            USED,
+            "registered with every broker, for the request codes it declares there",
+        ),
     ],
 )
 def test_what_decided(keys: dict[str, object], kind: str, name: str, state: str, why: str) -> None:
-    """Setting with its source, default, or order; what is off, by which key."""
+    """The reason is the setting with its source, the default, or the order; for disabled ones it is the
+    key."""
     use = told(**keys)[kind, name]
     assert use.state == state
     assert why in use.why
 
 
 def test_dispatchers_have_places() -> None:
-    """Behind the store's own, where `dispatchers` puts them; one that is not named is off."""
+    """Plugins' dispatchers follow the store's own in the order of `dispatchers`; one that is not named is
+    off."""
 
     def register_two(register: object, config: object) -> None:
         register("b", object())  # type: ignore[operator]
@@ -64,7 +90,7 @@ def test_dispatchers_have_places() -> None:
     extra = [("two", types.SimpleNamespace(rmqkit_register_dispatchers=hookimpl(register_two)))]
     for setting, whys in (
         ("consume-queue,index,b,*", ["4 of 4", "3 of 4"]),
-        ("consume-queue,a", ["2 of 2", "does not name it"]),
+        ("consume-queue,a", ["2 of 2", "not named by dispatchers"]),
     ):
         config = load(environ={}, flags={"dispatchers": setting})
         uses = explain(config, load_plugins(config, extra=extra, entry_points=False))
@@ -73,7 +99,7 @@ def test_dispatchers_have_places() -> None:
 
 
 def test_hooks_have_places() -> None:
-    """In the order in which they run, across plugins."""
+    """Hooks are listed in the order in which they run, across plugins."""
 
     def brings(*named: tuple[str, int]) -> object:
         def implementation(register: object) -> None:
@@ -93,10 +119,16 @@ def test_hooks_have_places() -> None:
 
 
 def test_table_and_json(rmqkit: Run) -> None:
-    """The same, for people and for programs."""
+    """Table and JSON have the same content."""
     table = rmqkit("plugins", "--explain", "--set", "store=memory").stdout.splitlines()
     assert table[0].split() == ["KIND", "NAME", "PLUGIN", "STATE", "WHY"]
     assert any(line.split()[:4] == ["store", "memory", "memory", "used"] for line in table)
     rows = json.loads(rmqkit("plugins", "--explain", "--json", "--set", "store=memory").stdout)
-    assert {"kind": "store", "name": "memory", "plugin": "memory", "state": "used", "why": "store = memory (command line)"} in rows
+    assert {
+        "kind": "store",
+        "name": "memory",
+        "plugin": "memory",
+        "state": "used",
+        "why": "store = memory (command line)",
+    } in rows
     assert len(rows) == len(table) - 1

@@ -10,21 +10,29 @@ from tests.cli.conftest import Ready, Run
 
 
 def test_plugins_lists_what_each_brings(rmqkit: Run) -> None:
-    """Name, package, version, what it registers, enabled or not."""
+    """The list has name, package, version, registrations and whether the plugin is enabled."""
     result = rmqkit("plugins", "--json", "--set", "disabledPlugins=delay")
     assert result.returncode == 0, result.stderr
     plugins = {plugin["name"]: plugin for plugin in json.loads(result.stdout)}
     assert plugins["mmap"]["registers"] == ["store: mmap", "store tools: mmap"]
     assert plugins["mmap"]["package"] == "rmqkit"
     assert plugins["mmap"]["version"] == __version__
-    assert plugins["delay"] == {"name": "delay", "package": "rmqkit", "version": __version__, "enabled": False, "registers": []}
+    assert plugins["delay"] == {
+        "name": "delay",
+        "package": "rmqkit",
+        "version": __version__,
+        "enabled": False,
+        "registers": [],
+    }
     table = rmqkit("plugins")
     assert table.stdout.splitlines()[0].split() == ["NAME", "PACKAGE", "VERSION", "ENABLED", "REGISTERS"]
 
 
 def test_config_names_the_source_of_every_value(rmqkit: Run, tmp_path: Path) -> None:
-    """Defaults < file < environment < command line."""
-    (tmp_path / "broker.conf").write_text("brokerName=from-file\nregionId=from-file\ndefaultTopicQueueNums=3\n")
+    """The sources are, in increasing priority, defaults, file, environment and command line."""
+    (tmp_path / "broker.conf").write_text(
+        "brokerName=from-file\nregionId=from-file\ndefaultTopicQueueNums=3\n"
+    )
     result = rmqkit(
         "config",
         "--json",
@@ -43,14 +51,20 @@ def test_config_names_the_source_of_every_value(rmqkit: Run, tmp_path: Path) -> 
 
 
 def test_topics_are_created_shown_and_deleted(rmqkit: Run, server: Ready) -> None:
-    """The life of a topic through the command line, with --json on every read."""
+    """A topic is created, shown and deleted on the command line, with --json for every read."""
     namesrv = ("--namesrv", server.where["namesrv"])
     created = rmqkit("topic", "create", "Mine", "--queues", "3", *namesrv)
     assert (created.returncode, created.stdout) == (0, "topic Mine created on broker-a\n"), created.stderr
-    # The broker tells the name server of the new topic by itself; a send waits for it no longer than the client's retries.
+    again = rmqkit("topic", "create", "Mine", "--queues", "3", *namesrv)
+    assert (again.returncode, again.stdout) == (0, "topic Mine unchanged on broker-a\n"), again.stderr
+    changed = rmqkit("topic", "create", "Mine", "--queues", "3", "--order", "--json", *namesrv)
+    assert json.loads(changed.stdout) == {"topic": "Mine", "updated": ["broker-a"]}
+    # The broker registers the new topic by itself; a send waits for that no longer than the client's retries.
     assert rmqkit("send", "Mine", "x", *namesrv).returncode == 0
     route = json.loads(rmqkit("topic", "route", "Mine", *namesrv, "--json").stdout)
-    assert [(queue["brokerName"], queue["readQueueNums"]) for queue in route["queueDatas"]] == [("broker-a", 3)]
+    assert [(queue["brokerName"], queue["readQueueNums"]) for queue in route["queueDatas"]] == [
+        ("broker-a", 3)
+    ]
     assert "Mine" in json.loads(rmqkit("topic", "list", *namesrv, "--json").stdout)
     stats = json.loads(rmqkit("topic", "stats", "Mine", *namesrv, "--json").stdout)
     assert [queue["queueId"] for queue in stats] == [0, 1, 2]
@@ -63,7 +77,8 @@ def test_topics_are_created_shown_and_deleted(rmqkit: Run, server: Ready) -> Non
 
 
 def test_topic_list_hides_system_topics_unless_asked(rmqkit: Run, server: Ready) -> None:
-    """TBW102 and its kin, and the topics named after broker and cluster, are there with --all."""
+    """TBW102 and other system topics, and the topics named after broker and cluster, are listed only with
+    --all."""
     namesrv = ("--namesrv", server.where["namesrv"])
     own = {"TBW102", "broker-a", "DefaultCluster", "DefaultCluster_REPLY_TOPIC"}
     assert not own & set(rmqkit("topic", "list", *namesrv).stdout.split())
@@ -71,16 +86,37 @@ def test_topic_list_hides_system_topics_unless_asked(rmqkit: Run, server: Ready)
 
 
 def test_a_bad_topic_name_is_refused(rmqkit: Run, server: Ready) -> None:
-    """Path parts never get anywhere."""
+    """Names with path parts are refused."""
     result = rmqkit("topic", "create", "../evil", "--namesrv", server.where["namesrv"])
     assert result.returncode == 1
     assert "characters besides letters" in result.stderr
 
 
 def test_help_and_version(rmqkit: Run) -> None:
-    """Every verb is listed."""
+    """The help lists every verb."""
     assert rmqkit("--version").stdout == f"rmqkit {__version__}\n"
     shown = rmqkit("--help").stdout
-    for verb in ("serve", "namesrv", "broker", "send", "consume", "topic", "status", "plugins", "plugin", "config", "demo"):
+    for verb in (
+        "serve",
+        "namesrv",
+        "broker",
+        "send",
+        "consume",
+        "topic",
+        "status",
+        "plugins",
+        "plugin",
+        "config",
+        "demo",
+    ):
         assert f" {verb} " in shown
     assert rmqkit("nonsense").returncode == 2
+
+
+def test_options_have_no_abbreviations(rmqkit: Run) -> None:
+    """Abbreviations are refused in verbs and their actions, because further options could change their
+    meaning."""
+    for words in (("consume", "T", "--tag", "a"), ("topic", "create", "T", "--queue", "3"), ("--versio",)):
+        result = rmqkit(*words)
+        assert result.returncode == 2
+        assert "unrecognized arguments" in result.stderr or "required" in result.stderr

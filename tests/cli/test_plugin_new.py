@@ -1,4 +1,4 @@
-"""`rmqkit plugin new KIND NAME`. That what it writes works is proved in tests/test_examples.py."""
+"""`rmqkit plugin new KIND NAME`. tests/test_examples.py runs the generated plugins."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 
 from rmqkit.cli.plugin_new import KINDS, generate
 from rmqkit.errors import ConfigError
-from rmqkit.hookspecs import API
+from rmqkit.plugin.hookspecs import API
 from tests.cli.conftest import Run
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_it_writes(kind: str, tmp_path: Path) -> None:
-    """A distribution: metadata with the entry point, a package that says which interface it was made for, tests; no placeholder is left. A client's hook
-    is imported by an application, so it has neither."""
+    """The distribution has metadata with the entry point, a package with its interface version, tests, and no
+    placeholder. A client hook has no entry point and no version."""
     module = "hook.py" if kind == "client-hook" else "plugin.py"
     target = generate(kind, "two-words", tmp_path)
     found = {str(path.relative_to(target)): path.read_text() for path in target.rglob("*") if path.is_file()}
@@ -37,24 +37,27 @@ def test_what_it_writes(kind: str, tmp_path: Path) -> None:
     assert not any(re.search(r"\$[a-z_]", text) for text in found.values())
 
 
-@pytest.mark.parametrize("name", ["", "Mine", "1st", "my_store", "../evil", "a--b", "class", "store-memory", "filter"])
+@pytest.mark.parametrize(
+    "name", ["", "Mine", "1st", "my_store", "../evil", "a--b", "class", "store-memory", "filter"]
+)
 def test_names_that_cannot_be(name: str, tmp_path: Path) -> None:
-    """Refused with the reason; nothing is written. Packages of rmqkit itself are not hidden."""
-    with pytest.raises(ConfigError, match=r"cannot be a plugin's name|would hide one that is there"):
+    """Invalid names are refused with the reason, nothing is written, and packages of rmqkit are not
+    hidden."""
+    with pytest.raises(ConfigError, match=r"cannot be a plugin's name|would hide an installed one"):
         generate("store", name, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    """A directory that is there stays as it is."""
+    """An existing directory is not changed."""
     (tmp_path / "rmqkit-mine").mkdir()
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         generate("command", "mine", tmp_path)
     assert list((tmp_path / "rmqkit-mine").iterdir()) == []
 
 
 def test_the_verb(rmqkit: Run, tmp_path: Path) -> None:
-    """Says where it is and what comes next; an unknown kind lists those there are."""
+    """The verb prints the directory and the next steps; an unknown kind lists the known ones."""
     made = rmqkit("plugin", "new", "put-hook", "mine", "--dir", "here")
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "here" / "rmqkit-mine" / "pyproject.toml").is_file()

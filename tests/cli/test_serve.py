@@ -15,14 +15,27 @@ from tests.transports.tls import certs
 
 
 def test_sigterm_stops_a_server_with_exit_code_zero(server: Ready) -> None:
-    """Graceful stop."""
+    """SIGTERM stops a server gracefully."""
     assert server.stop() == 0
 
 
 @pytest.mark.row("S055", "S074")
-def test_the_data_folder_is_rocketmqs_layout_and_survives_a_restart(start: Start, rmqkit: Run, tmp_path: Path) -> None:
-    """--data is storePathRootDir: commitlog/ and the rest right in it, no abort file after a clean stop, messages there after the next start."""
-    words = ("serve", "--data", "data", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--set", "mappedFileSizeCommitLog=16777216")
+def test_the_data_folder_is_rocketmqs_layout_and_survives_a_restart(
+    start: Start, rmqkit: Run, tmp_path: Path
+) -> None:
+    """--data is storePathRootDir: it contains commitlog/ and the other files, no abort file after a clean
+    stop, and the messages after the next start."""
+    words = (
+        "serve",
+        "--data",
+        "data",
+        "--namesrv",
+        "127.0.0.1:0",
+        "--broker",
+        "127.0.0.1:0",
+        "--set",
+        "mappedFileSizeCommitLog=16777216",
+    )
     first = start(*words)
     assert rmqkit("send", "Kept", "hello", "--namesrv", first.where["namesrv"]).returncode == 0
     assert (tmp_path / "data" / "abort").exists()
@@ -40,10 +53,13 @@ def test_the_data_folder_is_rocketmqs_layout_and_survives_a_restart(start: Start
 
 @pytest.mark.row("S053")
 def test_name_server_and_broker_run_apart(start: Start, rmqkit: Run) -> None:
-    """`rmqkit namesrv` and `rmqkit broker` do together what `serve` does; a broker that stops leaves the routes at once."""
+    """`rmqkit namesrv` and `rmqkit broker` together do the same as `serve`; a stopping broker leaves the
+    routes at once."""
     namesrv = start("namesrv", "--listen", "127.0.0.1:0")
     address = namesrv.where["namesrv"]
-    broker = start("broker", "--data", "data", "--namesrv", address, "--broker", "127.0.0.1:0", "--set", "store=memory")
+    broker = start(
+        "broker", "--data", "data", "--namesrv", address, "--broker", "127.0.0.1:0", "--set", "store=memory"
+    )
     assert rmqkit("send", "Apart", "x", "--namesrv", address).returncode == 0
     assert broker.stop() == 0
     after = rmqkit("topic", "route", "Apart", "--namesrv", address)
@@ -53,8 +69,18 @@ def test_name_server_and_broker_run_apart(start: Start, rmqkit: Run) -> None:
 
 
 def test_a_taken_port_is_named_with_the_next_step(server: Ready, rmqkit: Run) -> None:
-    """Exit 2, one line."""
-    result = rmqkit("serve", "--data", "other", "--namesrv", "127.0.0.1:0", "--broker", server.where["broker"], "--set", "store=memory")
+    """The exit code is 2 with one error line."""
+    result = rmqkit(
+        "serve",
+        "--data",
+        "other",
+        "--namesrv",
+        "127.0.0.1:0",
+        "--broker",
+        server.where["broker"],
+        "--set",
+        "store=memory",
+    )
     assert result.returncode == 2
     assert f"cannot listen on {server.where['broker']}" in result.stderr
     assert "choose another port" in result.stderr
@@ -62,8 +88,18 @@ def test_a_taken_port_is_named_with_the_next_step(server: Ready, rmqkit: Run) ->
 
 
 def test_a_second_broker_on_one_folder_is_refused(start: Start, rmqkit: Run, tmp_path: Path) -> None:
-    """The lock is taken before anything else is touched."""
-    words = ("serve", "--data", "data", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--set", "mappedFileSizeCommitLog=16777216")
+    """The lock is taken before any other file is touched."""
+    words = (
+        "serve",
+        "--data",
+        "data",
+        "--namesrv",
+        "127.0.0.1:0",
+        "--broker",
+        "127.0.0.1:0",
+        "--set",
+        "mappedFileSizeCommitLog=16777216",
+    )
     first = start(*words)
     second = rmqkit(*words)
     assert second.returncode == 1
@@ -79,12 +115,17 @@ def test_a_second_broker_on_one_folder_is_refused(start: Start, rmqkit: Run, tmp
         (("serve", "--set", "flushDiskType"), "KEY=VALUE"),
         (("serve", "--set", "flushDiskType=SNYC_FLUSH"), "did you mean 'SYNC_FLUSH'?"),
         (("serve", "--set", "aclEnable=true"), "aclEnable"),
+        (("broker", "--set", "inSyncReplicas=2"), "no replication"),
+        (("namesrv", "--set", "clusterTest=true"), "clusterTest"),
+        (("serve", "--broker", "0.0.0.0:0"), "set brokerIP1"),
         (("serve", "--set", "store=tape"), "no plugin brings 'tape'"),
         (("serve", "--config", "missing.toml"), "missing.toml"),
         (("serve", "--set", "disabledPlugins=nobody"), "nobody"),
     ],
 )
-def test_wrong_words_and_settings_exit_with_2_and_name_the_fault(rmqkit: Run, words: tuple[str, ...], shown: str) -> None:
+def test_wrong_words_and_settings_exit_with_2_and_name_the_fault(
+    rmqkit: Run, words: tuple[str, ...], shown: str
+) -> None:
     """Nothing starts."""
     result = rmqkit(*words)
     assert result.returncode == 2
@@ -92,8 +133,38 @@ def test_wrong_words_and_settings_exit_with_2_and_name_the_fault(rmqkit: Run, wo
     assert "Traceback" not in result.stderr
 
 
+def test_the_variable_of_clients_does_not_register_an_embedded_broker_elsewhere(
+    start: Start, rmqkit: Run, tmp_path: Path
+) -> None:
+    """With NAMESRV_ADDR exported, the broker of a second `serve` does not register with the first one's name
+    server; --set namesrvAddr makes it register."""
+    words = ("--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--set", "store=memory")
+    first = start("serve", "--data", "first", *words)
+    there = first.where["namesrv"]
+    second = start("serve", "--data", "second", *words, env={"NAMESRV_ADDR": there})
+    route = rmqkit("topic", "route", "TBW102", "--namesrv", there).stdout
+    assert first.where["broker"] in route
+    assert second.where["broker"] not in route
+    refused = rmqkit("serve", "--data", "third", *words, "--set", f"namesrvAddr={there}")
+    assert refused.returncode == 2
+    assert "brokerName" in refused.stderr
+    refused = rmqkit(
+        "broker",
+        "--data",
+        "third",
+        "--broker",
+        "127.0.0.1:0",
+        "--set",
+        "store=memory",
+        env={"NAMESRV_ADDR": there},
+    )
+    assert refused.returncode == 2
+    assert first.where["broker"] in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 def test_an_unknown_setting_warns_and_the_server_starts(start: Start, rmqkit: Run) -> None:
-    """The warning offers the spelling that was meant."""
+    """The warning suggests the correct name."""
     result = rmqkit("config", "--set", "flushdisktype=SYNC_FLUSH", "--set", "whatever=1")
     assert result.returncode == 0
     assert "did you mean 'flushDiskType'" in result.stderr
@@ -101,10 +172,16 @@ def test_an_unknown_setting_warns_and_the_server_starts(start: Start, rmqkit: Ru
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x10\x00\xff\xff\xff" + b"x" * 16, struct.pack(">i", -1) * 4, b"\x16\x03\x01" * 9]
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x00\x00\x00\x10\x00\xff\xff\xff" + b"x" * 16,
+        struct.pack(">i", -1) * 4,
+        b"\x16\x03\x01" * 9,
+    ],
 )
 def test_garbage_closes_one_connection_and_harms_nothing(server: Ready, rmqkit: Run, garbage: bytes) -> None:
-    """Both the name server and the broker go on serving others."""
+    """The name server and the broker continue to serve other connections."""
     for key in ("namesrv", "broker"):
         host, port = server.where[key].rsplit(":", 1)
         with socket.create_connection((host, int(port)), timeout=30) as connection:
@@ -115,10 +192,19 @@ def test_garbage_closes_one_connection_and_harms_nothing(server: Ready, rmqkit: 
 
 
 def test_tls_that_its_own_broker_would_not_get_through(rmqkit: Run, tmp_path: Path) -> None:
-    """Exit 2 and what to set: a name server that takes only TLS, and a broker of the same process that would register plainly."""
+    """The exit code is 2 and the error names the settings if the name server accepts only TLS and the broker
+    of the same process would register without."""
     certs.write(tmp_path)
     result = rmqkit(
-        "serve", "--data", "data", "--set", "tls.server.mode=enforcing", "--set", "tls.server.certPath=server.pem", "--set", "store=memory"
+        "serve",
+        "--data",
+        "data",
+        "--set",
+        "tls.server.mode=enforcing",
+        "--set",
+        "tls.server.certPath=server.pem",
+        "--set",
+        "store=memory",
     )
     assert result.returncode == 2
     assert "set tls.enable = true" in result.stderr
@@ -127,13 +213,13 @@ def test_tls_that_its_own_broker_would_not_get_through(rmqkit: Run, tmp_path: Pa
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """Names of sockets are short."""
+    """A folder with a short name, because socket paths are limited."""
     with tempfile.TemporaryDirectory(prefix="rmqkit-") as folder:
         yield Path(folder)
 
 
 def test_verbs_go_by_the_environment(start: Start, rmqkit: Run, tmp_path: Path, short_folder: Path) -> None:
-    """A server that takes only TLS, a sidecar's socket beside it, and verbs that reach either."""
+    """Verbs reach a server that accepts only TLS, and its unix socket, by settings of the environment."""
     certs.both(tmp_path)
     socket_address = f"unix://{short_folder}/s"
     settings = {
@@ -159,7 +245,7 @@ def test_verbs_go_by_the_environment(start: Start, rmqkit: Run, tmp_path: Path, 
 
 
 def test_the_brokers_port_is_tcp(rmqkit: Run) -> None:
-    """Another scheme is not quietly dropped: exit 2 and the setting that is meant."""
+    """Another scheme is refused with exit code 2 and the right setting."""
     for address in ("tls://127.0.0.1:0", "unix:///run/s"):
         result = rmqkit("broker", "--data", "data", "--broker", address)
         assert result.returncode == 2

@@ -17,17 +17,25 @@ from pathlib import Path
 import pytest
 
 from rmqkit.client import BlockingClient, BlockingProducer
-from tests.cli.conftest import PROGRAM, Run, clean_environment
+from tests.cli.conftest import Run
+from tests.ports import LOOPBACK, free_port
+from tests.programs import PROGRAM, clean_environment
 
-PATIENCE_S = 60
+PATIENCE_S = 300
 FREE = ("--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0")
-SMALL_FILES = ("mappedFileSizeCommitLog=16777216", "mappedFileSizeConsumeQueue=20000", "maxHashSlotNum=1000", "maxIndexNum=10000")
+SMALL_FILES = (
+    "mappedFileSizeCommitLog=16777216",
+    "mappedFileSizeConsumeQueue=20000",
+    "maxHashSlotNum=1000",
+    "maxIndexNum=10000",
+)
 SETTINGS = tuple(word for setting in SMALL_FILES for word in ("--set", setting))
 SERVE = ("serve", "--brokers", "2", "--data", "data", *FREE, *SETTINGS)
 
 
 class Server:
-    """A running parent. What it and its brokers write to standard error is read by a thread, until the last of them has ended."""
+    """A running parent. A thread reads the standard error of the parent and its brokers until the last of
+    them has ended."""
 
     def __init__(self, directory: Path, words: tuple[str, ...]) -> None:
         self.process = subprocess.Popen(
@@ -60,7 +68,7 @@ class Server:
         return self
 
     def await_line(self, *parts: str) -> str:
-        """The next line of the log that has all of the parts."""
+        """The next log line that contains all parts."""
         while True:
             line = self._lines.get(timeout=PATIENCE_S)
             assert line is not None, f"no line with {parts}: {self.log}"
@@ -69,7 +77,8 @@ class Server:
                 return line
 
     def await_end_of_all(self) -> str:
-        """Until nobody holds standard error open: the parent and all brokers have ended. Returns the whole log."""
+        """Wait until the parent and all brokers have closed standard error, so have ended. Returns the whole
+        log."""
         while (line := self._lines.get(timeout=PATIENCE_S)) is not None:
             self.log.append(line)
         return "".join(self.log)
@@ -82,17 +91,17 @@ class Server:
         return self.word("namesrv")
 
     def pid_of(self, broker: str) -> int:
-        """From the next line that says so."""
+        """The process id in the next line that contains it."""
         return int(self.await_line(f"{broker} serves", ", process ").rsplit(" ", 1)[1])
 
     def stop(self) -> int:
-        """SIGTERM; the exit code when all have ended."""
+        """Send SIGTERM; returns the exit code when all have ended."""
         self.process.send_signal(signal.SIGTERM)
         self.await_end_of_all()
         return self.process.wait(PATIENCE_S)
 
     def close(self) -> None:
-        """Kill what still runs; the brokers end by themselves."""
+        """Kill what is still running; the brokers then end by themselves."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(PATIENCE_S)
@@ -103,7 +112,7 @@ class Server:
 
 
 class Start:
-    """Starts parents; made by the fixture."""
+    """Starts parents; created by the fixture."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self.directory = directory
@@ -132,7 +141,7 @@ def send(producer: BlockingProducer, topic: str, bodies: range) -> dict[str, str
 
 
 def read_all(client: BlockingClient, topic: str) -> Counter[tuple[str, str]]:
-    """(body, broker) of all messages there are."""
+    """(body, broker) of all messages."""
     found: Counter[tuple[str, str]] = Counter()
     with client.pull_consumer("reader") as consumer:
         for where in consumer.queues(topic):
@@ -145,16 +154,22 @@ def read_all(client: BlockingClient, topic: str) -> Counter[tuple[str, str]]:
 
 
 def aborted(directory: Path) -> list[str]:
-    """Brokers that were not closed."""
+    """Brokers that were not closed properly."""
     return sorted(path.parent.name for path in directory.glob("*/abort"))
 
 
-def test_messages_spread_over_all_brokers_and_a_consumer_reads_all(start: Start, rmqkit: Run, tmp_path: Path) -> None:
-    """One topic on two brokers, each with a port, a directory and a log of its own; commands show and stop them together."""
+def test_messages_spread_over_all_brokers_and_a_consumer_reads_all(
+    start: Start, rmqkit: Run, tmp_path: Path
+) -> None:
+    """One topic is on two brokers, each with its own port, directory and log; commands show and stop both."""
     server = start(*SERVE)
     addresses = server.word("broker").split(",")
     assert len(set(addresses)) == 2
-    assert (server.word("name"), server.word("data"), server.word("store")) == ("broker-a,broker-b", "data", "mmap")
+    assert (server.word("name"), server.word("data"), server.word("store")) == (
+        "broker-a,broker-b",
+        "data",
+        "mmap",
+    )
     created = rmqkit("topic", "create", "Wide", "--queues", "2", "--namesrv", server.namesrv)
     assert created.stdout == "topic Wide created on broker-a, broker-b\n", created.stderr
     with BlockingClient(server.namesrv) as client, client.producer("p") as producer:
@@ -164,12 +179,21 @@ def test_messages_spread_over_all_brokers_and_a_consumer_reads_all(start: Start,
         assert set(Counter(sent.values())) == {"broker-a", "broker-b"}
         assert read_all(client, "Wide") == Counter(sent.items())
     route = json.loads(rmqkit("topic", "route", "Wide", "--json", "--namesrv", server.namesrv).stdout)
-    assert sorted(address for broker in route["brokerDatas"] for address in broker["brokerAddrs"].values()) == sorted(addresses)
+    assert sorted(
+        address for broker in route["brokerDatas"] for address in broker["brokerAddrs"].values()
+    ) == sorted(addresses)
     stats = json.loads(rmqkit("topic", "stats", "Wide", "--json", "--namesrv", server.namesrv).stdout)
-    by_broker = Counter({name: sum(one["maxOffset"] for one in stats if one["brokerName"] == name) for name in ("broker-a", "broker-b")})
+    by_broker = Counter(
+        {
+            name: sum(one["maxOffset"] for one in stats if one["brokerName"] == name)
+            for name in ("broker-a", "broker-b")
+        }
+    )
     assert by_broker == Counter(sent.values())
     status = json.loads(rmqkit("status", "--json", "--namesrv", server.namesrv).stdout)
-    assert [(one["broker"], one["address"]) for one in status] == list(zip(("broker-a", "broker-b"), addresses, strict=True))
+    assert [(one["broker"], one["address"]) for one in status] == list(
+        zip(("broker-a", "broker-b"), addresses, strict=True)
+    )
     consumed = rmqkit("consume", "Wide", "--json", "--namesrv", server.namesrv)
     assert sorted(json.loads(line)["body"] for line in consumed.stdout.splitlines()) == sorted(sent)
     assert aborted(tmp_path / "data") == ["broker-a", "broker-b"]
@@ -182,7 +206,8 @@ def test_messages_spread_over_all_brokers_and_a_consumer_reads_all(start: Start,
 
 
 def test_a_killed_broker_comes_back_with_all_it_acknowledged(start: Start, rmqkit: Run) -> None:
-    """kill -9 of one process in the middle of sends: producers go on with the other broker, the dead one is started again at its old port."""
+    """After kill -9 of one process during sends, producers continue with the other broker, and the dead one
+    is restarted at its old port."""
     server = start(*SERVE)
     broker_b = server.pid_of("broker-b")
     assert rmqkit("topic", "create", "Kept", "--queues", "2", "--namesrv", server.namesrv).returncode == 0
@@ -193,18 +218,19 @@ def test_a_killed_broker_comes_back_with_all_it_acknowledged(start: Start, rmqki
         server.await_line(f"broker-b was killed by SIGKILL (process {broker_b}); starting it again")
         again = server.await_line("broker-b serves again at", server.word("broker").split(",")[1])
         assert f"process {broker_b}" not in again
-    # A client of its own, that has not learnt the route without the dead broker.
+    # A separate client, which has not learnt the route without the dead broker.
     with BlockingClient(server.namesrv) as client:
         found = read_all(client, "Kept")
     assert set(sent.values()) == {"broker-a", "broker-b"}
     assert [item for item in sent.items() if found[item] == 0] == []
-    # A send whose answer the kill took away was repeated elsewhere and may be there twice; nothing else is.
+    # A send whose answer was lost by the kill was repeated elsewhere and may be stored twice; other messages
+    # are not.
     assert sum(found.values()) <= len(sent) + 1
     assert server.stop() == 0
 
 
 def test_a_broker_that_is_stopped_alone_is_started_again(start: Start) -> None:
-    """By whoever it was: only the parent is asked to stop brokers."""
+    """A broker stopped directly is restarted, because only the parent should be asked to stop brokers."""
     server = start(*SERVE)
     os.kill(server.pid_of("broker-b"), signal.SIGTERM)
     server.await_line("broker-b ended with exit code 0", "starting it again")
@@ -213,19 +239,22 @@ def test_a_broker_that_is_stopped_alone_is_started_again(start: Start) -> None:
 
 
 def test_brokers_do_not_outlive_their_parent(start: Start, tmp_path: Path) -> None:
-    """kill -9 of the parent: both notice, and close their stores."""
+    """After kill -9 of the parent, both brokers notice and close their stores."""
     server = start(*SERVE)
     assert aborted(tmp_path / "data") == ["broker-a", "broker-b"]
     server.process.kill()
     log = server.await_end_of_all()
     for name in ("broker-a", "broker-b"):
-        assert f"WARNING {name} rmqkit.cli.brokers.child: the parent process has gone: this broker stops" in log
+        assert (
+            f"WARNING {name} rmqkit.supervisor.child: the parent process has ended: this broker stops" in log
+        )
     assert aborted(tmp_path / "data") == []
     assert "Traceback" not in log
 
 
 def test_an_interrupt_from_the_terminal_stops_all_in_order(start: Start, tmp_path: Path) -> None:
-    """Ctrl-C goes to the whole process group of the parent; the brokers are told by the parent, and unregister while the name server is there."""
+    """Ctrl-C goes to the process group of the parent only; the parent stops the brokers, which unregister
+    while the name server is running."""
     server = start(*SERVE)
     os.killpg(server.process.pid, signal.SIGINT)
     log = server.await_end_of_all()
@@ -237,38 +266,44 @@ def test_an_interrupt_from_the_terminal_stops_all_in_order(start: Start, tmp_pat
 
 
 def test_brokers_alone_register_where_they_are_told(start: Start) -> None:
-    """`rmqkit broker --brokers N` beside a name server that runs apart."""
+    """`rmqkit broker --brokers N` registers with a separate name server."""
     namesrv = start("namesrv", "--listen", "127.0.0.1:0")
-    brokers = start("broker", "--brokers", "2", "--namesrv", namesrv.namesrv, "--broker", "127.0.0.1:0", "--set", "store=memory")
+    brokers = start(
+        "broker",
+        "--brokers",
+        "2",
+        "--namesrv",
+        namesrv.namesrv,
+        "--broker",
+        "127.0.0.1:0",
+        "--set",
+        "store=memory",
+    )
     assert (brokers.namesrv, brokers.word("name")) == (namesrv.namesrv, "broker-a,broker-b")
     with BlockingClient(namesrv.namesrv) as client:
-        assert client.run(client.admin.create_topic, "Apart", queues=1) == ["broker-a", "broker-b"]
+        assert client.admin.create_topic("Apart", queues=1) == ["broker-a", "broker-b"]
         assert brokers.stop() == 0
-        assert client.run(client.admin.route, "Apart") is None
+        assert client.admin.route("Apart") is None
     assert namesrv.stop() == 0
 
 
-def taken_port() -> tuple[socket.socket, int]:
-    """A listening socket, and a port 10 below its own that was free with the fast ports of both."""
-    while True:
-        with ExitStack() as stack:
-            taken = socket.create_server(("127.0.0.1", 0))
-            stack.callback(taken.close)
-            port = taken.getsockname()[1]
-            try:
-                for near in (port - 12, port - 10, port - 2):
-                    socket.create_server(("127.0.0.1", near)).close()
-            except OSError:
-                continue
-            stack.pop_all()
-            return taken, port - 10
-
-
 def test_a_taken_port_fails_the_whole_start(rmqkit: Run) -> None:
-    """Exit 2 and one line with the broker, the port and the next step, when all processes have ended."""
-    taken, first = taken_port()
-    with taken:
-        result = rmqkit("serve", "--brokers", "2", "--namesrv", "127.0.0.1:0", "--broker", f"127.0.0.1:{first}", "--set", "store=memory")
+    """The exit code is 2 after all processes have ended, and one line contains the broker, the port and the
+    next step."""
+    # The brokers want two ports each, ten apart.
+    first = free_port(-2, 8, 10)
+    with socket.create_server((LOOPBACK, first + 10)):
+        result = rmqkit(
+            "serve",
+            "--brokers",
+            "2",
+            "--namesrv",
+            "127.0.0.1:0",
+            "--broker",
+            f"127.0.0.1:{first}",
+            "--set",
+            "store=memory",
+        )
     assert (result.returncode, result.stdout) == (2, "")
     assert f"rmqkit: broker-b: cannot listen on 127.0.0.1:{first + 10}: " in result.stderr
     assert "choose another port" in result.stderr
@@ -276,7 +311,7 @@ def test_a_taken_port_fails_the_whole_start(rmqkit: Run) -> None:
 
 
 def test_a_store_in_use_fails_the_whole_start(start: Start, rmqkit: Run, tmp_path: Path) -> None:
-    """Exit 1; those who use it go on."""
+    """The exit code is 1, and the users of the store are not affected."""
     server = start(*SERVE)
     result = rmqkit("serve", "--brokers", "2", "--data", "data", *FREE, *SETTINGS)
     assert (result.returncode, result.stdout) == (1, "")
@@ -287,8 +322,8 @@ def test_a_store_in_use_fails_the_whole_start(start: Start, rmqkit: Run, tmp_pat
 
 
 def test_a_directory_goes_from_one_broker_to_two_and_back(start: Start, rmqkit: Run, tmp_path: Path) -> None:
-    """One broker's directory is refused until its contents are moved as the error says; then every number of brokers finds it, and those left
-    out are named."""
+    """The directory of one broker is refused until its contents are moved as the error says; then every
+    number of brokers uses it, and those that are not started are named."""
     alone = ("serve", "--data", "data", *FREE, *SETTINGS)
     first = start(*alone)
     with BlockingClient(first.namesrv) as client, client.producer("p") as producer:
@@ -316,8 +351,8 @@ def test_a_directory_goes_from_one_broker_to_two_and_back(start: Start, rmqkit: 
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (("--brokers", "0"), "'0' is no number from 1 to 128"),
-        (("--brokers", "two"), "'two' is no number from 1 to 128"),
+        (("--brokers", "0"), "'0' is not a number from 1 to 128"),
+        (("--brokers", "two"), "'two' is not a number from 1 to 128"),
         (("--brokers", "2", "--broker", "127.0.0.1:65530"), "needs ports up to 65540"),
         (("--brokers", "2", "--namesrv", "127.0.0.1:10921"), "the name server listens on 127.0.0.1:10921"),
         (("--brokers", "2", "--set", "brokerName=broker-z"), "'broker-z' leaves 1 names"),
@@ -325,7 +360,7 @@ def test_a_directory_goes_from_one_broker_to_two_and_back(start: Start, rmqkit: 
     ],
 )
 def test_what_cannot_be_is_said_at_once(rmqkit: Run, words: tuple[str, ...], shown: str) -> None:
-    """Exit 2, no traceback."""
+    """The exit code is 2, without a traceback."""
     result = rmqkit("serve", *words)
     assert (result.returncode, result.stdout) == (2, "")
     assert shown in result.stderr

@@ -10,8 +10,19 @@ from tests.cli.conftest import Ready, Run, Start
 
 
 def test_brokers_and_their_dispatchers(rmqkit: Run, start: Start) -> None:
-    """Every broker with its log, and every dispatcher with the bytes it is behind; --json has all the broker says."""
-    server = start("serve", "--data", "data", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--set", "store=mmap")
+    """Every broker is listed with its log and every dispatcher with its backlog in bytes; --json contains all
+    figures of the broker."""
+    server = start(
+        "serve",
+        "--data",
+        "data",
+        "--namesrv",
+        "127.0.0.1:0",
+        "--broker",
+        "127.0.0.1:0",
+        "--set",
+        "store=mmap",
+    )
     namesrv = ("--namesrv", server.where["namesrv"])
     assert rmqkit("send", "TopicTest", "x", *namesrv).returncode == 0
     (found,) = json.loads(rmqkit("status", *namesrv, "--json").stdout)
@@ -20,20 +31,35 @@ def test_brokers_and_their_dispatchers(rmqkit: Run, start: Start) -> None:
     assert found["dispatchers"][0] == {"name": "consume-queue", "behindBytes": 0, "failures": 0}
     assert int(found["runtime"]["commitLogMaxOffset"]) > 100
     shown = rmqkit("status", *namesrv, "--broker", "broker-a").stdout.splitlines()
-    assert shown[0].split() == ["BROKER", "ADDRESS", "VERSION", "LOG", "FROM", "LOG", "TO", "TO", "FLUSH", "BEHIND"]
+    assert shown[0].split() == [
+        "BROKER",
+        "ADDRESS",
+        "VERSION",
+        "LOG",
+        "FROM",
+        "LOG",
+        "TO",
+        "TO",
+        "FLUSH",
+        "BEHIND",
+    ]
     assert shown[1].split()[:2] == ["broker-a", server.where["broker"]]
-    assert [line.split()[:2] for line in shown[3:]] == [["BROKER", "DISPATCHER"], ["broker-a", "consume-queue"], ["broker-a", "index"]]
+    assert [line.split()[:2] for line in shown[3:]] == [
+        ["BROKER", "DISPATCHER"],
+        ["broker-a", "consume-queue"],
+        ["broker-a", "index"],
+    ]
 
 
 def test_an_unknown_broker(rmqkit: Run, server: Ready) -> None:
-    """The error names those there are."""
+    """The error lists the known brokers."""
     result = rmqkit("status", "--broker", "nobody", "--namesrv", server.where["namesrv"])
     assert result.returncode == 1
     assert "broker-a" in result.stderr
 
 
 def test_dispatchers_from_runtime_keys() -> None:
-    """A Java broker has none to tell of; names may hold dots."""
+    """A Java broker has no dispatchers; names may contain dots."""
     java: dict[str, Any] = {"dispatchBehindBytes": "5", "runtime": "[ 3 seconds ]"}
     assert dispatchers(java) == []
     ours = {

@@ -13,16 +13,27 @@ import pytest
 import trio
 
 from rmqkit.testing.store import message, running
-from tests.cli.conftest import PROGRAM, Run, Start, clean_environment
+from tests.cli.conftest import Run, Start
+from tests.programs import PROGRAM, clean_environment
 from tests.stores.tools.kit import SLOTS, build, flip, log_place, make
 
-#: The kit's stores have fewer slots than RocketMQ's own.
+#: The test kit's stores have fewer slots than RocketMQ's default.
 SETTINGS = ("--set", f"maxHashSlotNum={SLOTS}", "--set", "messageDelayLevel=1s 5s 10s")
-SERVE = ("serve", "--data", "data", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--set", "mappedFileSizeCommitLog=16777216")
+SERVE = (
+    "serve",
+    "--data",
+    "data",
+    "--namesrv",
+    "127.0.0.1:0",
+    "--broker",
+    "127.0.0.1:0",
+    "--set",
+    "mappedFileSizeCommitLog=16777216",
+)
 
 
 def test_help_names_the_verb_and_its_actions(rmqkit: Run) -> None:
-    """A plugin's verb stands among the built-in ones."""
+    """The help lists a plugin's verb among the built-in ones."""
     assert " store " in rmqkit("--help").stdout
     shown = rmqkit("store", "--help")
     assert shown.returncode == 0
@@ -31,19 +42,24 @@ def test_help_names_the_verb_and_its_actions(rmqkit: Run) -> None:
 
 
 async def test_a_sound_store(rmqkit: Run, tmp_path: Path) -> None:
-    """Exit 0; what was checked; JSON for programs."""
+    """The exit code is 0; the output lists the checks, as JSON for programs."""
     queues = await build(tmp_path / "store")
     shown = rmqkit("store", "verify", "store", *SETTINGS)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "store: closed cleanly\n" in shown.stdout
     assert shown.stdout.endswith("no damage found\n")
     verdict = json.loads(rmqkit("store", "verify", "store", "--json", *SETTINGS).stdout)
-    assert (verdict["ok"], verdict["damage"], verdict["inUse"], verdict["abort"]) == (True, None, False, False)
+    assert (verdict["ok"], verdict["damage"], verdict["inUse"], verdict["abort"]) == (
+        True,
+        None,
+        False,
+        False,
+    )
     assert verdict["units"] == sum(map(len, queues.values()))
 
 
 async def test_a_damaged_store(rmqkit: Run, tmp_path: Path) -> None:
-    """Exit 1; one line on standard error with file, byte and what is wrong."""
+    """The exit code is 1, and one line on standard error contains file, byte and fault."""
     queues = await build(tmp_path / "store")
     name, byte = log_place(queues["Orders", 1][3].physical_offset)
     flip(tmp_path / "store" / name, byte + 90)
@@ -60,51 +76,67 @@ async def test_a_damaged_store(rmqkit: Run, tmp_path: Path) -> None:
 
 
 async def test_inspect_for_people_and_programs(rmqkit: Run, tmp_path: Path) -> None:
-    """The same numbers in both."""
+    """Text and JSON have the same figures."""
     queues = await build(tmp_path / "store")
     found = json.loads(rmqkit("store", "inspect", "store", "--json").stdout)
-    assert {(topic["topic"], queue["queueId"]): queue["messages"] for topic in found["topics"] for queue in topic["queues"]} == {
-        key: len(messages) for key, messages in queues.items()
-    }
+    assert {
+        (topic["topic"], queue["queueId"]): queue["messages"]
+        for topic in found["topics"]
+        for queue in topic["queues"]
+    } == {key: len(messages) for key, messages in queues.items()}
     shown = rmqkit("store", "inspect", "store")
     assert (shown.returncode, shown.stderr) == (0, "")
     lines = [line.split() for line in shown.stdout.splitlines()]
     assert ["Bills", "0", "0", str(len(queues["Bills", 0])), str(len(queues["Bills", 0]))] in lines
-    assert ["log", str(found["log"]["files"]), str(found["log"]["bytes"]), str(found["log"]["allocatedBytes"])] in lines
+    assert [
+        "log",
+        str(found["log"]["files"]),
+        str(found["log"]["bytes"]),
+        str(found["log"]["allocatedBytes"]),
+    ] in lines
     assert f"log offsets 0 to {found['log']['maxOffset']}, segments of 66560 bytes" in shown.stdout
     assert f"confirmedOffset {found['log']['maxOffset']}" in shown.stdout
 
 
 async def test_export_prints_a_line_for_each_message(rmqkit: Run, tmp_path: Path) -> None:
-    """In the order of the queue; the options choose."""
+    """Messages are printed in the order of the queue, selected by the options."""
     queues = await build(tmp_path / "store")
-    shown = rmqkit("store", "export", "store", "Orders", "--queue", "2", "--from", "3", "--to", "20", "--tag", "t1")
+    shown = rmqkit(
+        "store", "export", "store", "Orders", "--queue", "2", "--from", "3", "--to", "20", "--tag", "t1"
+    )
     assert (shown.returncode, shown.stderr) == (0, "")
     found = [json.loads(line) for line in shown.stdout.splitlines()]
     expected = [stored for stored in queues["Orders", 2][3:20] if stored.properties["TAGS"] == "t1"]
-    assert [(one["queueOffset"], one["body"]) for one in found] == [(stored.queue_offset, stored.body.decode()) for stored in expected]
+    assert [(one["queueOffset"], one["body"]) for one in found] == [
+        (stored.queue_offset, stored.body.decode()) for stored in expected
+    ]
     assert len(found) > 3
 
 
 async def test_bodies_that_cannot_be_decompressed(rmqkit: Run, tmp_path: Path) -> None:
-    """All messages are printed, the exit code says that some are not whole; --no-decompress asks for none."""
+    """All messages are printed, and the exit code shows that some bodies are incomplete; with --no-decompress
+    none is."""
     async with running(make(tmp_path / "store")) as store:
         store.append([message(body=b"\xff", sys_flag=1), message(body=b"fine")])
     shown = rmqkit("store", "export", "store", "Orders")
     assert (shown.returncode, len(shown.stdout.splitlines())) == (1, 2)
-    assert shown.stderr == "rmqkit: 1 bodies could not be decompressed and are given as they are stored; their `fault` says why\n"
+    assert (
+        shown.stderr
+        == "rmqkit: 1 bodies could not be decompressed and are given as they are stored; their `fault` says"
+        " why\n"
+    )
     assert rmqkit("store", "export", "store", "Orders", "--no-decompress").returncode == 0
 
 
 @pytest.mark.parametrize(
     ("words", "code", "shown"),
     [
-        (("inspect", "nowhere"), 2, "nowhere is no directory"),
-        (("verify", "nowhere"), 2, "nowhere is no directory"),
-        (("export", "nowhere", "T"), 2, "nowhere is no directory"),
-        (("inspect", "foreign"), 1, "foreign is no message store"),
-        (("verify", "foreign"), 1, "foreign is no message store"),
-        (("export", "foreign", "T"), 1, "foreign is no message store"),
+        (("inspect", "nowhere"), 2, "nowhere is not a directory"),
+        (("verify", "nowhere"), 2, "nowhere is not a directory"),
+        (("export", "nowhere", "T"), 2, "nowhere is not a directory"),
+        (("inspect", "foreign"), 1, "foreign is not a message store"),
+        (("verify", "foreign"), 1, "foreign is not a message store"),
+        (("export", "foreign", "T"), 1, "foreign is not a message store"),
         (("export", "store", "Nothing"), 1, "no topic 'Nothing'"),
         (("export", "store", "Orders", "--queue", "9"), 1, "no queue 9"),
         (("export", "store", "Orders", "--from", "-1"), 2, "--from"),
@@ -113,8 +145,10 @@ async def test_bodies_that_cannot_be_decompressed(rmqkit: Run, tmp_path: Path) -
         ((), 2, "ACTION"),
     ],
 )
-async def test_what_is_wrong_is_said_in_one_line(rmqkit: Run, tmp_path: Path, words: tuple[str, ...], code: int, shown: str) -> None:
-    """Exit 2 for wrong words and settings, 1 for what is not there; nothing is made."""
+async def test_what_is_wrong_is_said_in_one_line(
+    rmqkit: Run, tmp_path: Path, words: tuple[str, ...], code: int, shown: str
+) -> None:
+    """Wrong arguments and settings have exit code 2, missing stores 1; nothing is created."""
     (tmp_path / "foreign").mkdir()
     async with running(make(tmp_path / "store")) as store:
         store.append([message(keys="k")])
@@ -128,23 +162,27 @@ async def test_what_is_wrong_is_said_in_one_line(rmqkit: Run, tmp_path: Path, wo
 
 
 async def test_the_log_may_be_elsewhere(rmqkit: Run, tmp_path: Path) -> None:
-    """storePathCommitLog, as in the broker's settings file."""
+    """storePathCommitLog is taken from the broker's settings file."""
     await build(tmp_path / "store")
     (tmp_path / "store" / "commitlog").rename(tmp_path / "log")
-    (tmp_path / "broker.conf").write_text(f"storePathCommitLog=log\nmaxHashSlotNum={SLOTS}\nmessageDelayLevel=1s 5s 10s\n")
+    (tmp_path / "broker.conf").write_text(
+        f"storePathCommitLog=log\nmaxHashSlotNum={SLOTS}\nmessageDelayLevel=1s 5s 10s\n"
+    )
     result = rmqkit("store", "verify", "store", "--config", "broker.conf")
     assert (result.returncode, result.stderr) == (0, "")
     assert rmqkit("store", "verify", "store").returncode == 1
 
 
 async def _fill(directory: Path) -> None:
-    async with running(make(directory, mapped_file_size_commit_log=64 << 20, mapped_file_size_consume_queue=6_000_000)) as store:
+    async with running(
+        make(directory, mapped_file_size_commit_log=64 << 20, mapped_file_size_consume_queue=6_000_000)
+    ) as store:
         for _ in range(160):
             store.append([message(body=b"x" * 50) for _ in range(500)])
 
 
 def _read_all(terminal: int) -> bytes:
-    """Until the process at the other end has gone, which reads as an error."""
+    """Read until the process at the other end has ended, which raises an error."""
     shown = b""
     with contextlib.suppress(OSError):
         while True:
@@ -153,15 +191,17 @@ def _read_all(terminal: int) -> bytes:
 
 
 def test_a_terminal_sees_a_progress_bar(tmp_path: Path) -> None:
-    """On standard error, wiped at the end; standard output has the result alone."""
+    """The bar is drawn on standard error and erased at the end; standard output has only the result."""
     trio.run(_fill, tmp_path / "store")
     terminal, inner = pty.openpty()
     words = [PROGRAM, "store", "verify", "store", *SETTINGS]
     try:
-        with subprocess.Popen(words, cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, stderr=inner) as process:
+        with subprocess.Popen(
+            words, cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, stderr=inner
+        ) as process:
             os.close(inner)
             shown = _read_all(terminal)
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=300)
     finally:
         os.close(terminal)
     assert process.returncode == 0
@@ -172,10 +212,16 @@ def test_a_terminal_sees_a_progress_bar(tmp_path: Path) -> None:
 
 
 def test_beside_a_running_broker(start: Start, rmqkit: Run, tmp_path: Path) -> None:
-    """All three work, say that the store is in use and by whom, and leave the broker its lock and the directory as it is."""
+    """All three actions work, report that the store is in use and by which process, and do not change the
+    lock or the directory."""
     broker = start(*SERVE)
     namesrv = ("--namesrv", broker.where["namesrv"])
-    assert rmqkit("send", "Orders", "--tag", "new", "--key", "k1", *namesrv, stdin="one\ntwo\nthree\n").returncode == 0
+    assert (
+        rmqkit(
+            "send", "Orders", "--tag", "new", "--key", "k1", *namesrv, stdin="one\ntwo\nthree\n"
+        ).returncode
+        == 0
+    )
     verdict = json.loads(rmqkit("store", "verify", "data", "--json").stdout)
     assert (verdict["ok"], verdict["inUse"], verdict["abort"], verdict["records"]) == (True, True, True, 3)
     assert verdict["lockHolder"] == broker.process.pid
@@ -184,11 +230,14 @@ def test_beside_a_running_broker(start: Start, rmqkit: Run, tmp_path: Path) -> N
     assert f"data: in use by process {broker.process.pid}\n" in shown.stdout
     exported = [json.loads(line) for line in rmqkit("store", "export", "data", "Orders").stdout.splitlines()]
     assert sorted(one["body"] for one in exported) == ["one", "three", "two"]
-    consumed = [json.loads(line) for line in rmqkit("consume", "Orders", *namesrv, "--json").stdout.splitlines()]
+    consumed = [
+        json.loads(line) for line in rmqkit("consume", "Orders", *namesrv, "--json").stdout.splitlines()
+    ]
     for one in consumed:
         match = next(other for other in exported if other["messageId"] == one["messageId"])
         assert all(
-            match[name] == one[name] for name in ("queueId", "queueOffset", "offsetMessageId", "storeTimestamp", "tag", "keys", "body")
+            match[name] == one[name]
+            for name in ("queueId", "queueOffset", "offsetMessageId", "storeTimestamp", "tag", "keys", "body")
         )
     assert len(consumed) == 3
     second = rmqkit(*SERVE)

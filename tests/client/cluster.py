@@ -1,4 +1,5 @@
-"""A small cluster made of fakes: a name server and brokers that keep messages in lists. Enough of the protocol for what the client does."""
+"""A small cluster of fakes: a name server and brokers that keep messages in lists. Implements the part of the
+protocol that the client uses."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ Override = Callable[[Command], "Command | Awaitable[Command | None] | None"]
 
 
 class FakeBroker:
-    """One master. `overrides` maps a request code to what answers instead; an override that returns None means no answer at all."""
+    """One master. `overrides` maps a request code to a function that answers instead; if it returns None,
+    there is no answer."""
 
     def __init__(self, network: Network, name: str, address: str) -> None:
         self.name = name
@@ -68,15 +70,37 @@ class FakeBroker:
         result = answer(command) if handler is None else handler(command)
         return None if command.is_oneway else result
 
-    def put(self, topic: str, queue_id: int, body: bytes, properties: dict[str, str] | None = None, sys_flag: int = 0) -> int:
+    def put(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: dict[str, str] | None = None,
+        sys_flag: int = 0,
+    ) -> int:
         """Store one message; returns its queue offset."""
         queue = self.log.setdefault((topic, queue_id), [])
         text = props.encode(properties or {}).encode()
         message = PutMessage(
-            topic=topic, queue_id=queue_id, body=body, properties=properties or {}, properties_bytes=text, sys_flag=sys_flag, born_host=BORN
+            topic=topic,
+            queue_id=queue_id,
+            body=body,
+            properties=properties or {},
+            properties_bytes=text,
+            sys_flag=sys_flag,
+            born_host=BORN,
         )
         offset = len(queue)
-        queue.append(record.pack(message, record.message_size(message), offset, 1000 * offset, 1_700_000_000_000 + offset, self.host))
+        queue.append(
+            record.pack(
+                message,
+                record.message_size(message),
+                offset,
+                1000 * offset,
+                1_700_000_000_000 + offset,
+                self.host,
+            )
+        )
         self.arrived.set()
         self.arrived = anyio.Event()
         return offset
@@ -84,12 +108,20 @@ class FakeBroker:
     def send(self, command: Command) -> Command:
         header = command.header(SendMessageRequestHeaderV2)
         if header.batch:
-            items = [(item.body, props.decode(item.properties.decode())) for item in batch.decode(command.body)]
+            items = [
+                (item.body, props.decode(item.properties.decode())) for item in batch.decode(command.body)
+            ]
         else:
             items = [(command.body, props.decode(header.properties or ""))]
-        offsets = [self.put(header.topic, header.queue_id, body, properties, header.sys_flag) for body, properties in items]
+        offsets = [
+            self.put(header.topic, header.queue_id, body, properties, header.sys_flag)
+            for body, properties in items
+        ]
         ids = ",".join(offset_message_id(self.host, 1000 * offset) for offset in offsets)
-        return answer(command, header=SendMessageResponseHeader(msg_id=ids, queue_id=header.queue_id, queue_offset=offsets[0]))
+        return answer(
+            command,
+            header=SendMessageResponseHeader(msg_id=ids, queue_id=header.queue_id, queue_offset=offsets[0]),
+        )
 
     async def pull(self, command: Command) -> Command:
         header = command.header(PullMessageRequestHeader)
@@ -102,16 +134,32 @@ class FakeBroker:
             if scope.cancelled_caught:
                 break
         if not low <= header.queue_offset <= len(queue):
-            return self.pulled(command, ResponseCode.PULL_OFFSET_MOVED, min(max(low, header.queue_offset), len(queue)), low, len(queue))
+            return self.pulled(
+                command,
+                ResponseCode.PULL_OFFSET_MOVED,
+                min(max(low, header.queue_offset), len(queue)),
+                low,
+                len(queue),
+            )
         found = queue[header.queue_offset : header.queue_offset + header.max_msg_nums]
         if not found:
             return self.pulled(command, ResponseCode.PULL_NOT_FOUND, header.queue_offset, low, len(queue))
-        codes = {tags_code(tag.strip()) for tag in (header.subscription or "*").split("||")} if header.subscription != "*" else None
-        body = b"".join(each for each in found if codes is None or tags_code(record.unpack(each).properties.get(props.TAGS)) in codes)
+        codes = (
+            {tags_code(tag.strip()) for tag in (header.subscription or "*").split("||")}
+            if header.subscription != "*"
+            else None
+        )
+        body = b"".join(
+            each
+            for each in found
+            if codes is None or tags_code(record.unpack(each).properties.get(props.TAGS)) in codes
+        )
         code = ResponseCode.SUCCESS if body else ResponseCode.PULL_RETRY_IMMEDIATELY
         return self.pulled(command, code, header.queue_offset + len(found), low, len(queue), body)
 
-    def pulled(self, command: Command, code: int, following: int, low: int, high: int, body: bytes = b"") -> Command:
+    def pulled(
+        self, command: Command, code: int, following: int, low: int, high: int, body: bytes = b""
+    ) -> Command:
         header = PullMessageResponseHeader(next_begin_offset=following, min_offset=low, max_offset=high)
         return answer(command, code, header=header, body=body)
 
@@ -132,17 +180,22 @@ class FakeBroker:
         key = (header.topic, header.queue_id)
         low = self.min_offsets.get(key, 0)
         return answer(
-            command, header=OffsetResponseHeader(offset=low if command.code == RequestCode.GET_MIN_OFFSET else len(self.log.get(key, [])))
+            command,
+            header=OffsetResponseHeader(
+                offset=low if command.code == RequestCode.GET_MIN_OFFSET else len(self.log.get(key, []))
+            ),
         )
 
 
 class FakeCluster:
-    """One name server, brokers `a`, `b`, ...; `topics` maps a topic to {broker name: queues}. Routes are written as Java writes them: bare keys."""
+    """One name server, brokers `a`, `b`, ...; `topics` maps a topic to {broker name: queues}. Routes have
+    bare integer keys, as Java writes them."""
 
     def __init__(self, network: Network, names: str) -> None:
         self.network = network
         self.brokers = {
-            f"broker-{name}": FakeBroker(network, f"broker-{name}", f"10.0.0.{number}:10911") for number, name in enumerate(names, 1)
+            f"broker-{name}": FakeBroker(network, f"broker-{name}", f"10.0.0.{number}:10911")
+            for number, name in enumerate(names, 1)
         }
         self.topics: dict[str, dict[str, int]] = {}
         self.perms: dict[str, int] = {}
@@ -157,12 +210,17 @@ class FakeCluster:
         if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             topic = command.header(GetRouteInfoRequestHeader).topic
             if topic not in self.topics:
-                return answer(command, ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server for the topic: {topic}")
+                return answer(
+                    command,
+                    ResponseCode.TOPIC_NOT_EXIST,
+                    f"No topic route info in name server for the topic: {topic}",
+                )
             return answer(command, body=self.route(topic))
         if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
             table = ",".join(f'"{name}":{self.broker_data(name)}' for name in self.brokers)
             return answer(
-                command, body=f'{{"brokerAddrTable":{{{table}}},"clusterAddrTable":{{"c":{json.dumps(list(self.brokers))}}}}}'.encode()
+                command,
+                body=f'{{"brokerAddrTable":{{{table}}},"clusterAddrTable":{{"c":{json.dumps(list(self.brokers))}}}}}'.encode(),
             )
         if command.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
             return answer(command, body=msgspec.json.encode({"topicList": list(self.topics)}))
@@ -175,11 +233,14 @@ class FakeCluster:
         queues = self.topics[topic]
         brokers = ",".join(self.broker_data(name) for name in queues)
         datas = ",".join(
-            f'{{"brokerName":"{name}","perm":{self.perms.get(name, 6)},"readQueueNums":{count},"topicSysFlag":0,"writeQueueNums":{count}}}'
+            f'{{"brokerName":"{name}","perm":{self.perms.get(name, 6)},"readQueueNums":{count},'
+            f'"topicSysFlag":0,"writeQueueNums":{count}}}'
             for name, count in queues.items()
         )
         order = f'"orderTopicConf":"{self.order[topic]}",' if topic in self.order else ""
-        return f'{{"brokerDatas":[{brokers}],"filterServerTable":{{}},{order}"queueDatas":[{datas}]}}'.encode()
+        return (
+            f'{{"brokerDatas":[{brokers}],"filterServerTable":{{}},{order}"queueDatas":[{datas}]}}'.encode()
+        )
 
 
 @asynccontextmanager

@@ -1,4 +1,5 @@
-"""A network in memory and servers that do what a test says. Runs under trio and asyncio; nothing waits for real time under trio."""
+"""An in-memory network with scripted servers, for trio and asyncio; under trio nothing waits for real
+time."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import trio.testing
 from anyio.abc import ByteStream, TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from rmqkit.abc import Address
+from rmqkit.plugin.transport import Address
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.frame import FrameDecoder, encode
 
@@ -23,15 +24,19 @@ on_both_backends = pytest.mark.parametrize("backend", ["trio", "asyncio"])
 
 
 def run(backend: str, function: Callable[[], Awaitable[T]]) -> T:
-    """Run a test body under a backend; under trio the clock jumps as soon as everybody waits."""
-    options: dict[str, Any] = {"clock": trio.testing.MockClock(autojump_threshold=0)} if backend == "trio" else {}
+    """Run a test body under a backend; under trio the clock jumps when all tasks wait."""
+    options: dict[str, Any] = (
+        {"clock": trio.testing.MockClock(autojump_threshold=0)} if backend == "trio" else {}
+    )
     return anyio.run(function, backend=backend, backend_options=options)
 
 
 class PipeStream(ByteStream):
-    """One end of a pipe. `limit` chunks fit before a sender waits."""
+    """One end of a pipe that buffers at most `limit` chunks."""
 
-    def __init__(self, sending: MemoryObjectSendStream[bytes], receiving: MemoryObjectReceiveStream[bytes]) -> None:
+    def __init__(
+        self, sending: MemoryObjectSendStream[bytes], receiving: MemoryObjectReceiveStream[bytes]
+    ) -> None:
         self._sending = sending
         self._receiving = receiving
         self._rest = b""
@@ -61,13 +66,13 @@ def pipe(limit: float = math.inf) -> tuple[PipeStream, PipeStream]:
     return PipeStream(there[0], back[1]), PipeStream(back[0], there[1])
 
 
-#: What a server does with a request: a command or raw bytes to send, or None.
+#: A server's reaction to a request: a command or raw bytes to send, or None.
 Reaction = Command | bytes | None
 Script = Callable[[Command], "Reaction | Awaitable[Reaction]"]
 
 
 class FakeServer:
-    """Answers each request by its script, each in a task of its own; remembers what it got and its open streams."""
+    """Answers each request by its script, each in its own task; records its requests and open streams."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -76,7 +81,7 @@ class FakeServer:
         self._came = anyio.Event()
 
     async def await_requests(self, count: int) -> None:
-        """Until so many requests have come altogether."""
+        """Wait until this many requests have arrived in total."""
         while len(self.requests) < count:
             self._came = anyio.Event()
             await self._came.wait()
@@ -120,7 +125,8 @@ class FakeServer:
 
 
 class Network:
-    """Addresses and the servers behind them; give its `connect` to a pool or a client. `async with Network() as network:`"""
+    """Addresses and their servers; pass its `connect` to a pool or a client. `async with Network() as
+    network:`"""
 
     def __init__(self) -> None:
         self.servers: dict[str, FakeServer] = {}
@@ -155,6 +161,7 @@ class Network:
 
 
 async def settled() -> None:
-    """Let every other task run until it waits; under asyncio a number of rounds that is enough for the pipes here."""
+    """Let every other task run until it waits; under asyncio, a number of rounds that is sufficient for the
+    pipes here."""
     for _ in range(50):
         await anyio.lowlevel.checkpoint()

@@ -1,16 +1,33 @@
-"""The facade for scripts, over real sockets: its loop runs in another thread."""
+"""The blocking client over real sockets; its loop runs in another thread."""
 
 from __future__ import annotations
 
+import inspect
+import os
+import select
+import signal
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 
 import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from rmqkit.client import BlockingClient, ClientError, Message, MessageQueue, NoRoute
+from rmqkit.client import (
+    Admin,
+    BlockingClient,
+    ClientError,
+    Message,
+    MessageQueue,
+    NoRoute,
+    Producer,
+    PullConsumer,
+    RawReader,
+    blocking,
+)
+from rmqkit.client.queue_offsets import QueueOffsets
 from tests.client.cluster import FakeCluster
 from tests.client.fakes import Network
 
@@ -22,7 +39,9 @@ async def listening() -> AsyncIterator[tuple[FakeCluster, str]]:
     async with AsyncExitStack() as stack, anyio.create_task_group() as group:
         ports = []
         for server in (fake.namesrv, fake.brokers["broker-a"].server):
-            listener = await stack.enter_async_context(await anyio.create_tcp_listener(local_host="127.0.0.1"))
+            listener = await stack.enter_async_context(
+                await anyio.create_tcp_listener(local_host="127.0.0.1")
+            )
             group.start_soon(listener.serve, server.serve)
             ports.append(listener.extra(anyio.abc.SocketAttribute.local_port))
         fake.brokers["broker-a"].address = f"127.0.0.1:{ports[1]}"
@@ -32,20 +51,26 @@ async def listening() -> AsyncIterator[tuple[FakeCluster, str]]:
 
 @contextmanager
 def tcp_cluster() -> Iterator[tuple[FakeCluster, str]]:
-    """A fake cluster of one broker behind real ports, in a thread of its own."""
+    """A fake cluster of one broker on real ports, in its own thread."""
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(listening()) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_send_and_read_from_threads(backend: str) -> None:
-    """The same names without async; several threads share one client."""
-    with tcp_cluster() as (fake, namesrv), BlockingClient(namesrv, backend=backend, client_id="script") as client:
+    """The methods have the same names without async, and several threads can share one client."""
+    with (
+        tcp_cluster() as (fake, namesrv),
+        BlockingClient(namesrv, backend=backend, client_id="script") as client,
+    ):
         assert client.client_id == "script"
         with client.producer("pg") as producer:
             assert len(producer.queues("T")) == 2
             results = []
-            threads = [threading.Thread(target=lambda: results.append(producer.send("T", b"x", keys="k"))) for _ in range(8)]
+            threads = [
+                threading.Thread(target=lambda: results.append(producer.send("T", b"x", keys="k")))
+                for _ in range(8)
+            ]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -67,14 +92,133 @@ def test_send_and_read_from_threads(backend: str) -> None:
             assert total == 10
             consumer.commit(queue, 1)
             assert consumer.committed(queue) == 1
-        assert client.run(client.admin.topics) == ["T"]
+        assert client.admin.topics() == ["T"]
     with pytest.raises(ClientError, match="not open"):
         client.producer("pg")
 
 
 def test_misuse() -> None:
-    """A client that is not open says so instead of hanging."""
+    """Using a client that is not open raises an error instead of hanging."""
     client = BlockingClient("127.0.0.1:1")
     with pytest.raises(ClientError, match="not open"):
         client.run(anyio.sleep, 0)
     assert MessageQueue("T", "b", 0).queue_id == 0
+
+
+FACES = {
+    Admin: blocking.BlockingAdmin,
+    Producer: blocking.BlockingProducer,
+    PullConsumer: blocking.BlockingPullConsumer,
+    RawReader: blocking.BlockingRawReader,
+    QueueOffsets: blocking.BlockingQueueOffsets,
+}
+
+
+@pytest.mark.parametrize(("within", "face"), FACES.items(), ids=lambda value: value.__name__)
+def test_every_coroutine_method_has_a_blocking_twin(within: type, face: type) -> None:
+    """Each coroutine method has a blocking counterpart with the same arguments and documentation; only
+    opening and closing have other names."""
+    methods = {
+        name: value
+        for name, value in vars(within).items()
+        if not name.startswith("_") and inspect.iscoroutinefunction(value)
+    }
+    assert len(methods) > 1
+    for name in methods.keys() - {"start", "aclose"}:
+        twin = getattr(face, name)
+        assert not inspect.iscoroutinefunction(twin)
+        assert inspect.signature(twin) == inspect.signature(methods[name])
+        assert inspect.getdoc(twin)
+
+
+def test_administration_blocks() -> None:
+    """Administration methods return results, not coroutines."""
+    with tcp_cluster() as (_fake, namesrv), BlockingClient(namesrv) as client:
+        assert client.admin.topics() == ["T"]
+        assert client.admin.masters().keys() == {"broker-a"}
+        with pytest.raises(ClientError, match="no cluster 'other'"):
+            client.admin.masters(cluster="other")
+        queue = MessageQueue("T", "broker-a", 0)
+        assert client.raw_reader("readers").offsets.max_offset(queue) == 0
+
+
+def test_start_and_close() -> None:
+    """A client can be opened and closed without `with`, from different threads, and twice."""
+    with tcp_cluster() as (_fake, namesrv):
+        client = BlockingClient(namesrv)
+        for _ in range(2):
+            assert client.start() is client
+            with pytest.raises(ClientError, match="already open"):
+                client.start()
+            producer = client.producer("pg").start()
+            assert producer.send("T", b"x").is_ok
+            closer = threading.Thread(target=producer.close)
+            closer.start()
+            closer.join()
+            client.close()
+            client.close()
+
+
+def in_forked_child(function: Callable[[], object]) -> str:
+    """The text of the error that the function raises in a forked child. If the child takes too long, it is
+    killed and the test fails."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # Python warns of forking a process with threads, which is what the test does.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        try:
+            function()
+            text = "nothing was raised"
+        except BaseException as error:  # noqa: BLE001 - the parent reads it
+            text = f"{type(error).__name__}: {error}"
+        os.write(writing, text.encode())
+        os._exit(0)
+    os.close(writing)
+    ready, _, _ = select.select([reading], [], [], 30)
+    if not ready:
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    with os.fdopen(reading) as pipe:
+        assert ready, "the child hangs"
+        return pipe.read()
+
+
+def test_a_forked_child_gets_an_error() -> None:
+    """Every call in a forked child raises an error, leaving the context is silent there, and the parent's
+    client continues to work."""
+    with tcp_cluster() as (_fake, namesrv), ExitStack() as stack:
+        client = stack.enter_context(BlockingClient(namesrv))
+        producer = stack.enter_context(client.producer("pg"))
+        consumer = stack.enter_context(client.pull_consumer("cg"))
+        producer.send("T", b"x")
+        messages = consumer.messages("T")
+        next(messages)
+        uses: dict[str, Callable[[], object]] = {
+            "send": lambda: producer.send("T", b"x"),
+            "queues": lambda: consumer.queues("T"),
+            "next": lambda: next(messages),
+            "admin": lambda: client.admin.topics(),
+            "producer": lambda: client.producer("other"),
+            "start": client.start,
+        }
+        for name, use in uses.items():
+            text = in_forked_child(use)
+            assert text.startswith(f"ClientError: this client was opened by process {os.getpid()}"), name
+            assert "make a BlockingClient of its own in the child process" in text
+        for leave in (producer.close, consumer.close, messages.close, client.close):
+            assert in_forked_child(leave) == "nothing was raised"
+        assert producer.send("T", b"y").is_ok
+
+
+def test_a_forked_child_makes_a_client_of_its_own() -> None:
+    """A forked child can create its own client."""
+
+    def use() -> None:
+        with BlockingClient(namesrv) as own, own.producer("pg") as sender:
+            raise LookupError(sender.send("T", b"child").status.name)
+
+    with tcp_cluster() as (_fake, namesrv), BlockingClient(namesrv) as client:
+        assert client.admin.topics() == ["T"]
+        assert in_forked_child(use) == "LookupError: SEND_OK"

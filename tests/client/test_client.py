@@ -7,11 +7,13 @@ import os
 import anyio
 import msgspec
 import pytest
+from anyio.abc import ByteStream
 
-from rmqkit.client import Client, ClientError, NameServersUnreachable
+from rmqkit.client import Client, ClientError, MissingExtra, NameServersUnreachable
 from rmqkit.client.settings import ClientSettings, parse_name_servers
 from rmqkit.errors import BrokerError, ConfigError
 from rmqkit.model.subscription import HeartbeatData
+from rmqkit.plugin.transport import Address
 from rmqkit.protocol.codes import RequestCode, SerializeType
 from rmqkit.protocol.command import Command, answer, request
 from rmqkit.protocol.frame import encode
@@ -21,7 +23,8 @@ from tests.client.fakes import Network, on_both_backends, run, settled
 
 
 def test_name_server_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`;` (and `,`) lists, several texts, the environment; naming none is an error that says how."""
+    """Addresses come from lists separated by `;` or `,`, several texts, or the environment; without any, the
+    error names the remedy."""
     assert parse_name_servers("a:1; b:2;a:1") == ("a:1", "b:2")
     assert parse_name_servers(["a:1", "b:2,c:3"]) == ("a:1", "b:2", "c:3")
     monkeypatch.setenv("NAMESRV_ADDR", "x:9876;y:9876")
@@ -32,7 +35,8 @@ def test_name_server_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_client_id_and_serialize_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ip@pid#nanos`; the environment's serialize type; a wrong one is refused."""
+    """The client id is `ip@pid#nanos`; the serialize type comes from the environment, and a wrong value is
+    refused."""
     monkeypatch.setenv("ROCKETMQ_SERIALIZE_TYPE", "rocketmq")
     settings = ClientSettings(name_servers=("a:1",), ip="10.0.0.7")
     assert settings.effective_client_id.startswith(f"10.0.0.7@{os.getpid()}#")
@@ -46,7 +50,8 @@ def test_client_id_and_serialize_type(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @on_both_backends
 def test_another_name_server_is_tried(backend: str) -> None:
-    """It sticks to one that answers; when none does, the error lists what was tried and why it failed."""
+    """The client stays with a name server that answers; if none does, the error lists the addresses and the
+    failures."""
 
     async def body() -> None:
         async with Network() as network:
@@ -67,11 +72,13 @@ def test_another_name_server_is_tried(backend: str) -> None:
 
 @on_both_backends
 def test_a_broker_named_as_name_server_is_recognised(backend: str) -> None:
-    """REQUEST_CODE_NOT_SUPPORTED comes with the question behind it."""
+    """The error for REQUEST_CODE_NOT_SUPPORTED asks whether the address is a broker."""
 
     async def body() -> None:
         async with cluster() as (fake, client):
-            fake.overrides[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda command: answer(command, 3, "request type 105 not supported")
+            fake.overrides[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda command: answer(
+                command, 3, "request type 105 not supported"
+            )
             with pytest.raises(BrokerError, match="a broker where a name server was meant"):
                 await client.admin.route("T")
 
@@ -80,7 +87,8 @@ def test_a_broker_named_as_name_server_is_recognised(backend: str) -> None:
 
 @on_both_backends
 def test_heartbeats_name_all_groups(backend: str) -> None:
-    """Every known broker hears of producers, consumers and their subscriptions; new groups and brokers are told at once."""
+    """Heartbeats to every known broker contain producers, consumers and their subscriptions; new groups and
+    brokers trigger one at once."""
 
     async def body() -> None:
         async with cluster("ab", client_id="me") as (fake, client):
@@ -90,25 +98,31 @@ def test_heartbeats_name_all_groups(backend: str) -> None:
                 await consumer.pull(queue, 0, expression="A || B")
                 await settled()
                 for broker in fake.brokers.values():
-                    beat = msgspec.json.decode(broker.server.seen(RequestCode.HEART_BEAT)[-1].body, type=HeartbeatData)
+                    beat = msgspec.json.decode(
+                        broker.server.seen(RequestCode.HEART_BEAT)[-1].body, type=HeartbeatData
+                    )
                     assert beat.client_id == "me"
                     assert [data.group_name for data in beat.producer_data_set or []] == ["pg"]
                     (data,) = beat.consumer_data_set or []
                     assert (data.group_name, data.consume_type) == ("cg", "CONSUME_ACTIVELY")
                     (subscription,) = data.subscription_data_set or []
-                    assert (subscription.topic, subscription.tags_set, len(subscription.code_set)) == ("T", ["A", "B"], 2)
+                    assert (subscription.topic, subscription.tags_set, len(subscription.code_set)) == (
+                        "T",
+                        ["A", "B"],
+                        2,
+                    )
             farewells = fake.brokers["broker-a"].server.seen(RequestCode.UNREGISTER_CLIENT)
             headers = [command.header(UnregisterClientRequestHeader) for command in farewells]
-            assert [(header.client_id, header.producer_group, header.consumer_group) for header in headers] == [
-                ("me", None, "cg"),
-                ("me", "pg", None),
-            ]
+            assert [
+                (header.client_id, header.producer_group, header.consumer_group) for header in headers
+            ] == [("me", None, "cg"), ("me", "pg", None)]
 
     run(backend, body)
 
 
 def test_heartbeats_and_routes_repeat() -> None:
-    """Every 30 s each, and a failing broker or name server does not end the loops."""
+    """Heartbeats and route requests are sent every 30 s, and failures of a broker or name server do not end
+    the loops."""
 
     async def body() -> None:
         async with cluster() as (fake, client), client.producer("pg") as producer:
@@ -135,15 +149,17 @@ def test_heartbeats_and_routes_repeat() -> None:
 
 @on_both_backends
 def test_brokers_ask_and_are_answered(backend: str) -> None:
-    """NOTIFY_CONSUMER_IDS_CHANGED is taken silently, what is not served is said to be so."""
+    """NOTIFY_CONSUMER_IDS_CHANGED is accepted silently; an unsupported request is answered with an error."""
 
     async def body() -> None:
         async with cluster() as (fake, client), client.producer("pg") as producer:
             await producer.send("T", b"x")
             broker = fake.brokers["broker-a"].server
             fake.brokers["broker-a"].overrides[3] = lambda command: None
-            await broker.streams[0].send(encode(request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, oneway=True)))
-            await broker.streams[0].send(encode(request(RequestCode.GET_CONSUMER_RUNNING_INFO, opaque=77)))
+            await broker.streams[0].send(
+                encode(request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, oneway=True))
+            )
+            await broker.streams[0].send(encode(request(RequestCode.SEND_MESSAGE, opaque=77)))
             await settled()
             (response,) = [command for command in broker.requests if command.is_response]
             assert (response.code, response.opaque) == (3, 77)
@@ -153,7 +169,8 @@ def test_brokers_ask_and_are_answered(backend: str) -> None:
 
 @on_both_backends
 def test_lifetime(backend: str) -> None:
-    """Errors of the body pass through as they are; cancellation too; use outside of the block is explained; it can be opened again."""
+    """Errors of the body and cancellation pass through unchanged, use outside the context is an error, and
+    the client can be opened again."""
 
     async def body() -> None:
         async with Network() as network:
@@ -170,7 +187,7 @@ def test_lifetime(backend: str) -> None:
             with pytest.raises(LookupError, match="mine"):
                 await stumble()
             async with client:
-                with pytest.raises(ClientError, match="open already"):
+                with pytest.raises(ClientError, match="already open"):
                     await client.__aenter__()
             with anyio.CancelScope() as scope:
                 async with client, client.producer("pg") as producer:
@@ -183,7 +200,7 @@ def test_lifetime(backend: str) -> None:
 
 
 def test_a_forked_child_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks and sockets stay with the parent; an error is better than a hang."""
+    """A forked child gets an error instead of hanging, because tasks and sockets stay with the parent."""
 
     async def body() -> None:
         async with cluster() as (_fake, client), client.producer("pg") as producer:
@@ -198,10 +215,12 @@ def test_a_forked_child_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_slave(fake: FakeCluster, topic: str) -> None:
-    """From now on the route of the topic names broker-b as the slave of broker-a."""
+    """Let the route of the topic list broker-b as the slave of broker-a."""
     plain = fake.route(topic)
     master, slave = fake.brokers["broker-a"].address, fake.brokers["broker-b"].address
-    both = plain.replace(b'{0:"%s"}' % master.encode(), b'{0:"%s",1:"%s"}' % (master.encode(), slave.encode()))
+    both = plain.replace(
+        b'{0:"%s"}' % master.encode(), b'{0:"%s",1:"%s"}' % (master.encode(), slave.encode())
+    )
     assert both != plain
     fake.overrides[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda command: answer(command, body=both)
 
@@ -213,7 +232,8 @@ def producers_in(command: Command) -> list[str]:
 
 @pytest.mark.row("S130", "S131")
 def test_producers_deal_with_masters_only() -> None:
-    """Messages and, every 30 s, heartbeats with the group go to masters; slaves hear of a client once it consumes."""
+    """Messages, and heartbeats every 30 s, go to masters only; slaves get heartbeats once the client
+    consumes."""
 
     async def body() -> None:
         async with cluster("ab", {"T": {"broker-a": 2}}) as (fake, client), client.producer("pg") as producer:
@@ -235,7 +255,8 @@ def test_producers_deal_with_masters_only() -> None:
 
 @pytest.mark.row("S128")
 def test_addresses_of_brokers_come_from_routes() -> None:
-    """Asked for by the first send of a topic, and every 30 s: a broker that moved is found at its new address."""
+    """Routes are requested by the first send to a topic and every 30 s; a broker that has moved is found at
+    its new address."""
 
     async def body() -> None:
         async with cluster() as (fake, client), client.producer("pg") as producer:
@@ -255,7 +276,7 @@ def test_addresses_of_brokers_come_from_routes() -> None:
 
 @pytest.mark.row("S169", "S170")
 def test_a_broker_that_no_route_names_gets_no_more_heartbeats() -> None:
-    """Routes are refreshed every 30 s, and every 30 s all brokers they name are told the subscriptions."""
+    """Routes are refreshed every 30 s, and heartbeats go only to the brokers in them."""
 
     async def body() -> None:
         async with cluster("ab") as (fake, client), client.pull_consumer("cg") as consumer:
@@ -267,7 +288,9 @@ def test_a_broker_that_no_route_names_gets_no_more_heartbeats() -> None:
                 beats = server.seen(RequestCode.HEART_BEAT)
                 assert len(beats) >= 3
                 (data,) = msgspec.json.decode(beats[-1].body, type=HeartbeatData).consumer_data_set or []
-                assert [(each.topic, each.sub_string) for each in data.subscription_data_set or []] == [("T", "A")]
+                assert [(each.topic, each.sub_string) for each in data.subscription_data_set or []] == [
+                    ("T", "A")
+                ]
             fake.topics["T"] = {"broker-a": 2}
             await anyio.sleep(65)
             before = len(left.seen(RequestCode.HEART_BEAT)), len(stays.seen(RequestCode.HEART_BEAT))
@@ -276,3 +299,35 @@ def test_a_broker_that_no_route_names_gets_no_more_heartbeats() -> None:
             assert len(stays.seen(RequestCode.HEART_BEAT)) == before[1] + 10
 
     run("trio", body)
+
+
+@on_both_backends
+def test_a_transport_that_cannot_be_used_is_no_missing_server(backend: str) -> None:
+    """The error names the missing package or wrong setting, whatever operation comes first, and the command
+    line uses the exit code for settings."""
+
+    async def connect(where: Address, timeout_ms: int) -> ByteStream:
+        raise ConfigError("the scheme quic needs the library aioquic: pip install 'rmqkit[quic]'")
+
+    async def body() -> None:
+        async with (
+            Client("quic://10.0.0.1:9876", connect=connect) as client,
+            client.producer("pg") as producer,
+        ):
+            for use in (client.admin.topics, lambda: producer.send("T", b"x")):
+                with pytest.raises(
+                    ConfigError,
+                    match=r"cannot connect to quic://10.0.0.1:9876: .* pip install 'rmqkit\[quic\]'$",
+                ):
+                    await use()
+
+    run(backend, body)
+
+
+def test_a_missing_package_for_bodies_is_named() -> None:
+    """The error is both a client error and a configuration error."""
+    error = MissingExtra("the body is compressed with LZ4", "compression")
+    assert isinstance(error, ClientError)
+    assert isinstance(error, ConfigError)
+    assert str(error) == "the body is compressed with LZ4: pip install 'rmqkit[compression]'"
+    assert [fault.text for fault in error.faults] == [str(error)]

@@ -1,4 +1,4 @@
-"""Hooks of a client: when each kind is called, what it is told, and that what it does wrong harms nobody."""
+"""Client hooks: when each kind is called, its arguments, and the effect of its errors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,7 @@ import pytest
 from anyio.abc import TaskGroup
 from attrs import Factory, define, evolve
 
-from rmqkit.client import (
-    Client,
-    ClientError,
-    Message,
-    MessageIllegal,
-    SendFailed,
-    StreamOptions,
-)
+from rmqkit.client import Client, ClientError, Message, MessageIllegal, SendFailed, StreamOptions
 from rmqkit.client.hooks import (
     CallHook,
     CheckForbiddenContext,
@@ -44,7 +37,7 @@ SEND = RequestCode.SEND_MESSAGE_V2
 
 @define
 class Sends(ClientSendHook):
-    """Notes copies of what it is told, and does what a test says."""
+    """Records copies of its arguments, and runs functions given by the test."""
 
     seen: list[tuple[str, ClientSendContext]] = Factory(list)
     before: Callable[[ClientSendContext], None] = lambda context: None
@@ -74,7 +67,8 @@ class Consumes(ClientConsumeHook):
 
 @on_both_backends
 def test_a_send_is_shown_before_and_after(backend: str) -> None:
-    """One pair for each send; before: what the application asked for; after: where it went and what came of it."""
+    """A send has one pair of calls: the first with the requested values, the second with destination and
+    result."""
 
     async def body() -> None:
         hook = Sends()
@@ -82,7 +76,13 @@ def test_a_send_is_shown_before_and_after(backend: str) -> None:
             result = await producer.send("T", b"hello", tag="a", delay_level=3)
         (when, first), (then, second) = hook.seen
         assert (when, then) == ("before", "after")
-        assert (first.client_id, first.group, first.mode, first.topic, first.namespace) == ("me", "pg", Mode.SYNC, "T", "")
+        assert (first.client_id, first.group, first.mode, first.topic, first.namespace) == (
+            "me",
+            "pg",
+            Mode.SYNC,
+            "T",
+            "",
+        )
         assert (first.messages[0].body, first.message_type) == (b"hello", MessageType.DELAY)
         assert (first.queue, first.address, first.attempts, first.result) == (None, None, 0, None)
         assert (second.result, second.queue, second.attempts, second.error) == (result, result.queue, 1, None)
@@ -93,7 +93,7 @@ def test_a_send_is_shown_before_and_after(backend: str) -> None:
 
 @on_both_backends
 def test_a_failed_send_is_shown_with_its_error(backend: str) -> None:
-    """All attempts are one send; what the application gets is what the hook sees. A message that is wrong never comes to an attempt."""
+    """All attempts count as one send, whose error is the application's. An invalid message has no attempt."""
 
     async def body() -> None:
         hook = Sends()
@@ -114,7 +114,7 @@ def test_a_failed_send_is_shown_with_its_error(backend: str) -> None:
 
 @on_both_backends
 def test_a_cancelled_send_is_shown_as_well(backend: str) -> None:
-    """A hook that began something can end it."""
+    """The second call is also made when a send is cancelled."""
 
     async def body() -> None:
         hook = Sends()
@@ -140,14 +140,20 @@ def test_batches_and_one_way_sends_are_sends(backend: str) -> None:
         (_, first), (_, second), (_, third), (_, fourth) = hook.seen
         assert [message.body for message in first.messages] == [b"1", b"2"]
         assert (",".join(second.message_ids), second.result) == (batch.message_id, batch)
-        assert (third.mode, fourth.message_ids, fourth.result, fourth.attempts) == (Mode.ONEWAY, (key,), None, 1)
+        assert (third.mode, fourth.message_ids, fourth.result, fourth.attempts) == (
+            Mode.ONEWAY,
+            (key,),
+            None,
+            1,
+        )
 
     run(backend, body)
 
 
 @on_both_backends
 def test_a_hook_may_add_properties(backend: str) -> None:
-    """They travel with the message, of a batch with each; the application's message stays as it was."""
+    """Added properties are sent with the message, in a batch with each message; the application's object is
+    not changed."""
 
     async def body() -> None:
         hook = Sends(before=lambda context: context.set_property("traceparent", "00-x"))
@@ -169,7 +175,8 @@ def test_a_hook_may_add_properties(backend: str) -> None:
 
 @on_both_backends
 def test_what_a_hook_does_wrong_changes_nothing(backend: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Errors before and after, and messages replaced by nonsense: the message is sent as it was, the result returned, the other hooks called."""
+    """Errors before and after the send, and invalid replacements of the messages, do not affect the message,
+    the result or other hooks."""
 
     async def body() -> None:
         def break_it(context: Any) -> None:
@@ -185,14 +192,15 @@ def test_what_a_hook_does_wrong_changes_nothing(backend: str, caplog: pytest.Log
             assert fake.brokers["broker-a"].log
         assert len(last.seen) == 2
         assert "client hook 'Sends' failed in before_send" in caplog.text
-        assert "sent as they were" in caplog.text
+        assert "the original messages are sent" in caplog.text
 
     run(backend, body)
 
 
 @on_both_backends
 def test_a_forbidding_hook_stops_a_send(backend: str) -> None:
-    """It is asked before each attempt, with queue and address; what it raises reaches the application and no broker is asked."""
+    """The hook is called before each attempt with queue and address; its error is raised to the application
+    and no request is sent."""
 
     async def body() -> None:
         asked: list[CheckForbiddenContext] = []
@@ -211,7 +219,9 @@ def test_a_forbidding_hook_stops_a_send(backend: str) -> None:
                 with pytest.raises(PermissionError, match="not to this broker"):
                     await send("T", b"x", tag="secret")
             assert len(broker.server.seen(SEND)) == 1
-        assert [(context.address, context.group, context.unit_mode) for context in asked] == [("10.0.0.1:10911", "pg", False)] * 3
+        assert [(context.address, context.group, context.unit_mode) for context in asked] == [
+            ("10.0.0.1:10911", "pg", False)
+        ] * 3
         assert asked[0].queue.topic == "T"
         assert isinstance(hook.seen[3][1].error, PermissionError)
 
@@ -220,7 +230,8 @@ def test_a_forbidding_hook_stops_a_send(backend: str) -> None:
 
 @on_both_backends
 def test_a_filter_takes_messages_out(backend: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Behind the tag filter, before the application and the consume hooks; the offsets go past them. It can add nothing."""
+    """The filter runs after the tag filter and before the application and the consume hooks; offsets skip
+    removed messages, and it cannot add any."""
 
     async def body() -> None:
         class Even(FilterMessageHook):
@@ -234,7 +245,10 @@ def test_a_filter_takes_messages_out(backend: str, caplog: pytest.LogCaptureFixt
                     context.messages = None  # type: ignore[assignment]
 
         consumed = Consumes()
-        async with cluster(hooks=[Even(), Nonsense(), consumed]) as (fake, client), client.pull_consumer("cg") as consumer:
+        async with (
+            cluster(hooks=[Even(), Nonsense(), consumed]) as (fake, client),
+            client.pull_consumer("cg") as consumer,
+        ):
             for number in range(9):
                 fake.brokers["broker-a"].put("T", 0, b"%d" % number)
             queue = (await consumer.queues("T"))[0]
@@ -243,26 +257,37 @@ def test_a_filter_takes_messages_out(backend: str, caplog: pytest.LogCaptureFixt
             assert result.next_offset == 9
             assert [message.body for message in (await consumer.pull(queue, 8)).messages] == [b"8"]
         assert consumed.seen[0][1] == [b"0", b"2", b"4", b"6", b"8"]
-        assert "shown as they were" in caplog.text
+        assert "the original messages are returned" in caplog.text
 
     run(backend, body)
 
 
 @on_both_backends
 def test_a_pull_is_consumed_at_once(backend: str) -> None:
-    """One pair with all it brought; none when it brought nothing."""
+    """The messages of a pull have one pair of calls; an empty pull has none."""
 
     async def body() -> None:
         hook = Consumes()
-        async with cluster(hooks=[hook], client_id="me") as (fake, client), client.pull_consumer("cg") as consumer:
+        async with (
+            cluster(hooks=[hook], client_id="me") as (fake, client),
+            client.pull_consumer("cg") as consumer,
+        ):
             queue = (await consumer.queues("T"))[0]
             assert (await consumer.pull(queue, 0)).messages == ()
             for number in range(2):
                 fake.brokers["broker-a"].put("T", 0, b"%d" % number)
             await consumer.pull(queue, 0)
-        assert hook.seen == [("before", [b"0", b"1"], ConsumeReturnType.SUCCESS), ("after", [b"0", b"1"], ConsumeReturnType.SUCCESS)]
+        assert hook.seen == [
+            ("before", [b"0", b"1"], ConsumeReturnType.SUCCESS),
+            ("after", [b"0", b"1"], ConsumeReturnType.SUCCESS),
+        ]
         (context,) = hook.contexts
-        assert (context.client_id, context.group, context.queue, context.status) == ("me", "cg", queue, "CONSUME_SUCCESS")
+        assert (context.client_id, context.group, context.queue, context.status) == (
+            "me",
+            "cg",
+            queue,
+            "CONSUME_SUCCESS",
+        )
         assert context.pulled
 
     run(backend, body)
@@ -270,7 +295,8 @@ def test_a_pull_is_consumed_at_once(backend: str) -> None:
 
 @on_both_backends
 def test_iterating_consumes_message_by_message(backend: str) -> None:
-    """From handing a message out until the next one is asked for; the one in hand when the loop is left was not consumed."""
+    """Each message is consumed from its delivery until the next one is requested; the current one when the
+    loop is left is not consumed."""
 
     async def body() -> None:
         hook = Consumes()
@@ -282,7 +308,12 @@ def test_iterating_consumes_message_by_message(backend: str) -> None:
                     if message.body == b"1":
                         break
             done, failed = ConsumeReturnType.SUCCESS, ConsumeReturnType.FAILED
-            assert hook.seen == [("before", [b"0"], done), ("after", [b"0"], done), ("before", [b"1"], done), ("after", [b"1"], failed)]
+            assert hook.seen == [
+                ("before", [b"0"], done),
+                ("after", [b"0"], done),
+                ("before", [b"1"], done),
+                ("after", [b"1"], failed),
+            ]
             assert hook.contexts[1].status == "RECONSUME_LATER"
             assert not hook.contexts[1].pulled
             hook.seen.clear()
@@ -297,7 +328,8 @@ def test_iterating_consumes_message_by_message(backend: str) -> None:
 
 @on_both_backends
 def test_call_hooks_see_every_request(backend: str) -> None:
-    """They may add header fields; there is no after without an answer; what before raises stops the call."""
+    """Call hooks may add header fields; without an answer there is no second call; an error of the first
+    prevents the call."""
 
     async def body() -> None:
         seen: list[tuple[str, int, int]] = []
@@ -335,7 +367,8 @@ def test_call_hooks_see_every_request(backend: str) -> None:
 
 @on_both_backends
 def test_the_life_of_a_hook(backend: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Opened in order once the client works, closed in reverse while it still does; one that fails to close keeps nobody from closing."""
+    """Hooks are opened in order after the client and closed in reverse before it; a failure to close does not
+    affect the others."""
 
     async def body() -> None:
         log: list[str] = []
@@ -365,7 +398,7 @@ def test_the_life_of_a_hook(backend: str, caplog: pytest.LogCaptureFixture) -> N
 
 @on_both_backends
 def test_a_hook_that_cannot_open_keeps_the_client_closed(backend: str) -> None:
-    """What it raises comes out as it is; those opened before it are closed."""
+    """The hook's error is raised unchanged, and the hooks opened before it are closed."""
 
     async def body() -> None:
         closed: list[str] = []
@@ -395,7 +428,7 @@ def test_a_hook_that_cannot_open_keeps_the_client_closed(backend: str) -> None:
 
 
 def test_a_hook_that_hangs_does_not_keep_a_client_waiting_for_ever() -> None:
-    """It is given a few seconds to open and to close, and when the application was cancelled none."""
+    """Opening and closing a hook have time limits; after a cancellation there is no time for closing."""
 
     async def body() -> None:
         class Hanging(ClientHook):
@@ -426,7 +459,7 @@ def test_a_hook_that_hangs_does_not_keep_a_client_waiting_for_ever() -> None:
 
 
 def test_what_is_no_hook_is_refused() -> None:
-    """At once, by name."""
+    """An invalid hook is refused with its name when the client is created."""
 
     class Late(ClientSendHook):
         async def before_send(self, context: ClientSendContext) -> None:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""`async for` over a topic: order, commits, errors that pass and errors that do not."""
+"""Iteration over a topic: order, commits, temporary and permanent errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def take(stream: Any, count: int) -> list[ReceivedMessage]:
 
 @on_both_backends
 def test_all_queues_from_the_committed_offset_or_the_first(backend: str) -> None:
-    """Each queue in its order; a queue without committed offset begins at its first message."""
+    """Each queue is read in order; a queue without a committed offset starts at its first message."""
 
     async def body() -> None:
         async with cluster("ab") as (fake, client), client.pull_consumer("cg") as consumer:
@@ -32,14 +32,18 @@ def test_all_queues_from_the_committed_offset_or_the_first(backend: str) -> None
             fake.brokers["broker-a"].offsets["cg", "T", 0] = 2
             bodies = [message.body for message in await take(consumer.messages("T"), 4)]
             assert sorted(bodies) == [b"broker-a:2", b"broker-b:0", b"broker-b:1", b"broker-b:2"]
-            assert [each for each in bodies if each.startswith(b"broker-b")] == [b"broker-b:0", b"broker-b:1", b"broker-b:2"]
+            assert [each for each in bodies if each.startswith(b"broker-b")] == [
+                b"broker-b:0",
+                b"broker-b:1",
+                b"broker-b:2",
+            ]
 
     run(backend, body)
 
 
 @on_both_backends
 def test_a_message_is_committed_once_the_next_is_asked_for(backend: str) -> None:
-    """At least once: the message in hand is not committed, also not by closing; `commit` counts it in."""
+    """The current message is not committed, even by closing; `commit` includes it."""
 
     async def body() -> None:
         async with cluster() as (fake, client):
@@ -68,7 +72,8 @@ def test_a_message_is_committed_once_the_next_is_asked_for(backend: str) -> None
 
 @on_both_backends
 def test_it_waits_for_new_messages_and_commits_before_waiting(backend: str) -> None:
-    """Long polling; what is done is committed while there is nothing to do, whatever the interval."""
+    """The stream uses long polling and commits processed messages before it waits, whatever the interval
+    is."""
 
     async def body() -> None:
         async with cluster() as (fake, client), client.pull_consumer("cg") as consumer:
@@ -76,7 +81,9 @@ def test_it_waits_for_new_messages_and_commits_before_waiting(backend: str) -> N
             got: list[bytes] = []
 
             async def read() -> None:
-                async for message in consumer.messages("T", options=StreamOptions(commit_interval_ms=3_600_000)):
+                async for message in consumer.messages(
+                    "T", options=StreamOptions(commit_interval_ms=3_600_000)
+                ):
                     got.append(message.body)
 
             async with anyio.create_task_group() as group:
@@ -94,7 +101,7 @@ def test_it_waits_for_new_messages_and_commits_before_waiting(backend: str) -> N
 
 @on_both_backends
 def test_a_lost_broker_is_waited_for(backend: str) -> None:
-    """Lost connections, busy answers and time-outs are logged and retried; nothing is skipped."""
+    """Lost connections, busy answers and time-outs are logged and retried, without skipping messages."""
 
     async def body() -> None:
         async with cluster() as (fake, client), client.pull_consumer("cg") as consumer:
@@ -123,7 +130,7 @@ def test_a_lost_broker_is_waited_for(backend: str) -> None:
 
 @on_both_backends
 def test_an_error_that_stays_ends_the_loop(backend: str) -> None:
-    """It is raised as it is, not as a group, behind the messages that had come before."""
+    """The error is raised unchanged, not as a group, after the messages that had arrived before it."""
 
     async def body() -> None:
         async with cluster() as (fake, client), client.pull_consumer("cg") as consumer:
@@ -131,7 +138,9 @@ def test_an_error_that_stays_ends_the_loop(backend: str) -> None:
             broker.put("T", 0, b"fine")
             stream = consumer.messages("T", options=StreamOptions(max_messages=1))
             (message,) = await take(stream, 1)
-            broker.overrides[RequestCode.PULL_MESSAGE] = lambda command: answer(command, 16, "no read permission")
+            broker.overrides[RequestCode.PULL_MESSAGE] = lambda command: answer(
+                command, 16, "no read permission"
+            )
             broker.put("T", 1, b"wake the others")
             with pytest.raises(BrokerError, match="NO_PERMISSION"):
                 await take(stream, 2)
@@ -147,7 +156,8 @@ def test_an_error_that_stays_ends_the_loop(backend: str) -> None:
 
 @on_both_backends
 def test_where_to_begin(backend: str) -> None:
-    """Explicit offsets win; `last` skips what is there; an offset that fell off goes on at the first that exists."""
+    """Explicit offsets take precedence; `last` skips existing messages; an expired offset continues at the
+    first existing one."""
 
     async def body() -> None:
         async with cluster() as (fake, client), client.pull_consumer("cg") as consumer:
@@ -161,7 +171,7 @@ def test_where_to_begin(backend: str) -> None:
             fallen = StreamOptions(offsets={MessageQueue("T", "broker-a", 0): 1})
             (message,) = await take(consumer.messages("T", options=fallen), 1)
             assert message.queue_offset == 3
-            with pytest.raises(ClientError, match="first and last"):
+            with pytest.raises(ClientError, match="first or last"):
                 consumer.messages("T", options=StreamOptions(start="middle"))
         async with cluster() as (fake, client), client.pull_consumer("new") as consumer:
             broker = fake.brokers["broker-a"]
@@ -181,10 +191,13 @@ def test_where_to_begin(backend: str) -> None:
 
 
 def test_queues_that_come_later_are_read_too() -> None:
-    """A topic that grows is noticed at the next look."""
+    """New queues of a topic are detected at the next check."""
 
     async def body() -> None:
-        async with cluster(topics={"T": {"broker-a": 1}}) as (fake, client), client.pull_consumer("cg") as consumer:
+        async with (
+            cluster(topics={"T": {"broker-a": 1}}) as (fake, client),
+            client.pull_consumer("cg") as consumer,
+        ):
             stream = consumer.messages("T")
             broker = fake.brokers["broker-a"]
             broker.put("T", 0, b"0")

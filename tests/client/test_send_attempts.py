@@ -1,4 +1,4 @@
-"""One send and its attempts: how many, how long, to whom, and what the caller is told in the end (behaviour sheet, A7)."""
+"""The attempts of one send: number, time limit, brokers and result (behaviour sheet, A7)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from rmqkit.client import (
 )
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
-from rmqkit.protocol.headers import GetRouteInfoRequestHeader, SendMessageResponseHeader
+from rmqkit.protocol.headers import (
+    GetRouteInfoRequestHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
 from tests.client.cluster import FakeCluster, cluster
 from tests.client.fakes import on_both_backends, run, settled
 
@@ -29,7 +33,8 @@ SEND = RequestCode.SEND_MESSAGE_V2
 
 
 def on_every_broker(fake: FakeCluster, reaction: Any) -> list[str]:
-    """Let all brokers react so to sends; returns the names of those that get one, in order."""
+    """Let all brokers react to sends in this way; returns the names of the brokers in the order of the
+    sends."""
     tried: list[str] = []
 
     def react(name: str) -> Any:
@@ -53,7 +58,8 @@ def silent(command: Command) -> None:
 
 
 def test_defaults() -> None:
-    """Two retries, three seconds for all attempts together, another broker after a late flush only on request."""
+    """Defaults are two retries, three seconds for all attempts, and another broker after a late flush only on
+    request."""
     options = ProducerOptions()
     assert (options.retries, options.timeout_ms, options.retry_when_not_stored_everywhere) == (2, 3000, False)
 
@@ -61,8 +67,10 @@ def test_defaults() -> None:
 @pytest.mark.row("S135", "S137", "S352")
 @on_both_backends
 @pytest.mark.parametrize(("given", "attempts"), [({}, 3), ({"retries": 0}, 1), ({"retries": 4}, 5)])
-def test_a_send_is_tried_once_and_then_as_often_as_retries_say(backend: str, given: dict[str, Any], attempts: int) -> None:
-    """1 + 2 by default."""
+def test_a_send_is_tried_once_and_then_as_often_as_retries_say(
+    backend: str, given: dict[str, Any], attempts: int
+) -> None:
+    """A send is tried 1 + `retries` times, by default 1 + 2."""
 
     async def body() -> None:
         async with cluster("ab") as (fake, client), client.producer("pg", **given) as producer:
@@ -77,7 +85,7 @@ def test_a_send_is_tried_once_and_then_as_often_as_retries_say(backend: str, giv
 @pytest.mark.row("S352")
 @on_both_backends
 def test_a_chosen_queue_and_a_one_way_send_get_one_attempt(backend: str) -> None:
-    """There is nowhere else to go, and nobody who would know."""
+    """A send to a chosen queue has no alternative, and the failure of a one-way send is unknown."""
 
     async def body() -> None:
         async with cluster("ab") as (fake, client), client.producer("pg") as producer:
@@ -88,7 +96,7 @@ def test_a_chosen_queue_and_a_one_way_send_get_one_attempt(backend: str) -> None
             for broker in fake.brokers.values():
                 del fake.network.servers[broker.address]
                 await broker.server.hang_up()
-            # The client must have seen it: until then its connections count as open.
+            # The client must have noticed the disconnect; until then its connections count as open.
             await anyio.wait_all_tasks_blocked()
             before = len(fake.network.connects)
             with pytest.raises(ConnectFailed):
@@ -99,12 +107,14 @@ def test_a_chosen_queue_and_a_one_way_send_get_one_attempt(backend: str) -> None
 
 
 @pytest.mark.row("S136", "S137", "S355")
-def test_three_seconds_are_all_there_is() -> None:
-    """Each attempt gets what is left of the 3000 ms; when they are used up there is no further attempt, whatever the count."""
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY])
+def test_three_seconds_are_all_there_is(code: int) -> None:
+    """Each attempt gets the rest of the 3000 ms, and so does the resend after GO_AWAY; after that there is no
+    further attempt, whatever the number."""
 
     async def slowly(command: Command) -> Command:
         await anyio.sleep(1.6)
-        return busy(command)
+        return answer(command, code)
 
     async def body() -> None:
         async with cluster("ab") as (fake, client), client.producer("pg") as producer:
@@ -137,15 +147,44 @@ def test_the_error_names_the_brokers_in_the_order_they_were_tried(backend: str) 
     run(backend, body)
 
 
+@pytest.mark.row("S354")
+@on_both_backends
+def test_a_resend_names_the_topic_with_its_namespace(backend: str) -> None:
+    """Each attempt is the same message with the same id, to the topic in its namespace; only queue and broker
+    change."""
+
+    async def body() -> None:
+        topics = {"shop%T": {"broker-a": 1, "broker-b": 1}, "T": {"broker-a": 1, "broker-b": 1}}
+        async with cluster("ab", topics) as (fake, client), client.producer("shop%pg") as producer:
+            seen: list[SendMessageRequestHeaderV2] = []
+
+            def refuse(command: Command) -> Command:
+                seen.append(command.header(SendMessageRequestHeaderV2))
+                return busy(command)
+
+            tried = on_every_broker(fake, refuse)
+            with pytest.raises(SendFailed, match="'shop%T'"):
+                await producer.send("shop%T", b"x")
+            assert len(tried) == 3
+            assert [header.bname for header in seen] == tried
+            assert {(header.topic, header.producer_group) for header in seen} == {("shop%T", "shop%pg")}
+            assert len({header.properties for header in seen}) == 1
+
+    run(backend, body)
+
+
 @pytest.mark.row("S357")
 @on_both_backends
 def test_another_broker_may_flush_in_time(backend: str) -> None:
-    """A late flush is the result at once by default; with the switch on, the next broker's success replaces it."""
+    """By default a late flush is the result at once; with the option, the success of the next broker replaces
+    it."""
 
     async def body() -> None:
         async with cluster("ab") as (fake, client):
             late = SendMessageResponseHeader(msg_id="0A", queue_id=0, queue_offset=5)
-            answers = iter([ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SUCCESS])
+            answers = iter(
+                [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SUCCESS]
+            )
             tried = on_every_broker(fake, lambda command: answer(command, next(answers), header=late))
             async with client.producer("pg") as producer:
                 assert (await producer.send("T", b"x")).status is SendStatus.FLUSH_DISK_TIMEOUT
@@ -161,10 +200,13 @@ def test_another_broker_may_flush_in_time(backend: str) -> None:
 @pytest.mark.row("S360")
 @on_both_backends
 def test_an_earlier_result_counts_more_than_a_later_refusal(backend: str) -> None:
-    """The message is stored already, so a refusal that no retry can help is not raised over it."""
+    """The first result is returned instead of a later refusal, because the message is already stored."""
 
     async def body() -> None:
-        async with cluster("ab") as (fake, client), client.producer("pg", retry_when_not_stored_everywhere=True) as producer:
+        async with (
+            cluster("ab") as (fake, client),
+            client.producer("pg", retry_when_not_stored_everywhere=True) as producer,
+        ):
             late = SendMessageResponseHeader(msg_id="0A", queue_id=0, queue_offset=5)
             answers = iter([(ResponseCode.FLUSH_SLAVE_TIMEOUT, late), (ResponseCode.MESSAGE_ILLEGAL, None)])
 
@@ -182,7 +224,7 @@ def test_an_earlier_result_counts_more_than_a_later_refusal(backend: str) -> Non
 @pytest.mark.row("S358")
 @on_both_backends
 def test_a_broker_that_no_route_names_is_passed_over(backend: str) -> None:
-    """The order configuration may name a broker that is gone; the next attempt takes another one."""
+    """If the order configuration lists a broker that no longer exists, the next attempt uses another one."""
 
     async def body() -> None:
         async with cluster("ab") as (fake, client), client.producer("pg") as producer:
@@ -199,7 +241,7 @@ def test_a_broker_that_no_route_names_is_passed_over(backend: str) -> None:
 @pytest.mark.row("S361")
 @on_both_backends
 def test_a_cancelled_send_is_not_tried_again(backend: str) -> None:
-    """Cancellation leaves at once, through whatever attempt is under way."""
+    """Cancellation ends the attempt in progress, and there is no further one."""
 
     async def body() -> None:
         async with cluster("ab") as (fake, client), client.producer("pg") as producer:
@@ -219,15 +261,11 @@ def test_a_cancelled_send_is_not_tried_again(backend: str) -> None:
 @on_both_backends
 @pytest.mark.parametrize(
     ("fault", "code"),
-    [
-        ("refused", ResponseCode.SYSTEM_BUSY),
-        ("down", 10001),
-        ("silent", 10002),
-        ("unknown", 10003),
-    ],
+    [("refused", ResponseCode.SYSTEM_BUSY), ("down", 10001), ("silent", 10002), ("unknown", 10003)],
 )
 def test_the_code_of_the_last_failure_is_the_code_of_the_send(backend: str, fault: str, code: int) -> None:
-    """The broker's own code, or 10001 not reached, 10002 no answer in time, 10003 no such broker."""
+    """The error has the broker's code, or 10001 for no connection, 10002 for no answer in time, 10003 for an
+    unknown broker."""
 
     async def body() -> None:
         async with cluster("ab") as (fake, client), client.producer("pg") as producer:
@@ -239,7 +277,7 @@ def test_the_code_of_the_last_failure_is_the_code_of_the_send(backend: str, faul
                 for broker in fake.brokers.values():
                     del fake.network.servers[broker.address]
             with pytest.raises(SendFailed) as caught:
-                await producer.send("T", b"x", timeout_ms=30 if fault == "silent" else None)
+                await producer.send("T", b"x", timeout_ms=30 if fault in ("silent", "down") else None)
             assert caught.value.code == code
 
     run(backend, body)
@@ -248,14 +286,18 @@ def test_the_code_of_the_last_failure_is_the_code_of_the_send(backend: str, faul
 @pytest.mark.row("S363")
 @on_both_backends
 def test_without_a_route_nothing_is_tried(backend: str) -> None:
-    """The topic is asked for, then the template; 10005 when no broker has either, 10004 when no name server can be reached."""
+    """The topic is looked up, then the template; the code is 10005 if no broker has either, 10004 if no name
+    server answers."""
 
     async def body() -> None:
         async with cluster("a") as (fake, client), client.producer("pg") as producer:
             with pytest.raises(NoRoute) as missing:
                 await producer.send("Missing", b"x")
             assert missing.value.code == 10005
-            asked = [command.header(GetRouteInfoRequestHeader).topic for command in fake.namesrv.seen(RequestCode.GET_ROUTEINFO_BY_TOPIC)]
+            asked = [
+                command.header(GetRouteInfoRequestHeader).topic
+                for command in fake.namesrv.seen(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+            ]
             assert asked == ["Missing", "TBW102"]
             assert fake.brokers["broker-a"].server.seen(SEND) == []
             fake.network.servers.clear()
@@ -271,7 +313,7 @@ def test_without_a_route_nothing_is_tried(backend: str) -> None:
 @on_both_backends
 @pytest.mark.parametrize("code", [3, 13, 15, 26, 29, 604, 4711])
 def test_codes_beside_the_eight_are_not_tried_again(backend: str, code: int) -> None:
-    """Such a refusal is raised by the first attempt."""
+    """Other codes are raised by the first attempt."""
 
     async def body() -> None:
         async with cluster("ab") as (fake, client), client.producer("pg") as producer:

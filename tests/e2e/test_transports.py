@@ -1,4 +1,4 @@
-"""A broker and its clients do the same whatever carries the bytes between them."""
+"""A broker and its clients behave the same over every transport."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import anyio
 import pytest
 import trio
 
-from rmqkit.abc import Address
 from rmqkit.client import Client, Message, PullStatus
 from rmqkit.config import load
 from rmqkit.errors import BrokerError, NameServersUnreachable, NoRoute
 from rmqkit.model.queue import MessageQueue
+from rmqkit.plugin.transport import Address
 from rmqkit.testing.broker import running_broker, running_cluster
 from tests.transports.tls import certs
 
 pytestmark = pytest.mark.only_transport(why="names the transports itself")
-#: Longer than anything here takes.
-PATIENCE_S = 30
-#: How a client is made that finds the broker of a test.
+#: Longer than any operation here takes.
+PATIENCE_S = 120
+#: Creates a client that finds the broker of a test.
 MakeClient = Callable[[], Client]
 Setup = Callable[[Path], AbstractAsyncContextManager[MakeClient]]
 
@@ -39,7 +39,7 @@ async def over_ports(directory: Path, scheme: str = "tcp", **keys: Any) -> Async
 
 @asynccontextmanager
 async def over_tls(directory: Path) -> AsyncIterator[MakeClient]:
-    """The same where nobody takes plain connections: the broker registers by TLS, too."""
+    """The same with TLS only: the broker also registers by TLS."""
     keys: dict[str, Any] = {"tls.server.mode": "enforcing", "tls.enable": True, **certs.both(directory)}
     async with running_cluster(directory, **keys) as cluster:
         config = load(environ={}, flags=certs.trust(directory) | {"tls.enable": True})
@@ -48,8 +48,12 @@ async def over_tls(directory: Path) -> AsyncIterator[MakeClient]:
 
 @asynccontextmanager
 async def over_client_certificates(directory: Path) -> AsyncIterator[MakeClient]:
-    """And everybody shows a certificate."""
-    keys: dict[str, Any] = {"tls.server.mode": "enforcing", "tls.server.need.client.auth": "require", "tls.enable": True}
+    """The same with certificates on both sides."""
+    keys: dict[str, Any] = {
+        "tls.server.mode": "enforcing",
+        "tls.server.need.client.auth": "require",
+        "tls.enable": True,
+    }
     keys |= certs.both(directory) | certs.write(directory, "client") | certs.trust(directory, "server")
     async with running_cluster(directory, **keys) as cluster:
         config = load(environ={}, flags=certs.trust(directory) | certs.write(directory, "client"))
@@ -58,7 +62,7 @@ async def over_client_certificates(directory: Path) -> AsyncIterator[MakeClient]
 
 @asynccontextmanager
 async def over_listener(directory: Path, text: str, **keys: Any) -> AsyncIterator[MakeClient]:
-    """A broker without a name server, by one of its additional listeners."""
+    """A broker without a name server, reached by one of its additional listeners."""
     async with running_broker(directory, listeners=[text], **keys) as running:
         (address,) = running.others
         config = load(environ={}, flags=certs.trust(directory))
@@ -110,7 +114,8 @@ def setup(request: pytest.FixtureRequest) -> Any:
 
 
 async def test_sending_and_pulling(setup: Setup, tmp_path: Path) -> None:
-    """One by one, in a batch, one-way and larger than any buffer: everything comes back once and unchanged, whole answers of many messages too."""
+    """Single, batch, one-way and large messages all come back once and unchanged, also in answers of many
+    messages."""
     bodies = [b"%04d" % number * 50 for number in range(120)] + [Random(6).randbytes(2_000_000)]
     with trio.fail_after(PATIENCE_S):
         async with setup(tmp_path) as make, make() as client:
@@ -130,9 +135,14 @@ async def test_sending_and_pulling(setup: Setup, tmp_path: Path) -> None:
 
 
 async def test_a_held_pull_is_woken(setup: Setup, tmp_path: Path) -> None:
-    """A message reaches a pull that waits, and other requests of the same connection go on meanwhile."""
+    """A message wakes a held pull, and other requests on the same connection are served meanwhile."""
     with trio.fail_after(PATIENCE_S):
-        async with setup(tmp_path) as make, make() as client, client.producer("p") as producer, client.pull_consumer("g") as consumer:
+        async with (
+            setup(tmp_path) as make,
+            make() as client,
+            client.producer("p") as producer,
+            client.pull_consumer("g") as consumer,
+        ):
             await client.admin.create_topic("T", queues=1)
             queue = (await producer.send("T", b"first")).queue
             async with trio.open_nursery() as nursery:
@@ -150,16 +160,21 @@ async def test_a_held_pull_is_woken(setup: Setup, tmp_path: Path) -> None:
 
 
 async def test_administration(setup: Setup, tmp_path: Path) -> None:
-    """Routes, topics and clusters can be asked for and changed; what is not there is said as ever."""
+    """Routes, topics and clusters can be read and changed; missing ones are reported as over TCP."""
     with trio.fail_after(PATIENCE_S):
         async with setup(tmp_path) as make, make() as client:
             assert await client.admin.create_topic("T", queues=3) == ["broker-a"]
             assert "T" in await client.admin.topics()
             info = await client.admin.cluster_info()
-            assert (list(info.broker_addr_table), info.cluster_addr_table) == (["broker-a"], {"DefaultCluster": ["broker-a"]})
+            assert (list(info.broker_addr_table), info.cluster_addr_table) == (
+                ["broker-a"],
+                {"DefaultCluster": ["broker-a"]},
+            )
             route = await client.admin.route("T")
             assert route is not None
-            assert [(queues.read_queue_nums, queues.write_queue_nums) for queues in route.queue_datas] == [(3, 3)]
+            assert [(queues.read_queue_nums, queues.write_queue_nums) for queues in route.queue_datas] == [
+                (3, 3)
+            ]
             await client.admin.delete_topic("T")
             assert await client.admin.route("T") is None
             async with client.pull_consumer("g") as consumer:
@@ -167,40 +182,47 @@ async def test_administration(setup: Setup, tmp_path: Path) -> None:
                     await consumer.queues("T")
 
 
-# --- additional listeners ---------------------------------------------------------------------------------------------
+# --- additional listeners -----------------------------------------------------------------------------------
 
 
 async def test_a_broker_at_many_addresses(tmp_path: Path) -> None:
-    """What was sent at one is read at the others: they lead to one broker. Each says of itself how it is reached."""
+    """Messages sent at one address are read at the others, and each listener reports its own address."""
     with tempfile.TemporaryDirectory(prefix="rmqkit-") as folder:
         texts = [f"unix://{folder}/s", "memory://one", "127.0.0.1:0"]
         async with running_broker(tmp_path, listeners=texts) as running:
             assert [address.scheme for address in running.others] == ["unix", "memory", "tcp"]
             for number, address in enumerate(running.others):
-                async with Client(str(address)) as client, client.producer("p") as producer, client.pull_consumer("g") as consumer:
+                async with (
+                    Client(str(address)) as client,
+                    client.producer("p") as producer,
+                    client.pull_consumer("g") as consumer,
+                ):
                     if number == 0:
                         await client.admin.create_topic("T", queues=1)
                     sent = await producer.send("T", b"%d" % number)
                     assert sent.queue_offset == number
                     pulled = await consumer.pull(sent.queue, 0)
-                    assert [message.body for message in pulled.messages] == [b"%d" % each for each in range(number + 1)]
+                    assert [message.body for message in pulled.messages] == [
+                        b"%d" % each for each in range(number + 1)
+                    ]
                     route = await client.admin.route("T")
                     assert route is not None
                     assert route.broker_datas[0].broker_addrs == {0: str(address)}
-        with pytest.raises(NameServersUnreachable, match=r"nobody listens at memory://one"):
+        with pytest.raises(NameServersUnreachable, match=r"memory://one has no listener"):
             async with Client("memory://one") as client:
                 await client.admin.topics()
 
 
 async def test_the_port_of_a_broker_is_no_name_server(tmp_path: Path) -> None:
-    """As with RocketMQ: only the additional listeners speak for the broker."""
+    """As in RocketMQ, the broker's own port does not answer requests for name servers; only additional
+    listeners do."""
     async with running_broker(tmp_path) as running, Client(str(running.address)) as client:
         with pytest.raises(BrokerError, match="not supported"):
             await client.admin.topics()
 
 
 async def test_messages_from_a_unix_socket(tmp_path: Path) -> None:
-    """A peer there has no IP address: it counts as 127.0.0.1, port 0."""
+    """A peer on a unix socket has no IP address and counts as 127.0.0.1, port 0."""
     async with over_a_unix_socket(tmp_path) as make, make() as client, client.producer("p") as producer:
         await client.admin.create_topic("T", queues=1)
         sent = await producer.send("T", b"x")
@@ -211,7 +233,7 @@ async def test_messages_from_a_unix_socket(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 async def test_a_sidecar_under_every_loop(tmp_path: Path, backend: str) -> None:
-    """A client with a loop of its own, over a unix socket."""
+    """A client in its own event loop uses a unix socket."""
     async with over_a_unix_socket(tmp_path) as make:
 
         async def talk() -> int:
@@ -226,8 +248,12 @@ async def test_a_sidecar_under_every_loop(tmp_path: Path, backend: str) -> None:
 
 
 async def test_listeners_that_cannot_be(tmp_path: Path) -> None:
-    """A malformed address, a taken one: the start ends with the address and the reason, and nothing stays bound."""
-    for texts, said in ((["unix"], "listeners: address 'unix'"), (["memory://a", "memory://a"], "cannot listen on memory://a")):
+    """A malformed or used address stops the start with the address and the reason, and nothing stays
+    bound."""
+    for texts, said in (
+        (["unix"], "setting listeners .*: address 'unix'"),
+        (["memory://a", "memory://a"], "cannot listen on memory://a"),
+    ):
         starts: Awaitable[Any] = running_broker(tmp_path, listeners=texts).__aenter__()
         with pytest.RaisesGroup(pytest.RaisesExc(Exception, match=said)):
             await starts

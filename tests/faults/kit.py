@@ -1,4 +1,4 @@
-"""`rmqkit serve` as a process that may be killed, and reading everything a broker holds."""
+"""`rmqkit serve` as a process that can be killed, and reading everything a broker has."""
 
 from __future__ import annotations
 
@@ -10,21 +10,29 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
+import trio
 from attrs import define
 
 from rmqkit.client import Client
 from rmqkit.client.pull_consumer import PullConsumer
 from rmqkit.client.pulling import PullStatus
 from rmqkit.client.received import ReceivedMessage
+from rmqkit.errors import NoRoute
 from rmqkit.model.queue import MessageQueue
-from tests.cli.conftest import PROGRAM, clean_environment
+from tests import programs
+from tests.programs import Program
 
-#: Longer than anything here takes; what hangs fails by it.
-PATIENCE_S = 60
-#: Files small enough that a few seconds of load roll all of them over; large pulls, so that a whole store is read quickly.
+#: Longer than any operation here takes; a hanging test fails after this time.
+PATIENCE_S = 300
+#: Time limit of a send: a busy machine must not turn a slow one into an error.
+SEND_MS = PATIENCE_S * 1000
+#: Files small enough that a few seconds of load fill several of each; large pulls, to read a whole store
+#: quickly. No retention, which deletes them by force where this machine's disk is 85 % full.
 SMALL_FILES = {
+    "disabledServices": "retention",
     "maxMessageSize": "65536",
     "mappedFileSizeCommitLog": "1048576",
     "mappedFileSizeConsumeQueue": "20000",
@@ -45,9 +53,10 @@ POLICIES = {
 
 @define
 class Server:
-    """One run of `rmqkit serve`. What it writes to standard error is appended to `log`."""
+    """One run of `rmqkit serve`. Its standard error is appended to `log`."""
 
-    process: subprocess.Popen[bytes]
+    process: Program
+    output: BinaryIO
     log: Path
     line: str = ""
 
@@ -69,60 +78,74 @@ class Server:
         return host, int(port)
 
     def await_ready(self, within_s: float = PATIENCE_S) -> bool:
-        """Wait for the ready line; False when it has not come in time. Raises AssertionError when the process ends instead."""
-        assert self.process.stdout is not None
+        """Wait for the ready line; False when it does not come in time. Raises AssertionError when the
+        process ends instead."""
         end = time.monotonic() + within_s
         with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
+            selector.register(self.output, selectors.EVENT_READ)
             while not self.line.endswith("\n"):
                 if not selector.select(max(0.0, end - time.monotonic())):
                     return False
-                data = os.read(self.process.stdout.fileno(), 4096)
-                assert data, f"the server ended with exit code {self.process.wait(PATIENCE_S)}: {self.log.read_text()[-3000:]}"
+                data = os.read(self.output.fileno(), 4096)
+                assert data, (
+                    f"the server ended with exit code {self.process.wait(PATIENCE_S)}:"
+                    f" {self.log.read_text()[-3000:]}"
+                )
                 self.line += data.decode()
         assert self.line.startswith("rmqkit ready"), self.line
         return True
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is dead."""
+        """Send SIGKILL, and wait for the end of the process."""
         self.process.kill()
         self.process.wait(PATIENCE_S)
-        self._close()
+        self.output.close()
 
     def stop(self, within_s: float = PATIENCE_S) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(within_s)
-        self._close()
+        self.output.close()
         return code
 
-    def _close(self) -> None:
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
     def memory_bytes(self) -> int:
-        """Resident memory, mapped files included."""
+        """Resident memory, including mapped files."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024
         raise AssertionError("the server is dead")
 
 
-def spawn(directory: Path, settings: dict[str, str], *, data: str = "data", files: str = "") -> Server:
-    """Start `rmqkit serve` on free ports; it works in `directory`. `files` are words for `ulimit`, its limit of open files."""
-    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    command = [PROGRAM, "serve", "--data", data, "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", *words]
-    if files:
-        command = ["sh", "-c", f'ulimit {files}; exec "$@"', "sh", *command]
+def spawn(
+    directory: Path, settings: dict[str, str], *, data: str = "data", files: tuple[int, int] | None = None
+) -> Server:
+    """Start `rmqkit serve` on free ports with the working directory `directory`. `files` are the soft and the
+    hard limit of open files."""
     log = directory / "stderr.txt"
-    with log.open("ab") as stderr:
-        process = subprocess.Popen(command, cwd=directory, env=clean_environment(), stdout=subprocess.PIPE, stderr=stderr)
-    return Server(process, log)
+    reading, writing = os.pipe()
+    with open(os.devnull, "rb") as null, open(writing, "wb") as output, log.open("ab") as stderr:
+        process = programs.spawn(
+            serve_words(data, settings),
+            directory,
+            stdin=null.fileno(),
+            stdout=output.fileno(),
+            stderr=stderr.fileno(),
+            files=files,
+        )
+    return Server(process, open(reading, "rb", buffering=0), log)
+
+
+def serve_words(data: str, settings: dict[str, str]) -> list[str]:
+    """The arguments of a server on free ports."""
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    return ["serve", "--data", data, "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", *words]
 
 
 @contextmanager
-def serving(directory: Path, settings: dict[str, str], *, data: str = "data", files: str = "") -> Iterator[Server]:
-    """A server that is ready; killed at the end when it still runs."""
+def serving(
+    directory: Path, settings: dict[str, str], *, data: str = "data", files: tuple[int, int] | None = None
+) -> Iterator[Server]:
+    """A server that is ready; killed at the end if it is still running."""
     server = spawn(directory, settings, data=data, files=files)
     try:
         server.await_ready()
@@ -130,28 +153,46 @@ def serving(directory: Path, settings: dict[str, str], *, data: str = "data", fi
     finally:
         if server.process.poll() is None:
             server.kill()
-        server._close()
+        server.output.close()
 
 
-async def read_queue(consumer: PullConsumer, queue: MessageQueue, start: int, stop: int) -> list[ReceivedMessage]:
-    """The messages at the offsets [start, stop), each of which must be there."""
+async def read_queue(
+    consumer: PullConsumer, queue: MessageQueue, start: int, stop: int
+) -> list[ReceivedMessage]:
+    """The messages at the offsets [start, stop), each of which must exist."""
     found: list[ReceivedMessage] = []
     while start + len(found) < stop:
         at = start + len(found)
         result = await consumer.pull(queue, at, max_messages=PULL_MESSAGES)
-        assert result.status is PullStatus.FOUND, f"{queue} at {at}: {result.status}, offsets {result.min_offset} to {result.max_offset}"
+        assert result.status is PullStatus.FOUND, (
+            f"{queue} at {at}: {result.status}, offsets {result.min_offset} to {result.max_offset}"
+        )
         assert result.messages, f"{queue} at {at}: a pull that found nothing"
         for message in result.messages:
-            assert message.queue_offset == start + len(found), f"{queue}: offset {message.queue_offset} stands at {start + len(found)}"
+            assert message.queue_offset == start + len(found), (
+                f"{queue}: offset {message.queue_offset} stands at {start + len(found)}"
+            )
             found.append(message)
     return found[: stop - start]
 
 
-async def read_all(client: Client, topic: str, group: str = "checker") -> dict[MessageQueue, list[ReceivedMessage]]:
-    """Everything in a topic that was never trimmed."""
+async def queues_of(consumer: PullConsumer, topic: str) -> list[MessageQueue]:
+    """The queues of a topic. The name server learns of a new topic a moment after its first message."""
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            try:
+                return await consumer.queues(topic)
+            except NoRoute:
+                await trio.sleep(0.01)
+
+
+async def read_all(
+    client: Client, topic: str, group: str = "checker"
+) -> dict[MessageQueue, list[ReceivedMessage]]:
+    """All messages of a topic that was never trimmed."""
     found = {}
     async with client.pull_consumer(group) as consumer:
-        for queue in await consumer.queues(topic):
+        for queue in await queues_of(consumer, topic):
             assert await consumer.min_offset(queue) == 0
             found[queue] = await read_queue(consumer, queue, 0, await consumer.max_offset(queue))
     return found
@@ -159,7 +200,7 @@ async def read_all(client: Client, topic: str, group: str = "checker") -> dict[M
 
 @contextmanager
 def mounted(path: Path, size_bytes: int) -> Iterator[Path]:
-    """A tmpfs at `path`; skips the test where that is not permitted."""
+    """A tmpfs mounted at `path`; skips the test where that is not permitted."""
     path.mkdir()
     made = mount("-t", "tmpfs", "-o", f"size={size_bytes}", "rmqkit-test", path)
     if made.returncode != 0:

@@ -1,4 +1,4 @@
-"""What clients were promised, kept outside the broker, and the comparison with what the broker has."""
+"""The promises to clients, stored outside the broker, and the comparison with the broker's content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rmqkit.client.send_result import SendResult
 from rmqkit.model.queue import MessageQueue
 from tests.faults.kit import read_queue
 
-#: Messages before the last that were verified before are read again by every check.
+#: Number of verified messages that every check reads again.
 _OVERLAP = 200
 _ASKERS = 8
 
@@ -39,20 +39,21 @@ class Promise:
 
 @define
 class _Seen:
-    """What was found at one place by an earlier check."""
+    """What an earlier check found at one place."""
 
     message_id: str
     digest: str
 
 
 class Ledger:
-    """Promises to the senders of one topic with one broker. Every one is on the device (O_DSYNC) before its sender goes on.
+    """Promises to the senders of one topic on one broker. Each one is on the device (O_DSYNC) before its
+    sender continues.
 
-    attempted  digest by message id of everything a sender may have stored, acknowledged or not
+    attempted  digest by message id of everything that may have been stored, acknowledged or not
     topics     topics whose creation was acknowledged
-    committed  by queue id, the last offset whose commit was acknowledged
-    tried      by queue id, the highest offset a consumer tried to commit
-    persisted  by queue id, the offset that the broker's own table on disk names; set it before the broker starts
+    committed  by queue id, the last acknowledged commit
+    tried      by queue id, the highest offset that a consumer tried to commit
+    persisted  by queue id, the offset in the broker's own table on disk; set it before the broker starts
     """
 
     def __init__(self, path: Path, topic: str) -> None:
@@ -73,7 +74,7 @@ class Ledger:
         os.close(self._fd)
 
     def promise(self, result: SendResult, bodies: Sequence[bytes]) -> None:
-        """An acknowledged send: of one message, or of a batch."""
+        """Record an acknowledged send of one message or a batch."""
         lines = []
         for number, (message_id, body) in enumerate(zip(result.message_id.split(","), bodies, strict=True)):
             promise = Promise(message_id, result.queue.queue_id, result.queue_offset + number, digest(body))
@@ -85,7 +86,7 @@ class Ledger:
         os.write(self._fd, "".join(lines).encode())
 
     def _read_back(self) -> None:
-        """What is checked is what the file says: read what has come since the last time."""
+        """Read the new part of the file, so that the check uses what the file contains."""
         with self.path.open("rb") as file:
             file.seek(self._read_bytes)
             data = file.read()
@@ -96,17 +97,17 @@ class Ledger:
         self._given = []
 
     def attempt(self, bodies: Sequence[bytes]) -> None:
-        """Sends may store a message and fail: its body must be known before."""
+        """Record bodies before they are sent, because a send may store a message and fail."""
         for body in bodies:
             self.attempted[body[:_SERIAL].decode()] = digest(body)
 
-    # --- the check ---------------------------------------------------------------------------------------------------
+    # --- the check ------------------------------------------------------------------------------------------
 
     async def check(self, client: Client, *, full: bool, asked: int, rng: random.Random) -> None:
-        """Raises AssertionError that names what is lost, changed, doubled or foreign.
+        """Raises AssertionError for messages that are lost, changed, duplicated or foreign.
 
         full   read every queue from its start, not only what is new since the last check
-        asked  so many messages are looked up by their id, half of them among the last
+        asked  number of messages looked up by their id, half of them among the last
         """
         self._read_back()
         async with client.pull_consumer("checker") as consumer:
@@ -117,13 +118,17 @@ class Ledger:
                 assert await consumer.min_offset(queue) == 0, f"{queue} does not begin at 0"
                 ends[number] = await consumer.max_offset(queue)
                 start = 0 if full else max(0, len(self._seen[number]) - _OVERLAP)
-                assert ends[number] >= len(self._seen[number]), f"{queue} ends at {ends[number]}, it has been at {len(self._seen[number])}"
+                assert ends[number] >= len(self._seen[number]), (
+                    f"{queue} ends at {ends[number]}, it has been at {len(self._seen[number])}"
+                )
                 self._compare(number, start, await read_queue(consumer, queue, start, ends[number]))
             for (queue_id, offset), promise in self.promises.items():
                 assert queue_id in by_id, f"lost with its queue: {promise}"
                 assert offset < ends[queue_id], f"lost: {promise}; the queue ends at {ends[queue_id]}"
                 seen = self._seen[queue_id][offset]
-                assert (seen.message_id, seen.digest) == (promise.message_id, promise.digest), f"lost: {promise}; in its place is {seen}"
+                assert (seen.message_id, seen.digest) == (promise.message_id, promise.digest), (
+                    f"lost: {promise}; in its place is {seen}"
+                )
             self._nothing_twice()
             await self._check_commits(client, by_id, ends)
         await self._ask_by_id(client, asked, rng)
@@ -145,16 +150,23 @@ class Ledger:
                 known.append(new)
 
     def _nothing_twice(self) -> None:
-        """No send was retried, so every message is there once."""
+        """No send was retried, so every message must exist once."""
         total = sum(map(len, self._seen.values()))
-        assert len({seen.message_id for queue in self._seen.values() for seen in queue}) == total, "a message is stored twice"
+        assert len({seen.message_id for queue in self._seen.values() for seen in queue}) == total, (
+            "a message is stored twice"
+        )
 
-    async def _check_commits(self, client: Client, by_id: dict[int, MessageQueue], ends: dict[int, int]) -> None:
-        """A group goes on where the table on disk says, which is not beyond what it has asked for, nor beyond what is there."""
+    async def _check_commits(
+        self, client: Client, by_id: dict[int, MessageQueue], ends: dict[int, int]
+    ) -> None:
+        """A group continues at the offset in the table on disk, which is beyond neither its requests nor the
+        existing messages."""
         async with client.pull_consumer(READERS) as reader:
             for number, queue in by_id.items():
                 offset = await reader.committed(queue)
-                assert offset == self.persisted.get(number), f"{queue}: committed is {offset}, on disk it was {self.persisted.get(number)}"
+                assert offset == self.persisted.get(number), (
+                    f"{queue}: committed is {offset}, on disk it was {self.persisted.get(number)}"
+                )
                 assert offset is None or offset <= min(self.tried[number], ends[number]), (
                     f"{queue}: {offset} is beyond {self.tried} or {ends}"
                 )
@@ -167,18 +179,20 @@ class Ledger:
             for promise in some:
                 found = await client.admin.query_by_message_id(self.topic, promise.message_id)
                 places = [(one.queue.queue_id, one.queue_offset, digest(one.body)) for one in found]
-                assert places == [(promise.queue_id, promise.queue_offset, promise.digest)], f"by its id {promise} is found at {places}"
+                assert places == [(promise.queue_id, promise.queue_offset, promise.digest)], (
+                    f"by its id {promise} is found at {places}"
+                )
 
         async with trio.open_nursery() as nursery:
             for number in range(_ASKERS):
                 nursery.start_soon(ask, chosen[number::_ASKERS])
 
 
-#: Bodies begin with a serial number of this many characters.
+#: Length of the serial number at the start of a body.
 _SERIAL = 12
 READERS = "readers"
 
 
 def body_of(serial: int, size_bytes: int, rng: random.Random) -> bytes:
-    """A body that nobody else sends."""
+    """A unique body."""
     return f"{serial:0{_SERIAL}d}".encode() + rng.randbytes(size_bytes)

@@ -1,11 +1,11 @@
-"""A disk that forgets: what was written and not flushed is partly gone when the power fails.
+"""A simulated disk that loses part of the data written since the last flush when the power fails.
 
-Modelled is what POSIX lets a machine do, with one order that journalling file systems give:
+The model follows POSIX, with one order that journalling file systems guarantee:
 
-- of a file's sectors that changed since its last flush, any subset has reached the device;
-- a file or directory that was made since its directory was last flushed may be missing; the last made go first, and of the last that stays the
-  length may be missing;
-- a file that was removed since its directory was last flushed may be there again.
+- of a file's sectors changed since its last flush, any subset has reached the device;
+- a file or directory created since its directory was last flushed may be missing; the last created are lost
+  first, and of the last that remains the length may be wrong;
+- a file removed since its directory was last flushed may exist again.
 """
 
 from __future__ import annotations
@@ -17,26 +17,28 @@ from pathlib import Path
 
 from attrs import define
 
-from rmqkit.abc import Buffer
-from rmqkit_store_mmap.disk import Disk
+from rmqkit.model.buffer import Buffer
+from rmqkit_store_mmap.log.disk import Disk
 
 _SECTORS = (512, 4096)
 
 
 @define
 class _Kept:
-    """A file as the device surely has it."""
+    """The state of a file that is certainly on the device."""
 
     inode: int
     content: bytes
 
 
 class LosingDisk(Disk):
-    """The disk of one store in `root`. At the call number `fails_at`, or when told, it writes what a machine finds after a power failure into
-    `after`, and says so by calling `failed`; then it goes on as if nothing had happened, so the store need not know.
-    """
+    """The disk of one store in `root`. At the call number `fails_at`, or on request, it writes the state
+    after a power failure into `after` and calls `failed`; then it continues normally, so the store is not
+    aware of it."""
 
-    def __init__(self, root: Path, rng: random.Random, fails_at: int, after: Path, failed: Callable[[], None]) -> None:
+    def __init__(
+        self, root: Path, rng: random.Random, fails_at: int, after: Path, failed: Callable[[], None]
+    ) -> None:
         self.root = root
         self.has_failed = False
         self._rng = rng
@@ -51,7 +53,7 @@ class LosingDisk(Disk):
             for name in names:
                 self._sync_file(Path(directory, name))
 
-    # --- the seam ----------------------------------------------------------------------------------------------------
+    # --- the seam -------------------------------------------------------------------------------------------
 
     def allocate(self, fd: int, offset: int, length: int) -> None:
         super().allocate(fd, offset, length)
@@ -62,7 +64,8 @@ class LosingDisk(Disk):
         self._step()
 
     def write_many(self, fd: int, parts: Sequence[Buffer], offset: int) -> None:
-        """One step for each part, though one call may write them all: the power may fail in between."""
+        """Each part is a separate step, although one call may write them all: the power may fail in
+        between."""
         for part in parts:
             super().write(fd, [part], offset)
             self._step()
@@ -89,7 +92,7 @@ class LosingDisk(Disk):
     def _sync_directory(self, path: Path) -> None:
         self._entries[path] = set(os.listdir(path))
 
-    # --- the failure -------------------------------------------------------------------------------------------------
+    # --- the failure ----------------------------------------------------------------------------------------
 
     def _step(self) -> None:
         self._look()
@@ -98,18 +101,22 @@ class LosingDisk(Disk):
             self.fail()
 
     def _look(self) -> None:
-        """Note what was made, in order."""
+        """Record what was created, in order."""
         for directory, directories, names in os.walk(self.root):
             for name in (*directories, *names):
                 self._order.setdefault(Path(directory, name))
 
     def fail(self) -> None:
-        """The power fails now; a second failure is none."""
+        """Simulate the power failure; later calls do nothing."""
         if self.has_failed:
             return
         self.has_failed = True
         self._look()
-        unsure = [path for path in self._order if path.exists() and path.name not in self._entries.get(path.parent, ())]
+        unsure = [
+            path
+            for path in self._order
+            if path.exists() and path.name not in self._entries.get(path.parent, ())
+        ]
         cut = self._rng.randint(0, len(unsure))
         missing, last = set(unsure[cut:]), unsure[cut - 1] if cut else None
         self._copy(self.root, self._after, missing, last)
@@ -123,13 +130,15 @@ class LosingDisk(Disk):
             elif path.is_dir():
                 self._copy(path, target / path.name, missing, last)
             else:
-                (target / path.name).write_bytes(b"" if path == last and self._rng.random() < 0.3 else self._survivor(path))
+                (target / path.name).write_bytes(
+                    b"" if path == last and self._rng.random() < 0.3 else self._survivor(path)
+                )
         for name in sorted(self._entries.get(source, ())):
             if not (source / name).exists() and self._rng.random() < 0.5:
                 self._come_back(source / name, target)
 
     def _come_back(self, path: Path, target: Path) -> None:
-        """What stood in the place of something that is gone."""
+        """Restore what was at the place of a lost file."""
         if path in self._files and path.name in self._entries.get(path.parent, ()):
             (target / path.name).write_bytes(self._files[path].content)
 

@@ -1,4 +1,4 @@
-"""A clock that is set back, once by a little and once by a year."""
+"""A clock that is set back, by a little and by a year."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqkit import plugins
-from rmqkit.abc import Address
 from rmqkit.broker.run import run_broker
 from rmqkit.client import Client
 from rmqkit.client.pull_consumer import PullConsumer
 from rmqkit.client.pulling import PullStatus
 from rmqkit.model.queue import MessageQueue
+from rmqkit.plugin import loader
+from rmqkit.plugin.transport import Address
+from rmqkit.remoting.serving import listen_on
 from rmqkit.testing.broker import test_config
 from rmqkit.testing.clock import FakeClock
 from tests.faults.kit import PATIENCE_S, read_all
@@ -27,11 +28,16 @@ _HOUR_MS = 3_600_000
 
 @asynccontextmanager
 async def client_of(directory: Path, clock: FakeClock) -> AsyncIterator[Client]:
-    """A client of a cluster whose broker has this clock and RocketMQ's store."""
+    """A client of a cluster whose broker uses this clock and the mmap store."""
     config = test_config(directory, store="mmap")
-    registry = plugins.load(config)
+    registry = loader.load(config)
     async with trio.open_nursery() as outer:
-        handle = await outer.start(registry.chosen("servers", "namesrv").run, config, registry, [Address.parse(config.namesrv_listen)])
+        handle = await outer.start(
+            registry.chosen("servers", "namesrv").run,
+            config,
+            registry,
+            listen_on(registry, [Address.parse(config.namesrv_listen)], "namesrv"),
+        )
         async with trio.open_nursery() as nursery:
             config = config.with_values(namesrv_addr=str(handle.addresses[0]))
             running = await nursery.start(partial(run_broker, config, registry, clock=clock))
@@ -42,7 +48,7 @@ async def client_of(directory: Path, clock: FakeClock) -> AsyncIterator[Client]:
 
 
 async def await_messages(consumer: PullConsumer, queue: MessageQueue, offset: int) -> list[bytes]:
-    """What stands at an offset, held by the broker until something does."""
+    """Wait until the broker has a message at the offset."""
     with trio.fail_after(PATIENCE_S):
         while True:
             result = await consumer.pull(queue, offset, block=True, suspend_ms=500)
@@ -52,7 +58,8 @@ async def await_messages(consumer: PullConsumer, queue: MessageQueue, offset: in
 
 @pytest.mark.parametrize("back_ms", [1, _HOUR_MS, _YEAR_MS])
 async def test_a_clock_that_is_set_back_stops_nothing(tmp_path: Path, back_ms: int) -> None:
-    """Sends go on in order, looks by time give an offset of the queue, and all is there after a restart with the clock still behind."""
+    """Sends continue in order, look-ups by time return an offset of the queue, and all messages exist after a
+    restart with the clock still behind."""
     clock = FakeClock()
     start_ms = clock.now_ms()
     sent = 0
@@ -68,21 +75,37 @@ async def test_a_clock_that_is_set_back_stops_nothing(tmp_path: Path, back_ms: i
                         result = await producer.send("Kept", b"%d" % sent, queue=queue)
                         assert (result.is_ok, result.queue_offset) == (True, sent)
                         sent += 1
-                times = (0, start_ms - _YEAR_MS, start_ms - back_ms, start_ms - 1, start_ms, start_ms + 1, clock.now_ms(), 1 << 60)
+                times = (
+                    0,
+                    start_ms - _YEAR_MS,
+                    start_ms - back_ms,
+                    start_ms - 1,
+                    start_ms,
+                    start_ms + 1,
+                    clock.now_ms(),
+                    1 << 60,
+                )
                 for time_ms in times:
                     assert 0 <= await consumer.offset_for_time(queue, time_ms) <= sent
                 assert await consumer.offset_for_time(queue, 0) == 0
                 assert await consumer.offset_for_time(queue, 1 << 60) == sent
-            assert [one.body for one in (await read_all(client, "Kept"))[queue]] == [b"%d" % number for number in range(sent)]
+            assert [one.body for one in (await read_all(client, "Kept"))[queue]] == [
+                b"%d" % number for number in range(sent)
+            ]
             key_found = await client.admin.query_by_message_id("Kept", result.message_id)
             assert [one.queue_offset for one in key_found] == [sent - 1]
 
 
 @pytest.mark.parametrize("back_ms", [_HOUR_MS, _YEAR_MS])
 async def test_delayed_messages_come_although_the_clock_is_set_back(tmp_path: Path, back_ms: int) -> None:
-    """A message parked before the clock went back does not wait until the clock has caught up; one parked after it waits its time."""
+    """A message parked before the clock is set back does not wait until the clock has caught up; one parked
+    afterwards waits for its time."""
     clock = FakeClock()
-    async with client_of(tmp_path, clock) as client, client.producer("senders") as producer, client.pull_consumer("readers") as consumer:
+    async with (
+        client_of(tmp_path, clock) as client,
+        client.producer("senders") as producer,
+        client.pull_consumer("readers") as consumer,
+    ):
         await client.admin.create_topic("Kept", queues=1)
         (queue,) = await consumer.queues("Kept")
         assert (await producer.send("Kept", b"before", delay_level=3)).is_ok

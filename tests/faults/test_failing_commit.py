@@ -1,4 +1,5 @@
-"""A disk that takes no writes under a commit buffer: senders are told, and when it takes them again everything goes on without a restart."""
+"""A disk that refuses writes under a commit buffer: senders get errors, and the broker recovers without a
+restart."""
 
 from __future__ import annotations
 
@@ -12,26 +13,30 @@ import pytest
 import trio
 
 from rmqkit import hookimpl
-from rmqkit.abc import Buffer, Clock, FlushPolicy, MessageStore, StoreFactory
+from rmqkit.broker import run
 from rmqkit.client import Client
 from rmqkit.client.producer import Producer
 from rmqkit.client.pulling import PullStatus
 from rmqkit.config import Config
 from rmqkit.errors import SendFailed
-from rmqkit.hookspecs import Register
+from rmqkit.model.buffer import Buffer
 from rmqkit.model.queue import MessageQueue
+from rmqkit.plugin.clock import Clock
+from rmqkit.plugin.flush import FlushPolicy
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.store import MessageStore, StoreFactory
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.testing.broker import running_cluster
-from rmqkit_store_mmap.disk import Disk
+from rmqkit_store_mmap.log.disk import Disk
 from rmqkit_store_mmap.store import MmapStore
-from tests.faults.kit import PATIENCE_S, POLICIES, read_all
+from tests.faults.kit import PATIENCE_S, POLICIES, SEND_MS, queues_of, read_all
 
 TOPIC = "Kept"
 BUFFERED: dict[str, Any] = dict(POLICIES["ASYNC_FLUSH_BUFFERED"])
 
 
 class FailingDisk(Disk):
-    """Takes no commit while `error` is set."""
+    """Refuses commits while `error` is set."""
 
     error = 0
 
@@ -42,7 +47,7 @@ class FailingDisk(Disk):
 
 
 class FailingStore:
-    """A plugin that brings the store "failing": RocketMQ's format on such a disk."""
+    """A plugin with the store "failing": the mmap store on such a disk."""
 
     def __init__(self) -> None:
         self.disk = FailingDisk()
@@ -67,13 +72,16 @@ async def bodies_of(client: Client) -> set[bytes]:
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-async def test_a_disk_that_takes_nothing_for_a_while(tmp_path: Path, error: int, caplog: pytest.LogCaptureFixture) -> None:
-    """SERVICE_NOT_AVAILABLE with the system's reason to those that wait and to those that come later; readers see nothing of theirs. Once the disk takes
-    writes again so does the broker: what was refused may then be there, in its place, and what was acknowledged is there after a stop, too."""
+async def test_a_disk_that_takes_nothing_for_a_while(
+    tmp_path: Path, error: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Waiting and later senders get SERVICE_NOT_AVAILABLE with the system's reason, and readers see none of
+    their messages. When the disk accepts writes again, refused messages may be stored, and acknowledged ones
+    survive a stop."""
     plugin, why = FailingStore(), os.strerror(error)
     async with running_cluster(tmp_path, extra=[("failing", plugin)], store="failing", **BUFFERED) as cluster:
         client = Client(cluster.namesrv_text)
-        async with client, client.producer("senders", retries=0) as producer:
+        async with client, client.producer("senders", timeout_ms=SEND_MS, retries=0) as producer:
             kept = [await producer.send(TOPIC, b"kept %d" % number) for number in range(10)]
             queue = kept[0].queue
             before = await bodies_of(client)
@@ -107,13 +115,21 @@ async def test_a_disk_that_takes_nothing_for_a_while(tmp_path: Path, error: int,
                 assert found[one.queue][one.queue_offset].message_id == one.message_id
 
 
-async def test_a_held_pull_is_answered_by_what_is_committed(tmp_path: Path) -> None:
-    """A consumer that waits at the end of a queue gets each message as soon as it is written, not when somebody looks again."""
+async def test_a_held_pull_is_answered_by_what_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer waiting at the end of a queue gets each message when it is written, not at the next
+    check."""
+    monkeypatch.setattr(run, "_RECHECK_MS", 3_600_000)
     async with running_cluster(tmp_path, store="mmap", **BUFFERED) as cluster:
         client = Client(cluster.namesrv_text)
-        async with client, client.producer("senders") as producer, client.pull_consumer("readers") as consumer:
+        async with (
+            client,
+            client.producer("senders", timeout_ms=SEND_MS) as producer,
+            client.pull_consumer("readers") as consumer,
+        ):
             await producer.send(TOPIC, b"first")
-            queue = (await consumer.queues(TOPIC))[0]
+            queue = (await queues_of(consumer, TOPIC))[0]
             offset = await consumer.max_offset(queue)
             found: list[bytes] = []
 
@@ -124,7 +140,7 @@ async def test_a_held_pull_is_answered_by_what_is_committed(tmp_path: Path) -> N
                     found.extend(message.body for message in result.messages)
                     offset = result.next_offset
 
-            with trio.fail_after(4):  # sooner than a broker looks again at what it holds
+            with trio.fail_after(PATIENCE_S):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(pull, offset)
                     for number in range(20):

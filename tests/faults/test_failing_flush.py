@@ -1,4 +1,4 @@
-"""A device that fails to flush (EIO) under SYNC_FLUSH: no promise is given any more, what was promised stays."""
+"""A device that fails to flush (EIO) under SYNC_FLUSH: no further promise is given, and earlier ones hold."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ import pytest
 import trio
 
 from rmqkit import hookimpl
-from rmqkit.abc import Clock, FlushPolicy, MessageStore, StoreFactory
 from rmqkit.client import Client
 from rmqkit.client.producer import Producer
 from rmqkit.config import Config
 from rmqkit.errors import SendFailed
-from rmqkit.hookspecs import Register
+from rmqkit.plugin.clock import Clock
+from rmqkit.plugin.flush import FlushPolicy
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.store import MessageStore, StoreFactory
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.testing.broker import running_cluster
-from rmqkit_store_mmap.disk import Disk
+from rmqkit_store_mmap.log.disk import Disk
 from rmqkit_store_mmap.store import MmapStore
-from tests.faults.kit import read_all
+from tests.faults.kit import SEND_MS, read_all
 
 TOPIC = "Kept"
 
 
 class FailingDisk(Disk):
-    """Cannot flush while `broken`."""
+    """Fails to flush while `broken`."""
 
     broken = False
 
@@ -37,7 +39,7 @@ class FailingDisk(Disk):
 
 
 class FailingStore:
-    """A plugin that brings the store "failing": RocketMQ's format on such a disk."""
+    """A plugin with the store "failing": the mmap store on such a disk."""
 
     def __init__(self) -> None:
         self.disk = FailingDisk()
@@ -58,13 +60,18 @@ async def refused(producer: Producer, body: bytes) -> SendFailed:
 
 
 @pytest.mark.row("S283")
-async def test_no_send_is_promised_once_a_flush_has_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Those that wait and those that come later get SERVICE_NOT_AVAILABLE, also when the device seems well again; reading goes on; the abort mark
-    stays; a start on a good disk has everything promised and takes messages."""
+async def test_no_send_is_promised_once_a_flush_has_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Waiting and later senders get SERVICE_NOT_AVAILABLE, even if the device seems to work again; reading
+    continues; the abort file stays; a start on a working disk has everything promised and accepts messages.
+    """
     plugin = FailingStore()
-    async with running_cluster(tmp_path, extra=[("failing", plugin)], store="failing", flushDiskType="SYNC_FLUSH") as cluster:
+    async with running_cluster(
+        tmp_path, extra=[("failing", plugin)], store="failing", flushDiskType="SYNC_FLUSH"
+    ) as cluster:
         client = Client(cluster.namesrv_text)
-        async with client, client.producer("senders", retries=0) as producer:
+        async with client, client.producer("senders", timeout_ms=SEND_MS, retries=0) as producer:
             kept = [await producer.send(TOPIC, b"kept %d" % number) for number in range(10)]
             assert all(one.is_ok for one in kept)
             plugin.disk.broken = True
@@ -81,7 +88,7 @@ async def test_no_send_is_promised_once_a_flush_has_failed(tmp_path: Path, caplo
     assert "no message is taken any more" in caplog.text
     async with running_cluster(tmp_path, store="mmap", flushDiskType="SYNC_FLUSH") as cluster:
         client = Client(cluster.namesrv_text)
-        async with client, client.producer("senders") as producer:
+        async with client, client.producer("senders", timeout_ms=SEND_MS) as producer:
             found = await read_all(client, TOPIC)
             for number, one in enumerate(kept):
                 assert found[one.queue][one.queue_offset].body == b"kept %d" % number

@@ -1,4 +1,5 @@
-"""A full disk under a real server: senders are told, readers go on, and when there is space again everything goes on without a restart."""
+"""A full disk under a real server: senders get errors, readers continue, and the server recovers without a
+restart."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from rmqkit.client.received import ReceivedMessage
 from rmqkit.errors import BrokerError, SendFailed
 from rmqkit.model.queue import MessageQueue
 from rmqkit.protocol.codes import ResponseCode
-from tests.faults.kit import PATIENCE_S, POLICIES, SMALL_FILES, Server, mounted, read_all, serving
+from tests.faults.kit import PATIENCE_S, POLICIES, SEND_MS, SMALL_FILES, Server, mounted, read_all, serving
 
 TOPIC = "Kept"
 _MOUNT_BYTES = 48 << 20
@@ -30,7 +31,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill_up(path: Path) -> None:
-    """Take the last page of the disk."""
+    """Allocate the last page of the disk."""
     with path.open("wb", buffering=0) as file:
         try:
             while True:
@@ -41,7 +42,7 @@ def fill_up(path: Path) -> None:
 
 @define
 class Sent:
-    """What was acknowledged."""
+    """The acknowledged messages."""
 
     body: bytes
     message_id: str
@@ -49,10 +50,15 @@ class Sent:
     queue_offset: int
 
 
-async def send_until_refused(client: Client, size_bytes: int, limit: int) -> tuple[list[Sent], SendFailed | None]:
-    """Send bodies of a size; what was acknowledged, and the refusal, if one came before `limit` messages."""
+async def send_until_refused(
+    client: Client, size_bytes: int, limit: int
+) -> tuple[list[Sent], SendFailed | None]:
+    """Send bodies of a size; returns the acknowledged ones, and the refusal, if there was one before `limit`
+    messages."""
     acknowledged: list[Sent] = []
-    async with client.producer("filler", compress_over_bytes=1 << 30, retries=0) as producer:
+    async with client.producer(
+        "filler", timeout_ms=SEND_MS, compress_over_bytes=1 << 30, retries=0
+    ) as producer:
         for _ in range(limit):
             body = os.urandom(size_bytes)
             try:
@@ -85,20 +91,32 @@ async def check_server(server: Server, acknowledged: list[Sent]) -> None:
 
 
 async def ask_while_full(client: Client, acknowledged: list[Sent]) -> None:
-    """Looks by id find what they should, whether or not the index found a place for it."""
-    for message_id, body in [(one.message_id, one.body) for one in acknowledged] + [(f"{number:032X}", b"") for number in range(200)]:
+    """Queries by id find the messages, whether or not there was space for the index."""
+    for message_id, body in [(one.message_id, one.body) for one in acknowledged] + [
+        (f"{number:032X}", b"") for number in range(200)
+    ]:
         found = await client.admin.query_by_message_id(TOPIC, message_id)
         assert [one.body for one in found] == [body] * bool(body)
 
 
+async def create_topics(client: Client, count: int) -> None:
+    """Create more topics than fit into the allocated page of the table's journal."""
+    for number in range(count):
+        await client.admin.create_topic(f"Many{number}", queues=1, route_wait_ms=0)
+
+
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_a_full_disk_refuses_sends_and_nothing_else(tmp_path: Path, small_disk: Path, policy: str) -> None:
-    """SERVICE_NOT_AVAILABLE with the reason to senders, an error to who makes a topic; reads are answered; with space again the same process
-    takes messages and the topic; everything acknowledged is there at the end, after a kill and after a stop."""
+async def test_a_full_disk_refuses_sends_and_nothing_else(
+    tmp_path: Path, small_disk: Path, policy: str
+) -> None:
+    """Senders get SERVICE_NOT_AVAILABLE with the reason, creating a topic fails, and reads are answered; with
+    space again the same process accepts messages and the topic; everything acknowledged exists at the end,
+    after a kill and after a stop."""
     ballast = small_disk / "ballast"
     with ballast.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, _MOUNT_BYTES - _LEFT_BYTES)
-    # Most of an index file of this size is a hole: on a tmpfs even reading one through a map takes space.
+    # An index file of this size is mostly a hole: on tmpfs even reading one through a mapping allocates
+    # space.
     settings = SMALL_FILES | POLICIES[policy] | {"maxHashSlotNum": "2000000"}
     data = str(small_disk / "data")
     with trio.fail_after(PATIENCE_S), serving(tmp_path, settings, data=data) as server:
@@ -116,7 +134,7 @@ async def test_a_full_disk_refuses_sends_and_nothing_else(tmp_path: Path, small_
             await check_everything(client, acknowledged)
             await ask_while_full(client, acknowledged)
             with pytest.raises(BrokerError, match="No space left on device"):
-                await client.admin.create_topic("Made", queues=1)
+                await create_topics(client, 200)
             ballast.unlink()
             (small_disk / "rest").unlink()
             more, refusal = await send_until_refused(client, 30_000, 100)
@@ -130,3 +148,34 @@ async def test_a_full_disk_refuses_sends_and_nothing_else(tmp_path: Path, small_
             await check_server(server, acknowledged)
             end(server)
     assert "Traceback" not in (tmp_path / "stderr.txt").read_text()
+
+
+@pytest.mark.parametrize("store", ["mmap", "lmdb"])
+async def test_a_broker_starts_on_a_full_disk(tmp_path: Path, small_disk: Path, store: str) -> None:
+    """It serves pulls, refuses sends with SERVICE_NOT_AVAILABLE and the path, and accepts messages once there
+    is space."""
+    settings = SMALL_FILES | {"store": store}
+    data = str(small_disk / "data")
+    with trio.fail_after(PATIENCE_S):
+        with serving(tmp_path, settings, data=data) as server:
+            async with Client(server.namesrv) as client:
+                await client.admin.create_topic(TOPIC, queues=2)
+                acknowledged, _ = await send_until_refused(client, 1_000, 20)
+            assert server.stop() == 0
+        fill_up(small_disk / "rest")
+        with serving(tmp_path, settings, data=data) as server:
+            async with Client(server.namesrv) as client:
+                await check_everything(client, acknowledged)
+                fill_up(small_disk / "more")
+                more, refusal = await send_until_refused(client, 30_000, 1_000)
+                assert refusal is not None
+                assert refusal.code == ResponseCode.SERVICE_NOT_AVAILABLE
+                assert data in str(refusal)
+                acknowledged += more
+                await check_everything(client, acknowledged)
+                (small_disk / "rest").unlink()
+                (small_disk / "more").unlink()
+                more, refusal = await send_until_refused(client, 1_000, 20)
+                assert refusal is None
+                await check_everything(client, acknowledged + more)
+            assert server.stop() == 0

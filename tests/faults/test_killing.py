@@ -1,4 +1,4 @@
-"""Death of the process: SIGKILL under load, again and again, over one store (tests.faults.killing has the runs)."""
+"""SIGKILL under load, repeatedly, over one store (tests.faults.killing contains the runs)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SEED = 20_261
 @pytest.mark.row("S256", "S261")
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_nothing_acknowledged_is_lost_by_kills(tmp_path: Path, policy: str) -> None:
-    """Every acknowledged message stays at its place with its body and is found by its id; places are filled once and without gaps; a group's
-    offset is the one on disk; topics stay."""
+    """Every acknowledged message stays at its place with its body and is found by its id; places are used
+    once and without gaps; a group's offset is the one on disk; topics stay."""
     done = await kill_often(tmp_path / "store", policy, RUNS, SEED)
     assert done["kills"] == RUNS
     assert done["promises"] > 100
@@ -31,7 +31,7 @@ async def test_nothing_acknowledged_is_lost_by_kills(tmp_path: Path, policy: str
 
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_nothing_acknowledged_is_lost_by_kills_over_lmdb(tmp_path: Path, policy: str) -> None:
-    """The same promises over the store lmdb."""
+    """The same promises hold for the store lmdb."""
     done = await kill_often(tmp_path / "store", policy, RUNS_OF_OTHERS, SEED, store="lmdb")
     assert done["kills"] == RUNS_OF_OTHERS
     assert done["promises"] > 100
@@ -52,7 +52,7 @@ async def check_after(killing: Killing) -> None:
 
 
 async def test_a_record_that_is_gone_is_noticed(tmp_path: Path) -> None:
-    """The check of these tests can fail: the last acknowledged record is wiped off the disk before the next start."""
+    """The check fails if the last acknowledged record is erased from the disk before the next start."""
     killing = await killed_once(tmp_path / "store")
     log = bytearray((killing.directory / "data" / "commitlog" / ("0" * 20)).read_bytes())
     places = {}
@@ -61,16 +61,41 @@ async def test_a_record_that_is_gone_is_noticed(tmp_path: Path) -> None:
         stored = unpack(bytes(log), at)
         places[stored.topic, stored.queue_id, stored.queue_offset] = (at, stored.size_bytes)
         at += stored.size_bytes
-    last = max(place for key, place in places.items() if key[0] == TOPIC and key[1:] in killing.ledger.promises)
+    last = max(
+        place for key, place in places.items() if key[0] == TOPIC and key[1:] in killing.ledger.promises
+    )
     log[last[0] :] = bytes(len(log) - last[0])
     (killing.directory / "data" / "commitlog" / ("0" * 20)).write_bytes(log)
     with pytest.raises(AssertionError, match="lost: Promise"):
         await check_after(killing)
 
 
+@pytest.mark.parametrize("fault", ["lost", "back", "settings", "retries"])
+async def test_a_broken_promise_about_tables_is_noticed(tmp_path: Path, fault: str) -> None:
+    """The check fails for a lost topic, one that reappeared, and changed settings of a topic or group."""
+    killing = await killed_once(tmp_path / "store")
+    tables = killing.tables
+    with serving(killing.directory, killing.settings) as server:
+        async with Client(server.namesrv) as client:
+            await tables.check(client, random.Random(1))
+            match fault:
+                case "lost":
+                    tables.topics["NeverMade"] = {1}
+                case "back":
+                    tables.topics[TOPIC] = {None}
+                case "settings":
+                    tables.topics[TOPIC] = {9}
+                case "retries":
+                    tables.groups["NeverMade"] = {9}
+            with pytest.raises(AssertionError, match="acknowledged or asked for"):
+                await tables.check(client, random.Random(1))
+    killing.ledger.close()
+
+
 @pytest.mark.parametrize("fault", ["body", "place", "id", "topic", "offset"])
 async def test_a_broken_promise_is_noticed(tmp_path: Path, fault: str) -> None:
-    """Another body, a place nobody filled, another id, a topic that was never made, a consumer offset that is not the one on disk."""
+    """The check fails for another body, an unused place, another id, a topic that was never created, and a
+    consumer offset that differs from the disk."""
     killing = await killed_once(tmp_path / "store")
     ledger = killing.ledger
     (queue_id, offset), given = ledger.promises.popitem()
@@ -90,7 +115,7 @@ async def test_a_broken_promise_is_noticed(tmp_path: Path, fault: str) -> None:
 
 
 def test_two_promises_of_one_place_are_noticed(tmp_path: Path) -> None:
-    """Also while the load runs."""
+    """Two promises of one place are also detected during the load."""
     from rmqkit.client.send_result import SendResult, SendStatus
     from rmqkit.model.queue import MessageQueue
 

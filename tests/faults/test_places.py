@@ -1,25 +1,34 @@
-"""Data directories that cannot be used: held by another broker, read-only, not a directory."""
+"""Unusable data directories: held by another broker, read-only, not a directory."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 import trio
 
 from rmqkit.client import Client
-from tests.cli.conftest import PROGRAM, clean_environment
-from tests.faults.kit import PATIENCE_S, SMALL_FILES, Server, mount, mounted, read_all, serving
+from tests.faults.kit import (
+    PATIENCE_S,
+    SEND_MS,
+    SMALL_FILES,
+    Server,
+    mount,
+    mounted,
+    read_all,
+    serve_words,
+    serving,
+)
+from tests.programs import run
 
 TOPIC = "Kept"
 
 
 def listing(root: Path) -> dict[str, tuple[int, int, int, str]]:
-    """Kind and mode, size, time of change and content of everything under a directory."""
+    """Kind, mode, size, modification time and content of everything under a directory."""
     found = {}
     for path in sorted([root, *root.rglob("*")]):
         status = path.stat()
@@ -29,25 +38,16 @@ def listing(root: Path) -> dict[str, tuple[int, int, int, str]]:
 
 
 def refused(directory: Path, data: str) -> str:
-    """Start a server that must not start; its one line of complaint."""
-    words = [word for key, value in SMALL_FILES.items() for word in ("--set", f"{key}={value}")]
-    ended = subprocess.run(
-        [PROGRAM, "serve", "--data", data, "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--log-level", "WARNING", *words],
-        cwd=directory,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    """Start a server that must fail to start; returns its single error line."""
+    ended = run([*serve_words(data, SMALL_FILES), "--log-level", "WARNING"], directory)
     assert ended.returncode == 1, ended
-    assert ended.stdout == ""
-    (line,) = ended.stderr.splitlines()
+    assert ended.stdout == b""
+    (line,) = ended.stderr.decode().splitlines()
     return line
 
 
 async def fill(server: Server, count: int) -> None:
-    async with Client(server.namesrv) as client, client.producer("senders") as producer:
+    async with Client(server.namesrv) as client, client.producer("senders", timeout_ms=SEND_MS) as producer:
         for number in range(count):
             assert (await producer.send(TOPIC, b"%d" % number, keys=[f"k{number}"])).is_ok
 
@@ -58,8 +58,8 @@ async def count(server: Server) -> int:
 
 
 async def test_a_second_broker_touches_nothing(tmp_path: Path) -> None:
-    """It is refused with one line that names the directory; no file, size, time or content has changed; the first goes on. A dead broker's
-    directory is free at once."""
+    """It is refused with one line that names the directory; no file, size, time or content changes, and the
+    first broker continues. A dead broker's directory is free at once."""
     with trio.fail_after(PATIENCE_S), serving(tmp_path, SMALL_FILES) as first:
         await fill(first, 20)
         os.kill(first.pid, signal.SIGSTOP)  # it still holds the directory, and writes nothing by itself
@@ -79,7 +79,8 @@ async def test_a_second_broker_touches_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_read_only_directory(tmp_path: Path) -> None:
-    """Full or empty: one line that names a file and the reason, nothing changed; writable again, it is served."""
+    """Full or empty, the directory is refused with one line that names a file and the reason, and nothing
+    changes; once writable, it is served."""
     with mounted(tmp_path / "disk", 32 << 20) as disk:
         data = str(disk / "data")
         with trio.fail_after(PATIENCE_S), serving(tmp_path, SMALL_FILES, data=data) as server:
@@ -98,9 +99,12 @@ async def test_a_read_only_directory(tmp_path: Path) -> None:
             assert server.stop() == 0
 
 
-@pytest.mark.parametrize(("place", "shown"), [("file", "File exists"), ("file/below", "Not a directory"), ("dangling", "File exists")])
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [("file", "File exists"), ("file/below", "Not a directory"), ("dangling", "File exists")],
+)
 def test_a_place_that_cannot_be_a_directory(tmp_path: Path, place: str, shown: str) -> None:
-    """A file, something below a file, a link to nowhere: one line; the file stays."""
+    """A file, a path below a file, and a dangling link are each refused with one line; the file stays."""
     (tmp_path / "file").write_text("mine")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     line = refused(tmp_path, place)
@@ -111,7 +115,7 @@ def test_a_place_that_cannot_be_a_directory(tmp_path: Path, place: str, shown: s
 
 
 async def test_missing_parents_are_made(tmp_path: Path) -> None:
-    """The directory need not be there, nor those above it."""
+    """Missing directories are created with their parents."""
     with trio.fail_after(PATIENCE_S), serving(tmp_path, SMALL_FILES, data="a/b/c") as server:
         await fill(server, 1)
         assert server.stop() == 0

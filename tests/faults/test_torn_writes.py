@@ -1,4 +1,4 @@
-"""A write that stopped at any byte, when it held several records, or the end of one segment and the start of the next."""
+"""A write that stopped at any byte, of several records, or across the end of a segment."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rmqkit.model.message import PutMessage
 from rmqkit.protocol.record import BLANK_BYTES, MAGIC_BLANK
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import SMALL, FlushWhenWanted, bodies, message, running, store_config
-from rmqkit_store_mmap.disk import Disk
+from rmqkit_store_mmap.log.disk import Disk
 from rmqkit_store_mmap.store import MmapStore
 
 _SEGMENT_BYTES = 66_560
 
 
 class Forgetful(Disk):
-    """Flushes nothing: no machine dies here."""
+    """Flushes nothing, because no machine fails here."""
 
     def sync(self, fd: int) -> None:
         return
@@ -36,8 +36,11 @@ def segment(directory: Path, number: int) -> Path:
     return directory / "commitlog" / f"{number * _SEGMENT_BYTES:020d}"
 
 
-async def crashed(directory: Path, before: Sequence[PutMessage], last: Sequence[PutMessage]) -> tuple[Path, list[tuple[int, int]]]:
-    """A directory as a killed process leaves it right after the append of `last`; where the records of that append begin and end."""
+async def crashed(
+    directory: Path, before: Sequence[PutMessage], last: Sequence[PutMessage]
+) -> tuple[Path, list[tuple[int, int]]]:
+    """The directory left by a process killed right after the append of `last`, and where the records of that
+    append begin and end."""
     async with running(make(directory / "live")) as store:
         for one in before:
             store.append([one])
@@ -46,9 +49,11 @@ async def crashed(directory: Path, before: Sequence[PutMessage], last: Sequence[
     return directory / "crashed", [(at.physical_offset, at.physical_offset + at.size_bytes) for at in landed]
 
 
-async def check_torn(source: Path, end: int, kept: Sequence[bytes], lost: Sequence[bytes], next_at: int) -> None:
-    """Open `source` without the bytes of its log from `end` on: just `kept` is there, the next message stands at `next_at`, and a further crash
-    brings none of `lost` back."""
+async def check_torn(
+    source: Path, end: int, kept: Sequence[bytes], lost: Sequence[bytes], next_at: int
+) -> None:
+    """Open `source` without the bytes of its log from `end` on: exactly `kept` exists, the next message is
+    stored at `next_at`, and a further crash restores none of `lost`."""
     directory = source.with_name("torn")
     shutil.copytree(source, directory)
     for number in range(2):
@@ -73,7 +78,8 @@ async def check_torn(source: Path, end: int, kept: Sequence[bytes], lost: Sequen
 
 @pytest.mark.row("S258")
 async def test_a_batch_torn_at_any_byte(tmp_path: Path) -> None:
-    """The records of a batch that are whole stay, the torn one and those behind it go, and do not come back."""
+    """The complete records of a batch stay; the torn one and those after it are removed and do not
+    reappear."""
     given = [message(body=b"%d" % number * (number + 1), keys=f"k{number}") for number in range(4)]
     source, places = await crashed(tmp_path, given[:1], given[1:])
     for end in range(places[0][0], places[-1][1]):
@@ -85,7 +91,8 @@ async def test_a_batch_torn_at_any_byte(tmp_path: Path) -> None:
 
 @pytest.mark.row("S258")
 async def test_a_write_over_the_end_of_a_segment_torn_at_any_byte(tmp_path: Path) -> None:
-    """Last record of a segment, blank record, first record of the next segment: whatever of them is missing, the log goes on where it ends."""
+    """Whatever is missing of the last record of a segment, the blank record and the first record of the next
+    segment, the log continues at its end."""
     filler = [message(body=b"x" * 900, keys=f"k{number}") for number in range(65)]
     last = [message(body=b"a", keys="k65"), message(body=b"b" * 900, keys="k66")]
     source, places = await crashed(tmp_path, filler, last)

@@ -1,15 +1,15 @@
-"""The contracts of hooks over the built-in ones, and broken hooks that the contracts must find."""
+"""The hook contracts run over the built-in hooks, and over broken hooks in which they must find the fault."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from time import thread_time
 from typing import Any
 
 import pytest
-import trio
 from opentelemetry.sdk.trace import TracerProvider
 
-from rmqkit.abc import Peer
 from rmqkit.client.hooks import (
     ClientConsumeContext,
     ClientConsumeHook,
@@ -20,22 +20,39 @@ from rmqkit.client.hooks import (
     FilterMessageHook,
 )
 from rmqkit.errors import RequestRefused
-from rmqkit.hook_calls import SLOW_CALL_MS
-from rmqkit.hooks import ConsumeContext, ConsumeMessageHook, PutMessageHook, RpcHook, SendContext, SendMessageHook
-from rmqkit.model.delay import parse_levels
 from rmqkit.model.message import PutMessage
 from rmqkit.model.message_type import MessageType
+from rmqkit.model.run import MessageRun
+from rmqkit.plugin.hook_runner import SLOW_CALL_MS
+from rmqkit.plugin.hooks import (
+    ConsumeContext,
+    ConsumeMessageHook,
+    EachPutHook,
+    EachSendHook,
+    PutMessageHook,
+    RpcHook,
+    SendContext,
+    SendMessageHook,
+)
+from rmqkit.plugin.request import Answers, Peer
 from rmqkit.protocol.command import Command
 from rmqkit.testing import client_hooks
 from rmqkit.testing.client_hooks import ClientHookContract
-from rmqkit.testing.hooks import ConsumeMessageHookContract, PutMessageHookContract, RpcHookContract, SendMessageHookContract
+from rmqkit.testing.hooks import (
+    ConsumeMessageHookContract,
+    PutMessageHookContract,
+    RpcHookContract,
+    SendMessageHookContract,
+)
+from rmqkit_delay.levels import parse_levels
 from rmqkit_delay.park import ParkDelayed
+from rmqkit_hook_audit.hooks import ConsumeAudit, RequestAudit, SendAudit
 from rmqkit_hook_audit.recorder import Queue, Recorder
 from rmqkit_hook_audit.settings import AuditSettings
-from rmqkit_hook_audit.watching import ConsumeAudit, RequestAudit, SendAudit
 from rmqkit_hook_metrics.counting import Counts
-from rmqkit_hook_metrics.watching import ConsumeMetrics, RpcMetrics, SendMetrics
+from rmqkit_hook_metrics.hooks import ConsumeMetrics, RpcMetrics, SendMetrics
 from rmqkit_hook_trace import MessageTrace
+from rmqkit_hook_trace.broker import SendSpans
 from rmqkit_hook_trace.otel import OpenTelemetryHook
 
 EVERYTHING = AuditSettings(body_bytes=10, properties=("KEYS", "TAGS"))
@@ -50,6 +67,11 @@ class TestSendAudit(SendMessageHookContract):
         hook = SendAudit(EVERYTHING)
         hook.begin(recorder())
         return hook
+
+
+class TestSendSpans(SendMessageHookContract):
+    def make_hook(self) -> SendMessageHook:
+        return SendSpans(TracerProvider())
 
 
 class TestConsumeAudit(ConsumeMessageHookContract):
@@ -104,27 +126,28 @@ class TestOpenTelemetry(ClientHookContract):
         return OpenTelemetryHook(TracerProvider())
 
 
-# --- what the contracts find -------------------------------------------------------------------------------------------
+# --- what the contracts find --------------------------------------------------------------------------------
 
 
-class Raises(SendMessageHook, ConsumeMessageHook):
-    """Breaks on what comes after, and at a pull."""
+class RaisesAtSends(EachSendHook):
+    """Raises an error at the answers to sends."""
 
-    def after(self, context: SendContext | ConsumeContext) -> None:
+    def after_each(self, context: SendContext) -> None:
         raise ValueError("boom")
 
-    def before(self, context: SendContext | ConsumeContext) -> None:
-        if isinstance(context, ConsumeContext):
-            raise ValueError("boom")
+
+class RaisesAtPulls(ConsumeMessageHook):
+    def before(self, context: ConsumeContext) -> None:
+        raise ValueError("boom")
 
 
 class RaisesAfter(RpcHook):
-    def after(self, request: Command, response: Command, peer: Peer) -> None:
+    def after(self, requests: Sequence[Command], answers: Answers, peer: Peer) -> None:
         raise ValueError("boom")
 
 
-class Refuses(SendMessageHook):
-    def before(self, context: SendContext) -> None:
+class Refuses(EachSendHook):
+    def before_each(self, context: SendContext) -> None:
         raise RequestRefused(16, "no")
 
 
@@ -132,33 +155,41 @@ class NoCodes(RpcHook):
     def __init__(self, *codes: Any) -> None:
         self.codes = frozenset(codes) or None
 
-    def before(self, request: Command, peer: Peer) -> None:
+    def before(self, requests: Sequence[Command], peer: Peer) -> None:
         raise RequestRefused(16, "no")
 
 
-class Slow(SendMessageHook):
-    """Now and then."""
+class Slow(EachSendHook):
+    """Takes too long now and then."""
 
-    def after(self, context: SendContext) -> None:
-        end = trio.current_time() + (2 * SLOW_CALL_MS / 1000 if context.message_type is MessageType.ORDER else 0)
-        while trio.current_time() < end:
+    def after_each(self, context: SendContext) -> None:
+        end_s = thread_time() + (2 * SLOW_CALL_MS / 1000 if context.message_type is MessageType.ORDER else 0)
+        while thread_time() < end_s:
             pass
 
 
-class Forgets(PutMessageHook):
-    """Changes properties without their text."""
+class Forgets(EachPutHook):
+    """Changes properties without changing their text."""
 
-    def before_put(self, message: PutMessage) -> None:
+    def before_each(self, message: PutMessage) -> None:
         message.properties = message.properties | {"x": "y"}
 
 
-class Wants(PutMessageHook):
-    """Does something about what it does not want."""
+class RefusesAll(PutMessageHook):
+    """Refuses all messages that came together with a message it rejects."""
 
-    wants = frozenset({"DELAY"})
+    def before_put(self, run: MessageRun) -> None:
+        if any(message.topic.startswith("%RETRY%") for message in run):
+            raise RequestRefused(16, "no")
 
-    def before_put(self, message: PutMessage) -> None:
-        message.topic = "Elsewhere"
+
+class ClaimsMore(EachPutHook):
+    """Claims a property without naming it among the wanted ones."""
+
+    wants, claims = frozenset({"DELAY"}), frozenset({"TRAN_MSG"})
+
+    def before_each(self, message: PutMessage) -> None:
+        return
 
 
 class Swallows(FilterMessageHook):
@@ -182,10 +213,10 @@ def contract(kind: type[Any], hook: object) -> Any:
 @pytest.mark.parametrize(
     ("kind", "hook", "fault"),
     [
-        (SendMessageHookContract, Raises(), "raised what it may not"),
+        (SendMessageHookContract, RaisesAtSends(), "raised what it may not"),
         (SendMessageHookContract, Refuses(), "answers differently"),
         (SendMessageHookContract, Slow(), "the hook is slow"),
-        (ConsumeMessageHookContract, Raises(), "raised what it may not"),
+        (ConsumeMessageHookContract, RaisesAtPulls(), "raised what it may not"),
         (RpcHookContract, RaisesAfter(), "raised what it may not"),
         (RpcHookContract, NoCodes(), "answers differently"),
     ],
@@ -193,32 +224,49 @@ def contract(kind: type[Any], hook: object) -> Any:
 async def test_a_hook_that_does_harm_is_found(
     kind: type[Any], hook: object, fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By what a broker answers, and by what is raised."""
+    """The fault shows in the broker's answers or in the error that is raised."""
     with pytest.raises(AssertionError, match=fault):
         await contract(kind, hook).test_a_broker_answers_as_without_the_hook(tmp_path, caplog)
 
 
 def test_a_put_hook_that_does_harm_is_found() -> None:
-    """Text and mapping that differ; a message that is none of its business."""
+    """A text that differs from the mapping, a refusal of other messages of the run, and a claim to an
+    unwanted property fail the contract."""
     with pytest.raises(AssertionError):
         contract(PutMessageHookContract, Forgets()).test_what_it_leaves_can_be_stored()
+    with pytest.raises(AssertionError, match="the hook refuses the neighbours as well"):
+        contract(
+            PutMessageHookContract, RefusesAll()
+        ).test_messages_that_come_together_are_treated_one_by_one()
     with pytest.raises(AssertionError):
-        contract(PutMessageHookContract, Wants()).test_it_leaves_alone_what_it_does_not_want()
+        contract(PutMessageHookContract, ClaimsMore()).test_its_claims_are_among_what_it_wants()
 
 
 def test_an_rpc_hook_with_wrong_codes_is_found() -> None:
-    """And one that refuses though it says it does not."""
+    """A hook that refuses although it declares no refusals is found as well."""
     with pytest.raises(AssertionError):
         contract(RpcHookContract, NoCodes("10")).test_its_codes_are_numbers()
     with pytest.raises(AssertionError, match="the hook refuses a request"):
         contract(RpcHookContract, NoCodes()).test_before_without_after()
 
 
-@pytest.mark.parametrize(("hook", "fault"), [(Swallows(), "sees something else"), (Breaks(), "does what it may not")])
+@pytest.mark.parametrize(
+    ("hook", "fault"), [(Swallows(), "sees something else"), (Breaks(), "does what it may not")]
+)
 async def test_a_client_hook_that_does_harm_is_found(
-    hook: object, fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    hook: ClientHook,
+    fault: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By what the application sees, and by the log."""
-    monkeypatch.setattr(client_hooks, "PATIENCE_S", 0.2)
+    """The fault shows in the results the application gets, or in the log."""
+
+    class Broken(ClientHookContract):
+        def make_hook(self) -> ClientHook:
+            if isinstance(hook, Swallows):  # its messages would be waited for in vain
+                monkeypatch.setattr(client_hooks, "PATIENCE_S", 0.1)
+            return hook
+
     with pytest.raises(AssertionError, match=fault):
-        await contract(ClientHookContract, hook).test_an_application_sees_what_it_sees_without_the_hook(tmp_path, caplog)
+        await Broken().test_an_application_sees_what_it_sees_without_the_hook(tmp_path, caplog)

@@ -1,9 +1,10 @@
-"""Builds other people's programs once and keeps them outside the repository.
+"""Builds other projects' programs once and keeps them outside the repository.
 
-Four things are built: the class path of Apache's servers (Maven), the Java scenarios against one client generation (Maven), a Java program
-around one generation of Apache's message store (Maven), the Go scenarios (Go). Each lands in a folder of the cache whose name carries a
-hash of everything it was built from, so a changed source or version is a new folder and an unchanged one costs nothing. A build goes to a
-folder of its own first and is renamed when complete.
+Four things are built: the class path of Apache's servers (Maven), the Java scenarios against one client
+generation (Maven), a Java program around one generation of Apache's message store (Maven), the Go scenarios
+(Go). Each is stored in a folder of the cache whose name contains a hash of its inputs, so a changed source or
+version gets a new folder and an unchanged one costs nothing. A build is made in a temporary folder and
+renamed when complete.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SERVER_VERSION = "5.3.3"
-JAVA_CLIENT_VERSIONS = ("5.3.3", "4.9.8")
-JAVA_STORE_VERSIONS = ("5.3.3", "4.9.8")
+SERVER_VERSION = "5.5.0"
+JAVA_CLIENT_VERSIONS = ("5.5.0", "5.3.3", "4.9.8")
+JAVA_STORE_VERSIONS = ("5.5.0", "5.3.3", "4.9.8")
+#: The newest and the oldest version, for tests independent of the versions in between: each version costs a
+#: JVM and up to half a minute.
+JAVA_ENDS = ("5.5.0", "4.9.8")
 BUILD_SECONDS = 400
 
 
 class BuildError(RuntimeError):
-    """A tool is missing or said no; the text names the tool and what it said."""
+    """A tool is missing or failed; the text contains the tool and its output."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class JavaClient:
 
 
 def cache_dir() -> Path:
-    """Where builds are kept; `RMQKIT_INTEROP_CACHE` moves it."""
+    """The folder of the builds; `RMQKIT_INTEROP_CACHE` changes it."""
     root = os.environ.get("RMQKIT_INTEROP_CACHE")
     path = Path(root) if root else Path.home() / ".cache" / "rmqkit-interop"
     path.mkdir(parents=True, exist_ok=True)
@@ -45,7 +49,7 @@ def cache_dir() -> Path:
 
 
 def tool(name: str) -> str:
-    """The path of a program that must be installed."""
+    """The path of a required program."""
     found = shutil.which(name)
     if found is None:
         raise BuildError(f"the interop suite needs {name}, and there is no {name} in PATH")
@@ -53,7 +57,7 @@ def tool(name: str) -> str:
 
 
 def apache_server_classpath(version: str = SERVER_VERSION) -> str:
-    """Class path with which NamesrvStartup and BrokerStartup of this version start."""
+    """Class path for NamesrvStartup and BrokerStartup of this version."""
     tool("java")
     folder = HERE / "apache"
 
@@ -70,8 +74,15 @@ def java_client(version: str) -> JavaClient:
 
 
 def java_store(version: str) -> str:
-    """Class path of the program around this version of Apache's message store (rmqkit.interop.store.StoreProgram)."""
+    """Class path of the program around this version of Apache's message store
+    (rmqkit.interop.store.StoreProgram)."""
     return _java_program("java-store", version)
+
+
+def java_admin(version: str) -> JavaClient:
+    """The calls of mqadmin, compiled against this version of Apache's tools
+    (rmqkit.interop.admin.AdminProgram)."""
+    return JavaClient(version, _java_program("java-admin", version))
 
 
 def _java_program(name: str, version: str) -> str:
@@ -79,7 +90,11 @@ def _java_program(name: str, version: str) -> str:
     folder = HERE / name
 
     def build(out: Path) -> None:
-        properties = [f"-Drocketmq.version={version}", f"-Dinterop.out={out}", f"-Dmdep.outputFile={out / 'classpath'}"]
+        properties = [
+            f"-Drocketmq.version={version}",
+            f"-Dinterop.out={out}",
+            f"-Dmdep.outputFile={out / 'classpath'}",
+        ]
         _run([tool("mvn"), *_MAVEN, "package", "dependency:build-classpath", *properties], folder)
 
     sources = [folder / "pom.xml", *sorted((folder / "src").rglob("*.*"))]
@@ -114,7 +129,7 @@ def _built(name: str, sources: list[Path], build: Callable[[Path], None]) -> Pat
         try:
             fresh.rename(target)
         except OSError:
-            # Another run finished the same build first; its result is as good.
+            # Another run has completed the same build, whose result is equivalent.
             if not target.exists():
                 raise
     finally:
@@ -124,9 +139,15 @@ def _built(name: str, sources: list[Path], build: Callable[[Path], None]) -> Pat
 
 def _run(command: list[str], folder: Path) -> None:
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired as late:
-        raise BuildError(f"{Path(command[0]).name} did not end within {BUILD_SECONDS} s in {folder.name}") from late
+        raise BuildError(
+            f"{Path(command[0]).name} did not end within {BUILD_SECONDS} s in {folder.name}"
+        ) from late
     if done.returncode != 0:
         said = (done.stdout + done.stderr)[-4000:]
-        raise BuildError(f"{Path(command[0]).name} failed in {folder.name} with exit code {done.returncode}:\n{said}")
+        raise BuildError(
+            f"{Path(command[0]).name} failed in {folder.name} with exit code {done.returncode}:\n{said}"
+        )

@@ -1,8 +1,8 @@
 """Servers and builds of the interop suite.
 
-`RMQKIT_INTEROP_SERVER=apache` runs the same client tests against Apache's own server instead of ours, which proves the tests. A tool that
-is missing (java, mvn, go) fails the tests that need it and names the tool. Servers live as long as one test module; scenarios use topics and
-groups of their own, so the order of the tests does not matter.
+`RMQKIT_INTEROP_SERVER=apache` runs the same client tests against Apache's own server, which validates the
+tests. A missing tool (java, mvn, go) fails the tests that need it and is named. Servers live as long as one
+test module; scenarios use their own topics and groups, so the order of the tests does not matter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ KINDS = ("rmqkit", "apache")
 
 @pytest.fixture(scope="module")
 def rmqkit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[peers.Server]:
-    """Our name server and broker in one process; leaving proves that SIGTERM ends it with exit code 0."""
+    """rmqkit's name server and broker in one process; leaving checks that SIGTERM ends it with exit code
+    0."""
     try:
         with peers.rmqkit_serve(tmp_path_factory.mktemp("rmqkit")) as server:
             yield server
@@ -40,7 +41,7 @@ def apache_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[peers.S
 
 @pytest.fixture(scope="module")
 def server(request: pytest.FixtureRequest) -> peers.Server:
-    """The server under the clients: ours, or Apache's to prove the tests."""
+    """The server for the clients: rmqkit's, or Apache's to validate the tests."""
     kind = os.environ.get("RMQKIT_INTEROP_SERVER", "rmqkit")
     if kind not in KINDS:
         pytest.fail(f"RMQKIT_INTEROP_SERVER={kind!r}: must be one of {', '.join(KINDS)}", pytrace=False)

@@ -1,7 +1,8 @@
-"""Starts the programs the interop suite talks to or through: Apache's servers, our server, the scenario programs in Java and Go.
+"""Starts the programs of the interop suite: Apache's servers, rmqkit's server, the scenario programs in Java
+and Go.
 
-Everything binds to loopback, keeps its files in a folder the caller gives, and is stopped by process id. Waiting is always for a
-condition (a line, a route, the end of a process) with a deadline.
+Everything binds to loopback, keeps its files in a folder given by the caller, and is stopped by process id.
+Waiting is always for a condition (a line, a route, the end of a process) with a deadline.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.interop.builds import JavaClient, apache_server_classpath, tool
+from tests.ports import LOOPBACK, free_port
 
-LOOPBACK = "127.0.0.1"
 START_SECONDS = 60
 STOP_SECONDS = 60  # Apache's broker takes up to half a minute to shut down in order
 GET_ROUTEINFO_BY_TOPIC = 105
@@ -33,30 +34,15 @@ TEMPLATE_TOPIC = "TBW102"
 
 
 class PeerError(RuntimeError):
-    """A program did not start, did not stop or did not answer; the text carries the end of its log."""
+    """A program did not start, stop or answer; the text contains the end of its log."""
 
 
-# -- ports and frames ------------------------------------------------------------------------------------------------------------------
-
-
-def free_ports(*offsets: int) -> int:
-    """A port p below the ephemeral range such that p and every p + offset can be bound now."""
-    for _ in range(500):
-        port = random.randrange(15_000, 30_000)
-        with ExitStack() as held:
-            try:
-                for offset in (0, *offsets):
-                    listener = held.enter_context(socket.socket())
-                    listener.bind((LOOPBACK, port + offset))
-            except OSError:
-                continue
-        return port
-    raise PeerError("no free ports")
+# -- ports and frames --------------------------------------------------------------------------------------
 
 
 def free_broker_port() -> int:
     """A broker port whose fast port (-2) and replication port (+1) are free as well."""
-    return free_ports(-2, 1)
+    return free_port(-2, 1)
 
 
 @dataclass(frozen=True)
@@ -69,13 +55,28 @@ class Answer:
     body: bytes
 
 
-def call(address: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", timeout_s: float = 5.0) -> Answer:
-    """Sends one request with a JSON header on a fresh connection and returns the answer to it.
+def call(
+    address: str,
+    code: int,
+    fields: Mapping[str, str] | None = None,
+    body: bytes = b"",
+    timeout_s: float = 5.0,
+) -> Answer:
+    """Send one request with a JSON header on a new connection and return its answer.
 
-    Frame: total length i32, header length i32 (serialisation type 0 in the high byte), header, body. OSError when nobody answers.
+    Frame: total length i32, header length i32 (serialisation type 0 in the high byte), header, body. Raises
+    OSError when there is no answer.
     """
     header = json.dumps(
-        {"code": code, "flag": 0, "language": "PYTHON", "opaque": 1, "version": 475, "extFields": dict(fields or {})}, separators=(",", ":")
+        {
+            "code": code,
+            "flag": 0,
+            "language": "PYTHON",
+            "opaque": 1,
+            "version": 475,
+            "extFields": dict(fields or {}),
+        },
+        separators=(",", ":"),
     ).encode()
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=timeout_s) as peer:
@@ -87,7 +88,9 @@ def call(address: str, code: int, fields: Mapping[str, str] | None = None, body:
             content = _exactly(stream.read(total - 4), total - 4)
             answer = json.loads(content[:size])
             if answer.get("flag", 0) & 1 and answer.get("opaque") == 1:
-                return Answer(answer.get("code", 0), answer.get("remark"), answer.get("extFields") or {}, content[size:])
+                return Answer(
+                    answer.get("code", 0), answer.get("remark"), answer.get("extFields") or {}, content[size:]
+                )
 
 
 def _exactly(data: bytes, size: int) -> bytes:
@@ -97,7 +100,7 @@ def _exactly(data: bytes, size: int) -> bytes:
 
 
 def has_route(namesrv: str, broker: str, topic: str = TEMPLATE_TOPIC) -> bool:
-    """Whether the name server answers a route of the topic that names this broker address."""
+    """Whether the name server's route of the topic contains this broker address."""
     try:
         answer = call(namesrv, GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
     except OSError:
@@ -105,7 +108,7 @@ def has_route(namesrv: str, broker: str, topic: str = TEMPLATE_TOPIC) -> bool:
     return answer.code == 0 and broker.encode() in answer.body
 
 
-# -- processes -------------------------------------------------------------------------------------------------------------------------
+# -- processes ---------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -117,19 +120,19 @@ class Program:
     log: Path
 
     def tail(self, characters: int = 3000) -> str:
-        """The end of what it printed, without what the logging library of Apache's servers says about itself."""
+        """The end of its output, without messages of the logging library of Apache's servers about itself."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join(line for line in text.splitlines() if "|-INFO in" not in line)[-characters:]
 
     def await_or_die(self, condition_name: str, met: Iterable[bool], seconds: float = START_SECONDS) -> None:
-        """Tries the condition until it is met; the process ending or the deadline is a PeerError."""
+        """Check the condition until it is met; the end of the process or the deadline raises PeerError."""
         deadline = time.monotonic() + seconds
         for done in met:
             if done:
                 return
             if time.monotonic() > deadline:
                 raise PeerError(f"{self.name}: {condition_name} not within {seconds} s\n{self.tail()}")
-            # The pause between two tries is a wait for the process itself, so that its death is noticed at once.
+            # The pause between two checks waits for the process itself, so that its death is noticed at once.
             try:
                 code = self.process.wait(timeout=0.1)
             except subprocess.TimeoutExpired:
@@ -137,7 +140,7 @@ class Program:
             raise PeerError(f"{self.name} ended with code {code} before {condition_name}\n{self.tail()}")
 
     def stop(self) -> int:
-        """SIGTERM, then the exit code; after the grace period SIGKILL and a PeerError."""
+        """Send SIGTERM; returns the exit code. After the grace period, send SIGKILL and raise PeerError."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -145,15 +148,22 @@ class Program:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-            raise PeerError(f"{self.name} did not end within {STOP_SECONDS} s of SIGTERM\n{self.tail()}") from None
+            raise PeerError(
+                f"{self.name} did not end within {STOP_SECONDS} s of SIGTERM\n{self.tail()}"
+            ) from None
 
 
 def start(name: str, command: Sequence[str], home: Path, env: Mapping[str, str] | None = None) -> Program:
-    """Starts a program with its output in `home/name.log`."""
+    """Start a program with its output in `home/name.log`."""
     log = home / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, cwd=home, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}
+            command,
+            cwd=home,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
         )
     return Program(name, process, log)
 
@@ -172,9 +182,9 @@ class Server:
         return "\n".join(f"--- {program.name}\n{program.tail()}" for program in self.programs)
 
 
-# -- Apache's servers ------------------------------------------------------------------------------------------------------------------
+# -- Apache's servers --------------------------------------------------------------------------------------
 
-# What Apache's start scripts open for Java 9 and later: unmapping files needs the first two.
+# Modules opened by Apache's start scripts for Java 9 and later: unmapping files needs the first two.
 _JAVA_SERVER = (
     "-Xms512m",
     "-Xmx1g",
@@ -197,8 +207,8 @@ def _java_server(name: str, main: str, home: Path, properties: Mapping[str, obje
 
 @contextmanager
 def apache_namesrv(home: Path, port: int | None = None) -> Iterator[Server]:
-    """Apache's name server, answering when entered."""
-    port = port or free_ports()
+    """Apache's name server, which answers when the context is entered."""
+    port = port or free_port()
     address = f"{LOOPBACK}:{port}"
     properties = {"listenPort": port, "bindAddress": LOOPBACK, "kvConfigPath": home / "kvConfig.json"}
     program = _java_server("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", home, properties)
@@ -219,9 +229,10 @@ def apache_broker(
     commit_log_file_bytes: int = 64 * 1024 * 1024,
     settings: Mapping[str, object] | None = None,
 ) -> Iterator[Server]:
-    """Apache's broker on a store directory (`home/store` if none is given), registered with the name server when entered.
+    """Apache's broker on a store directory (default `home/store`), registered with the name server when the
+    context is entered.
 
-    `settings` are further lines of broker.conf and win over the ones here.
+    `settings` are further lines of broker.conf and override the ones here.
     """
     port = port or free_broker_port()
     root = store or home / "store"
@@ -247,7 +258,8 @@ def apache_broker(
         "flushDiskType": "ASYNC_FLUSH",
         "brokerRole": "ASYNC_MASTER",
         "diskMaxUsedSpaceRatio": 95,
-        # A cold JVM on a busy machine keeps the first sends waiting longer than the 200 ms after which they would be thrown out.
+        # A cold JVM on a busy machine delays the first sends beyond the 200 ms after which they would be
+        # rejected.
         "brokerFastFailureEnable": "false",
         **(settings or {}),
     }
@@ -280,24 +292,42 @@ def _tries(condition: Callable[[], bool]) -> Iterator[bool]:
         yield condition()
 
 
-# -- our server ------------------------------------------------------------------------------------------------------------------------
+# -- our server --------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def rmqkit_serve(home: Path, *, arguments: Sequence[str] = ()) -> Iterator[Server]:
     """`rmqkit serve` of this interpreter's environment: name server and broker in one process.
 
-    SIGTERM must end it with exit code 0, and nothing a client did may have left a traceback in its log.
+    SIGTERM must end it with exit code 0, and its log must contain no traceback.
     """
     script = Path(sys.executable).parent / "rmqkit"
     if not script.exists():
-        raise PeerError(f"there is no {script.name} beside {Path(sys.executable).name}: install the project into this environment")
-    namesrv, broker = f"{LOOPBACK}:{free_ports()}", f"{LOOPBACK}:{free_broker_port()}"
-    command = [str(script), "serve", "--data", str(home / "data"), "--namesrv", namesrv, "--broker", broker, *arguments]
+        raise PeerError(
+            f"there is no {script.name} beside {Path(sys.executable).name}: install the project into this"
+            " environment"
+        )
+    namesrv, broker = f"{LOOPBACK}:{free_port()}", f"{LOOPBACK}:{free_broker_port()}"
+    command = [
+        str(script),
+        "serve",
+        "--data",
+        str(home / "data"),
+        "--namesrv",
+        namesrv,
+        "--broker",
+        broker,
+        *arguments,
+    ]
     log = home / "rmqkit.log"
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            command, cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+            command,
+            cwd=home,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
     program = Program("rmqkit", process, log)
     lines = _lines_of(process)
@@ -315,7 +345,8 @@ def rmqkit_serve(home: Path, *, arguments: Sequence[str] = ()) -> Iterator[Serve
 
 
 def _lines_of(process: subprocess.Popen[bytes]) -> Iterator[str]:
-    """The lines of its stdout, and "" whenever none came for a tenth of a second; a thread keeps the pipe empty to the end."""
+    """The lines of its stdout, and "" if none came for a tenth of a second; a thread empties the pipe to the
+    end."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     stdout = process.stdout
     assert stdout is not None
@@ -332,12 +363,13 @@ def _lines_of(process: subprocess.Popen[bytes]) -> Iterator[str]:
             yield ""
 
 
-# -- scenario programs -----------------------------------------------------------------------------------------------------------------
+# -- scenario programs -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one scenario reported: whether all its checks held, what it counted, and the reason if not."""
+    """The report of one scenario: whether all its checks succeeded, its counts, and the reason of a
+    failure."""
 
     scenario: str
     ok: bool
@@ -356,14 +388,21 @@ class Report:
     home: Path
 
     def outcome(self, scenario: str) -> Outcome:
-        """The outcome of a scenario; a line that is missing is an outcome that failed."""
+        """The outcome of a scenario; a missing line is a failure."""
         found = self.outcomes.get(scenario)
         if found is not None:
             return found
-        return Outcome(scenario, False, 0.0, {}, f"no line about it; exit code {self.exit_code}; stderr ends: {self.stderr[-2000:]}")
+        return Outcome(
+            scenario,
+            False,
+            0.0,
+            {},
+            f"no line about it; exit code {self.exit_code}; stderr ends: {self.stderr[-2000:]}",
+        )
 
     def explain(self, scenario: str) -> str:
-        """Why a scenario failed: its error, what it had counted, and what the client's log says about its topic and groups."""
+        """The reason of a failure: the error, the counts, and the client's log about the scenario's topic and
+        groups."""
         outcome = self.outcome(scenario)
         stem = f"_{scenario.replace('-', '_')}_"
         said = [
@@ -372,14 +411,24 @@ class Report:
             for line in log.read_text(errors="replace").splitlines()
             if stem in line and ("WARN" in line or "ERROR" in line)
         ]
-        return "\n".join([f"{outcome.error}", f"facts {dict(outcome.facts)}", "client log:", *(line[:400] for line in said[-15:])])
+        return "\n".join(
+            [
+                f"{outcome.error}",
+                f"facts {dict(outcome.facts)}",
+                "client log:",
+                *(line[:400] for line in said[-15:]),
+            ]
+        )
 
 
 _JAVA_CLIENT = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
-def java_command(client: JavaClient, home: Path, *, serialize: str = "JSON", settings: Mapping[str, object] | None = None) -> list[str]:
-    """The JVM with the scenarios: quiet, its files under `home`, and a rebalance period so long that only notifications can be quick.
+def java_command(
+    client: JavaClient, home: Path, *, serialize: str = "JSON", settings: Mapping[str, object] | None = None
+) -> list[str]:
+    """The JVM with the scenarios: quiet, with files under `home`, and a rebalance period so long that only
+    notifications are quick.
 
     `settings` are further system properties.
     """
@@ -407,10 +456,25 @@ def play(
     threads: int = 4,
     seconds: float = 180,
 ) -> Report:
-    """Plays scenarios in one process and reads the JSON line each prints; a process that hangs is killed and reported as far as it came."""
-    words = [*command, ",".join(scenarios), namesrv, "--threads", str(threads), "--id", f"{random.getrandbits(40):010x}", *options]
+    """Run scenarios in one process and read the JSON line printed by each; a hanging process is killed and
+    reported as far as it came."""
+    words = [
+        *command,
+        ",".join(scenarios),
+        namesrv,
+        "--threads",
+        str(threads),
+        "--id",
+        f"{random.getrandbits(40):010x}",
+        *options,
+    ]
     process = subprocess.Popen(
-        words, cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "HOME": str(home)}
+        words,
+        cwd=home,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "HOME": str(home)},
     )
     code: int | None = None
     try:

@@ -1,8 +1,10 @@
-"""One store directory, two programs: Apache's store (a Java program) and ours, each in a process of its own, so that each can be killed.
+"""One store directory used by two programs, Apache's store (a Java program) and rmqkit's, each in its own
+process, so that each can be killed.
 
     python -m tests.interop.stores DIRECTORY --write 500 --seed 7 --end close
 
-appends with our store and prints what was acknowledged, as the Java program does. `Seen` is what either says of one message.
+appends with rmqkit's store and prints what was acknowledged, as the Java program does. `Seen` is a message as
+reported by either.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from typing import Any
 
 import trio
 
-from rmqkit.abc import Boundary, ReadLimits
 from rmqkit.broker.run import SystemClock
 from rmqkit.config import Config, load
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.sysflag import BORN_HOST_V6
+from rmqkit.plugin.store import Boundary, ReadLimits
 from rmqkit.protocol.message_id import pack_host
 from rmqkit.protocol.record import unpack, unpack_all
 from rmqkit.protocol.tags import java_hash
@@ -36,7 +38,8 @@ from tests.interop.builds import java_store, tool
 Seen = dict[str, Any]
 Place = tuple[str, int, int]
 
-#: Small files, so that a few thousand messages fill several of each kind. Java's program has the same defaults.
+#: Small files, so that a few thousand messages fill several of each kind. The Java program has the same
+#: defaults.
 SIZES = {
     "mapped_file_size_commit_log": 4 << 20,
     "mapped_file_size_consume_queue": 1_000,
@@ -45,7 +48,7 @@ SIZES = {
     "max_message_size": 1 << 20,
 }
 TOPICS = ("Orders", "Payments", "%RETRY%group", "mine")
-#: More than 127 bytes make a record of version 2, which Apache has understood since 5.1.
+#: A topic of more than 127 bytes uses a record of version 2, supported by Apache since 5.1.
 LONG_TOPIC = "%RETRY%" + "g" * 150
 WINDOW_MS = 2_000
 _SECONDS = 120
@@ -63,13 +66,21 @@ def config(directory: Path) -> Config:
     return load(environ={}, flags={"storePathRootDir": str(directory)}).with_values(**SIZES)
 
 
-# --- the programs ---------------------------------------------------------------------------------------------------------------------
+# --- the programs -------------------------------------------------------------------------------------------
 
 
 def java_command(version: str, directory: Path) -> list[str]:
-    """Apache's store of a version; log and home go beside the store directory. Raises BuildError."""
+    """Apache's store of a version; log and home are beside the store directory. Raises BuildError."""
     home = f"-Duser.home={directory.parent}"
-    return [tool("java"), *_JAVA, home, "-cp", java_store(version), "rmqkit.interop.store.StoreProgram", str(directory)]
+    return [
+        tool("java"),
+        *_JAVA,
+        home,
+        "-cp",
+        java_store(version),
+        "rmqkit.interop.store.StoreProgram",
+        str(directory),
+    ]
 
 
 def python_command(directory: Path) -> list[str]:
@@ -77,7 +88,7 @@ def python_command(directory: Path) -> list[str]:
 
 
 def play(command: Sequence[str], *options: str) -> list[Seen]:
-    """Run a program to its end; the lines it printed. It must say that it is done."""
+    """Run a program to its end; returns its lines. It must report that it has finished."""
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=_SECONDS, check=False)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, done.stderr[-4000:]
@@ -86,8 +97,11 @@ def play(command: Sequence[str], *options: str) -> list[Seen]:
 
 
 def play_and_kill(command: Sequence[str], appended: int, *options: str) -> list[Seen]:
-    """Run a program that goes on appending, and kill it with SIGKILL after so many acknowledgements; all that it printed before it died."""
-    with subprocess.Popen([*command, *options, "--end", "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    """Run a program that appends, and kill it with SIGKILL after this many acknowledgements; returns its
+    output."""
+    with subprocess.Popen(
+        [*command, *options, "--end", "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         lines = []
         for line in process.stdout:
@@ -111,11 +125,11 @@ def by_place(messages: Sequence[Seen]) -> dict[Place, Seen]:
     return found
 
 
-# --- what our store says --------------------------------------------------------------------------------------------------------------
+# --- what our store says ------------------------------------------------------------------------------------
 
 
 def describe(stored: StoredMessage) -> Seen:
-    """A message in the words of the Java program."""
+    """A message in the format of the Java program."""
     return {
         "topic": stored.topic,
         "queue": stored.queue_id,
@@ -136,7 +150,7 @@ def keys_of(properties: Mapping[str, str]) -> list[str]:
 
 
 def everything(store: MmapStore) -> Iterator[Seen]:
-    """Every message of every queue; that a unit's hash of the tags is right is looked at on the way."""
+    """Every message of every queue; also checks the tag hash of each unit."""
     for topic, queue_ids in store.queues().items():
         for queue_id in queue_ids:
             offset, stop = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
@@ -144,7 +158,9 @@ def everything(store: MmapStore) -> Iterator[Seen]:
                 result = store.read(topic, queue_id, offset, ReadLimits(64, 8 << 20), None, None)
                 found = list(unpack_all(b"".join(result.slices)))
                 assert [each.queue_offset for each in found] == list(range(offset, result.next_offset))
-                for each, unit in zip(found, store.read_units(topic, queue_id, offset, len(found)), strict=True):
+                for each, unit in zip(
+                    found, store.read_units(topic, queue_id, offset, len(found)), strict=True
+                ):
                     assert unit.tags_code == java_hash(each.properties.get(props.TAGS, ""))
                     yield describe(each)
                 offset = result.next_offset
@@ -158,7 +174,7 @@ def by_time(store: MmapStore, seen: Seen) -> int:
     return store.offset_by_time(seen["topic"], seen["queue"], seen["storeTimestamp"], Boundary.LOWER)
 
 
-# --- our program ----------------------------------------------------------------------------------------------------------------------
+# --- our program --------------------------------------------------------------------------------------------
 
 
 def make_message(number: int, seed: int, rng: random.Random, topics: Sequence[str]) -> PutMessage:
@@ -169,16 +185,27 @@ def make_message(number: int, seed: int, rng: random.Random, topics: Sequence[st
         fields["tag"] = f"tag{rng.randrange(4)}"
     if rng.random() < 0.7:
         fields["keys"] = f"key{seed}-{number}" + (f" shared{number % 7}" if rng.random() < 0.5 else "")
-    made = message(rng.choice(topics), rng.randrange(3), rng.randbytes(size), flag=number, reconsume_times=number % 3, **fields)
+    made = message(
+        rng.choice(topics),
+        rng.randrange(3),
+        rng.randbytes(size),
+        flag=number,
+        reconsume_times=number % 3,
+        **fields,
+    )
     if rng.random() < 0.1:
         made.sys_flag |= BORN_HOST_V6
         made.born_host = pack_host("2001:db8::7", 4660)
     return made
 
 
-def append_one(store: MmapStore, number: int, seed: int, rng: random.Random, topics: Sequence[str]) -> list[Seen]:
-    """One append, now and then of several messages; what the store holds of it afterwards."""
-    results = store.append([make_message(number * 10 + each, seed, rng, topics) for each in range(5 if number % 50 == 49 else 1)])
+def append_one(
+    store: MmapStore, number: int, seed: int, rng: random.Random, topics: Sequence[str]
+) -> list[Seen]:
+    """One append, sometimes of several messages; returns what the store then contains of it."""
+    results = store.append(
+        [make_message(number * 10 + each, seed, rng, topics) for each in range(5 if number % 50 == 49 else 1)]
+    )
     records = [store.read_record(at.physical_offset) for at in results]
     return [describe(unpack(record)) for record in records if record is not None]
 

@@ -1,18 +1,30 @@
-"""Our client against Apache's broker and name server, alone and in exchange with Apache's Java client; and Apache's broker as a member of a
-cluster under our name server."""
+"""rmqkit's client with Apache's broker and name server, alone and together with Apache's Java client; and
+Apache's broker with rmqkit's name server."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from rmqkit.client import Client, Message, MessageQueue, NoRoute, PullConsumer, PullStatus, ReceivedMessage, SendStatus
+from rmqkit.client import (
+    Client,
+    Message,
+    MessageQueue,
+    NoRoute,
+    PullConsumer,
+    PullStatus,
+    PushConsumer,
+    ReceivedMessage,
+    Retry,
+    SendStatus,
+)
 from rmqkit.protocol.codes import SerializeType
 from tests.interop import peers
 from tests.interop.builds import JAVA_CLIENT_VERSIONS, BuildError, JavaClient, java_client
@@ -23,19 +35,19 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def topic() -> str:
-    """A topic nobody used before."""
+    """An unused topic."""
     return f"py_{next(_numbers)}"
 
 
 @pytest.fixture(params=list(SerializeType), ids=lambda kind: kind.name)
 def client(request: pytest.FixtureRequest, apache_cluster: peers.Server) -> Client:
-    """A client of Apache's servers, not opened, once with JSON and once with binary headers."""
+    """A client of Apache's servers that has not been opened, with JSON and with binary headers."""
     return Client(apache_cluster.namesrv, serialize_type=request.param)
 
 
 @pytest.fixture
 def json_client(apache_cluster: peers.Server) -> Client:
-    """The same with JSON headers only, for what does not depend on the header's form."""
+    """The same with JSON headers only, for tests independent of the header form."""
     return Client(apache_cluster.namesrv)
 
 
@@ -49,7 +61,8 @@ def java() -> JavaClient:
 
 
 async def made(client: Client, topic: str, queues: int = 4) -> str:
-    """Creates the topic and waits until the name server has it. A topic made by the first send would be slower to appear."""
+    """Create the topic and wait until the name server has it. A topic created by the first send would appear
+    later."""
     await client.admin.create_topic(topic, queues=queues)
 
     async def known() -> bool:
@@ -60,7 +73,7 @@ async def made(client: Client, topic: str, queues: int = 4) -> str:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Asks a foreign process again and again until the answer is yes."""
+    """Check a condition of another process repeatedly until it holds."""
     with trio.fail_after(PATIENCE_S):
         while True:
             if await condition():
@@ -68,8 +81,11 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await trio.sleep(0.05)
 
 
-async def everything(consumer: PullConsumer, topic: str, count: int, expression: str = "*") -> list[ReceivedMessage]:
-    """All messages of a topic, queue by queue. The broker makes what it acknowledged readable a moment later, so it is read until complete."""
+async def everything(
+    consumer: PullConsumer, topic: str, count: int, expression: str = "*"
+) -> list[ReceivedMessage]:
+    """All messages of a topic, queue by queue. The broker makes acknowledged messages readable with a delay,
+    so reading is repeated until they are complete."""
     found: list[ReceivedMessage] = []
 
     async def complete() -> bool:
@@ -89,13 +105,23 @@ async def everything(consumer: PullConsumer, topic: str, count: int, expression:
 
 @pytest.mark.row("S320", "S321", "S322")
 async def test_what_was_sent_is_read_with_all_fields(client: Client, topic: str) -> None:
-    """Body, tag, keys, properties, flag, ids and offsets come back as sent and acknowledged, in both header forms."""
-    async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
+    """Body, tag, keys, properties, flag, ids and offsets are read as they were sent and acknowledged, in both
+    header forms."""
+    async with (
+        client,
+        client.producer(f"{topic}_p") as producer,
+        client.pull_consumer(f"{topic}_c") as consumer,
+    ):
         await made(client, topic)
         sent = {}
         for i in range(20):
             message = Message(
-                topic=topic, body=f"ä中 {i}".encode(), tag=f"T{i % 3}", keys=(f"key{i}",), properties={"colour": f"blå {i}"}, flag=i * 7
+                topic=topic,
+                body=f"ä中 {i}".encode(),
+                tag=f"T{i % 3}",
+                keys=(f"key{i}",),
+                properties={"colour": f"blå {i}"},
+                flag=i * 7,
             )
             result = await producer.send(message)
             assert result.status is SendStatus.SEND_OK
@@ -105,18 +131,32 @@ async def test_what_was_sent_is_read_with_all_fields(client: Client, topic: str)
         assert sorted(message.body for message in got) == sorted(sent)
         for received in got:
             message, result = sent[received.body]
-            assert (received.tag, received.keys, received.flag) == (message.tag, tuple(message.keys), message.flag)
+            assert (received.tag, received.keys, received.flag) == (
+                message.tag,
+                tuple(message.keys),
+                message.flag,
+            )
             assert received.properties["colour"] == message.properties["colour"]
             assert (received.queue, received.queue_offset) == (result.queue, result.queue_offset)
-            assert (received.message_id, received.offset_message_id) == (result.message_id, result.offset_message_id)
+            assert (received.message_id, received.offset_message_id) == (
+                result.message_id,
+                result.offset_message_id,
+            )
 
 
 async def test_batch_oneway_and_compressed_sends(client: Client, topic: str) -> None:
-    """A batch keeps its order in one queue, a one-way send arrives, a compressible body of 64 KiB is stored small and read whole."""
+    """A batch keeps its order in one queue, a one-way send arrives, and a body of 64 KiB is stored compressed
+    and read completely."""
     text = b"a line that compresses well\n" * 2341
-    async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
+    async with (
+        client,
+        client.producer(f"{topic}_p") as producer,
+        client.pull_consumer(f"{topic}_c") as consumer,
+    ):
         await made(client, topic, queues=1)
-        batch = await producer.send_batch([Message(topic=topic, body=f"batch {i}".encode()) for i in range(10)])
+        batch = await producer.send_batch(
+            [Message(topic=topic, body=f"batch {i}".encode()) for i in range(10)]
+        )
         assert len(batch.offset_message_id.split(",")) == 10
         await producer.send_oneway(topic, b"oneway")
         await producer.send(topic, text)
@@ -127,9 +167,13 @@ async def test_batch_oneway_and_compressed_sends(client: Client, topic: str) -> 
 
 
 async def test_tags_are_filtered_by_the_broker(json_client: Client, topic: str) -> None:
-    """`A || B` gives these two and nothing else."""
+    """`A || B` returns only messages with these two tags."""
     client = json_client
-    async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
+    async with (
+        client,
+        client.producer(f"{topic}_p") as producer,
+        client.pull_consumer(f"{topic}_c") as consumer,
+    ):
         await made(client, topic)
         for i in range(24):
             await producer.send(topic, str(i).encode(), tag="ABC"[i % 3])
@@ -139,9 +183,13 @@ async def test_tags_are_filtered_by_the_broker(json_client: Client, topic: str) 
 
 @pytest.mark.row("S139")
 async def test_equal_ordering_keys_keep_their_order(json_client: Client, topic: str) -> None:
-    """Messages of one key are in one queue in the order of sending."""
+    """Messages with one key are in one queue in the order of sending."""
     client = json_client
-    async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
+    async with (
+        client,
+        client.producer(f"{topic}_p") as producer,
+        client.pull_consumer(f"{topic}_c") as consumer,
+    ):
         await made(client, topic)
         for i in range(10):
             for key in ("red", "green", "blue"):
@@ -155,8 +203,12 @@ async def test_equal_ordering_keys_keep_their_order(json_client: Client, topic: 
 
 @pytest.mark.row("S046", "S049")
 async def test_a_held_pull_is_answered_when_a_message_comes(client: Client, topic: str) -> None:
-    """A blocking pull at the end of a queue returns with the message, long before the hold ends."""
-    async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
+    """A blocking pull at the end of a queue returns with the message, long before the hold time ends."""
+    async with (
+        client,
+        client.producer(f"{topic}_p") as producer,
+        client.pull_consumer(f"{topic}_c") as consumer,
+    ):
         await made(client, topic, queues=1)
         await producer.send(topic, b"first")
         await everything(consumer, topic, 1)
@@ -182,9 +234,14 @@ async def test_a_held_pull_is_answered_when_a_message_comes(client: Client, topi
 
 
 async def test_pull_statuses_at_and_beyond_the_end(json_client: Client, topic: str) -> None:
-    """At the end: nothing new. Beyond the end: illegal, with the offset to go on from."""
+    """At the end there is nothing new; beyond the end the status is illegal, with the offset to continue
+    at."""
     client = json_client
-    async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
+    async with (
+        client,
+        client.producer(f"{topic}_p") as producer,
+        client.pull_consumer(f"{topic}_c") as consumer,
+    ):
         await made(client, topic, queues=1)
         await producer.send(topic, b"only")
         await everything(consumer, topic, 1)
@@ -196,7 +253,8 @@ async def test_pull_statuses_at_and_beyond_the_end(json_client: Client, topic: s
 
 @pytest.mark.row("S007")
 async def test_a_stream_goes_on_where_the_group_stopped(json_client: Client, topic: str) -> None:
-    """What the stream delivered and finished is committed at the broker; the group's next stream starts behind it."""
+    """Messages processed by the stream are committed on the broker, and the group's next stream continues
+    after them."""
     client = json_client
 
     async def read(count: int) -> set[bytes]:
@@ -222,9 +280,13 @@ async def test_a_stream_goes_on_where_the_group_stopped(json_client: Client, top
 
 
 async def test_delay_level_one_takes_a_second(json_client: Client, topic: str) -> None:
-    """A message of delay level 1 is readable after a second, not before."""
+    """A message with delay level 1 is readable after one second, not before."""
     client = json_client
-    async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
+    async with (
+        client,
+        client.producer(f"{topic}_p") as producer,
+        client.pull_consumer(f"{topic}_c") as consumer,
+    ):
         await made(client, topic, queues=1)
         (queue,) = await consumer.queues(topic)
         began = trio.current_time()
@@ -237,7 +299,8 @@ async def test_delay_level_one_takes_a_second(json_client: Client, topic: str) -
 
 @pytest.mark.row("S010", "S051")
 async def test_messages_are_found_by_key_and_by_both_ids(json_client: Client, topic: str) -> None:
-    """By each key, by the producer's id and by the broker's id; an unknown key finds nothing."""
+    """Messages are found by each key, by the producer's id and by the broker's id; an unknown key finds
+    nothing."""
     client = json_client
     async with client, client.producer(f"{topic}_p") as producer:
         await made(client, topic)
@@ -250,7 +313,9 @@ async def test_messages_are_found_by_key_and_by_both_ids(json_client: Client, to
         await until(indexed)
         for key in ("order", "user"):
             assert [message.body for message in await client.admin.query_by_key(topic, key)] == [b"found"]
-        assert [message.body for message in await client.admin.query_by_message_id(topic, wanted.message_id)] == [b"found"]
+        assert [
+            message.body for message in await client.admin.query_by_message_id(topic, wanted.message_id)
+        ] == [b"found"]
         viewed = await client.admin.view_message(wanted.offset_message_id)
         assert (viewed.body, viewed.message_id, viewed.queue) == (b"found", wanted.message_id, wanted.queue)
         assert await client.admin.query_by_key(topic, "nobody") == []
@@ -258,9 +323,14 @@ async def test_messages_are_found_by_key_and_by_both_ids(json_client: Client, to
 
 @pytest.mark.row("S008")
 async def test_a_topic_is_made_measured_and_deleted(json_client: Client, topic: str) -> None:
-    """The route has the queues asked for, the statistics count the messages, and after deletion there is no route."""
+    """The route has the requested queues, the statistics count the messages, and after deletion there is no
+    route."""
     client = json_client
-    async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
+    async with (
+        client,
+        client.producer(f"{topic}_p") as producer,
+        client.pull_consumer(f"{topic}_c") as consumer,
+    ):
         await made(client, topic, queues=3)
         assert topic in await client.admin.topics()
         for i in range(12):
@@ -275,12 +345,22 @@ async def test_a_topic_is_made_measured_and_deleted(json_client: Client, topic: 
             await consumer.queues(f"{topic}_never_made")
 
 
-async def exchange(java: JavaClient, scenario: str, topic: str, count: int, apache_cluster: peers.Server, home: Path) -> Mapping[str, Any]:
-    """Lets the Java client play one half of an exchange and returns what it reports."""
+async def exchange(
+    java: JavaClient,
+    scenario: str,
+    topic: str,
+    count: int,
+    apache_cluster: peers.Server,
+    home: Path,
+    more: Sequence[str] = (),
+) -> Mapping[str, Any]:
+    """Let the Java client run one half of an exchange; returns its report."""
 
     def play() -> peers.Outcome:
-        options = ["--topic", topic, "--count", str(count)]
-        return peers.play(peers.java_command(java, home), [scenario], apache_cluster.namesrv, home, options=options).outcome(scenario)
+        options = ["--topic", topic, "--count", str(count), *more]
+        return peers.play(
+            peers.java_command(java, home), [scenario], apache_cluster.namesrv, home, options=options
+        ).outcome(scenario)
 
     outcome = await trio.to_thread.run_sync(play)
     assert outcome.ok, outcome.error
@@ -290,13 +370,28 @@ async def exchange(java: JavaClient, scenario: str, topic: str, count: int, apac
 async def test_java_reads_what_we_sent(
     json_client: Client, topic: str, java: JavaClient, apache_cluster: peers.Server, tmp_path: Path
 ) -> None:
-    """Single, batched and compressed messages of ours reach Apache's push consumer with all fields."""
+    """Single, batched and compressed messages of rmqkit's producer reach Apache's push consumer with all
+    fields."""
     client = json_client
     messages = [
-        Message(topic=topic, body=f"{i:02} ä中".encode(), tag=f"T{i % 2}", keys=(f"key{i}",), properties={"colour": f"blå {i}"}, flag=i)
+        Message(
+            topic=topic,
+            body=f"{i:02} ä中".encode(),
+            tag=f"T{i % 2}",
+            keys=(f"key{i}",),
+            properties={"colour": f"blå {i}"},
+            flag=i,
+        )
         for i in range(12)
     ]
-    long = Message(topic=topic, body=b"99 long" + b" padding" * 2000, tag="L", keys=("long",), properties={"colour": "red"}, flag=99)
+    long = Message(
+        topic=topic,
+        body=b"99 long" + b" padding" * 2000,
+        tag="L",
+        keys=("long",),
+        properties={"colour": "red"},
+        flag=99,
+    )
     async with client, client.producer(f"{topic}_p") as producer:
         await made(client, topic)
         for message in messages[:6]:
@@ -308,13 +403,18 @@ async def test_java_reads_what_we_sent(
     for message in [*messages, long]:
         got = dict(facts["messages"][message.body.decode()])
         assert got.pop("id")
-        assert got == {"tags": message.tag, "keys": message.keys[0], "colour": message.properties["colour"], "flag": message.flag}
+        assert got == {
+            "tags": message.tag,
+            "keys": message.keys[0],
+            "colour": message.properties["colour"],
+            "flag": message.flag,
+        }
 
 
 async def test_we_read_what_java_sent(
     json_client: Client, topic: str, java: JavaClient, apache_cluster: peers.Server, tmp_path: Path
 ) -> None:
-    """Single, batched and compressed messages of Apache's producer are read by us with all fields."""
+    """Single, batched and compressed messages of Apache's producer are read with all fields."""
     client = json_client
     async with client, client.pull_consumer(f"{topic}_c") as consumer:
         await made(client, topic)
@@ -330,15 +430,22 @@ async def test_we_read_what_java_sent(
 
 @pytest.mark.row("S298", "S299", "S300")
 async def test_apache_broker_registers_with_our_name_server(topic: str, tmp_path: Path) -> None:
-    """Apache's broker finds our name server, appears in the cluster beside ours with its topics, can be used through the route, and leaves."""
+    """Apache's broker registers with rmqkit's name server, appears in the cluster beside rmqkit's broker with
+    its topics, can be used through the route, and unregisters."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     ours.mkdir()
     theirs.mkdir()
     with ExitStack() as servers:
         rmqkit = servers.enter_context(peers.rmqkit_serve(ours))
-        apache = await trio.to_thread.run_sync(servers.enter_context, peers.apache_broker(theirs, rmqkit.namesrv))
+        apache = await trio.to_thread.run_sync(
+            servers.enter_context, peers.apache_broker(theirs, rmqkit.namesrv)
+        )
         client = Client(rmqkit.namesrv)
-        async with client, client.producer(f"{topic}_p") as producer, client.pull_consumer(f"{topic}_c") as consumer:
+        async with (
+            client,
+            client.producer(f"{topic}_p") as producer,
+            client.pull_consumer(f"{topic}_c") as consumer,
+        ):
             brokers = (await client.admin.cluster_info()).broker_addr_table
             assert brokers["apache-broker"].master == apache.broker
             assert len(brokers) == 2
@@ -346,12 +453,106 @@ async def test_apache_broker_registers_with_our_name_server(topic: str, tmp_path
             await until(lambda: has_queues(client, topic, 3))
             for i in range(6):
                 assert (await producer.send(topic, str(i).encode())).queue.broker_name == "apache-broker"
-            assert sorted(message.body for message in await everything(consumer, topic, 6)) == [str(i).encode() for i in range(6)]
+            assert sorted(message.body for message in await everything(consumer, topic, 6)) == [
+                str(i).encode() for i in range(6)
+            ]
             await trio.to_thread.run_sync(apache.programs[0].stop)
-            assert set((await client.admin.cluster_info()).broker_addr_table) == set(brokers) - {"apache-broker"}
+            assert set((await client.admin.cluster_info()).broker_addr_table) == set(brokers) - {
+                "apache-broker"
+            }
 
 
 async def has_queues(client: Client, topic: str, count: int) -> bool:
-    """Whether the route of the topic has so many queues for reading."""
+    """Whether the route of the topic has this number of read queues."""
     route = await client.admin.route(topic)
     return route is not None and sum(data.read_queue_nums for data in route.queue_datas) == count
+
+
+@pytest.mark.parametrize("order", ["none", "queue"])
+async def test_members_share_the_queues_of_apaches_broker(
+    apache_cluster: peers.Server, topic: str, order: Any
+) -> None:
+    """Two members divide four queues, whether they need locks or not. When one leaves, the other takes all; a
+    failed message comes again, and every message is handled. The group's offsets are those of the ends."""
+    handled: list[tuple[bytes, int]] = []
+    group = f"g_{topic}"
+
+    async def handle(message: ReceivedMessage) -> None:
+        handled.append((message.body, message.reconsume_times))
+        if message.body == b"3" and message.reconsume_times == 0:
+            raise Retry(after=1)
+
+    async with Client(apache_cluster.namesrv) as one, Client(apache_cluster.namesrv) as two:
+        await made(one, topic)
+        async with one.producer("producers") as producer, trio.open_nursery() as nursery:
+
+            async def send(numbers: range) -> None:
+                for number in numbers:
+                    await producer.send(topic, b"%d" % number)
+
+            async def all_handled(count: int) -> bool:
+                return len({body for body, _ in handled}) == count and (b"3", 1) in handled
+
+            async def own(*consumers: PushConsumer) -> bool:
+                owned = [queue for each in consumers for queue in each.queues if queue.topic == topic]
+                return len(set(owned)) == len(owned) == 4 and all(each.queues for each in consumers)
+
+            options: Any = {"subscribe": topic, "order": order}
+            async with one.push_consumer(group, **options) as first:
+                nursery.start_soon(first.run, handle)
+                async with two.push_consumer(group, **options) as second:
+                    nursery.start_soon(second.run, handle)
+                    await until(partial(own, first, second))
+                    await send(range(20))
+                    await until(partial(all_handled, 20))
+                await until(partial(own, first))
+                await send(range(20, 30))
+                await until(partial(all_handled, 30))
+        async with one.pull_consumer(group) as reader:
+            for queue in await reader.queues(topic):
+                assert await reader.committed(queue) == await reader.max_offset(queue)
+
+
+async def test_a_group_of_java_and_python(
+    topic: str, java: JavaClient, apache_cluster: peers.Server, tmp_path: Path
+) -> None:
+    """Apache's push consumer joins the group of ours and takes half of the queues; when it leaves, ours takes
+    them back. Every message is handled by one of them."""
+    bodies: set[str] = set()
+    facts: dict[str, Any] = {}
+    # The names that the Java scenario gives to its group.
+    number = f"mixed{next(_numbers)}"
+    group = f"it_read_{number}_reader"
+
+    async def handle(message: ReceivedMessage) -> None:
+        bodies.add(message.body.decode())
+
+    async def own(consumer: PushConsumer, count: int) -> bool:
+        return len([queue for queue in consumer.queues if queue.topic == topic]) == count
+
+    async with Client(apache_cluster.namesrv) as client, client.producer("producers") as producer:
+        await made(client, topic)
+        async with client.push_consumer(group, subscribe=topic) as consumer, trio.open_nursery() as nursery:
+            nursery.start_soon(consumer.run, handle)
+            await until(partial(own, consumer, 4))
+            queues = await producer.queues(topic)
+
+            @nursery.start_soon
+            async def join() -> None:
+                more = ["--id", number]
+                facts.update(await exchange(java, "read", topic, 10, apache_cluster, tmp_path, more))
+
+            await until(partial(own, consumer, 2))
+            for i in range(20):
+                await producer.send(topic, b"%d" % i, queue=queues[i % 4])
+            await until(partial(own, consumer, 4))
+            for i in range(20, 24):
+                await producer.send(topic, b"%d" % i, queue=queues[i % 4])
+
+            async def all_handled() -> bool:
+                return bodies.union(facts.get("messages", ())) == {str(i) for i in range(24)}
+
+            await until(all_handled)
+            consumer.stop()
+        assert len(facts["messages"]) >= 10
+        assert {"20", "21", "22", "23"} <= bodies

@@ -1,4 +1,4 @@
-"""TLS between Apache's Java clients and our server, and between our client and Apache's server."""
+"""TLS between Apache's Java clients and rmqkit's server, and between rmqkit's client and Apache's server."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from rmqkit.client import Client, PullStatus
 from rmqkit.config import load
 from rmqkit.errors import NameServersUnreachable
 from tests.interop import peers
-from tests.interop.builds import JAVA_CLIENT_VERSIONS, BuildError, java_client
+from tests.interop.builds import JAVA_CLIENT_VERSIONS, JAVA_ENDS, BuildError, java_client
 from tests.transports.tls import certs
 
-#: Both directions, answers of many messages, large bodies, held pulls, notifications of the broker, one-way requests.
+#: Both directions, answers of many messages, large bodies, held pulls, notifications of the broker, one-way
+#: requests.
 SCENARIOS = {
     "sync": {"sent": 20, "received": 20},
     "batch": {"received": 25},
@@ -24,7 +25,7 @@ SCENARIOS = {
     "oneway": {"received": 21},
     "rebalance": {"lost": 0, "queues": 4},
 }
-#: Java's default in these is to trust everybody.
+#: Java's default for these settings is not to check certificates.
 _CHECKING = {"tls.enable": "true", "tls.test.mode.enable": "false", "tls.client.authServer": "true"}
 
 
@@ -50,27 +51,35 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def enforcing(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[peers.Server]:
-    """A server that takes only TLS, and only clients with a certificate."""
+    """A server that accepts only TLS and requires client certificates."""
     settings = certs.both(folder) | certs.write(folder, "client") | certs.trust(folder, "server")
-    settings |= {"tls.server.mode": "enforcing", "tls.server.need.client.auth": "require", "tls.enable": "true"}
+    settings |= {
+        "tls.server.mode": "enforcing",
+        "tls.server.need.client.auth": "require",
+        "tls.enable": "true",
+    }
     with ExitStack() as stack:
         yield serve(stack, tmp_path_factory.mktemp("enforcing") / "home", settings)
 
 
 @pytest.fixture(scope="module")
 def permissive(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[peers.Server]:
-    """A server with a certificate and no other word about TLS."""
+    """A server with a certificate and no other TLS settings."""
     with ExitStack() as stack:
         yield serve(stack, tmp_path_factory.mktemp("permissive") / "home", certs.write(folder))
 
 
-def play(version: str, home: Path, server: peers.Server, settings: Mapping[str, str], *scenarios: str) -> peers.Report:
+def play(
+    version: str, home: Path, server: peers.Server, settings: Mapping[str, str], *scenarios: str
+) -> peers.Report:
     try:
         client = java_client(version)
     except BuildError as problem:
         pytest.fail(str(problem), pytrace=False)
     absent = {"tls.config.file": str(home / "absent.properties")}
-    return peers.play(peers.java_command(client, home, settings={**absent, **settings}), scenarios, server.namesrv, home)
+    return peers.play(
+        peers.java_command(client, home, settings={**absent, **settings}), scenarios, server.namesrv, home
+    )
 
 
 def check(report: peers.Report, server: peers.Server) -> None:
@@ -80,28 +89,45 @@ def check(report: peers.Report, server: peers.Server) -> None:
         assert {name: outcome.facts.get(name) for name in expected} == expected
 
 
-@pytest.mark.parametrize("version", JAVA_CLIENT_VERSIONS)
-def test_both_sides_show_certificates(version: str, tmp_path: Path, folder: Path, enforcing: peers.Server) -> None:
-    """The client checks the server's certificate and the server the client's, on connections to the name server and to the broker."""
-    check(play(version, tmp_path, enforcing, _CHECKING | certs.trust(folder) | certs.write(folder, "client"), *SCENARIOS), enforcing)
+@pytest.mark.parametrize("version", JAVA_ENDS)
+def test_both_sides_show_certificates(
+    version: str, tmp_path: Path, folder: Path, enforcing: peers.Server
+) -> None:
+    """Client and server check each other's certificate, on connections to the name server and to the
+    broker."""
+    check(
+        play(
+            version,
+            tmp_path,
+            enforcing,
+            _CHECKING | certs.trust(folder) | certs.write(folder, "client"),
+            *SCENARIOS,
+        ),
+        enforcing,
+    )
 
 
-@pytest.mark.parametrize("version", JAVA_CLIENT_VERSIONS)
+@pytest.mark.parametrize("version", JAVA_ENDS)
 def test_a_client_as_it_comes(version: str, tmp_path: Path, permissive: peers.Server) -> None:
-    """With nothing set but useTLS; its test mode trusts everybody."""
+    """A client with only useTLS connects, because its test mode accepts any certificate."""
     check(play(version, tmp_path, permissive, {"tls.enable": "true"}, *SCENARIOS), permissive)
 
 
 def test_a_plain_client_beside_them(tmp_path: Path, permissive: peers.Server) -> None:
-    """A server with a certificate goes on taking plain connections."""
+    """A server with a certificate still accepts plain connections."""
     report = play(JAVA_CLIENT_VERSIONS[0], tmp_path, permissive, {}, "sync")
     assert report.outcome("sync").ok, report.explain("sync")
 
 
 @pytest.mark.parametrize("case", ["plain", "no certificate", "a stranger's certificate"])
-def test_clients_that_are_not_let_in(case: str, tmp_path: Path, folder: Path, enforcing: peers.Server) -> None:
-    """They get no message through, and the server's log says why."""
-    stranger = {"tls.client.certPath": str(folder / "stranger.pem"), "tls.client.keyPath": str(folder / "stranger.key")}
+def test_clients_that_are_not_let_in(
+    case: str, tmp_path: Path, folder: Path, enforcing: peers.Server
+) -> None:
+    """Such clients send no message, and the server's log contains the reason."""
+    stranger = {
+        "tls.client.certPath": str(folder / "stranger.pem"),
+        "tls.client.keyPath": str(folder / "stranger.key"),
+    }
     settings = {
         "plain": {},
         "no certificate": _CHECKING | certs.trust(folder),
@@ -117,17 +143,29 @@ def test_clients_that_are_not_let_in(case: str, tmp_path: Path, folder: Path, en
     assert said[case] in enforcing.programs[0].log.read_text()
 
 
-def test_a_server_that_the_client_does_not_trust(tmp_path: Path, folder: Path, permissive: peers.Server) -> None:
-    """It checks: with another authority than ours it sends nothing."""
+def test_a_server_that_the_client_does_not_trust(
+    tmp_path: Path, folder: Path, permissive: peers.Server
+) -> None:
+    """With another authority the client sends nothing."""
     path = tmp_path / "other.pem"
     certs.other_authority().cert_pem.write_to_path(path)
-    report = play(JAVA_CLIENT_VERSIONS[0], tmp_path, permissive, _CHECKING | {"tls.client.trustCertPath": str(path)}, "oneway")
+    report = play(
+        JAVA_CLIENT_VERSIONS[0],
+        tmp_path,
+        permissive,
+        _CHECKING | {"tls.client.trustCertPath": str(path)},
+        "oneway",
+    )
     assert not report.outcome("oneway").ok
 
 
 async def test_our_client_and_apaches_server(apache_cluster: peers.Server) -> None:
-    """Its servers are permissive, with a certificate of their own making: taken in test mode, refused otherwise with the reason."""
-    async with Client(apache_cluster.namesrv, config=load(environ={}, flags={"tls.enable": True, "tls.test.mode.enable": True})) as client:
+    """Apache's servers are permissive with a self-signed certificate: accepted in test mode, otherwise
+    refused with the reason."""
+    async with Client(
+        apache_cluster.namesrv,
+        config=load(environ={}, flags={"tls.enable": True, "tls.test.mode.enable": True}),
+    ) as client:
         await client.admin.create_topic("py_tls", queues=1)
         async with client.producer("py_tls") as producer, client.pull_consumer("py_tls") as consumer:
             for _ in range(5):

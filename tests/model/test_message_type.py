@@ -1,4 +1,4 @@
-"""What kind a message is, by its properties."""
+"""The type of a message by its properties."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from rmqkit.model.message_type import MessageType, message_type
     ],
 )
 def test_kinds(properties: dict[str, str], kind: MessageType) -> None:
-    """As Java's broker tells them apart for its hooks: an ordering key first, then a time, then a transaction."""
+    """As in Java's broker, an ordering key is checked first, then a time, then a transaction."""
     assert message_type(properties) is kind
 
 
 def test_numbers() -> None:
-    """They stand in trace records."""
+    """The numbers are those used in trace records."""
     assert [kind.name for kind in sorted(MessageType)] == ["NORMAL", "HALF", "COMMIT", "DELAY", "ORDER"]

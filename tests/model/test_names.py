@@ -1,4 +1,4 @@
-"""Names: legal, derived, reserved. A legal name can be used as a directory name as it stands."""
+"""Names: legal, derived, reserved. A legal name can be used as a directory name."""
 
 from __future__ import annotations
 
@@ -34,18 +34,36 @@ PATHS = [
     "$HOME",
     "*",
 ]
-NO_NAMES = ["tópico", "主题", "а", "a+b", "a@b", "a#b", "{}", "a,b", "a;b", "a:b", "'a'", "a\x7f", "a\u200b", "ａ"]
+NO_NAMES = [
+    "tópico",
+    "主题",
+    "а",
+    "a+b",
+    "a@b",
+    "a#b",
+    "{}",
+    "a,b",
+    "a;b",
+    "a:b",
+    "'a'",
+    "a\x7f",
+    "a\u200b",
+    "ａ",
+]
 
 
-@pytest.mark.parametrize("name", ["TopicTest", "a", "A-b_9", "%RETRY%group", "a|b", "%", "TBW102", "%DLQ%x", "-", "a" * 127])
+@pytest.mark.parametrize(
+    "name", ["TopicTest", "a", "A-b_9", "%RETRY%group", "a|b", "%", "TBW102", "%DLQ%x", "-", "a" * 127]
+)
 def test_legal_topics(name: str) -> None:
-    """Letters, digits, %, |, _ and - up to 127 of them."""
+    """Legal are letters, digits, %, |, _ and -, at most 127."""
     assert names.topic_fault(name) is None
 
 
 @pytest.mark.parametrize("name", PATHS + NO_NAMES)
 def test_illegal_characters(name: str) -> None:
-    """No way to a path part, a control character, a blank or a letter beyond ASCII; the fault names what is wrong."""
+    """Path parts, control characters, spaces and non-ASCII letters are refused, and the error names the
+    fault."""
     for fault in (names.topic_fault(name), names.group_fault(name)):
         assert fault is not None
         assert "characters besides" in fault
@@ -53,7 +71,7 @@ def test_illegal_characters(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", " ", "\t\n", "\u3000"])
 def test_blank(name: str) -> None:
-    """A blank name is called so."""
+    """A blank name is reported as blank."""
     assert names.topic_fault(name) == "the topic is blank"
     assert names.group_fault(name) == "the group is blank"
 
@@ -61,7 +79,7 @@ def test_blank(name: str) -> None:
 @PROPERTY
 @given(st.text(max_size=20) | st.text(LEGAL + "./\\\0\n ", max_size=20))
 def test_legal_is_exactly_the_alphabet(name: str) -> None:
-    """A name is legal exactly when all its characters are, and then it is one plain part of a path."""
+    """A name is legal exactly if all its characters are, and is then a single path component."""
     legal = bool(name) and all(char in LEGAL for char in name)
     assert (names.topic_fault(name) is None) is legal
     assert (names.group_fault(name) is None) is legal
@@ -73,10 +91,18 @@ def test_legal_is_exactly_the_alphabet(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("prefix", "limit"),
-    [("", 127), (names.RETRY_PREFIX, 255), (names.DLQ_PREFIX, 255), ("%retry%", 127), ("x%RETRY%", 127), ("rmq_sys_", 127)],
+    [
+        ("", 127),
+        (names.RETRY_PREFIX, 255),
+        (names.DLQ_PREFIX, 255),
+        ("%retry%", 127),
+        ("x%RETRY%", 127),
+        ("rmq_sys_", 127),
+    ],
 )
 def test_topic_length(prefix: str, limit: int) -> None:
-    """127 characters, 255 for retry and dead-letter topics; one more is named with both numbers."""
+    """A topic may have 127 characters, retry and dead-letter topics 255; the error for one more contains both
+    numbers."""
     assert names.topic_fault(prefix.ljust(limit, "t")) is None
     fault = names.topic_fault(prefix.ljust(limit + 1, "t"))
     assert fault is not None
@@ -84,7 +110,7 @@ def test_topic_length(prefix: str, limit: int) -> None:
 
 
 def test_group_length() -> None:
-    """120 characters, so that the derived topics of every legal group are legal as well."""
+    """A group may have 120 characters, so that its derived topics are legal as well."""
     longest = "g" * 120
     assert names.group_fault(longest) is None
     assert "121 characters, at most 120" in (names.group_fault("g" * 121) or "")
@@ -93,14 +119,14 @@ def test_group_length() -> None:
 
 
 def test_derived_names() -> None:
-    """Retry, dead-letter and reply topics as all RocketMQ peers derive them."""
+    """Retry, dead-letter and reply topics are derived as in RocketMQ."""
     assert names.retry_topic("CG") == "%RETRY%CG"
     assert names.dlq_topic("CG") == "%DLQ%CG"
     assert names.reply_topic("DefaultCluster") == "DefaultCluster_REPLY_TOPIC"
 
 
 def test_reserved_topics() -> None:
-    """System topics, and those of them a client may not send to, are the sheet's lists (6.3)."""
+    """System topics, and those to which clients may not send, are the sheet's lists (6.3)."""
     closed = {
         "SCHEDULE_TOPIC_XXXX",
         "RMQ_SYS_TRANS_HALF_TOPIC",
@@ -112,13 +138,15 @@ def test_reserved_topics() -> None:
     open_ones = {"TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"}
     assert closed == names.NO_SEND_TOPICS
     assert closed | open_ones == names.SYSTEM_TOPICS
-    assert all(names.is_system_topic(topic) and names.topic_fault(topic) is None for topic in closed | open_ones)
+    assert all(
+        names.is_system_topic(topic) and names.topic_fault(topic) is None for topic in closed | open_ones
+    )
     assert names.is_system_topic("rmq_sys_wheel_timer")
     assert not any(map(names.is_system_topic, ("TopicTest", "%RETRY%g", "xrmq_sys_", "tbw102", "")))
 
 
 def test_preset_groups_are_legal() -> None:
-    """The groups every broker has could also be made by hand."""
+    """The groups that exist on every broker have legal names."""
     assert all(names.group_fault(group) is None for group in names.PRESET_GROUPS)
 
 
@@ -138,13 +166,14 @@ def test_preset_groups_are_legal() -> None:
     ],
 )
 def test_namespaces(name: str, namespace: str, bare: str) -> None:
-    """`ns%name`, behind the prefix of a retry or dead-letter topic; system names have none."""
+    """The namespace is `ns%name`, after the prefix of a retry or dead-letter topic; system names have
+    none."""
     assert names.namespace_of(name) == namespace
     assert names.without_namespace(name) == bare
 
 
 def test_system_groups() -> None:
-    """By their prefix, in any case, as Java compares them."""
+    """System groups are recognised by their prefix, case-insensitively, as in Java."""
     assert names.is_system_group("CID_RMQ_SYS_TRANS")
     assert names.is_system_group("cid_rmq_sys_x")
     assert not names.is_system_group("orders")

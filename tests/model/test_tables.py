@@ -7,7 +7,15 @@ import pytest
 
 from rmqkit.errors import DecodeError
 from rmqkit.model.queue import MessageQueue
-from rmqkit.model.route import BrokerData, KVTable, QueueData, RegisterBrokerBody, TopicList, TopicRouteData, compact
+from rmqkit.model.route import (
+    BrokerData,
+    KVTable,
+    QueueData,
+    RegisterBrokerBody,
+    TopicList,
+    TopicRouteData,
+    compact,
+)
 from rmqkit.model.subscription import CheckClientRequestBody, ConsumerData, HeartbeatData
 from rmqkit.model.topic import (
     ConsumerOffsetFile,
@@ -30,7 +38,8 @@ def members(value: object) -> dict[str, object]:
 
 
 def test_data_version() -> None:
-    """Each change takes the time and counts; two versions are the same only in all three numbers."""
+    """Each change sets the time and increments the counter; two versions are equal only if all three numbers
+    are."""
     version = DataVersion(state_version=4)
     before = msgspec.structs.replace(version)
     assert version.same(before)
@@ -41,13 +50,21 @@ def test_data_version() -> None:
     assert not version.same(before)
     for change in ({"counter": 3}, {"timestamp": 1001}, {"state_version": 5}):
         assert not version.same(msgspec.structs.replace(version, **change))
-    assert loose_json.decode(b'{"counter":3,"timestamp":9}', DataVersion) == DataVersion(counter=3, timestamp=9)
+    assert loose_json.decode(b'{"counter":3,"timestamp":9}', DataVersion) == DataVersion(
+        counter=3, timestamp=9
+    )
 
 
 @pytest.mark.row("S138")
 def test_queue() -> None:
-    """Queues sort by topic, broker and number, serve as keys, and print in Java's form for consistent hashing."""
-    queues = [MessageQueue("T", "b", 10), MessageQueue("T", "b", 9), MessageQueue("T", "a", 11), MessageQueue("S", "z", 99)]
+    """Queues are ordered by topic, broker and number, can be keys, and have Java's text form for consistent
+    hashing."""
+    queues = [
+        MessageQueue("T", "b", 10),
+        MessageQueue("T", "b", 9),
+        MessageQueue("T", "a", 11),
+        MessageQueue("S", "z", 99),
+    ]
     assert sorted(queues) == [queues[3], queues[2], queues[1], queues[0]]
     assert {MessageQueue("T", "b", 10): 1}[queues[0]] == 1
     assert queues[0].java_text() == "MessageQueue [topic=T, brokerName=b, queueId=10]"
@@ -68,12 +85,19 @@ def test_topic_config() -> None:
         "topicSysFlag": 0,
         "writeQueueNums": 16,
     }
-    access = {perm: (TopicConfig(topic_name="T", perm=perm).readable, TopicConfig(topic_name="T", perm=perm).writable) for perm in range(8)}
+    access = {
+        perm: (
+            TopicConfig(topic_name="T", perm=perm).readable,
+            TopicConfig(topic_name="T", perm=perm).writable,
+        )
+        for perm in range(8)
+    }
     assert access == {perm: (bool(perm & 4), bool(perm & 2)) for perm in range(8)}
 
 
 def test_subscription_group() -> None:
-    """A group's members and defaults, in a table that reads what a 4.x broker wrote (5 queues, fewer members)."""
+    """A group's members and defaults are right, also in a table written by a 4.x broker (5 queues, fewer
+    members)."""
     assert members(SubscriptionGroupConfig(group_name="G")) == {
         "attributes": {},
         "brokerId": 0,
@@ -99,7 +123,7 @@ def test_subscription_group() -> None:
 
 
 def test_integer_keyed_files() -> None:
-    """Offset files have integer keys: bare, quoted, both are read."""
+    """Offset files have integer keys, which are decoded bare and quoted."""
     for text in (b'{"offsetTable":{1:10,18:7}}', b'{"offsetTable":{"1":10,"18":7}}'):
         assert loose_json.decode(text, DelayOffsetFile).offset_table == {1: 10, 18: 7}
     for text in (b'{"offsetTable":{"T@G":{0:1}}}', b'{"offsetTable":{"T@G":{"0":"1"}}}'):
@@ -109,7 +133,7 @@ def test_integer_keyed_files() -> None:
 
 
 def test_tables_do_not_share_their_defaults() -> None:
-    """Two fresh values never hold the same list or dictionary."""
+    """New values do not share lists or dictionaries."""
     for kind in (
         TopicConfigTable,
         TopicConfigAndMappingTable,
@@ -125,7 +149,7 @@ def test_tables_do_not_share_their_defaults() -> None:
 
 
 def test_compact_leaves_null_out() -> None:
-    """Members that are None vanish at every depth; keys and lists stay."""
+    """Members that are None are omitted at every depth; keys and lists stay."""
     route = TopicRouteData(
         broker_datas=[BrokerData(cluster="c", broker_name="b", broker_addrs={0: "a:1", 2: "a:2"})],
         queue_datas=[QueueData(broker_name="b", perm=6)],
@@ -135,8 +159,17 @@ def test_compact_leaves_null_out() -> None:
     assert b"null" not in text
     assert b" " not in text
     assert msgspec.json.decode(text) == {
-        "brokerDatas": [{"cluster": "c", "brokerName": "b", "brokerAddrs": {"0": "a:1", "2": "a:2"}, "enableActingMaster": False}],
-        "queueDatas": [{"brokerName": "b", "readQueueNums": 0, "writeQueueNums": 0, "perm": 6, "topicSysFlag": 0}],
+        "brokerDatas": [
+            {
+                "cluster": "c",
+                "brokerName": "b",
+                "brokerAddrs": {"0": "a:1", "2": "a:2"},
+                "enableActingMaster": False,
+            }
+        ],
+        "queueDatas": [
+            {"brokerName": "b", "readQueueNums": 0, "writeQueueNums": 0, "perm": 6, "topicSysFlag": 0}
+        ],
         "filterServerTable": {"a:2": ["f"]},
     }
     assert members(TopicList(topic_list=["T"])) == {"topicList": ["T"]}
@@ -145,7 +178,7 @@ def test_compact_leaves_null_out() -> None:
 
 
 def test_go_heartbeat() -> None:
-    """The Go client leaves members out, sends null lists, and numbers where Java has text."""
+    """The Go client omits members, sends null lists, and sends numbers where Java has text."""
     beat = loose_json.decode(
         b'{"clientID":"10.0.0.1@1","producerDataSet":null,"consumerDataSet":[{"groupName":"G","consumeType":"CONSUME_PASSIVELY",'
         b'"messageModel":"CLUSTERING","consumeFromWhere":"CONSUME_FROM_LAST_OFFSET","subscriptionDataSet":null,"unitMode":false}]}',
@@ -153,14 +186,16 @@ def test_go_heartbeat() -> None:
     )
     assert not beat.producer_data_set
     assert beat.consumer_data_set == [ConsumerData(group_name="G", subscription_data_set=None)]
-    null_tags = b'{"subscriptionData":{"topic":"T","tagsSet":null,"codeSet":null,"subVersion":"7","subString":"*"}}'
+    null_tags = (
+        b'{"subscriptionData":{"topic":"T","tagsSet":null,"codeSet":null,"subVersion":"7","subString":"*"}}'
+    )
     checked = loose_json.decode(null_tags, CheckClientRequestBody).subscription_data
     assert checked is not None
     assert (checked.tags_set, checked.code_set, checked.sub_version, checked.takes_all) == ([], [], 7, True)
 
 
 def test_lock_answer() -> None:
-    """The answer to a lock names its queues under lockOKMQSet."""
+    """The answer to a lock has its queues under lockOKMQSet."""
     assert members(LockBatchMqResponseBody(lock_ok_mq_set=[MessageQueue("T", "b", 0)])) == {
         "lockOKMQSet": [{"topic": "T", "brokerName": "b", "queueId": 0}]
     }

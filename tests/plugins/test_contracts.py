@@ -1,4 +1,5 @@
-"""The contracts of flush policies, servers, services and verbs over the built-in ones, and broken ones that the contracts must find."""
+"""The contracts of flush policies, servers, services and verbs over the built-in ones, and over broken ones
+that must fail."""
 
 from __future__ import annotations
 
@@ -8,10 +9,13 @@ from typing import Any
 import pytest
 import trio
 
-from rmqkit.abc import Flushable, FlushPolicy, Level, Outcome, Peer, RequestProcessor, Server, Service
-from rmqkit.broker.context import BrokerContext
 from rmqkit.cli.info import CONFIG, PLUGINS
 from rmqkit.config import Config
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.flush import Flushable, FlushPolicy, Level
+from rmqkit.plugin.request import EachRequest, Outcome, Peer, RequestProcessor
+from rmqkit.plugin.server import Server
+from rmqkit.plugin.service import Service
 from rmqkit.protocol.command import Command, answer
 from rmqkit.testing.command import CommandContract
 from rmqkit.testing.flush import FlushPolicyContract
@@ -20,7 +24,6 @@ from rmqkit.testing.server import ServerContract
 from rmqkit.testing.service import ServiceContract
 from rmqkit_flush.policies import AsyncFlush, BufferedAsyncFlush, SyncFlush
 from rmqkit_namesrv.server import NameServer
-from rmqkit_retention.service import RetentionService
 
 CODE = 31_001
 
@@ -45,11 +48,6 @@ class TestNameServer(ServerContract):
         return NameServer()
 
 
-class TestRetention(ServiceContract):
-    def make_service(self, config: Config) -> Service:
-        return RetentionService(config)
-
-
 class TestPluginsVerb(CommandContract):
     verb = PLUGINS
     good = ([], ["--json"], ["--explain"], ["--explain", "--json", "--set", "store=memory"])
@@ -62,24 +60,24 @@ class TestConfigVerb(CommandContract):
     bad = (["check"], ["nonsense"], ["--set", "listenPort=-1"])
 
 
-class Echo(RequestProcessor):
-    def process(self, request: Command, peer: Peer) -> Outcome:
+class Echo(EachRequest):
+    def handle(self, request: Command, peer: Peer) -> Outcome:
         return answer(request, body=request.body)
 
 
-class Waits(RequestProcessor):
-    def process(self, request: Command, peer: Peer) -> Outcome:
+class Waits(EachRequest):
+    def handle(self, request: Command, peer: Peer) -> Outcome:
         async def later() -> Command:
             await trio.lowlevel.checkpoint()
             return answer(request, body=request.body)
 
-        return later()
+        return peer.answer_async(request, later)
 
 
 class TestEcho(ProcessorContract):
     code = CODE
 
-    def make_processor(self, broker: BrokerContext) -> RequestProcessor:
+    def make_processor(self, broker: Broker) -> RequestProcessor:
         return Echo()
 
     def good(self) -> Command:
@@ -90,18 +88,20 @@ class TestEcho(ProcessorContract):
 
 
 class TestWaits(TestEcho):
-    def make_processor(self, broker: BrokerContext) -> RequestProcessor:
+    def make_processor(self, broker: Broker) -> RequestProcessor:
         return Waits()
 
 
 class Broken(FlushPolicy):
-    """`how` is what it does wrong."""
+    """A broken policy; `how` selects the fault."""
 
     def __init__(self, how: str) -> None:
         self.how = how
         self.acknowledge_at = Level.FLUSHED
 
-    async def run(self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]) -> None:
+    async def run(
+        self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]
+    ) -> None:
         task_status.started()
         while True:
             if self.how == "only once":
@@ -120,20 +120,26 @@ class Broken(FlushPolicy):
         ("when wanted", "test_what_nobody_waits_for_reaches_the_device_too"),
     ],
 )
-async def test_a_broken_flush_policy_is_found(how: str, rule: str, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_broken_flush_policy_is_found(
+    how: str, rule: str, autojump_clock: trio.testing.MockClock
+) -> None:
     """Each rule of the contract fails for a policy that breaks it."""
     contract = TestAsyncFlush()
     with pytest.raises((AssertionError, ExceptionGroup)) as caught:
         await getattr(contract, rule)(Broken(how), autojump_clock)
-    assert caught.group_contains(AssertionError) if isinstance(caught.value, ExceptionGroup) else caught.type is AssertionError
+    assert (
+        caught.group_contains(AssertionError)
+        if isinstance(caught.value, ExceptionGroup)
+        else caught.type is AssertionError
+    )
 
 
-class Wrong(RequestProcessor):
+class Wrong(EachRequest):
     def __init__(self, how: str) -> None:
         self.how = how
         self.before: Command | None = None
 
-    def process(self, request: Command, peer: Peer) -> Outcome:
+    def handle(self, request: Command, peer: Peer) -> Outcome:
         if self.how == "mute about errors" and request.body != b"ping":
             return answer(request, 1)
         if self.how == "mixed up":
@@ -144,33 +150,42 @@ class Wrong(RequestProcessor):
 
 @pytest.mark.parametrize(
     ("how", "rule"),
-    [("mute about errors", "test_bad_requests_are_answered_and_do_no_harm"), ("mixed up", "test_many_at_a_time")],
+    [
+        ("mute about errors", "test_bad_requests_are_answered_and_do_no_harm"),
+        ("mixed up", "test_many_at_a_time"),
+    ],
 )
 async def test_a_broken_processor_is_found(how: str, rule: str, tmp_path: Any) -> None:
-    """Answers without a reason, and answers that are another request's."""
+    """Answers without a reason, and answers to another request, are detected."""
 
     class Contract(TestEcho):
-        def make_processor(self, broker: BrokerContext) -> RequestProcessor:
+        def make_processor(self, broker: Broker) -> RequestProcessor:
             return Wrong(how)
 
     with pytest.raises((AssertionError, ExceptionGroup)) as caught:
         await getattr(Contract(), rule)(tmp_path)
-    assert caught.group_contains(AssertionError) if isinstance(caught.value, ExceptionGroup) else caught.type is AssertionError
+    assert (
+        caught.group_contains(AssertionError)
+        if isinstance(caught.value, ExceptionGroup)
+        else caught.type is AssertionError
+    )
 
 
 class Stubborn(Service):
     name = "stubborn"
 
-    async def run(self, broker: BrokerContext, task_status: trio.TaskStatus[None]) -> None:
+    async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
         task_status.started()
         await trio.sleep_forever()
 
-    async def stop(self, broker: BrokerContext) -> None:
+    async def stop(self, broker: Broker) -> None:
         await trio.sleep(3_600)
 
 
-async def test_a_service_that_does_not_stop_is_found(tmp_path: Any, autojump_clock: trio.testing.MockClock) -> None:
-    """The contract is impatient."""
+async def test_a_service_that_does_not_stop_is_found(
+    tmp_path: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The contract has a time limit for stopping."""
 
     class Contract(ServiceContract):
         def make_service(self, config: Config) -> Service:
@@ -178,4 +193,8 @@ async def test_a_service_that_does_not_stop_is_found(tmp_path: Any, autojump_clo
 
     with pytest.raises((trio.TooSlowError, ExceptionGroup)) as caught:
         await Contract().test_stopping_is_brief_and_may_come_at_any_time(tmp_path)
-    assert caught.group_contains(trio.TooSlowError) if isinstance(caught.value, ExceptionGroup) else caught.type is trio.TooSlowError
+    assert (
+        caught.group_contains(trio.TooSlowError)
+        if isinstance(caught.value, ExceptionGroup)
+        else caught.type is trio.TooSlowError
+    )

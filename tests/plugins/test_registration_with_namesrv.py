@@ -13,18 +13,24 @@ import trio
 import rmqkit_namesrv.plugin
 import rmqkit_registration.plugin
 import rmqkit_transport_tcp.plugin
-from rmqkit import plugins
-from rmqkit.abc import Address, ServerHandle
-from rmqkit.broker.context import BrokerContext
 from rmqkit.config import Config
 from rmqkit.model.route import TopicRouteData
 from rmqkit.model.topic import TopicConfig, TopicConfigTable
+from rmqkit.plugin import loader
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.server import ServerHandle
+from rmqkit.plugin.transport import Address
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import GetRouteInfoRequestHeader
 from rmqkit.remoting.pool import ConnectionPool
+from rmqkit.remoting.serving import listen_on
 
-PLUGINS = [("tcp", rmqkit_transport_tcp.plugin), ("namesrv", rmqkit_namesrv.plugin), ("registration", rmqkit_registration.plugin)]
+PLUGINS = [
+    ("tcp", rmqkit_transport_tcp.plugin),
+    ("namesrv", rmqkit_namesrv.plugin),
+    ("registration", rmqkit_registration.plugin),
+]
 
 
 class Topics:
@@ -32,13 +38,16 @@ class Topics:
         self.on_change: list[Callable[[], None]] = []
 
     def table(self) -> TopicConfigTable:
-        return TopicConfigTable(topic_config_table={"T": TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4)})
+        return TopicConfigTable(
+            topic_config_table={"T": TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4)}
+        )
 
 
 @pytest.mark.row("S071", "S298", "S325")
 async def test_from_the_broker_over_the_name_server_to_a_client() -> None:
-    """The broker connects and registers with two name servers; a client finds its topic at both, and no longer once the broker has left."""
-    registry = plugins.load(Config(), extra=PLUGINS, entry_points=False)
+    """The broker registers with two name servers; a client finds its topic at both until the broker has
+    left."""
+    registry = loader.load(Config(), extra=PLUGINS, entry_points=False)
     async with trio.open_nursery() as nursery:
         addresses = []
         for _ in range(2):
@@ -46,8 +55,13 @@ async def test_from_the_broker_over_the_name_server_to_a_client() -> None:
             handle: ServerHandle = await nursery.start(run)
             addresses.append(str(handle.addresses[0]))
         async with ConnectionPool() as pool, ConnectionPool() as client:
-            parts = SimpleNamespace(config=Config(namesrv_addr=";".join(addresses)), pool=pool, topics=Topics(), address="10.0.0.1:10911")
-            broker, service = cast(BrokerContext, parts), registry.services["registration"]
+            parts = SimpleNamespace(
+                config=Config(namesrv_addr=";".join(addresses)),
+                pool=pool,
+                topics=Topics(),
+                address="10.0.0.1:10911",
+            )
+            broker, service = cast(Broker, parts), registry.services["registration"]
             await nursery.start(service.run, broker)
             for address in addresses:
                 answer = await client.call(address, _route(), 3_000)
@@ -60,8 +74,9 @@ async def test_from_the_broker_over_the_name_server_to_a_client() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def _serve(registry: plugins.Registry, task_status: trio.TaskStatus[ServerHandle]) -> None:
-    await registry.servers["namesrv"].run(Config(), registry, [Address("tcp", "127.0.0.1", 0)], task_status)
+async def _serve(registry: loader.Registry, task_status: trio.TaskStatus[ServerHandle]) -> None:
+    listen = listen_on(registry, [Address("tcp", "127.0.0.1", 0)], "namesrv")
+    await registry.servers["namesrv"].run(Config(), registry, listen, task_status)
 
 
 def _route() -> Command:

@@ -18,12 +18,22 @@ from rmqkit.model.topic import ConsumerOffsetFile
 from rmqkit.protocol import batch, headers, loose_json, record
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.frame import FrameDecoder, decode_header, encode
-from rmqkit.protocol.headers import GetRouteInfoRequestHeader, PullMessageRequestHeader, SendMessageRequestHeaderV2
+from rmqkit.protocol.headers import (
+    GetRouteInfoRequestHeader,
+    PullMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
 from rmqkit.protocol.message_id import pack_host, parse_offset_message_id
 from tests import vectors
 
 BRACKETS = 100_000
-BODIES: tuple[type[msgspec.Struct], ...] = (HeartbeatData, TopicRouteData, RegisterBrokerBody, ConsumerOffsetFile, headers.LockBatchMqBody)
+BODIES: tuple[type[msgspec.Struct], ...] = (
+    HeartbeatData,
+    TopicRouteData,
+    RegisterBrokerBody,
+    ConsumerOffsetFile,
+    headers.LockBatchMqBody,
+)
 HEADERS: tuple[type[msgspec.Struct], ...] = (
     GetRouteInfoRequestHeader,
     PullMessageRequestHeader,
@@ -53,7 +63,7 @@ SPLICES = (
 
 
 def mutated(random: Random, data: bytes) -> bytes:
-    """The bytes with one to four things done to them."""
+    """The bytes after one to four random changes."""
     result = bytearray(data)
     for _ in range(random.randint(1, 4)):
         at = random.randrange(len(result) + 1)
@@ -73,13 +83,17 @@ def mutated(random: Random, data: bytes) -> bytes:
 
 
 def fix_lengths(data: bytes) -> bytes:
-    """The frame with its total set right, so that the mutation reaches what stands behind the lengths."""
+    """The frame with a correct total length, so that the mutation reaches the bytes after it."""
     return pack(">i", len(data) - 4) + data[4:] if len(data) > 4 else data
 
 
 def examine(command: Command, random: Random) -> None:
-    """All that a server does with what it read."""
-    for read in (command.fields, lambda: command.header(random.choice(HEADERS)), lambda: command.decode_body(random.choice(BODIES))):
+    """Do everything that a server does with a command."""
+    for read in (
+        command.fields,
+        lambda: command.header(random.choice(HEADERS)),
+        lambda: command.decode_body(random.choice(BODIES)),
+    ):
         try:
             read()
         except (HeaderError, DecodeError):
@@ -90,14 +104,27 @@ SEEDS = [
     vectors.frame("request_json"),
     vectors.raw("request_binary"),
     encode(Command(code=34, body=vectors.text("heartbeat"))),
-    encode(Command(code=103, ext={"brokerName": "b", "brokerId": "0"}, body=vectors.text("route_raw"), remark="ü😀")),
-    encode(Command(code=310, ext={"a": "PG", "b": "T", "e": "0", "i": "TAGS\x01TagA\x02"}, body=b"hello", codec=1, remark="r")),
+    encode(
+        Command(
+            code=103, ext={"brokerName": "b", "brokerId": "0"}, body=vectors.text("route_raw"), remark="ü😀"
+        )
+    ),
+    encode(
+        Command(
+            code=310,
+            ext={"a": "PG", "b": "T", "e": "0", "i": "TAGS\x01TagA\x02"},
+            body=b"hello",
+            codec=1,
+            remark="r",
+        )
+    ),
     encode(Command(code=11, ext={"consumerGroup": "g", "topic": "T", "queueId": "1", "queueOffset": "-1"})),
 ]
 
 
 def test_mutated_frames() -> None:
-    """20 000 damaged frames: the decoder gives commands, waits, or raises ProtocolError; reading a command raises only what is answered."""
+    """For 20 000 damaged frames the decoder returns commands, waits, or raises ProtocolError; reading a
+    command raises only errors with an answer."""
     random = Random(20_000)
     refused = commands = 0
     for number in range(20_000):
@@ -117,12 +144,16 @@ def test_mutated_frames() -> None:
 
 
 def test_garbage_streams() -> None:
-    """Random bytes, also behind a plausible prefix, never raise anything but ProtocolError."""
+    """Random bytes, also after a valid prefix, raise nothing but ProtocolError."""
     random = Random(7)
     refused = 0
     for _ in range(3000):
         garbage = random.randbytes(random.randint(1, 60))
-        for data in (garbage, pack(">iI", len(garbage) + 4, random.randrange(2) << 24 | random.randint(0, len(garbage))) + garbage):
+        for data in (
+            garbage,
+            pack(">iI", len(garbage) + 4, random.randrange(2) << 24 | random.randint(0, len(garbage)))
+            + garbage,
+        ):
             try:
                 for command in FrameDecoder().feed(data):
                     examine(command, random)
@@ -132,7 +163,7 @@ def test_garbage_streams() -> None:
 
 
 def test_damaged_binaries() -> None:
-    """Damaged records, batches and ids raise DecodeError or read; nothing else happens."""
+    """Damaged records, batches and ids raise DecodeError or are decoded; they raise nothing else."""
     random = Random(11)
     whole, together = vectors.raw("record"), vectors.raw("batch")
     refused = 0
@@ -159,7 +190,7 @@ def test_damaged_binaries() -> None:
 
 
 def test_damaged_json() -> None:
-    """Damaged bodies raise DecodeError or read as the typed body; the text of properties always reads."""
+    """Damaged bodies raise DecodeError or are decoded as the typed body; property text is always decoded."""
     random = Random(13)
     refused = 0
     names = [name for name in vectors.names() if "text" in vectors.vector(name)]
@@ -186,22 +217,26 @@ BOMBS = {
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS.keys())
 def test_json_bombs(bomb: bytes) -> None:
-    """A hundred thousand brackets, as a body, as a header, inside a header and as a header field, are refused without a deep stack."""
+    """A hundred thousand brackets, as a body, as a header, inside a header and as a header field, are
+    refused without a deep stack."""
     with pytest.raises(DecodeError):
         loose_json.loads(bomb)
     with pytest.raises(DecodeError):
         Command(body=bomb).decode_body(HeartbeatData)
-    for header in (bomb, b'{"code":' + bomb + b"}", b'{"remark":' + bomb + b"}", b'{"code":1,"extFields":' + bomb + b"}"):
+    for header in (bomb, b'{"code":' + bomb + b"}", b'{"remark":' + bomb + b"}"):
         assert len(header) < MAX_HEADER_BYTES
         with pytest.raises(ProtocolError):
             decode_header(header, 0)
-    with pytest.raises((ProtocolError, HeaderError)):
-        decode_header(b'{"code":1,"extFields":{"a":' + bomb + b"}}", 0).fields()
+    # Header fields are parsed on use, if Python's version lets the parser skip them.
+    for header in (b'{"code":1,"extFields":' + bomb + b"}", b'{"code":1,"extFields":{"a":' + bomb + b"}}"):
+        with pytest.raises((ProtocolError, HeaderError)):
+            decode_header(header, 0).fields()
 
 
 @pytest.mark.parametrize("depth", [MAX_JSON_DEPTH + 1, 300, 900])
 def test_deep_strict_json(depth: int) -> None:
-    """Nesting that the strict parser takes and a typed body has no place for is DecodeError, and a remark of it ends in one of our errors."""
+    """Nesting that the strict parser accepts but a typed body does not permit raises DecodeError, and in a
+    remark one of rmqkit's errors."""
     nested = b"[" * depth + b"]" * depth
     with pytest.raises(DecodeError):
         loose_json.decode(b'{"clientID":' + nested + b"}", HeartbeatData)
@@ -215,7 +250,8 @@ def test_deep_strict_json(depth: int) -> None:
 
 
 def test_object_keys_do_not_multiply() -> None:
-    """An object key inside an object key is refused: quoting doubles the text at each level, sixty levels would fill any memory."""
+    """An object key inside an object key is refused: quoting doubles the text at each level, so that sixty
+    levels would fill any memory."""
     assert loose_json.loads("{{a:1}:1}") == {'{"a":1}': 1}
     assert loose_json.loads("{{a:{b:1}}:{{c:1}:2}}") == {'{"a":{"b":1}}': {'{"c":1}': 2}}
     for levels in (2, 3, 30, 60):
@@ -225,7 +261,7 @@ def test_object_keys_do_not_multiply() -> None:
 
 @pytest.mark.parametrize("digits", [401, 5_000, 300_000])
 def test_huge_numbers(digits: int) -> None:
-    """A number of thousands of digits is refused wherever it stands."""
+    """A number of thousands of digits is refused in any position."""
     number = b"9" * digits
     if digits > 4_300:
         with pytest.raises(DecodeError):
@@ -237,9 +273,13 @@ def test_huge_numbers(digits: int) -> None:
     with pytest.raises(DecodeError):
         loose_json.loads(b"{a:%s}" % number)
     with pytest.raises(HeaderError):
-        decode_header(b'{"extFields":{"topic":"t","queueId":%s}}' % number, 0).header(headers.QueueRequestHeader)
+        decode_header(b'{"extFields":{"topic":"t","queueId":%s}}' % number, 0).header(
+            headers.QueueRequestHeader
+        )
     with pytest.raises(HeaderError):
-        decode_header(b'{"extFields":{"topic":"t","queueId":"%s"}}' % number, 0).header(headers.QueueRequestHeader)
+        decode_header(b'{"extFields":{"topic":"t","queueId":"%s"}}' % number, 0).header(
+            headers.QueueRequestHeader
+        )
 
 
 @pytest.mark.parametrize("value", [b"1e400", b"-1e999", b'"x"', b'"NaN"', b"[]", b"[1]", b"{}", b'{"a":1}'])
@@ -251,16 +291,29 @@ def test_header_numbers_of_a_wrong_kind(member: bytes, value: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "header", [b"", b"null", b"5", b'"text"', b"[]", b"[{}]", b"tru", b'{"code":1', b'{"code":1}}', b"\xff\xfe", b"\xef\xbb\xbf{}"]
+    "header",
+    [
+        b"",
+        b"null",
+        b"5",
+        b'"text"',
+        b"[]",
+        b"[{}]",
+        b"tru",
+        b'{"code":1',
+        b'{"code":1}}',
+        b"\xff\xfe",
+        b"\xef\xbb\xbf{}",
+    ],
 )
 def test_headers_that_are_no_object(header: bytes) -> None:
-    """A JSON header is an object and nothing behind it."""
+    """A JSON header is an object with nothing after it."""
     with pytest.raises(ProtocolError):
         decode_header(header, 0)
 
 
 def test_invalid_utf8() -> None:
-    """Bytes that are no UTF-8 are refused in header, field, body, binary header and record alike."""
+    """Invalid UTF-8 is refused in header, field, body, binary header and record."""
     for header in (b'{"code":1,"remark":"\xff"}', b'{"language":"\xc3"}'):
         with pytest.raises(ProtocolError):
             decode_header(header, 0)
@@ -280,7 +333,8 @@ def test_invalid_utf8() -> None:
 
 
 def test_lone_surrogates() -> None:
-    """Half of a surrogate pair cannot be written as UTF-8, so it is refused when read; whole pairs are one character."""
+    """Half of a surrogate pair cannot be encoded as UTF-8, so it is refused when decoded; whole pairs are one
+    character."""
     for half in ("\\ud800", "\\udc00", "\\ud800x", "\\udc00\\ud800"):
         with pytest.raises(DecodeError):
             loose_json.loads(f'"{half}"')
@@ -289,7 +343,9 @@ def test_lone_surrogates() -> None:
         with pytest.raises(ProtocolError):
             decode_header(f'{{"remark":"{half}"}}'.encode(), 0)
         with pytest.raises((ProtocolError, HeaderError)):
-            decode_header(f'{{"extFields":{{"topic":"{half}"}}}}'.encode(), 0).header(GetRouteInfoRequestHeader)
+            decode_header(f'{{"extFields":{{"topic":"{half}"}}}}'.encode(), 0).header(
+                GetRouteInfoRequestHeader
+            )
     with pytest.raises(DecodeError):
         loose_json.loads('"\ud800"')
     assert loose_json.loads('"\\ud83d\\ude00"') == loose_json.loads("'\\ud83d\\ude00'") == "😀"
@@ -312,13 +368,13 @@ def test_lone_surrogates() -> None:
     ],
 )
 def test_binary_headers_that_lie(header: bytes) -> None:
-    """Every length of a binary header is checked against what is there."""
+    """Every length in a binary header is checked against the available bytes."""
     with pytest.raises(ProtocolError):
         decode_header(header, 1)
 
 
 def test_batch_that_lies() -> None:
-    """Every length of a batch is checked; a batch has a greatest number of messages."""
+    """Every length in a batch is checked, and the number of messages is limited."""
     whole = vectors.raw("batch")
     for cut in range(1, len(whole)):
         if cut == 37:
@@ -339,9 +395,11 @@ def test_batch_that_lies() -> None:
         batch.encode([batch.BatchItem(0, b"", bytes(32_768))])
 
 
-@pytest.mark.parametrize("address", ["1.2.3", "localhost", "", "1.2.3.4\0", "::g", "1.2.3.4:5", "ä", "1.2.3.4\ud800"])
+@pytest.mark.parametrize(
+    "address", ["1.2.3", "localhost", "", "1.2.3.4\0", "::g", "1.2.3.4:5", "ä", "1.2.3.4\ud800"]
+)
 def test_hosts_that_are_none(address: str) -> None:
-    """What is no IP address is DecodeError, a NUL inside included."""
+    """A text that is not an IP address, for example with a NUL, raises DecodeError."""
     with pytest.raises(DecodeError):
         pack_host(address, 1)
     with pytest.raises(DecodeError):
@@ -349,10 +407,19 @@ def test_hosts_that_are_none(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0A", "0A00000100002A9F00000000000004D", "0A 0000010000 2A9F00000000000004D2", "zz" * 16, "é" * 32, "0" * 58]
+    "text",
+    [
+        "",
+        "0A",
+        "0A00000100002A9F00000000000004D",
+        "0A 0000010000 2A9F00000000000004D2",
+        "zz" * 16,
+        "é" * 32,
+        "0" * 58,
+    ],
 )
 def test_message_ids_that_are_none(text: str) -> None:
-    """A message id is 32 or 56 hexadecimal characters and nothing between them."""
+    """A message id has 32 or 56 hexadecimal characters without separators."""
     with pytest.raises(DecodeError):
         parse_offset_message_id(text)
     with pytest.raises(DecodeError):

@@ -1,4 +1,5 @@
-"""Frames: what goes out comes back, however the stream is cut; what breaks the framing ends the connection."""
+"""Frames: encoding and decoding are inverse for any division of the stream; broken framing ends the
+connection."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ some_text = st.text(min_size=1, max_size=30)
 
 
 def content(command: Command) -> tuple[object, ...]:
-    """All a command says."""
+    """The complete content of a command."""
     return (
         command.code,
         command.flag,
@@ -71,7 +72,7 @@ def binary_commands() -> st.SearchStrategy[Command]:
 @PROPERTY
 @given(json_commands())
 def test_json_round_trip(command: Command) -> None:
-    """A command in JSON comes back whole: any text, empty texts, negative numbers."""
+    """A JSON command is decoded unchanged: any text, empty texts, negative numbers."""
     (read,) = FrameDecoder().feed(encode(command))
     assert content(read) == content(command)
 
@@ -80,13 +81,14 @@ def test_json_round_trip(command: Command) -> None:
 @PROPERTY
 @given(binary_commands())
 def test_binary_round_trip(command: Command) -> None:
-    """A command in the binary form comes back whole."""
+    """A binary command is decoded unchanged."""
     (read,) = FrameDecoder().feed(encode(command))
     assert content(read) == content(command)
 
 
 def test_binary_empty_texts_are_null() -> None:
-    """The binary form cannot tell an empty text from none: remark and values vanish, and so do entries without a name."""
+    """The binary form cannot distinguish an empty text from none: empty remarks and values are dropped, and
+    entries without a name."""
     command = Command(code=1, remark="", ext={"empty": "", "": "nameless", "kept": "v"}, codec=1)
     (read,) = FrameDecoder().feed(encode(command))
     assert read.remark is None
@@ -94,15 +96,26 @@ def test_binary_empty_texts_are_null() -> None:
 
 
 def test_binary_last_of_equal_keys_wins() -> None:
-    """A fast-encoded Java header is followed by the map, so a key may come twice: the last wins."""
+    """A fast-encoded Java header is followed by the map, so a key may occur twice: the last value counts."""
     entries = b"".join(pack(">h", 1) + b"k" + pack(">i", len(value)) + value for value in (b"first", b"last"))
     header = pack(">hBhii", 10, 0, 479, 1, 0) + pack(">i", 0) + pack(">i", len(entries)) + entries
     assert decode_header(header, SerializeType.ROCKETMQ).fields() == {"k": "last"}
 
 
 def test_binary_entries_without_name_or_value() -> None:
-    """A zero-length name or value is null in Java, and such an entry is none."""
-    entries = pack(">h", 0) + pack(">i", 1) + b"v" + pack(">h", 1) + b"k" + pack(">i", 0) + pack(">h", 1) + b"a" + pack(">i", 1) + b"b"
+    """A zero-length name or value is null in Java, and such an entry is dropped."""
+    entries = (
+        pack(">h", 0)
+        + pack(">i", 1)
+        + b"v"
+        + pack(">h", 1)
+        + b"k"
+        + pack(">i", 0)
+        + pack(">h", 1)
+        + b"a"
+        + pack(">i", 1)
+        + b"b"
+    )
     header = pack(">hBhiiii", 10, 0, 479, 1, 0, 0, len(entries)) + entries
     assert decode_header(header, SerializeType.ROCKETMQ).fields() == {"a": "b"}
 
@@ -114,7 +127,8 @@ def test_binary_codes_are_cut_to_16_bits() -> None:
 
 
 def test_unknown_language() -> None:
-    """A language nobody knows is None; the binary form then says OTHER, and a JSON header without one means JAVA."""
+    """An unknown language is None; the binary form then contains OTHER, and a JSON header without one means
+    JAVA."""
     assert decode_header(b'{"code":1,"language":"COBOL"}', 0).language is None
     assert decode_header(pack(">hBhiiii", 1, 99, 0, 0, 0, 0, 0), 1).language is None
     assert decode_header(b'{"code":1,"language":null}', 0).language is None
@@ -132,14 +146,24 @@ def test_language_by_ordinal(ordinal: int, name: str) -> None:
 
 @pytest.mark.parametrize("value", [-1, len(LANGUAGES), 10**9, "java", 1.5, None, [1]])
 def test_language_out_of_range(value: object) -> None:
-    """What is neither a name nor an ordinal of the table is no language."""
+    """Any other value than a name or an ordinal of the table is an unknown language."""
     assert language_name(value) is None
 
 
 def test_lenient_json_header() -> None:
-    """Numbers as text, null members, unknown members and a remark that is no text are read as Java reads them."""
-    command = decode_header(b'{"code":"105","opaque":"-7","flag":null,"version":"","remark":12,"color":"red","extFields":{"a":"b"}}', 0)
-    assert (command.code, command.opaque, command.flag, command.version, command.remark) == (105, -7, 0, 0, "12")
+    """Numbers as text, null members, unknown members and a remark that is no text are read as Java reads
+    them."""
+    command = decode_header(
+        b'{"code":"105","opaque":"-7","flag":null,"version":"","remark":12,"color":"red","extFields":{"a":"b"}}',
+        0,
+    )
+    assert (command.code, command.opaque, command.flag, command.version, command.remark) == (
+        105,
+        -7,
+        0,
+        0,
+        "12",
+    )
     assert command.fields() == {"a": "b"}
 
 
@@ -152,10 +176,11 @@ def test_absent_members_have_defaults() -> None:
 
 @pytest.mark.parametrize("member", ["code", "flag", "opaque", "version"])
 @pytest.mark.parametrize(
-    ("given_number", "kept"), [(2**31, -(2**31)), (2**32 + 5, 5), (-(2**31) - 1, 2**31 - 1), (10**30, (10**30) % 2**32)]
+    ("given_number", "kept"),
+    [(2**31, -(2**31)), (2**32 + 5, 5), (-(2**31) - 1, 2**31 - 1), (10**30, (10**30) % 2**32)],
 )
 def test_numbers_wrap_to_32_bits(member: str, given_number: int, kept: int) -> None:
-    """Java keeps an int: what is beyond wraps, so that no number of a header can fail to be packed later."""
+    """Java keeps an int: larger values wrap, so that every header number can be encoded again."""
     kept = kept - 2**32 if kept >= 2**31 else kept
     for text in (str(given_number), f'"{given_number}"'):
         assert getattr(decode_header(f'{{"{member}":{text}}}'.encode(), 0), member) == kept
@@ -173,19 +198,24 @@ def frames() -> tuple[bytes, list[Command]]:
 
 @pytest.mark.row("S316")
 def test_stream_cut_at_every_size() -> None:
-    """A stream cut into pieces of any one size gives the same commands as in one piece, and nothing is left over."""
+    """A stream divided into pieces of any one size gives the same commands as in one piece, with nothing left
+    over."""
     stream, commands = frames()
     expected = [content(command) for command in commands]
     for size in range(1, len(stream) + 1):
         decoder = FrameDecoder()
-        read = [content(command) for at in range(0, len(stream), size) for command in decoder.feed(stream[at : at + size])]
+        read = [
+            content(command)
+            for at in range(0, len(stream), size)
+            for command in decoder.feed(stream[at : at + size])
+        ]
         assert read == expected, size
         assert decoder.pending_bytes == 0
 
 
 @pytest.mark.row("S316")
 def test_stream_cut_at_random_points() -> None:
-    """The same for pieces of changing size, empty ones included, over many frames."""
+    """The same holds for pieces of changing size, including empty ones, over many frames."""
     random = Random(316)
     stream, commands = frames()
     stream, expected = stream * 5, [content(command) for command in commands] * 5
@@ -199,7 +229,8 @@ def test_stream_cut_at_random_points() -> None:
 
 
 def test_truncated_frame_waits() -> None:
-    """A frame that lacks its last byte gives nothing and counts what is held back; the last byte completes it."""
+    """A frame that lacks its last byte gives no command and counts the buffered bytes; the last byte
+    completes it."""
     stream, _ = frames()
     first = stream[: 4 + int.from_bytes(stream[:4], "big")]
     decoder = FrameDecoder()
@@ -229,13 +260,14 @@ def test_truncated_frame_waits() -> None:
 )
 @pytest.mark.row("S316")
 def test_broken_framing(prefix: bytes, why: str) -> None:
-    """A length, header length or serialisation that cannot be is refused at once, without waiting for the rest."""
+    """An invalid length, header length or serialisation is refused at once, without waiting for the rest."""
     with pytest.raises(ProtocolError, match=why):
         FrameDecoder().feed(prefix)
 
 
 def test_largest_frame() -> None:
-    """A frame of exactly 16 MiB with its prefix passes both ways; one byte more is refused by writer and reader."""
+    """A frame of exactly 16 MiB with its prefix is accepted both ways; one more byte is refused by writer and
+    reader."""
     head = len(encode(Command(code=10)))
     body = bytes(MAX_FRAME_BYTES - head)
     framed = encode(Command(code=10, body=body))
@@ -253,7 +285,7 @@ def test_no_fields_no_member() -> None:
 
 
 def test_split_frame_head() -> None:
-    """Head and body sent apart are the same bytes as the whole frame."""
+    """Head and body encoded separately give the same bytes as the whole frame."""
     command = Command(code=11, body=b"0123456789", ext={"a": "b"})
     assert frame_head(command, 10) + command.body == encode(command)
 
@@ -268,7 +300,7 @@ def test_split_frame_head() -> None:
     ],
 )
 def test_what_cannot_be_written(command: Command) -> None:
-    """A command that its serialisation cannot carry raises ProtocolError, nothing else."""
+    """A command that its serialisation cannot represent raises ProtocolError."""
     with pytest.raises(ProtocolError):
         encode(command)
 
@@ -276,10 +308,16 @@ def test_what_cannot_be_written(command: Command) -> None:
 @pytest.mark.row("S323")
 @pytest.mark.parametrize(
     ("flag", "response", "oneway"),
-    [(0, False, False), (FLAG_RESPONSE, True, False), (FLAG_ONEWAY, False, True), (3, True, True), (-4, False, False)],
+    [
+        (0, False, False),
+        (FLAG_RESPONSE, True, False),
+        (FLAG_ONEWAY, False, True),
+        (3, True, True),
+        (-4, False, False),
+    ],
 )
 def test_flag_bits(flag: int, response: bool, oneway: bool) -> None:
-    """Bit 0 says response, bit 1 one-way; other bits mean nothing."""
+    """Bit 0 marks a response, bit 1 a one-way request; other bits are ignored."""
     command = Command(flag=flag)
     assert (command.is_response, command.is_oneway) == (response, oneway)
 
@@ -287,15 +325,23 @@ def test_flag_bits(flag: int, response: bool, oneway: bool) -> None:
 @pytest.mark.row("S323")
 @pytest.mark.parametrize("codec", [0, 1])
 def test_answer(codec: int) -> None:
-    """An answer copies the opaque and the serialisation, sets bit 0 only, and leaves the request's fields behind."""
+    """An answer copies the opaque and the serialisation, sets only bit 0, and has none of the request's
+    fields."""
     asked = request(105, GetRouteInfoRequestHeader(topic="T"), opaque=-5, oneway=True)
     asked.codec = codec
     reply = answer(asked, 17, "gone")
-    assert (reply.flag, reply.opaque, reply.codec, reply.code, reply.fields()) == (FLAG_RESPONSE, -5, codec, 17, {})
+    assert (reply.flag, reply.opaque, reply.codec, reply.code, reply.fields()) == (
+        FLAG_RESPONSE,
+        -5,
+        codec,
+        17,
+        {},
+    )
 
 
 def test_read_command_can_be_sent_on() -> None:
-    """A command that was read can be written again, changed fields included (a broker relays client calls)."""
+    """A decoded command can be encoded again, with changed fields, because a broker relays calls to
+    clients."""
     (read,) = FrameDecoder().feed(encode(Command(code=307, ext={"clientId": "c"})))
     (plain,) = FrameDecoder().feed(encode(read))
     assert plain.fields() == {"clientId": "c"}
@@ -309,20 +355,25 @@ def test_read_command_can_be_sent_on() -> None:
     [
         (b"null", {}),
         (b"{}", {}),
-        (b'{"a":1,"b":true,"c":false,"d":null,"e":1.5,"f":"x"}', {"a": "1", "b": "true", "c": "false", "e": "1.5", "f": "x"}),
+        (
+            b'{"a":1,"b":true,"c":false,"d":null,"e":1.5,"f":"x"}',
+            {"a": "1", "b": "true", "c": "false", "e": "1.5", "f": "x"},
+        ),
         (b'{"a":"1","a":"2"}', {"a": "2"}),
         (b'{a:1,\'b\':"2",3:"c",}', {"a": "1", "b": "2", "3": "c"}),
     ],
 )
 @pytest.mark.row("S322")
 def test_fields_become_text(ext: bytes, fields: dict[str, str]) -> None:
-    """Header fields are text whatever JSON scalar was sent; null is a missing one, the last of equal keys wins."""
+    """Header fields become text, whatever JSON scalar was sent; null is a missing field, the last of equal
+    keys counts."""
     assert decode_header(b'{"code":1,"extFields":%s}' % ext, 0).fields() == fields
 
 
 @pytest.mark.parametrize("ext", [b"[]", b'["a"]', b"5", b"true", b'"text"', b'{"a":[]}', b'{"a":{"b":1}}'])
 def test_fields_that_are_none(ext: bytes) -> None:
-    """extFields that are no flat object are refused when they are read, so that the request still gets an answer."""
+    """extFields that are not a flat object are refused when they are read, so that the request is still
+    answered."""
     command = decode_header(b'{"code":105,"opaque":9,"extFields":%s}' % ext, 0)
     assert command.opaque == 9
     with pytest.raises(HeaderError):
@@ -336,8 +387,12 @@ def test_fields_that_are_none(ext: bytes) -> None:
     cuts=st.lists(st.sampled_from([1, 3, 7, 9, 50, 33_000, 70_000, 262_144]), min_size=1, max_size=12),
 )
 def test_large_frames_come_whole_however_they_are_cut(sizes: list[int], cuts: list[int]) -> None:
-    """Bodies that come in pieces, large and small, between frames of every size: as if all had come at once, and nothing stays behind."""
-    commands = [Command(code=number, opaque=number, ext={"a": "b"}, body=bytes([number]) * size) for number, size in enumerate(sizes)]
+    """Bodies in pieces, large and small, between frames of any size, are decoded as if they had arrived at
+    once."""
+    commands = [
+        Command(code=number, opaque=number, ext={"a": "b"}, body=bytes([number]) * size)
+        for number, size in enumerate(sizes)
+    ]
     stream = b"".join(map(encode, commands))
     decoder = FrameDecoder()
     found: list[Command] = []
@@ -347,6 +402,8 @@ def test_large_frames_come_whole_however_they_are_cut(sizes: list[int], cuts: li
         found += decoder.feed(stream[at : at + size])
         at += size
         turn += 1
-    assert [(each.opaque, each.fields(), each.body) for each in found] == [(each.opaque, each.ext, each.body) for each in commands]
+    assert [(each.opaque, each.fields(), each.body) for each in found] == [
+        (each.opaque, each.ext, each.body) for each in commands
+    ]
     assert all(type(each.body) is bytes for each in found)
     assert decoder.pending_bytes == 0

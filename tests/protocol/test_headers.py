@@ -1,4 +1,4 @@
-"""Typed headers: every class makes the way to bytes and back, and its wire names and types are those of the sheet."""
+"""Typed headers: every class is encoded and decoded, and its names and types are those of the sheet."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from rmqkit.protocol.command import Command, header_fields, request
 from rmqkit.protocol.frame import FrameDecoder, decode_header, encode
 from rmqkit.protocol.integers import I32, I64
 
-BODIES = {"LockBatchMqBody", "LockBatchMqResponseBody"}
-CLASSES: list[type[msgspec.Struct]] = [getattr(headers, name) for name in headers.__all__ if name not in BODIES]
+BODIES = {"ConsumerListBody", "LockBatchMqBody", "LockBatchMqResponseBody"}
+CLASSES: list[type[msgspec.Struct]] = [
+    getattr(headers, name) for name in headers.__all__ if name not in BODIES
+]
 TYPE_NAMES: dict[Any, str] = {str: "s", bool: "bool", I32: "i32", I64: "i64"}
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     # The binary form has no empty text.
@@ -28,40 +30,56 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "i64": st.integers(-(2**63), 2**63 - 1),
 }
 
-#: Code or name of an answer -> the class and its fields as section 3 has them, `!` not null, `?` nullable, without the RPC base fields (RQH).
+#: Code or name of an answer -> the class and its fields as in section 3, `!` not null, `?` nullable, without
+#: the RPC base fields (RQH).
 V1 = (
-    "producerGroup s!, topic s!, defaultTopic s!, defaultTopicQueueNums i32!, queueId i32!, sysFlag i32!, bornTimestamp i64!, flag i32!, "
-    "properties s?, reconsumeTimes i32?, unitMode bool?"
+    "producerGroup s!, topic s!, defaultTopic s!, defaultTopicQueueNums i32!, queueId i32!, sysFlag i32!,"
+    " bornTimestamp i64!, flag i32!, properties s?, reconsumeTimes i32?, unitMode bool?"
 )
 V2 = "a s!, b s!, c s!, d i32!, e i32!, f i32!, g i64!, h i32!, i s?, j i32?, k bool?, l i32?, m bool?, n s?"
 PULL = (
-    "consumerGroup s!, topic s!, queueId i32!, queueOffset i64!, maxMsgNums i32!, sysFlag i32!, commitOffset i64!, suspendTimeoutMillis i64!, "
-    "subscription s?, subVersion i64!, expressionType s?, maxMsgBytes i32?, requestSource i32?, proxyFrowardClientId s?"
+    "consumerGroup s!, topic s!, queueId i32!, queueOffset i64!, maxMsgNums i32!, sysFlag i32!, commitOffset"
+    " i64!, suspendTimeoutMillis i64!, subscription s?, subVersion i64!, expressionType s?, maxMsgBytes i32?,"
+    " requestSource i32?, proxyFrowardClientId s?"
 )
 QUEUE = "topic s!, queueId i32!"
 END = (
-    "topic s?, producerGroup s!, tranStateTableOffset i64!, commitLogOffset i64!, commitOrRollback i32!, fromTransactionCheck bool?, "
-    "msgId s!, transactionId s?"
+    "topic s?, producerGroup s!, tranStateTableOffset i64!, commitLogOffset i64!, commitOrRollback i32!,"
+    " fromTransactionCheck bool?, msgId s!, transactionId s?"
 )
-BACK = "offset i64!, group s!, delayLevel i32!, originMsgId s?, originTopic s?, unitMode bool?, maxReconsumeTimes i32?"
+BACK = (
+    "offset i64!, group s!, delayLevel i32!, originMsgId s?, originTopic s?, unitMode bool?,"
+    " maxReconsumeTimes i32?"
+)
 SHEET: dict[str, tuple[type[msgspec.Struct], str]] = {
     "10": (headers.SendMessageRequestHeader, V1 + ", maxReconsumeTimes i32?, batch bool?, bname s?"),
     "310": (headers.SendMessageRequestHeaderV2, V2),
     "send answer": (
         headers.SendMessageResponseHeader,
-        "msgId s!, queueId i32!, queueOffset i64!, transactionId s?, batchUniqId s?, recallHandle s?, MSG_REGION s?, TRACE_ON bool?",
+        (
+            "msgId s!, queueId i32!, queueOffset i64!, transactionId s?, batchUniqId s?, recallHandle s?,"
+            " MSG_REGION s?, TRACE_ON bool?"
+        ),
     ),
     "326": (headers.PushReplyMessageRequestHeader, V1 + ", bornHost s!, storeHost s!, storeTimestamp i64!"),
     "11": (headers.PullMessageRequestHeader, PULL),
     "pull answer": (
         headers.PullMessageResponseHeader,
-        "suggestWhichBrokerId i64!, nextBeginOffset i64!, minOffset i64!, maxOffset i64!, offsetDelta i64?, topicSysFlag i32?, "
-        "groupSysFlag i32?, forbiddenType i32?",
+        (
+            "suggestWhichBrokerId i64!, nextBeginOffset i64!, minOffset i64!, maxOffset i64!, offsetDelta"
+            " i64?, topicSysFlag i32?, groupSysFlag i32?, forbiddenType i32?"
+        ),
     ),
     "35": (headers.UnregisterClientRequestHeader, "clientID s!, producerGroup s?, consumerGroup s?"),
     "38": (headers.ConsumerGroupRequestHeader, "consumerGroup s!"),
-    "14": (headers.QueryConsumerOffsetRequestHeader, "consumerGroup s!, topic s!, queueId i32!, setZeroIfNotFound bool?"),
-    "15": (headers.UpdateConsumerOffsetRequestHeader, "consumerGroup s!, topic s!, queueId i32!, commitOffset i64!"),
+    "14": (
+        headers.QueryConsumerOffsetRequestHeader,
+        "consumerGroup s!, topic s!, queueId i32!, setZeroIfNotFound bool?",
+    ),
+    "15": (
+        headers.UpdateConsumerOffsetRequestHeader,
+        "consumerGroup s!, topic s!, queueId i32!, commitOffset i64!",
+    ),
     "29": (headers.SearchOffsetRequestHeader, QUEUE + ", timestamp i64!, boundaryType s?"),
     "30": (headers.QueueRequestHeader, QUEUE + ", committed bool?"),
     "offset answer": (headers.OffsetResponseHeader, "offset i64!"),
@@ -71,14 +89,19 @@ SHEET: dict[str, tuple[type[msgspec.Struct], str]] = {
         headers.QueryMessageRequestHeader,
         "topic s!, key s!, maxNum i32!, beginTimestamp i64!, endTimestamp i64!, _UNIQUE_KEY_QUERY bool?",
     ),
-    "12 answer": (headers.QueryMessageResponseHeader, "indexLastUpdateTimestamp i64!, indexLastUpdatePhyoffset i64!"),
+    "12 answer": (
+        headers.QueryMessageResponseHeader,
+        "indexLastUpdateTimestamp i64!, indexLastUpdatePhyoffset i64!",
+    ),
     "33": (headers.ViewMessageRequestHeader, "topic s?, offset i64!"),
     "37": (headers.EndTransactionRequestHeader, END),
     "105": (headers.GetRouteInfoRequestHeader, "topic s!, acceptStandardJsonOnly bool?"),
     "17": (
         headers.CreateTopicRequestHeader,
-        "topic s!, defaultTopic s!, readQueueNums i32!, writeQueueNums i32!, perm i32!, topicFilterType s!, topicSysFlag i32?, order bool!, "
-        "attributes s?, force bool?",
+        (
+            "topic s!, defaultTopic s!, readQueueNums i32!, writeQueueNums i32!, perm i32!, topicFilterType"
+            " s!, topicSysFlag i32?, order bool!, attributes s?, force bool?"
+        ),
     ),
     "215": (headers.DeleteTopicRequestHeader, "topic s!"),
     "351": (headers.GetTopicConfigRequestHeader, "topic s!"),
@@ -87,19 +110,44 @@ SHEET: dict[str, tuple[type[msgspec.Struct], str]] = {
     "345": (headers.GroupRequestHeader, "group s!, topic s?"),
     "208": (headers.GetConsumeStatsRequestHeader, "consumerGroup s!, topic s?, topicList s?"),
     "204": (headers.ProducerGroupRequestHeader, "producerGroup s!"),
-    "222": (headers.ResetOffsetRequestHeader, "topic s!, group s!, timestamp i64!, isForce bool!, queueId i32?, offset i64?"),
+    "222": (
+        headers.ResetOffsetRequestHeader,
+        "topic s!, group s!, timestamp i64!, isForce bool!, queueId i32?, offset i64?",
+    ),
+    "317": (headers.GetConsumeStatsInBrokerHeader, "isOrder bool!"),
+    "223": (headers.GetConsumerStatusRequestHeader, "topic s!, group s!, clientAddr s?"),
+    "309": (headers.ConsumerClientRequestHeader, "consumerGroup s!, clientId s?, msgId s?, topic s?"),
+    "303": (headers.QueryConsumeTimeSpanRequestHeader, "topic s!, group s!"),
+    "308": (headers.QueryCorrectionOffsetHeader, "topic s!, compareGroup s!, filterGroups s?"),
+    "314": (headers.CloneGroupOffsetRequestHeader, "srcGroup s!, destGroup s!, topic s?, offline bool!"),
+    "321": (
+        headers.QueryConsumeQueueRequestHeader,
+        "topic s!, queueId i32!, index i64!, count i32!, consumerGroup s?",
+    ),
+    "315": (headers.ViewBrokerStatsDataRequestHeader, "statsName s!, statsKey s!"),
     "103": (
         headers.RegisterBrokerRequestHeader,
-        "brokerName s!, brokerAddr s!, clusterName s!, haServerAddr s!, brokerId i64!, heartbeatTimeoutMillis i64?, enableActingMaster bool?, "
-        "compressed bool!, bodyCrc32 i32!, __ZONE_NAME s?",
+        (
+            "brokerName s!, brokerAddr s!, clusterName s!, haServerAddr s!, brokerId i64!,"
+            " heartbeatTimeoutMillis i64?, enableActingMaster bool?, compressed bool!, bodyCrc32 i32!,"
+            " __ZONE_NAME s?"
+        ),
     ),
-    "104": (headers.UnregisterBrokerRequestHeader, "brokerName s!, brokerAddr s!, clusterName s!, brokerId i64!"),
+    "104": (
+        headers.UnregisterBrokerRequestHeader,
+        "brokerName s!, brokerAddr s!, clusterName s!, brokerId i64!",
+    ),
     "904": (
         headers.BrokerHeartbeatRequestHeader,
-        "clusterName s!, brokerAddr s!, brokerName s!, brokerId i64?, epoch i32?, maxOffset i64?, confirmOffset i64?, "
-        "heartbeatTimeoutMills i64?, electionPriority i32?",
+        (
+            "clusterName s!, brokerAddr s!, brokerName s!, brokerId i64?, epoch i32?, maxOffset i64?,"
+            " confirmOffset i64?, heartbeatTimeoutMills i64?, electionPriority i32?"
+        ),
     ),
-    "322": (headers.QueryDataVersionRequestHeader, "brokerName s!, brokerAddr s!, clusterName s!, brokerId i64!"),
+    "322": (
+        headers.QueryDataVersionRequestHeader,
+        "brokerName s!, brokerAddr s!, clusterName s!, brokerId i64!",
+    ),
     "217": (headers.RegisterTopicRequestHeader, "topic s!"),
     "216": (headers.DeleteTopicFromNamesrvRequestHeader, "topic s!, clusterName s?"),
     "224": (headers.ClusterRequestHeader, "cluster s!"),
@@ -109,12 +157,12 @@ SHEET: dict[str, tuple[type[msgspec.Struct], str]] = {
     "219": (headers.KvNamespaceRequestHeader, "namespace s!"),
     "901": (headers.GetBrokerMemberGroupRequestHeader, "clusterName s!, brokerName s!"),
 }
-#: Nullable fields of the sheet that belong to features this version does not have; they are ignored when they come.
-LEFT_OUT = {"recallHandle", "offsetDelta", "topicList", "epoch", "maxOffset", "confirmOffset", "electionPriority"}
+#: Nullable fields of the sheet for unsupported features; they are ignored.
+LEFT_OUT = {"recallHandle", "offsetDelta", "epoch", "maxOffset", "confirmOffset", "electionPriority"}
 
 
 def kind_of(annotation: Any) -> tuple[str, bool]:
-    """Sheet's name of a field type and whether None is allowed."""
+    """The sheet's name of a field type, and whether None is allowed."""
     if get_origin(annotation) in (Union, types.UnionType):
         (inner,) = (member for member in get_args(annotation) if member is not type(None))
         return TYPE_NAMES[inner], True
@@ -130,7 +178,7 @@ def optional(field: msgspec.structs.FieldInfo) -> bool:
 
 
 def instances(kind: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
-    """Headers of a class with any values; None only where the absent field reads as None again."""
+    """Headers of a class with any values; None only where an absent field is decoded as None."""
     return st.builds(
         kind,
         **{
@@ -141,7 +189,7 @@ def instances(kind: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
 
 
 def smallest(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """The fields a header must have, as text, under their wire names."""
+    """The required fields of a header, as text, under their names on the wire."""
     text = {"s": "x", "bool": "true", "i32": "1", "i64": "1"}
     return {field.encode_name: text[name] for field, name, _ in fields_of(kind) if field.required}
 
@@ -159,7 +207,7 @@ def spelled(**members: Any) -> Command:
 @pytest.mark.row("S322")
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_round_trip(kind: type[msgspec.Struct]) -> None:
-    """Header to fields to frame and back is the same header, in both serialisations."""
+    """A header encoded to fields and a frame is decoded unchanged, in both serialisations."""
 
     @settings(max_examples=25, deadline=None, database=None)
     @given(instances(kind))
@@ -176,16 +224,19 @@ def test_round_trip(kind: type[msgspec.Struct]) -> None:
 
 
 def test_every_class_stands_in_the_sheet() -> None:
-    """No header class goes unchecked."""
+    """Every header class is checked against the sheet."""
     assert {kind for kind, _ in SHEET.values()} == set(CLASSES)
 
 
 @pytest.mark.row("S322")
 @pytest.mark.parametrize("entry", SHEET)
 def test_names_and_types_of_the_sheet(entry: str) -> None:
-    """Wire names, types and nullability are those of section 3: what Java may leave out is not required, nothing has another name."""
+    """Names, types and nullability are those of section 3: fields that Java may omit are not required, and no
+    field has another name."""
     kind, listed = SHEET[entry]
-    expected = {name: (spec[:-1], spec[-1] == "?") for name, spec in (item.split(" ") for item in listed.split(", "))}
+    expected = {
+        name: (spec[:-1], spec[-1] == "?") for name, spec in (item.split(" ") for item in listed.split(", "))
+    }
     found = {field.encode_name: (name, nullable, field.required) for field, name, nullable in fields_of(kind)}
     assert set(found) <= set(expected)
     assert set(expected) - set(found) <= LEFT_OUT
@@ -199,7 +250,7 @@ def test_names_and_types_of_the_sheet(entry: str) -> None:
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("codec", [0, 1])
 def test_missing_fields_are_named(kind: type[msgspec.Struct], codec: int) -> None:
-    """A header without a field it must have is refused with that field's wire name; with all of them it reads."""
+    """A header without a required field is refused with the field's name; with all of them it is decoded."""
     fields = smallest(kind)
     framed(fields, codec).header(kind)
     assert fields
@@ -214,26 +265,44 @@ def test_missing_fields_are_named(kind: type[msgspec.Struct], codec: int) -> Non
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_scalars_in_text_places(kind: type[msgspec.Struct]) -> None:
-    """Clients in other languages send numbers and booleans where Java sends text, and text is what they become; null is an absent field."""
+    """Numbers and booleans in text fields, as clients in other languages send them, become text; null is an
+    absent field."""
     for field, name, nullable in fields_of(kind):
         fields: dict[str, Any] = dict(smallest(kind))
         if name == "s":
             for value, read in ((5, "5"), (-1.5, "-1.5"), (True, "true"), (False, "false")):
-                assert getattr(spelled(**fields | {field.encode_name: value}).header(kind), field.name) == read
+                assert (
+                    getattr(spelled(**fields | {field.encode_name: value}).header(kind), field.name) == read
+                )
         elif name == "bool":
-            for sent, truth in ((True, True), ("true", True), ("TRUE", True), (False, False), ("False", False)):
-                assert getattr(spelled(**fields | {field.encode_name: sent}).header(kind), field.name) is truth
+            for sent, truth in (
+                (True, True),
+                ("true", True),
+                ("TRUE", True),
+                (False, False),
+                ("False", False),
+            ):
+                assert (
+                    getattr(spelled(**fields | {field.encode_name: sent}).header(kind), field.name) is truth
+                )
         else:
             for digits, number in ((7, 7), ("-7", -7), (0, 0), ("0", 0)):
-                assert getattr(spelled(**fields | {field.encode_name: digits}).header(kind), field.name) == number
+                assert (
+                    getattr(spelled(**fields | {field.encode_name: digits}).header(kind), field.name)
+                    == number
+                )
         if nullable:
-            assert getattr(spelled(**fields | {field.encode_name: None}).header(kind), field.name) in (None, field.default)
+            assert getattr(spelled(**fields | {field.encode_name: None}).header(kind), field.name) in (
+                None,
+                field.default,
+            )
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("codec", [0, 1])
 def test_wrong_types_are_named(kind: type[msgspec.Struct], codec: int) -> None:
-    """Words for numbers, numbers no Java integer holds, lists and objects are refused with the field's wire name."""
+    """Words for numbers, numbers beyond Java's integers, lists and objects are refused with the field's
+    name."""
     for field, name, _ in fields_of(kind):
         fields = smallest(kind)
         bad: list[str] = {
@@ -252,7 +321,7 @@ def test_wrong_types_are_named(kind: type[msgspec.Struct], codec: int) -> None:
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_unknown_fields_are_ignored(kind: type[msgspec.Struct]) -> None:
-    """Fields of other versions and of other people's hooks do no harm."""
+    """Fields of other versions and of hooks are ignored."""
     extra = {"lo": "true", "oway": "false", "nsd": "x", "ReqT": "0", "Signature": "s", "zz": "1"}
     assert framed(smallest(kind) | extra, 0).header(kind) == framed(smallest(kind), 0).header(kind)
 
@@ -260,7 +329,8 @@ def test_unknown_fields_are_ignored(kind: type[msgspec.Struct]) -> None:
 @pytest.mark.row("S097")
 @pytest.mark.parametrize("codec", [0, 1])
 def test_send_headers_agree(codec: int) -> None:
-    """The long names of SEND_MESSAGE and the letters of SEND_MESSAGE_V2 (also used by batches) carry the same values."""
+    """The long names of SEND_MESSAGE and the letters of SEND_MESSAGE_V2 (also used by batches) represent the
+    same values."""
     values: dict[str, Any] = {
         "producer_group": "PG",
         "topic": "T",
@@ -289,7 +359,7 @@ def test_send_headers_agree(codec: int) -> None:
 
 
 def test_text_null_stays_text() -> None:
-    """The four letters null are a text in a text field; Java clients write them there."""
+    """The text "null" in a text field is a text, which Java clients write there."""
     read = framed({"msgId": "null", "queueId": "0", "queueOffset": "1", "transactionId": "null"}, 0).header(
         headers.SendMessageResponseHeader
     )
@@ -297,26 +367,33 @@ def test_text_null_stays_text() -> None:
 
 
 P0_REQUESTS = {
-    10: "SEND_MESSAGE", 11: "PULL_MESSAGE", 12: "QUERY_MESSAGE", 14: "QUERY_CONSUMER_OFFSET", 15: "UPDATE_CONSUMER_OFFSET",
-    29: "SEARCH_OFFSET_BY_TIMESTAMP", 30: "GET_MAX_OFFSET", 31: "GET_MIN_OFFSET", 32: "GET_EARLIEST_MSG_STORETIME", 33: "VIEW_MESSAGE_BY_ID",
-    34: "HEART_BEAT", 35: "UNREGISTER_CLIENT", 36: "CONSUMER_SEND_MSG_BACK", 37: "END_TRANSACTION", 38: "GET_CONSUMER_LIST_BY_GROUP",
-    39: "CHECK_TRANSACTION_STATE", 40: "NOTIFY_CONSUMER_IDS_CHANGED", 41: "LOCK_BATCH_MQ", 42: "UNLOCK_BATCH_MQ", 46: "CHECK_CLIENT_CONFIG",
-    105: "GET_ROUTEINFO_BY_TOPIC", 310: "SEND_MESSAGE_V2", 320: "SEND_BATCH_MESSAGE", 324: "SEND_REPLY_MESSAGE", 325: "SEND_REPLY_MESSAGE_V2",
-    326: "PUSH_REPLY_MESSAGE_TO_CLIENT", 361: "LITE_PULL_MESSAGE", 400: "QUERY_ASSIGNMENT", 200050: "POP_MESSAGE", 200051: "ACK_MESSAGE",
+    10: "SEND_MESSAGE", 11: "PULL_MESSAGE", 12: "QUERY_MESSAGE", 14: "QUERY_CONSUMER_OFFSET",
+    15: "UPDATE_CONSUMER_OFFSET", 29: "SEARCH_OFFSET_BY_TIMESTAMP", 30: "GET_MAX_OFFSET",
+    31: "GET_MIN_OFFSET", 32: "GET_EARLIEST_MSG_STORETIME", 33: "VIEW_MESSAGE_BY_ID", 34: "HEART_BEAT",
+    35: "UNREGISTER_CLIENT", 36: "CONSUMER_SEND_MSG_BACK", 37: "END_TRANSACTION",
+    38: "GET_CONSUMER_LIST_BY_GROUP", 39: "CHECK_TRANSACTION_STATE", 40: "NOTIFY_CONSUMER_IDS_CHANGED",
+    41: "LOCK_BATCH_MQ", 42: "UNLOCK_BATCH_MQ", 46: "CHECK_CLIENT_CONFIG", 105: "GET_ROUTEINFO_BY_TOPIC",
+    310: "SEND_MESSAGE_V2", 320: "SEND_BATCH_MESSAGE", 324: "SEND_REPLY_MESSAGE",
+    325: "SEND_REPLY_MESSAGE_V2", 326: "PUSH_REPLY_MESSAGE_TO_CLIENT", 361: "LITE_PULL_MESSAGE",
+    400: "QUERY_ASSIGNMENT", 200050: "POP_MESSAGE", 200051: "ACK_MESSAGE",
     200053: "CHANGE_MESSAGE_INVISIBLETIME", 200151: "BATCH_ACK_MESSAGE",
 }  # fmt: skip
 P0_ANSWERS = {
-    0: "SUCCESS", 1: "SYSTEM_ERROR", 2: "SYSTEM_BUSY", 3: "REQUEST_CODE_NOT_SUPPORTED", 10: "FLUSH_DISK_TIMEOUT", 11: "SLAVE_NOT_AVAILABLE",
-    12: "FLUSH_SLAVE_TIMEOUT", 13: "MESSAGE_ILLEGAL", 14: "SERVICE_NOT_AVAILABLE", 16: "NO_PERMISSION", 17: "TOPIC_NOT_EXIST",
-    19: "PULL_NOT_FOUND", 20: "PULL_RETRY_IMMEDIATELY", 21: "PULL_OFFSET_MOVED", 22: "QUERY_NOT_FOUND", 23: "SUBSCRIPTION_PARSE_FAILED",
-    24: "SUBSCRIPTION_NOT_EXIST", 25: "SUBSCRIPTION_NOT_LATEST", 26: "SUBSCRIPTION_GROUP_NOT_EXIST", 27: "FILTER_DATA_NOT_EXIST",
-    28: "FILTER_DATA_NOT_LATEST", 29: "INVALID_PARAMETER", 208: "NO_MESSAGE", 209: "POLLING_FULL", 210: "POLLING_TIMEOUT",
+    0: "SUCCESS", 1: "SYSTEM_ERROR", 2: "SYSTEM_BUSY", 3: "REQUEST_CODE_NOT_SUPPORTED",
+    10: "FLUSH_DISK_TIMEOUT", 11: "SLAVE_NOT_AVAILABLE", 12: "FLUSH_SLAVE_TIMEOUT", 13: "MESSAGE_ILLEGAL",
+    14: "SERVICE_NOT_AVAILABLE", 16: "NO_PERMISSION", 17: "TOPIC_NOT_EXIST", 19: "PULL_NOT_FOUND",
+    20: "PULL_RETRY_IMMEDIATELY", 21: "PULL_OFFSET_MOVED", 22: "QUERY_NOT_FOUND",
+    23: "SUBSCRIPTION_PARSE_FAILED", 24: "SUBSCRIPTION_NOT_EXIST", 25: "SUBSCRIPTION_NOT_LATEST",
+    26: "SUBSCRIPTION_GROUP_NOT_EXIST", 27: "FILTER_DATA_NOT_EXIST", 28: "FILTER_DATA_NOT_LATEST",
+    29: "INVALID_PARAMETER", 208: "NO_MESSAGE", 209: "POLLING_FULL", 210: "POLLING_TIMEOUT",
     604: "ILLEGAL_OPERATION", 1500: "GO_AWAY",
 }  # fmt: skip
 
 
 def test_code_tables() -> None:
-    """Numbers and names of all P0 requests, answers and languages are the sheet's."""
+    """Numbers and names of all P0 requests, answers and languages are those of the sheet."""
     assert {code: RequestCode(code).name for code in P0_REQUESTS} == P0_REQUESTS
     assert {code: ResponseCode(code).name for code in P0_ANSWERS} == P0_ANSWERS
-    assert ",".join(LANGUAGES) == "JAVA,CPP,DOTNET,PYTHON,DELPHI,ERLANG,RUBY,OTHER,HTTP,GO,PHP,OMS,RUST,NODE_JS"
+    assert (
+        ",".join(LANGUAGES) == "JAVA,CPP,DOTNET,PYTHON,DELPHI,ERLANG,RUBY,OTHER,HTTP,GO,PHP,OMS,RUST,NODE_JS"
+    )

@@ -11,12 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqkit.errors import ClientError, ConnectFailed, ConnectionLost, ProtocolError, RequestRefused, RequestTimeout
+from rmqkit.errors import (
+    ClientError,
+    ConnectFailed,
+    ConnectionLost,
+    ProtocolError,
+    RequestRefused,
+    RequestTimeout,
+)
 from rmqkit.limits import MAX_IN_FLIGHT_PER_CONNECTION, MAX_PENDING_CALLS
+from rmqkit.protocol import connection as core
 from rmqkit.protocol.codes import CLIENT_VERSION, ResponseCode, SerializeType
 from rmqkit.protocol.command import Command, answer, request
 from rmqkit.protocol.frame import FrameDecoder, encode
-from rmqkit.remoting import connection as module
 from rmqkit.remoting.connection import Connection
 from tests.client.fakes import PipeStream, on_both_backends, pipe, run, settled
 
@@ -89,7 +96,12 @@ def test_requests_carry_language_version_and_the_chosen_codec(backend: str, code
         async with connected(serialize_type=codec) as (connection, peer, group):
             group.start_soon(connection.call, request(34, body=b"x"), 1000)
             command = await peer.take()
-            assert (command.language, command.version, command.codec, command.flag) == ("PYTHON", CLIENT_VERSION, codec, 0)
+            assert (command.language, command.version, command.codec, command.flag) == (
+                "PYTHON",
+                CLIENT_VERSION,
+                codec,
+                0,
+            )
             await peer.give(answer(command))
             await connection.oneway(request(34))
             assert (await peer.take()).is_oneway
@@ -99,7 +111,7 @@ def test_requests_carry_language_version_and_the_chosen_codec(backend: str, code
 
 @on_both_backends
 def test_an_unknown_opaque_is_dropped(backend: str) -> None:
-    """An answer nobody waits for changes nothing."""
+    """A response whose opaque belongs to no pending call changes nothing."""
 
     async def body() -> None:
         async with connected() as (connection, peer, group):
@@ -118,7 +130,8 @@ def test_an_unknown_opaque_is_dropped(backend: str) -> None:
 @pytest.mark.row("S307")
 @on_both_backends
 def test_a_call_without_answer_times_out_and_the_connection_stays(backend: str) -> None:
-    """RequestTimeout names address and time; a late answer is dropped and the next call works. A longer call is not disturbed."""
+    """RequestTimeout names address and time; a late answer is dropped and the next call works. A longer
+    call is not disturbed."""
 
     async def body() -> None:
         async with connected() as (connection, peer, group):
@@ -175,10 +188,16 @@ def test_the_end_of_the_stream_fails_all_calls(backend: str) -> None:
 
 @on_both_backends
 @pytest.mark.parametrize(
-    "garbage", [b"\x7f\xff\xff\xff\x00\x00\x00\x00", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x00\x04\x09\x00\x00\x00"]
+    "garbage",
+    [
+        b"\x7f\xff\xff\xff\x00\x00\x00\x00",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\x00\x00\x00\x04\x09\x00\x00\x00",
+    ],
 )
 def test_garbage_ends_the_connection(backend: str, garbage: bytes) -> None:
-    """What breaks the framing closes the connection; nothing is guessed."""
+    """Bytes that break the framing close the connection; the client does not guess where the next frame
+    begins."""
 
     async def body() -> None:
         async with connected() as (connection, peer, group):
@@ -191,7 +210,7 @@ def test_garbage_ends_the_connection(backend: str, garbage: bytes) -> None:
 
 @on_both_backends
 def test_cancelling_a_call_leaves_the_connection_usable(backend: str) -> None:
-    """The pending entry goes, the late answer is dropped, the next call is served."""
+    """The pending entry is removed, the late answer is dropped, and the next call is served."""
 
     async def body() -> None:
         async with connected() as (connection, peer, group):
@@ -214,7 +233,7 @@ def test_cancelling_a_call_leaves_the_connection_usable(backend: str) -> None:
 
 @on_both_backends
 def test_cancelling_run_fails_the_calls(backend: str) -> None:
-    """No caller waits for a connection that nobody runs."""
+    """When `run` is cancelled, pending calls fail instead of waiting for ever."""
 
     async def body() -> None:
         near, far = pipe()
@@ -275,8 +294,11 @@ async def _crash_later(command: Command) -> Command:
     ],
 )
 @pytest.mark.parametrize("codec", [0, 1])
-def test_requests_of_the_server_are_answered(backend: str, handler: Handler | None, code: int, remark: str | None, codec: int) -> None:
-    """Opaque spaces of both directions are apart; the answer copies opaque and codec; a failing handler answers with an error."""
+def test_requests_of_the_server_are_answered(
+    backend: str, handler: Handler | None, code: int, remark: str | None, codec: int
+) -> None:
+    """Both directions have opaque spaces of their own; the answer copies opaque and codec; a handler that
+    fails gives an error answer."""
 
     async def body() -> None:
         async with connected(on_request=handler) as (connection, peer, group):
@@ -297,7 +319,7 @@ def test_requests_of_the_server_are_answered(backend: str, handler: Handler | No
 @on_both_backends
 @pytest.mark.parametrize("handler", [None, _slowly, _crash, _never])
 def test_oneway_requests_of_the_server_get_no_answer(backend: str, handler: Handler | None) -> None:
-    """Not even on error (wire-protocol sheet, 1.4)."""
+    """A one-way request gets no answer, not even an error (wire-protocol sheet, 1.4)."""
 
     async def body() -> None:
         async with connected(on_request=handler) as (connection, peer, group):
@@ -313,7 +335,8 @@ def test_oneway_requests_of_the_server_get_no_answer(backend: str, handler: Hand
 
 @on_both_backends
 def test_handlers_that_wait_do_not_block_each_other(backend: str) -> None:
-    """Several requests of the server are in work at the same time; more than the limit are told SYSTEM_BUSY."""
+    """Several requests of the server are handled at the same time; requests beyond the limit are answered
+    SYSTEM_BUSY."""
 
     async def body() -> None:
         release = anyio.Event()
@@ -354,8 +377,8 @@ def test_writes_of_many_tasks_leave_together(backend: str) -> None:
 @on_both_backends
 def test_limits_of_calls_and_bytes(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Too many calls are refused at once; too many unsent bytes make callers wait, within their time-out."""
-    monkeypatch.setattr(module, "MAX_PENDING_CALLS", 2)
-    monkeypatch.setattr(module, "MAX_UNSENT_BYTES_PER_CONNECTION", 1000)
+    monkeypatch.setattr(core, "MAX_PENDING_CALLS", 2)
+    monkeypatch.setattr(core, "MAX_UNSENT_BYTES_PER_CONNECTION", 1000)
 
     async def body() -> None:
         async with connected(limit=0) as (connection, peer, _group):
@@ -376,7 +399,7 @@ def test_limits_of_calls_and_bytes(backend: str, monkeypatch: pytest.MonkeyPatch
 
 @on_both_backends
 def test_a_frame_that_is_too_large_is_refused_before_it_is_sent(backend: str) -> None:
-    """The peer would close the connection; the caller is told instead."""
+    """The peer would close the connection, so the call raises an error instead of sending the frame."""
 
     async def body() -> None:
         async with connected() as (connection, peer, group):
@@ -394,12 +417,12 @@ def test_the_counter_wraps_and_steps_over_ids_in_use() -> None:
 
     async def body() -> None:
         async with connected() as (connection, peer, group):
-            connection._opaque = 0x7FFFFFFF
+            connection._core._opaque = 0x7FFFFFFF
             for _ in range(2):
                 group.start_soon(connection.call, request(10), 60_000)
             first, second = await peer.take(), await peer.take()
             assert [first.opaque, second.opaque] == [0x7FFFFFFF, -0x80000000]
-            connection._opaque = 0x7FFFFFFF
+            connection._core._opaque = 0x7FFFFFFF
             group.start_soon(connection.call, request(10), 60_000)
             third = await peer.take()
             assert third.opaque == -0x7FFFFFFF
@@ -438,7 +461,7 @@ def test_answers_cut_anywhere_reach_their_callers(cuts: list[int], order: list[i
 @pytest.mark.row("S307")
 @on_both_backends
 def test_a_request_that_cannot_be_written_is_forgotten(backend: str) -> None:
-    """The caller learns it at once instead of after its time-out, and nothing waits for an answer any more."""
+    """The call fails at once instead of at its time-out, and no pending entry is left."""
 
     async def body() -> None:
         async with connected() as (connection, _peer, _group):
@@ -457,7 +480,7 @@ def test_a_request_that_cannot_be_written_is_forgotten(backend: str) -> None:
 
 @pytest.mark.row("S308")
 def test_the_number_of_calls_under_way_is_javas() -> None:
-    """65535 per connection, as clientAsyncSemaphoreValue."""
+    """At most 65535 calls per connection, as Java's clientAsyncSemaphoreValue."""
     assert MAX_PENDING_CALLS == 65_535
 
 
@@ -465,8 +488,8 @@ def test_the_number_of_calls_under_way_is_javas() -> None:
 @on_both_backends
 @pytest.mark.parametrize("end", ["answer", "time-out", "cancelled"])
 def test_a_call_gives_its_place_back_once(backend: str, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However it ended, and a late answer does not give it back a second time: behind it there is room for one call, not for two."""
-    monkeypatch.setattr(module, "MAX_PENDING_CALLS", 1)
+    """A call frees its slot once, however it ended; a late answer does not free it a second time."""
+    monkeypatch.setattr(core, "MAX_PENDING_CALLS", 1)
 
     async def body() -> None:
         async with connected() as (connection, peer, _group):
@@ -502,8 +525,9 @@ def test_a_call_gives_its_place_back_once(backend: str, end: str, monkeypatch: p
 @pytest.mark.row("S310")
 @on_both_backends
 def test_one_way_requests_are_flagged_and_held_back(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bit 1 of the flag; no entry that waits; a peer that does not read makes senders wait, so that memory is bounded."""
-    monkeypatch.setattr(module, "MAX_UNSENT_BYTES_PER_CONNECTION", 1000)
+    """One-way requests have bit 1 of the flag and leave no pending entry; when the peer does not read,
+    senders wait, so that memory is bounded."""
+    monkeypatch.setattr(core, "MAX_UNSENT_BYTES_PER_CONNECTION", 1000)
 
     async def body() -> None:
         async with connected(limit=0) as (connection, peer, group):
@@ -528,7 +552,8 @@ def test_one_way_requests_are_flagged_and_held_back(backend: str, monkeypatch: p
 
 @pytest.mark.row("S311")
 def test_every_call_ends_with_its_own_time_out() -> None:
-    """Each caller is woken within a second of its deadline (here: some milliseconds), in whatever order the calls were made."""
+    """Each caller is woken within a second of its deadline (here: some milliseconds), in whatever order
+    the calls were made."""
 
     async def body() -> None:
         async with connected() as (connection, _peer, _group):
@@ -552,7 +577,8 @@ def test_every_call_ends_with_its_own_time_out() -> None:
 
 @on_both_backends
 def test_a_clients_own_codes_do_not_travel(backend: str) -> None:
-    """A handler that could not reach somebody else answers SYSTEM_ERROR: 10001 means nothing to the peer."""
+    """A handler that fails with a client-side code, such as 10001, answers SYSTEM_ERROR: the peer does not
+    know those codes."""
 
     def unreachable(command: Command) -> Command:
         raise ConnectFailed("10.0.0.1:1", "refused")
@@ -561,6 +587,9 @@ def test_a_clients_own_codes_do_not_travel(backend: str) -> None:
         async with connected(on_request=unreachable) as (_connection, peer, _group):
             await peer.give(request(40))
             response = await peer.take()
-            assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, "cannot connect to 10.0.0.1:1: refused")
+            assert (response.code, response.remark) == (
+                ResponseCode.SYSTEM_ERROR,
+                "cannot connect to 10.0.0.1:1: refused",
+            )
 
     run(backend, body)

@@ -1,4 +1,4 @@
-"""Which transport an address is reached by, and what is said when that does not work."""
+"""Which transport an address is reached by, and the errors when that fails."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import anyio.abc
 import pytest
 import trio
 
-from rmqkit import hookimpl, plugins
-from rmqkit.abc import Address, Transport
+from rmqkit import hookimpl
 from rmqkit.config import Config, load
-from rmqkit.errors import ConnectFailed, ConnectionLost, PluginError
-from rmqkit.hookspecs import Register
+from rmqkit.errors import ConfigError, ConnectionLost, PluginError
+from rmqkit.plugin import loader
+from rmqkit.plugin.connect import connect_tcp
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.transport import Address, Transport
 from rmqkit.protocol.command import request
-from rmqkit.remoting.dial import Dialer, connect_tcp
+from rmqkit.remoting.dial import Dialer
 from rmqkit.remoting.pool import ConnectionPool
 
 
 class Noting(Transport):
-    """Notes what it is asked for and refuses it."""
+    """A transport that notes the addresses it is asked for and refuses them."""
 
     def __init__(self, scheme: str) -> None:
         self.scheme = scheme
@@ -63,21 +65,27 @@ def refusing() -> Iterator[int]:
         ({"tls.enable": True}, "memory", "a:1", "memory://a:1"),
     ],
 )
-async def test_the_scheme_decides(settings: dict[str, Any], plain: str | None, address: str, reached: str) -> None:
-    """An address with a scheme goes by it; one without by what the client says, else by tls.enable."""
+async def test_the_scheme_decides(
+    settings: dict[str, Any], plain: str | None, address: str, reached: str
+) -> None:
+    """The scheme of an address selects the transport; without a scheme the client's setting does, else
+    tls.enable."""
     config = load(environ={}, flags=settings)
     transports = [Noting(scheme) for scheme in ("tls", "unix", "memory")]
-    registry = plugins.load(config, extra=[(each.scheme, each) for each in transports], entry_points=False)
+    registry = loader.load(config, extra=[(each.scheme, each) for each in transports], entry_points=False)
     with pytest.raises(ConnectionRefusedError, match="noted"):
         await Dialer(config, registry, plain)(Address.parse(address), 17)
     assert [asked for each in transports for asked in each.asked] == [(reached, 17)]
 
 
 async def test_what_the_user_wrote_as_tcp_stays_tcp() -> None:
-    """A name server behind `tcp://`, whatever plain addresses are reached by; the same text out of a route changes nothing."""
-    registry = plugins.load(load(environ={}), extra=[("memory", Noting("memory"))], entry_points=False)
+    """A name server given as `tcp://` is reached by TCP, whatever transport plain addresses use; the same
+    address in a route does not change this."""
+    registry = loader.load(load(environ={}), extra=[("memory", Noting("memory"))], entry_points=False)
     with refusing() as port:
-        dial = Dialer(load(environ={}), registry, "memory", written=[f"tcp://127.0.0.1:{port}", "unix:///run/s"])
+        dial = Dialer(
+            load(environ={}), registry, "memory", written=[f"tcp://127.0.0.1:{port}", "unix:///run/s"]
+        )
         with pytest.raises(ConnectionRefusedError, match="refused"):
             await dial(Address.parse(f"tcp://127.0.0.1:{port}"), 5_000)
         with pytest.raises(ConnectionRefusedError, match="noted"):
@@ -85,47 +93,49 @@ async def test_what_the_user_wrote_as_tcp_stays_tcp() -> None:
 
 
 async def test_plain_tcp_needs_no_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is loaded for it; for another scheme the installed plugins are, once."""
+    """For TCP no plugin is loaded; for another scheme the installed plugins are loaded, once."""
     loads: list[Config] = []
-    load_plugins = plugins.load
+    load_plugins = loader.load
 
-    def counting(config: Config) -> plugins.Registry:
+    def counting(config: Config) -> loader.Registry:
         loads.append(config)
         return load_plugins(config)
 
-    monkeypatch.setattr(plugins, "load", counting)
+    monkeypatch.setattr(loader, "load", counting)
     dial = Dialer(load(environ={}))
     with refusing() as port:
         with pytest.raises(ConnectionRefusedError, match="refused"):
             await dial(Address("tcp", "127.0.0.1", port), 5_000)
         assert loads == []
         for _ in range(2):
-            with pytest.raises(ConnectionRefusedError, match="nobody listens at memory://nobody"):
+            with pytest.raises(ConnectionRefusedError, match="memory://nobody has no listener"):
                 await dial(Address("memory", name="nobody"), 5_000)
         assert len(loads) == 1
 
 
 async def test_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client without settings goes by RMQKIT_TLS_ENABLE."""
+    """A client without settings uses RMQKIT_TLS_ENABLE."""
     monkeypatch.setenv("RMQKIT_TLS_ENABLE", "true")
     monkeypatch.setenv("RMQKIT_TLS_CLIENT_TRUST_CERT_PATH", "nowhere.pem")
     async with ConnectionPool(connect=Dialer()) as pool:
-        with pytest.raises(ConnectFailed, match=r"tls\.client\.trustCertPath = nowhere\.pem"):
+        with pytest.raises(ConfigError, match=r"tls\.client\.trustCertPath = nowhere\.pem"):
             await pool.call("127.0.0.1:1", request(10), 5_000)
 
 
 async def test_a_scheme_that_nobody_brings() -> None:
-    """PluginError that lists those there are; through a pool it is a failed connect like any other."""
+    """An unknown scheme raises PluginError with the list of the known ones; through a pool it is a failed
+    connect."""
     dial = Dialer(Config())
     with pytest.raises(PluginError, match=r"'carrier-pigeon'.*tcp"):
         await dial(Address("carrier-pigeon", name="loft"), 5_000)
     async with ConnectionPool(connect=dial) as pool:
-        with pytest.raises(ConnectFailed, match=r"cannot connect to carrier-pigeon://loft: .*tcp"):
+        with pytest.raises(ConfigError, match=r"cannot connect to carrier-pigeon://loft: .*tcp"):
             await pool.call("carrier-pigeon://loft", request(10), 5_000)
 
 
 async def test_the_reason_of_a_refusal() -> None:
-    """The system's own words, not anyio's; of several addresses each one's."""
+    """The error has the operating system's text, not anyio's; with several addresses it has the reason of
+    each."""
     with refusing() as port:
         with pytest.raises(ConnectionRefusedError, match="Connection refused"):
             await connect_tcp(Address("tcp", "127.0.0.1", port), 5_000)
@@ -134,7 +144,7 @@ async def test_the_reason_of_a_refusal() -> None:
 
 
 async def test_a_server_that_hangs_up_at_once() -> None:
-    """The error says what such ports are: a client that forgot about TLS sees nothing else."""
+    """The error suggests that the port may expect TLS, because a client without TLS sees only the hang-up."""
     async with trio.open_nursery() as nursery:
 
         async def hang_up(stream: trio.SocketStream) -> None:

@@ -7,8 +7,8 @@ import pytest
 from anyio.abc import ByteStream, TaskGroup
 from attrs import define, field
 
-from rmqkit.abc import Address, LanedStream
 from rmqkit.errors import ConnectionLost, RequestTimeout
+from rmqkit.plugin.transport import Address, LanedStream
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer, request
 from rmqkit.protocol.frame import encode
@@ -22,7 +22,7 @@ HEARTBEAT, SEND, PULL = RequestCode.HEART_BEAT, RequestCode.SEND_MESSAGE_V2, Req
 
 @define
 class Laned(LanedStream):
-    """A lane in memory; further ones lead to the same server, each to a connection of its own there."""
+    """A lane in memory; further lanes lead to the same server, each over a connection of its own."""
 
     stream: ByteStream
     network: LanedNetwork
@@ -73,16 +73,30 @@ class LanedNetwork:
 
 
 def test_every_request_has_its_lane() -> None:
-    """Sends of messages and requests that are answered with messages have one each; whatever is small and must not wait has the first."""
+    """Sends of messages and requests answered with messages have one lane each; small requests that must not
+    wait use the first lane."""
     assert {code for code, lane in LANE_OF_CODE.items() if lane == SENDS} == {10, 310, 320, 324, 325, 36}
-    assert {code for code, lane in LANE_OF_CODE.items() if lane == MESSAGES} == {11, 361, 200050, 200052, 12, 33}
-    small = {RequestCode.HEART_BEAT, RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.LOCK_BATCH_MQ, RequestCode.END_TRANSACTION}
+    assert {code for code, lane in LANE_OF_CODE.items() if lane == MESSAGES} == {
+        11,
+        361,
+        200050,
+        200052,
+        12,
+        33,
+    }
+    small = {
+        RequestCode.HEART_BEAT,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.END_TRANSACTION,
+    }
     assert not small & LANE_OF_CODE.keys()
 
 
 @on_both_backends
 def test_lanes_are_opened_when_first_needed(backend: str) -> None:
-    """One connection; all sends in order on one lane, also one-way ones and those that come at the same time."""
+    """All lanes belong to one connection; all sends use one lane in order, including one-way sends and
+    concurrent sends."""
 
     async def body() -> None:
         async with anyio.create_task_group() as group:
@@ -106,7 +120,7 @@ def test_lanes_are_opened_when_first_needed(backend: str) -> None:
 
 @on_both_backends
 def test_servers_may_ask_on_every_lane(backend: str) -> None:
-    """Requests of the server are answered wherever they come."""
+    """A request of the server is answered on the lane it came by."""
 
     async def body() -> None:
         async with anyio.create_task_group() as group:
@@ -128,7 +142,8 @@ def test_servers_may_ask_on_every_lane(backend: str) -> None:
 
 @on_both_backends
 def test_a_lane_that_the_server_closed_is_opened_anew(backend: str) -> None:
-    """Over the same connection: a server closes what is idle. What waited on it is lost, the other lanes go on."""
+    """The lane is opened again over the same connection, because servers close idle lanes. Calls that waited
+    on it fail; the other lanes are not affected."""
 
     async def body() -> None:
         async with anyio.create_task_group() as group:
@@ -156,7 +171,8 @@ def test_a_lane_that_the_server_closed_is_opened_anew(backend: str) -> None:
 
 @on_both_backends
 def test_when_the_first_lane_ends_the_others_answer_what_they_owe(backend: str) -> None:
-    """The next request connects anew; calls on the old lanes are still answered, and then these are closed."""
+    """The next request makes a new connection; calls on the old lanes are still answered, and then the old
+    lanes are closed."""
 
     async def body() -> None:
         async with anyio.create_task_group() as group:
@@ -194,7 +210,7 @@ def test_when_the_first_lane_ends_the_others_answer_what_they_owe(backend: str) 
 
 @on_both_backends
 def test_a_pool_that_closes_an_address_closes_all_lanes(backend: str) -> None:
-    """Whatever waits on any of them fails."""
+    """All calls that wait on any lane of the address fail."""
 
     async def body() -> None:
         async with anyio.create_task_group() as group:
@@ -218,7 +234,7 @@ def test_a_pool_that_closes_an_address_closes_all_lanes(backend: str) -> None:
 
 @on_both_backends
 def test_a_server_that_goes_away_is_left_on_all_lanes(backend: str) -> None:
-    """GO_AWAY on one lane: the request goes out again over a new connection, and so does everything after it."""
+    """After GO_AWAY on one lane, that request and all later ones use a new connection."""
 
     async def body() -> None:
         async with anyio.create_task_group() as group:
@@ -240,7 +256,9 @@ def test_a_server_that_goes_away_is_left_on_all_lanes(backend: str) -> None:
                 assert network.connects == 2
                 assert network.codes == [[HEARTBEAT], [PULL], [SEND], [HEARTBEAT], [SEND]]
                 for server in network.servers[:3]:
-                    with pytest.raises((anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError)):
+                    with pytest.raises(
+                        (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError)
+                    ):
                         await server.streams[0].receive()
             group.cancel_scope.cancel()
 
@@ -248,11 +266,14 @@ def test_a_server_that_goes_away_is_left_on_all_lanes(backend: str) -> None:
 
 
 def test_silence_is_suspicious_when_no_lane_hears_anything() -> None:
-    """A call that times out while another lane is alive costs nobody his connection; when all are silent the connection goes."""
+    """A call that times out while another lane receives data closes nothing; when all lanes are silent the
+    connection is closed."""
 
     async def body() -> None:
         async with anyio.create_task_group() as group:
-            network = LanedNetwork(group, lambda command: answer(command) if command.code == HEARTBEAT else None)
+            network = LanedNetwork(
+                group, lambda command: answer(command) if command.code == HEARTBEAT else None
+            )
             async with ConnectionPool(connect=network.connect) as pool:
                 await pool.call(A, request(HEARTBEAT), 1000)
 
@@ -277,7 +298,7 @@ def test_silence_is_suspicious_when_no_lane_hears_anything() -> None:
 
 @on_both_backends
 def test_a_connection_that_is_gone_cannot_be_given_lanes(backend: str) -> None:
-    """ConnectionLost, with the reason; the next request connects anew."""
+    """Opening a lane on it raises ConnectionLost with the reason; the next request makes a new connection."""
 
     async def body() -> None:
         async with anyio.create_task_group() as group:

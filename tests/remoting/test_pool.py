@@ -5,12 +5,12 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from rmqkit.abc import Address
 from rmqkit.errors import ClientError, ConnectFailed, ConnectionLost, RequestTimeout
+from rmqkit.plugin.connect import connect_tcp
+from rmqkit.plugin.transport import Address
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command, answer, request
 from rmqkit.protocol.frame import encode
-from rmqkit.remoting.dial import connect_tcp
 from rmqkit.remoting.pool import ConnectionPool, parse_address
 from tests.client.fakes import FakeServer, Network, on_both_backends, run, settled
 
@@ -20,7 +20,7 @@ A = "10.0.0.1:10911"
 @pytest.mark.row("S326")
 @on_both_backends
 def test_many_first_calls_share_one_connect(backend: str) -> None:
-    """Single flight: fifty tasks, one connection."""
+    """Fifty tasks that call at once share a single connect and one connection."""
 
     async def body() -> None:
         async with Network() as network, ConnectionPool(connect=network.connect) as pool:
@@ -38,7 +38,7 @@ def test_many_first_calls_share_one_connect(backend: str) -> None:
 @pytest.mark.row("S326")
 @on_both_backends
 def test_a_dead_connection_is_replaced_by_the_next_call(backend: str) -> None:
-    """What was waiting fails; nothing is resent behind the caller's back."""
+    """Pending calls fail; the pool resends nothing by itself."""
 
     async def body() -> None:
         async with Network() as network, ConnectionPool(connect=network.connect) as pool:
@@ -87,29 +87,47 @@ def test_an_unreachable_address_says_why_to_everyone(backend: str) -> None:
 
 
 @on_both_backends
-def test_time_limits_of_connecting(backend: str) -> None:
-    """A connect that takes too long is ConnectFailed; a call whose own time-out is shorter is RequestTimeout, and the connect goes on."""
+def test_a_connect_that_takes_too_long_fails(backend: str) -> None:
+    """A call whose connect takes longer than the connect time-out raises ConnectFailed."""
 
     async def body() -> None:
-        async with Network() as network, ConnectionPool(connect=network.connect, connect_timeout_ms=40) as pool:
+        async with (
+            Network() as network,
+            ConnectionPool(connect=network.connect, connect_timeout_ms=40) as pool,
+        ):
+            network.add(A, answer)
+            network.gate = anyio.Event()
+            with pytest.raises(ConnectFailed, match="no connection within 40 ms"):
+                await pool.call(A, request(10), 60_000)
+
+    run(backend, body)
+
+
+@on_both_backends
+def test_a_connect_outlives_the_call_that_began_it(backend: str) -> None:
+    """A call whose time-out is shorter than the connect raises RequestTimeout; the next call uses that
+    connect."""
+
+    async def body() -> None:
+        async with (
+            Network() as network,
+            ConnectionPool(connect=network.connect, connect_timeout_ms=60_000) as pool,
+        ):
             network.add(A, answer)
             network.gate = anyio.Event()
             with pytest.raises(RequestTimeout):
                 await pool.call(A, request(10), 10)
-            with pytest.raises(ConnectFailed, match="no connection within 40 ms"):
-                await pool.call(A, request(10), 60_000)
-            with pytest.raises(RequestTimeout):
-                await pool.call(A, request(10), 10)
             network.gate.set()
-            assert (await pool.call(A, request(10), 1000)).code == 0
-            assert network.connects == [A, A]
+            assert (await pool.call(A, request(10), 60_000)).code == 0
+            assert network.connects == [A]
 
     run(backend, body)
 
 
 @on_both_backends
 def test_go_away_reconnects_once_and_resends(backend: str) -> None:
-    """The first GO_AWAY is obeyed, a second is handed to the caller (wire-protocol sheet, section 9). Other calls on the old connection finish."""
+    """After the first GO_AWAY the request is sent again over a new connection; a second GO_AWAY is returned
+    to the caller (wire-protocol sheet, section 9). Other calls on the old connection finish."""
 
     async def body() -> None:
         async with Network() as network, ConnectionPool(connect=network.connect) as pool:
@@ -134,8 +152,31 @@ def test_go_away_reconnects_once_and_resends(backend: str) -> None:
     run(backend, body)
 
 
+def test_a_resend_after_go_away_has_the_rest_of_the_time_out() -> None:
+    """A slow GO_AWAY and a connection that does not answer end within the one time-out of the call."""
+
+    async def body() -> None:
+        async with Network() as network, ConnectionPool(connect=network.connect) as pool:
+
+            async def script(command: Command) -> Command | None:
+                if len(server.seen(10)) > 1:
+                    return None
+                await anyio.sleep(0.75)
+                return answer(command, ResponseCode.GO_AWAY)
+
+            server = network.add(A, script)
+            began_s = anyio.current_time()
+            with pytest.raises(RequestTimeout):
+                await pool.call(A, request(10), 1000)
+            assert anyio.current_time() - began_s == pytest.approx(1.0, abs=0.01)
+            assert len(server.seen(10)) == 2
+
+    run("trio", body)
+
+
 def test_a_silent_connection_is_dropped_after_a_long_time_out() -> None:
-    """A peer that says nothing for a whole time-out may be half open: the next call connects anew. One that talks keeps its connection."""
+    """A peer that sends nothing for a whole time-out may be half open: the next call makes a new connection.
+    A peer that sends data keeps its connection."""
 
     async def body() -> None:
         async with Network() as network, ConnectionPool(connect=network.connect) as pool:
@@ -161,7 +202,7 @@ def test_a_silent_connection_is_dropped_after_a_long_time_out() -> None:
 
 @on_both_backends
 def test_oneway_requests_leave_before_the_pool_closes(backend: str) -> None:
-    """Handing over and leaving at once loses nothing."""
+    """One-way requests handed over just before the pool closes are still sent."""
 
     async def body() -> None:
         async with Network() as network:
@@ -195,7 +236,8 @@ def test_close_drops_one_address(backend: str) -> None:
 
 @on_both_backends
 def test_an_error_of_the_body_is_not_wrapped(backend: str) -> None:
-    """`except NoSuch` around the block works; an exception group would break it."""
+    """An error in the body of the block is raised as it is, so that `except NoSuch` around the block works;
+    it is not put into an exception group."""
 
     async def body() -> None:
         async with Network() as network:
@@ -220,7 +262,7 @@ def test_an_error_of_the_body_is_not_wrapped(backend: str) -> None:
 
 @on_both_backends
 def test_a_pool_that_is_not_open_says_so(backend: str) -> None:
-    """Use outside of the block is an error with a text, not a hang."""
+    """Use outside of the block raises an error with a clear text instead of waiting for ever."""
 
     async def body() -> None:
         pool = ConnectionPool()
@@ -233,15 +275,17 @@ def test_a_pool_that_is_not_open_says_so(backend: str) -> None:
     run(backend, body)
 
 
-@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:x", "host:0", "host:65536", "host:-1", "host:１"])
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":1", "host:x", "host:0", "host:65536", "host:-1", "host:１"]
+)
 def test_a_malformed_address_is_no_traceback(text: str) -> None:
-    """The error repeats the text and the form it should have."""
+    """The error quotes the address and the form it should have."""
     with pytest.raises(ConnectFailed, match=r"(?i)host:port"):
         parse_address(text)
 
 
 def test_addresses() -> None:
-    """Names, IPv4 and bracketed IPv6, and other schemes."""
+    """Names, IPv4, bracketed IPv6 and addresses with other schemes are parsed."""
     assert parse_address("broker-a:10911") == Address("tcp", "broker-a", 10911)
     assert parse_address("[::1]:9876") == Address("tcp", "::1", 9876)
     assert parse_address("unix:///run/s") == Address("unix", name="/run/s")
@@ -250,7 +294,8 @@ def test_addresses() -> None:
 @pytest.mark.row("S305")
 @on_both_backends
 def test_tcp(backend: str) -> None:
-    """Over a real loopback socket, with the server's requests answered together with the address they came from."""
+    """Calls work over a real loopback socket; requests of the server are answered and name the address they
+    came from."""
 
     async def body() -> None:
         asked: list[tuple[int, str]] = []
@@ -259,14 +304,18 @@ def test_tcp(backend: str) -> None:
             asked.append((command.code, address))
             return answer(command, body=b"here")
 
-        server = FakeServer(lambda command: answer(command, body=command.body) if not command.is_response else None)
+        server = FakeServer(
+            lambda command: answer(command, body=command.body) if not command.is_response else None
+        )
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
         port = listener.extra(anyio.abc.SocketAttribute.local_port)
         async with anyio.create_task_group() as group:
             group.start_soon(listener.serve, server.serve)
             address = f"127.0.0.1:{port}"
             async with ConnectionPool(on_request=serve) as pool:
-                assert (await pool.call(address, request(10, body=b"x" * 1_000_000), 5000)).body == b"x" * 1_000_000
+                assert (
+                    await pool.call(address, request(10, body=b"x" * 1_000_000), 5000)
+                ).body == b"x" * 1_000_000
                 await server.streams[0].send(encode(request(40, oneway=True)))
                 await pool.call(address, request(10), 5000)
                 assert asked == [(40, address)]

@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 
-from rmqkit.abc import Outcome, Peer
-from rmqkit.errors import ConnectFailed, RequestTimeout
-from rmqkit.protocol.codes import ResponseCode
+from rmqkit.plugin.request import Outcome, Peer
 from rmqkit.protocol.command import Command, answer, request
 from rmqkit.protocol.frame import encode
-from rmqkit.remoting.serve import error_answer
 from tests.remoting.wire import PATIENCE_S, Handler, served
 
 ECHO = 1
@@ -18,7 +15,8 @@ ECHO = 1
 
 @pytest.mark.row("S314")
 async def test_a_connection_is_known_served_and_forgotten() -> None:
-    """Known with its address from the connect on; bytes become requests, the processor's answers become bytes; forgotten and told of at its end."""
+    """A connection is listed with its address from the connect on; its requests reach the processor and the
+    answers are sent; at its end it is removed and listeners are told."""
     seen: list[Peer] = []
 
     def echo(command: Command, peer: Peer) -> Outcome:
@@ -48,8 +46,13 @@ async def test_a_connection_is_known_served_and_forgotten() -> None:
 @pytest.mark.row("S315")
 @pytest.mark.parametrize("end", ["closed", "reset", "garbage"])
 async def test_however_a_connection_ends_it_is_told_once(end: str) -> None:
-    """By a close, by a reset, by bytes that are no frame: the connection is known before and forgotten behind it; others stay."""
-    async with served({ECHO: Handler(lambda command, peer: answer(command))}) as there, there.client() as other, there.client() as client:
+    """After a close, a reset or bytes that are no frame, listeners are told once that the connection ended;
+    other connections stay."""
+    async with (
+        served({ECHO: Handler(lambda command, peer: answer(command))}) as there,
+        there.client() as other,
+        there.client() as client,
+    ):
         await other.ask(request(ECHO, opaque=1))
         await client.ask(request(ECHO, opaque=1))
         by_port = {int(peer.remote_text.rpartition(":")[2]): peer for peer in there.server.peers}
@@ -66,10 +69,3 @@ async def test_however_a_connection_ends_it_is_told_once(end: str) -> None:
         assert there.closed == [goes]
         assert (goes.closed, stays.closed) == (True, False)
         assert (await other.ask(request(ECHO, opaque=2))).opaque == 2
-
-
-@pytest.mark.parametrize("error", [ConnectFailed("10.0.0.1:1", "refused"), RequestTimeout("10.0.0.1:1", 5)])
-def test_a_clients_own_codes_do_not_travel(error: ConnectFailed | RequestTimeout) -> None:
-    """A processor that could not reach somebody else answers SYSTEM_ERROR: 10001 and 10002 mean nothing to the peer."""
-    response = error_answer(request(ECHO), error)
-    assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, str(error))

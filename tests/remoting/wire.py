@@ -11,25 +11,27 @@ from typing import Any
 import trio
 from attrs import define, field
 
-from rmqkit.abc import Address, Outcome, Peer, RequestProcessor
 from rmqkit.config import Config
-from rmqkit.hooks import RpcHook
+from rmqkit.plugin.hooks import RpcHook
+from rmqkit.plugin.request import EachRequest, Outcome, Peer, RequestProcessor
+from rmqkit.plugin.transport import Address
 from rmqkit.protocol import frame
 from rmqkit.protocol.command import Command
-from rmqkit.remoting.serve import RequestServer, Router
+from rmqkit.remoting.request_loop import Router
+from rmqkit.remoting.server import RequestServer
 from rmqkit_transport_tcp.tcp import TcpTransport
 
-#: Longer than anything here takes; a test that hangs fails by it.
-PATIENCE_S = 10
+#: Longer than any test here takes; a test that hangs fails after this time.
+PATIENCE_S = 60
 
 
-class Handler(RequestProcessor):
-    """A processor made of a function."""
+class Handler(EachRequest):
+    """A processor made from a function."""
 
     def __init__(self, act: Callable[[Command, Peer], Outcome]) -> None:
         self._act = act
 
-    def process(self, request: Command, peer: Peer) -> Outcome:
+    def handle(self, request: Command, peer: Peer) -> Outcome:
         return self._act(request, peer)
 
 
@@ -59,12 +61,13 @@ class Client:
         return await self.receive()
 
     def reset(self) -> None:
-        """End the connection the rude way."""
+        """End the connection with a reset."""
         self.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
         self.stream.socket.close()
 
     async def is_closed(self) -> bool:
-        """Whether the server closed the connection without another frame; waits for one or the other."""
+        """Whether the server closed the connection without sending another frame; waits for one of the
+        two."""
         try:
             await self.receive()
         except (EOFError, trio.BrokenResourceError):
@@ -74,7 +77,8 @@ class Client:
 
 @define
 class Served:
-    """A server that is up. `closed` lists the peers whose connection ended, `scope` cancels it, `ended` is set when it is over."""
+    """A running server. `closed` lists the peers whose connection ended, `scope` cancels it, `ended` is set
+    when it has ended."""
 
     server: RequestServer
     address: Address
@@ -97,11 +101,13 @@ class Served:
 async def served(
     processors: Mapping[int, RequestProcessor], *, rpc_hooks: tuple[RpcHook, ...] = (), **router: Any
 ) -> AsyncIterator[Served]:
-    """A server with those processors; leaving cancels it."""
+    """A server with these processors; leaving the block cancels it."""
     transport = TcpTransport(Config())
     (listener,) = await transport.listen(Address("tcp", "127.0.0.1", 0))
     closed: list[Peer] = []
-    server = RequestServer(Router(processors, **router), rpc_hooks=rpc_hooks, on_closed=closed.append, name="test")
+    server = RequestServer(
+        Router(processors, **router), rpc_hooks=rpc_hooks, on_closed=closed.append, name="test"
+    )
     scope, ended = trio.CancelScope(), trio.Event()
 
     async def serve(task_status: trio.TaskStatus[None]) -> None:

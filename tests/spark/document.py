@@ -1,19 +1,20 @@
-"""What docs/spark.md is compared with: the option tables as they are to be written there. `python -m tests.spark.document` prints them."""
+"""The option tables in the form used by docs/spark.md, with which the page is compared. `python -m
+tests.spark.document` prints them."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
 
-from pyspark_rocketmq.option_table import Option
-from pyspark_rocketmq.options import OPTIONS
-from pyspark_rocketmq.write_options import WRITE_OPTIONS
+from pyspark_rocketmq.options.read import OPTIONS
+from pyspark_rocketmq.options.table import Option
+from pyspark_rocketmq.options.write import WRITE_OPTIONS
 
 READING, WRITING = "### Reading", "### Writing"
 
 
 def rows(options: Sequence[Option], *, where: bool) -> Iterator[str]:
-    """A table; `where` adds the column that says what the options are good for."""
+    """The rows of a table; `where` adds the column for the scope of the options."""
     yield f"| option | value | default |{' for |' if where else ''} meaning |"
     yield f"|---|---|---|{'---|' if where else ''}---|"
     for option in options:
@@ -21,7 +22,7 @@ def rows(options: Sequence[Option], *, where: bool) -> Iterator[str]:
         uses = [use for use in option.where if use != "write"]
         use = f" {' and '.join(uses)} |" if where else ""
         aliases = f" Also {', '.join(f'`{name}`' for name in option.aliases)}." if option.aliases else ""
-        # A table's cell ends at a bar, also within code.
+        # A bar ends a table cell, even within code.
         meaning = option.meaning.replace("||", r"\|\|")
         yield f"| `{option.name}` | {option.kind.label} | {default} |{use} {meaning}{aliases} |"
 

@@ -1,11 +1,11 @@
-"""A name server and a broker in a thread, for tests that block as Spark does: the broker can be stopped and started again, and made to forget."""
+"""A name server and a broker in a thread, for blocking tests: the broker can be stopped, restarted, and made
+to delete old messages."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -13,24 +13,25 @@ from typing import Any, TypeVar
 import trio
 from attrs import define, field
 
-from rmqkit import plugins
-from rmqkit.abc import Level
 from rmqkit.broker.run import RunningBroker, run_broker
 from rmqkit.client import BlockingClient, Message
 from rmqkit.config import Config
 from rmqkit.model.queue import MessageQueue
+from rmqkit.plugin import loader
+from rmqkit.plugin.flush import Level
 from rmqkit.testing.broker import running_namesrv, test_config
 
 T = TypeVar("T")
 
 BROKER = "broker-a"
-#: Of one request; below the limit of the smallest broker here.
+#: Size limit of one request, below that of the smallest broker here.
 _BATCH_BYTES = 32 * 1024
 
 
 @define(eq=False)
 class Brokers:
-    """Made by `brokers`. `name_server` is where clients look; the broker keeps its port and its files when it is started again."""
+    """Created by `brokers`. `name_server` is the address for clients; the broker keeps its port and its files
+    over a restart."""
 
     config: Config
     name_server: str
@@ -42,7 +43,7 @@ class Brokers:
     client: BlockingClient = field(init=False)
 
     def run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Call a coroutine function in the broker's loop."""
+        """Run a coroutine function in the broker's loop."""
         return trio.from_thread.run(function, *args, trio_token=self._token)
 
     def start(self) -> None:
@@ -50,7 +51,7 @@ class Brokers:
 
         async def serve(config: Config, task_status: trio.TaskStatus[RunningBroker]) -> None:
             try:
-                await run_broker(config, plugins.load(config), task_status=task_status)
+                await run_broker(config, loader.load(config), task_status=task_status)
             finally:
                 self._ended.set()
 
@@ -62,7 +63,7 @@ class Brokers:
         self.run(begin)
 
     def stop(self) -> None:
-        """Stop the broker gracefully: it leaves the routes."""
+        """Stop the broker gracefully, which removes its routes."""
 
         async def end() -> None:
             if self._running is not None:
@@ -74,9 +75,11 @@ class Brokers:
 
     @contextmanager
     def another(self, name: str) -> Iterator[None]:
-        """One more broker of the cluster, with a directory of its own."""
+        """One more broker of the cluster, with its own directory."""
         directory = self.directory / name
-        config = test_config(directory, store="mmap", brokerName=name).with_values(namesrv_addr=self.config.namesrv_addr)
+        config = test_config(directory, store="mmap", brokerName=name).with_values(
+            namesrv_addr=self.config.namesrv_addr
+        )
         other = Brokers(config, self.name_server, directory, self._nursery, self._token)
         other.start()
         try:
@@ -85,24 +88,26 @@ class Brokers:
             other.stop()
 
     def create_topic(self, topic: str, queues: int) -> None:
-        """Create a topic, or give it more queues."""
-        self.client.run(partial(self.client.admin.create_topic, topic, queues=queues))
+        """Create a topic, or add queues to it."""
+        self.client.admin.create_topic(topic, queues=queues)
 
     def delete_topic(self, topic: str) -> None:
-        self.client.run(self.client.admin.delete_topic, topic)
+        self.client.admin.delete_topic(topic)
 
     def send(self, topic: str, bodies: Iterable[bytes], queues: int = 1) -> None:
-        """Send the bodies in their order, in turns to the first so many queues."""
+        """Send the bodies in order, in turn to this number of queues."""
         bodies = list(bodies)
         with self.client.producer("spark-tests") as producer:
             for queue_id in range(queues):
                 messages = [Message(topic, body) for body in bodies[queue_id::queues]]
                 step = max(1, _BATCH_BYTES // (max(map(len, bodies)) + 100))
                 for begin in range(0, len(messages), step):
-                    producer.send_batch(messages[begin : begin + step], queue=MessageQueue(topic, BROKER, queue_id))
+                    producer.send_batch(
+                        messages[begin : begin + step], queue=MessageQueue(topic, BROKER, queue_id)
+                    )
 
     def forget_old_messages(self) -> None:
-        """Delete all of the log but the file being written, as retention does in time."""
+        """Delete all of the log except the file being written, as retention does."""
 
         async def trim() -> None:
             assert self._running is not None
@@ -122,14 +127,20 @@ class Brokers:
 
 @contextmanager
 def brokers(directory: Path, **keys: Any) -> Iterator[Brokers]:
-    """A name server and one broker with the mmap store; leaving stops both. Keys are broker.conf's; those of TLS hold for both."""
+    """A name server and one broker with the mmap store; leaving the context stops both. Keys as in
+    broker.conf; those of TLS apply to both."""
     ready: SimpleQueue[Brokers | None] = SimpleQueue()
     leave = trio.Event()
 
     async def main() -> None:
-        config = test_config(directory, **{"store": "mmap", "brokerName": BROKER} | keys)
+        # A disk that is nearly full would delete messages.
+        defaults = {"store": "mmap", "brokerName": BROKER, "disabledPlugins": "retention"}
+        config = test_config(directory, **defaults | keys)
         secure = {key: value for key, value in keys.items() if key.startswith("tls.")}
-        async with running_namesrv(directory, scheme="tcp", store="mmap", **secure) as address, trio.open_nursery() as nursery:
+        async with (
+            running_namesrv(directory, scheme="tcp", store="mmap", **secure) as address,
+            trio.open_nursery() as nursery,
+        ):
             config = config.with_values(namesrv_addr=str(address))
             ready.put(Brokers(config, str(address), directory, nursery, trio.lowlevel.current_trio_token()))
             await leave.wait()

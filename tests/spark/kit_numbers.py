@@ -1,19 +1,30 @@
-"""A source that is but numbers, for tests of what decides and does not read."""
+"""A source without messages, for tests of decisions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from attrs import define, field
 
-from pyspark_rocketmq.source import Block, Bounds, NoSuchTopic, QueueKey, QueueRange, Selection, SourceError
+from pyspark_rocketmq.read.source import (
+    Block,
+    Bounds,
+    NoSuchTopic,
+    QueueKey,
+    QueueRange,
+    Selection,
+    Unanswered,
+)
 
 
 @define
 class Numbers:
-    """Queues that are their bounds. `down` makes the next so many questions fail; `asked` tells what was asked."""
+    """Queues that consist of their bounds. `down` makes this number of requests fail; `deleted` are queues
+    that a broker reports as gone, while other missing ones belong to a broker that is down; `asked` records
+    the requests."""
 
     held: dict[QueueKey, Bounds] = field(factory=dict)
+    deleted: set[QueueKey] = field(factory=set)
     down: int = 0
     asked: list[str] = field(factory=list)
 
@@ -21,7 +32,7 @@ class Numbers:
         self.asked.append(what)
         if self.down:
             self.down -= 1
-            raise SourceError("broker broker-a is down")
+            raise Unanswered("broker broker-a is down")
 
     def topics(self) -> Sequence[str]:
         self._answer("topics")
@@ -38,10 +49,17 @@ class Numbers:
         self._answer("bounds")
         return {queue: self.held[queue] for queue in queues if queue in self.held}
 
+    def gone(self, queues: Collection[QueueKey]) -> Collection[QueueKey]:
+        self._answer("gone")
+        return self.deleted & set(queues)
+
     def offsets_at(self, times_ms: Mapping[QueueKey, int]) -> Mapping[QueueKey, int]:
         """The message at offset N was stored at N seconds."""
         self._answer("offsets_at")
-        return {queue: min(max(-(-time // 1000), self.held[queue].first), self.held[queue].end) for queue, time in times_ms.items()}
+        return {
+            queue: min(max(-(-time // 1000), self.held[queue].first), self.held[queue].end)
+            for queue, time in times_ms.items()
+        }
 
     def mean_record_bytes(self, queue: QueueKey, bounds: Bounds) -> int:
         self._answer("mean")

@@ -1,4 +1,4 @@
-"""The demo of Spark: its data, its two streams, its verdict and its picture."""
+"""The Spark demo: its data, streams, result check and picture."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmqkit.cli import main
-from rmqkit.cli.spark_demo.events import Day, Sum, send
-from rmqkit.cli.spark_demo.jobs import SUMS_TOPIC, Jobs, as_sums
-from rmqkit.cli.spark_demo.picture import draw
-from rmqkit.cli.spark_demo.verb import difference
+from rmqkit.demos.spark.events import Day, Sum, send
+from rmqkit.demos.spark.jobs import SUMS_TOPIC, Jobs, as_sums
+from rmqkit.demos.spark.picture import draw
+from rmqkit.demos.spark.verb import difference
 from tests.spark.kit_brokers import brokers
 
 
 def test_the_same_seed_makes_the_same_day() -> None:
-    """Ordered by time, summed as made; the last one is of no window."""
+    """Orders are sorted by time and summed while they are generated; the last one belongs to no window."""
     day = Day(1000, seed=3)
     events = [json.loads(body) for body in day.events()]
-    assert [json.dumps(each) for each in events] == [json.dumps(json.loads(body)) for body in Day(1000, seed=3).events()]
+    assert [json.dumps(each) for each in events] == [
+        json.dumps(json.loads(body)) for body in Day(1000, seed=3).events()
+    ]
     *orders, closing = events
     times = [datetime.fromisoformat(each["time"]).timestamp() for each in orders]
     assert times == sorted(times)
@@ -36,7 +38,7 @@ def test_the_same_seed_makes_the_same_day() -> None:
 
 
 def test_both_streams_bring_the_sums_that_were_sent(spark: SparkSession, tmp_path: Path) -> None:
-    """Every window once, in the topic and in Parquet."""
+    """Every window is once in the topic and once in Parquet."""
     lines: list[str] = []
     with brokers(tmp_path / "store") as cluster:
         day = Day(2000, seed=4)
@@ -56,18 +58,22 @@ def test_both_streams_bring_the_sums_that_were_sent(spark: SparkSession, tmp_pat
 
 
 def test_the_verdict_is_drawn_from_the_sums() -> None:
-    """A window that is missing, too much, different or there twice."""
+    """A missing, additional, different or duplicate window is reported."""
     sent = {(0, "Kenya"): Sum(1, 5), (0, "India"): Sum(2, 9)}
     assert difference("topic", sent, dict(sent)) == ""
-    for found in ({(0, "Kenya"): Sum(1, 5)}, sent | {(9, "India"): Sum(1, 1)}, sent | {(0, "India"): Sum(2, 8)}):
+    for found in (
+        {(0, "Kenya"): Sum(1, 5)},
+        sent | {(9, "India"): Sum(1, 1)},
+        sent | {(0, "India"): Sum(2, 8)},
+    ):
         assert difference("topic", sent, found).startswith("1 windows of the topic differ from what was sent")
     row = {"start": 0, "country": "India", "orders": 1, "cents": 2}
-    with pytest.raises(ValueError, match="there twice"):
+    with pytest.raises(ValueError, match="occurs twice"):
         as_sums([row, row])
 
 
 def test_the_picture_is_a_png(tmp_path: Path) -> None:
-    """1200 x 675 dots."""
+    """The picture is a PNG of 1200 x 675 pixels."""
     day = Day(100, seed=5)
     assert len(list(day.events())) == 101
     draw(day.sums, tmp_path / "new" / "picture.png")
@@ -76,9 +82,13 @@ def test_the_picture_is_a_png(tmp_path: Path) -> None:
     assert struct.unpack(">II", content[16:24]) == (1200, 675)
 
 
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without Spark or without what draws, the verb says what to install."""
-    monkeypatch.setattr("rmqkit.cli.spark_demo.verb.find_spec", lambda name: None if name in ("pyspark", "matplotlib") else name)
+def test_what_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without Spark or the drawing package, the verb names the package to install."""
+    monkeypatch.setattr(
+        "rmqkit.demos.spark.verb.find_spec", lambda name: None if name in ("pyspark", "matplotlib") else name
+    )
     assert main(["demo-spark"]) == 2
     assert "pip install 'rmqkit[demo,spark]'" in capsys.readouterr().err
     monkeypatch.undo()

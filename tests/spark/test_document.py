@@ -1,4 +1,5 @@
-"""docs/spark.md is kept true: its tutorial runs as one program, its options are those of the tables, the tests it names are there."""
+"""docs/spark.md is correct: its tutorial runs as one program, its options are those of the tables, and the
+tests it names exist."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_rocketmq.write_columns import WRITE_COLUMNS
+from pyspark_rocketmq.write.columns import WRITE_COLUMNS
 from tests.spark.document import sections
 from tests.spark.kit_brokers import brokers
 
@@ -18,20 +19,29 @@ DOCUMENT = ROOT / "docs" / "spark.md"
 
 
 @pytest.fixture
-def pushdown_as_before(spark: SparkSession) -> Iterator[None]:
-    """The tutorial switches it on."""
+def settings_as_before(spark: SparkSession) -> Iterator[None]:
+    """Restores the settings that the tutorial changes."""
+    partitions = spark.conf.get("spark.sql.shuffle.partitions")
     yield
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
 
 
-@pytest.mark.usefixtures("pushdown_as_before")
-def test_the_tutorial_is_a_program_that_runs(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its blocks in order, but for the addresses of the broker and of its files, and in a session that is there; its own assertions hold."""
+@pytest.mark.usefixtures("settings_as_before")
+def test_the_tutorial_is_a_program_that_runs(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The blocks run in order in an existing session, with only the addresses of the broker and its files
+    replaced, and their assertions hold."""
     blocks = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 5
     program = "\n".join(blocks)
     with brokers(tmp_path) as cluster:
-        told = {"127.0.0.1:9876": cluster.name_server, '"rmqkit-data"': repr(str(tmp_path)), "spark.stop()\n": ""}
+        told = {
+            "127.0.0.1:9876": cluster.name_server,
+            '"rmqkit-data"': repr(str(tmp_path)),
+            "spark.stop()\n": "",
+        }
         for text, ours in told.items():
             assert text in program
             program = program.replace(text, ours)
@@ -41,33 +51,39 @@ def test_the_tutorial_is_a_program_that_runs(spark: SparkSession, tmp_path: Path
 
 @pytest.mark.parametrize("heading", list(sections()))
 def test_options_are_those_of_the_table(heading: str) -> None:
-    """Every option with its value, default and meaning, and no other; `python -m tests.spark.document` prints what has to be there."""
+    """The page has every option with its value, default and meaning, and no other; `python -m
+    tests.spark.document` prints the expected text."""
     after = DOCUMENT.read_text().split(f"{heading}\n\n", 1)[1]
     written = after.split("\n\n", 1)[0].splitlines()
     assert written == sections()[heading]
 
 
 def test_columns_of_a_write_are_described() -> None:
-    """Each with its types, in the order of the table."""
+    """Each column is described with its types, in the order of the table."""
     after = DOCUMENT.read_text().split("## Columns of a write", 1)[1].split("\n## ", 1)[0]
     written = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", after, re.MULTILINE)
-    assert written == [(name, " or ".join(types).replace("<", "&lt;").replace(">", "&gt;")) for name, types in WRITE_COLUMNS.items()]
+    assert written == [
+        (name, " or ".join(types).replace("<", "&lt;").replace(">", "&gt;"))
+        for name, types in WRITE_COLUMNS.items()
+    ]
 
 
 def test_guarantees_name_tests_that_are_there() -> None:
-    """Every row names one at least."""
+    """Every guarantee names at least one existing test."""
     after = DOCUMENT.read_text().split("## Guarantees", 1)[1].split("\n## ", 1)[0]
     rows = [line for line in after.splitlines() if line.startswith("| ")][1:]
     assert len(rows) > 10
     for row in rows:
-        named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", row)
+        named = re.findall(r"`((?:\w+/)?test_\w+\.py)::(test_\w+)`", row)
         assert named, row
         for file, name in named:
-            assert re.search(rf"^(async )?def {name}\(", (ROOT / "tests" / "spark" / file).read_text(), re.MULTILINE), (file, name)
+            assert re.search(
+                rf"^(async )?def {name}\(", (ROOT / "tests" / "spark" / file).read_text(), re.MULTILINE
+            ), (file, name)
 
 
 def test_the_picture_is_there() -> None:
-    """Every picture that the page shows."""
+    """Every picture on the page exists."""
     names = re.findall(r"!\[[^]]+\]\(([^)]+)\)", DOCUMENT.read_text())
     assert names
     assert all((DOCUMENT.parent / name).read_bytes().startswith(b"\x89PNG") for name in names)

@@ -1,4 +1,4 @@
-"""Store directories through a real Spark: what `storePath` gives, and what its errors say to the one who runs the query."""
+"""Store directories in Spark: the rows of `storePath`, and its error texts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ def _read(spark: SparkSession, directory: Path, topic: str, **options: str) -> D
 
 
 async def test_a_directory_of_several_stores(spark: SparkSession, tmp_path: Path) -> None:
-    """All messages of all brokers' queues, with their columns; brokers are called as their directories."""
+    """All messages of all brokers' queues are read with their columns; brokers are named as their
+    directories."""
     held = {name: await build(tmp_path / name) for name in ("broker-a", "broker-b")}
-    frame = _read(spark, tmp_path, "Orders").select("brokerName", "queueId", "queueOffset", "body", "tags", "properties")
+    frame = _read(spark, tmp_path, "Orders").select(
+        "brokerName", "queueId", "queueOffset", "body", "tags", "properties"
+    )
     rows = {(row.brokerName, row.queueId, row.queueOffset): row for row in frame.collect()}
     assert rows.keys() == {
         (name, queue_id, found.queue_offset)
@@ -29,33 +32,45 @@ async def test_a_directory_of_several_stores(spark: SparkSession, tmp_path: Path
     }
     for found in held["broker-b"]["Orders", 1]:
         row = rows["broker-b", 1, found.queue_offset]
-        assert (bytes(row.body), row.tags, row.properties) == (found.body, found.properties["TAGS"], found.properties)
+        assert (bytes(row.body), row.tags, row.properties) == (
+            found.body,
+            found.properties["TAGS"],
+            found.properties,
+        )
 
 
 async def test_tags_and_keys(spark: SparkSession, tmp_path: Path) -> None:
-    """By the option: exactly the messages that have them, whether an index answers or everything is read."""
+    """The options select exactly the messages that have them, whether an index answers or everything is
+    read."""
     orders = (await build(tmp_path))["Orders", 1]
     wanted = {found.queue_offset for found in orders if found.properties["TAGS"] in ("t0", "t2")}
-    found = _read(spark, tmp_path, "Orders", tags="t0 || t2", columns="queueId,queueOffset").where("queueId = 1").collect()
+    found = (
+        _read(spark, tmp_path, "Orders", tags="t0 || t2", columns="queueId,queueOffset")
+        .where("queueId = 1")
+        .collect()
+    )
     assert {row.queueOffset for row in found} == wanted
     keyed = _read(spark, tmp_path, "Orders", key="k5", columns="keys").collect()
     assert [row["keys"] for row in keyed] == ["k5 shared"]
 
 
 async def test_a_corrupted_record(spark: SparkSession, tmp_path: Path) -> None:
-    """The query fails, and its error names file, byte, queue and offset."""
+    """The query fails, and its error contains file, byte, queue and offset."""
     record = (await build(tmp_path))["Six", 1][6]
     name, byte = log_place(record.physical_offset)
     flip(tmp_path / name, byte + 102)
     with pytest.raises(PySparkException) as caught:
         _read(spark, tmp_path, "Six").collect()
-    assert f"{tmp_path / name}, byte {byte}: record of topic Six, store, queue 1 at queue offset 6: the checksum" in str(caught.value)
+    assert (
+        f"{tmp_path / name}, byte {byte}: record of topic Six, store, queue 1 at queue offset 6: the checksum"
+        in str(caught.value)
+    )
     assert _read(spark, tmp_path, "Six", columns="queueOffset").count() == 180
     assert _read(spark, tmp_path, "Six", checkCrc="false").count() == 180
 
 
 async def test_retention_overtook_the_reader(spark: SparkSession, tmp_path: Path) -> None:
-    """An error with range and remedy; with failOnDataLoss=false what is left."""
+    """The error contains range and remedy; with failOnDataLoss=false the remaining messages are read."""
     messages = (await build(tmp_path))["Bills", 0]
     first = next(found.queue_offset for found in messages if found.physical_offset >= SEGMENT_BYTES)
     (tmp_path / "commitlog" / f"{0:020d}").unlink()
@@ -68,8 +83,8 @@ async def test_retention_overtook_the_reader(spark: SparkSession, tmp_path: Path
 
 
 async def test_what_is_no_store(spark: SparkSession, tmp_path: Path) -> None:
-    """The error says what to give instead."""
-    with pytest.raises(PySparkException, match=r"holds no message store"):
+    """The error names a valid directory instead."""
+    with pytest.raises(PySparkException, match=r"contains no message store"):
         _read(spark, tmp_path, "Orders").collect()
     await build(tmp_path)
     with pytest.raises(PySparkException, match=r"has no topic 'order'; there are: Bills, Orders, Six"):

@@ -1,4 +1,4 @@
-"""What the stream reader answers Spark's calls, without Spark: limits, parts, lag, what goes to a worker."""
+"""The stream reader's answers to Spark, without Spark: limits, parts, lag, pickling."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ import pickle
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+)
 
-from pyspark_rocketmq import stream
-from pyspark_rocketmq.columns import DEFAULT_COLUMNS, Projection
-from pyspark_rocketmq.options import ReadOptions
-from pyspark_rocketmq.planning import Part
-from pyspark_rocketmq.schemas import struct_of
-from pyspark_rocketmq.source import Bounds, QueueKey, QueueRange
-from pyspark_rocketmq.stream import StreamReader
+from pyspark_rocketmq.decode.columns import DEFAULT_COLUMNS, Projection
+from pyspark_rocketmq.decode.schemas import struct_of
+from pyspark_rocketmq.options.read import ReadOptions
+from pyspark_rocketmq.read.planning import Part
+from pyspark_rocketmq.read.source import Bounds, QueueKey, QueueRange
+from pyspark_rocketmq.stream import reader as stream
+from pyspark_rocketmq.stream.reader import StreamReader
 from tests.spark.kit_numbers import Numbers
 
 A, B = QueueKey("orders", "broker-a", 0), QueueKey("orders", "broker-a", 1)
@@ -24,7 +30,7 @@ A, B = QueueKey("orders", "broker-a", 0), QueueKey("orders", "broker-a", 1)
 
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> Numbers:
-    """The source that every reader of a test opens: 100 messages in one queue, 10 in another."""
+    """The source opened by every reader of a test: 100 messages in one queue, 10 in another."""
     numbers = Numbers({A: Bounds(0, 100), B: Bounds(0, 10)})
     monkeypatch.setattr(stream, "open_source", lambda options: numbers)
     return numbers
@@ -32,7 +38,9 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Numbers:
 
 def reader(**given: str) -> StreamReader:
     options = {"nameServer": "127.0.0.1:9876", "topic": "orders", "startingOffsets": "earliest"} | given
-    return StreamReader(ReadOptions.parse(options, streaming=True), struct_of(Projection(tuple(DEFAULT_COLUMNS))))
+    return StreamReader(
+        ReadOptions.parse(options, streaming=True), struct_of(Projection(tuple(DEFAULT_COLUMNS)))
+    )
 
 
 def stored(offset: dict[str, Any]) -> dict[str, Any]:
@@ -44,18 +52,21 @@ def stored(offset: dict[str, Any]) -> dict[str, Any]:
     ("given", "limit"),
     [
         ({}, ReadAllAvailable()),
-        ({"maxOffsetsPerTrigger": "7", "maxBytesPerTrigger": "1m", "minOffsetsPerTrigger": "3"}, ReadMaxRows(7)),
+        (
+            {"maxOffsetsPerTrigger": "7", "maxBytesPerTrigger": "1m", "minOffsetsPerTrigger": "3"},
+            ReadMaxRows(7),
+        ),
         ({"maxBytesPerTrigger": "1m"}, ReadMaxBytes(1 << 20)),
         ({"minOffsetsPerTrigger": "3"}, ReadMinRows(3)),
     ],
 )
 def test_default_limit(given: dict[str, str], limit: ReadLimit) -> None:
-    """Spark is told one limit, if there is any: it asks with it, or for everything."""
+    """Spark is told at most one limit, with which it asks, or it asks for everything."""
     assert reader(**given).getDefaultReadLimit() == limit
 
 
 def test_limits_and_triggers(source: Numbers) -> None:
-    """Whatever limit Spark passes on, the options hold; but where it asks for all there is it gets that."""
+    """The limits of the options apply whatever limit Spark passes, except when it asks for everything."""
     asked = reader(maxOffsetsPerTrigger="11")
     start = asked.initialOffset()
     assert asked.latestOffset(start, ReadMaxRows(11))["q"] == {"orders": {"broker-a": {"0": 10, "1": 1}}}
@@ -63,7 +74,7 @@ def test_limits_and_triggers(source: Numbers) -> None:
 
 
 def test_parts(source: Numbers) -> None:
-    """Parts cover the batch as the options want it divided; nothing new is no part."""
+    """Parts divide the batch according to the options; without new messages there is no part."""
     asked = reader(maxRecordsPerPartition="50")
     start = asked.initialOffset()
     end = stored(asked.latestOffset(start, ReadAllAvailable()))
@@ -76,7 +87,7 @@ def test_parts(source: Numbers) -> None:
 
 
 def test_available_now(source: Numbers) -> None:
-    """After the preparation what comes is not seen."""
+    """Messages that arrive after the preparation are ignored."""
     asked = reader()
     asked.prepareForTriggerAvailableNow()
     source.held[A] = Bounds(0, 900)
@@ -87,7 +98,8 @@ def test_available_now(source: Numbers) -> None:
 
 @pytest.mark.parametrize("wanted", ["true", "false"])
 def test_lag_is_logged(source: Numbers, caplog: pytest.LogCaptureFixture, wanted: str) -> None:
-    """With emitLagLogs a query that cannot keep up says so, not at every batch; one that can says nothing."""
+    """With emitLagLogs a query that lags behind logs it, not at every batch; one that does not lag logs
+    nothing."""
     asked = reader(maxOffsetsPerTrigger="11", emitLagLogs=wanted)
     start = asked.initialOffset()
     for _ in range(3):
@@ -95,7 +107,9 @@ def test_lag_is_logged(source: Numbers, caplog: pytest.LogCaptureFixture, wanted
         asked.partitions(start, end)
         start = end
     said = "after this batch 99 messages are left, at most 90 in a queue; by topic: {'orders': 99}"
-    assert [(record.levelno, record.message) for record in caplog.records] == ([(logging.WARNING, said)] if wanted == "true" else [])
+    assert [(record.levelno, record.message) for record in caplog.records] == (
+        [(logging.WARNING, said)] if wanted == "true" else []
+    )
     caplog.clear()
     fresh = reader(emitLagLogs=wanted)
     start = fresh.initialOffset()
@@ -104,7 +118,7 @@ def test_lag_is_logged(source: Numbers, caplog: pytest.LogCaptureFixture, wanted
 
 
 def test_what_goes_to_a_worker(source: Numbers) -> None:
-    """A reader that is in use can be pickled: it goes without its connections."""
+    """A reader in use can be pickled, without its connections."""
     asked = reader()
     start = asked.initialOffset()
     other: StreamReader = pickle.loads(pickle.dumps(asked))
@@ -114,7 +128,7 @@ def test_what_goes_to_a_worker(source: Numbers) -> None:
 
 
 def test_stop(source: Numbers) -> None:
-    """A reader that was stopped asks anew when it is used again; stopping one that was never used is nothing."""
+    """A stopped reader queries again when it is used again; stopping an unused one does nothing."""
     asked = reader()
     asked.stop()
     asked.initialOffset()

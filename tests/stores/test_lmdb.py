@@ -5,20 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rmqkit.abc import FlushPolicy, MessageStore
+from rmqkit.plugin.flush import FlushPolicy
+from rmqkit.plugin.store import MessageStore
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import CommitWhenWanted, FlushWhenWanted, StoreContract, store_config
 from rmqkit_store_lmdb.store import LmdbStore
 
 
 class FlushLater(FlushWhenWanted):
-    """Commits do not go to the device, as under ASYNC_FLUSH; whoever waits for that has it flushed."""
+    """Commits do not reach the device, as under ASYNC_FLUSH; a flush is made when a caller waits for one."""
 
     acknowledge_at = CommitWhenWanted.acknowledge_at.WRITTEN
 
 
 class TestLmdbStore(StoreContract):
-    """Commits are flushed when somebody waits."""
+    """Commits are flushed when a caller waits."""
 
     persistent = True
     policy: type[FlushPolicy] = FlushLater
@@ -28,12 +29,12 @@ class TestLmdbStore(StoreContract):
 
 
 class TestDurableLmdbStore(TestLmdbStore):
-    """Each commit goes to the device, as under SYNC_FLUSH."""
+    """Each commit reaches the device, as under SYNC_FLUSH."""
 
     policy = FlushWhenWanted
 
 
 class TestLmdbStoreWithCommits(TestLmdbStore):
-    """The flush policy commits besides."""
+    """The flush policy also commits."""
 
     policy = CommitWhenWanted

@@ -1,4 +1,5 @@
-"""What the LMDB store does beyond the contract: cold reads, gaps, retention by topic, offsets like those of RocketMQ's log; and how it is chosen."""
+"""Behaviour of the LMDB store beyond the contract: cold reads, gaps, retention by topic, the offsets of
+RocketMQ's log; and how the store is selected."""
 
 from __future__ import annotations
 
@@ -11,15 +12,14 @@ from typing import Any
 
 import pytest
 
-from rmqkit import plugins
-from rmqkit.abc import Boundary, Level, NotInMemory, ReadStatus
-from rmqkit.broker.dispatch_log import read_entries
-from rmqkit.broker.warming import again_when_warm
-from rmqkit.config import DELAY_LEVELS, load
-from rmqkit.dispatch import NoKeys
+from rmqkit.broker.dispatch.replay import read_entries
+from rmqkit.config import load
 from rmqkit.errors import ConfigError, StoreBusy
-from rmqkit.model.delay import parse_levels
 from rmqkit.model.message import StoredMessage
+from rmqkit.plugin import loader
+from rmqkit.plugin.cold_reads import blocking, retry_when_cached
+from rmqkit.plugin.flush import Level
+from rmqkit.plugin.store import Boundary, NoKeys, NotInMemory, ReadStatus
 from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic, unpack_all
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import (
@@ -40,11 +40,12 @@ from rmqkit_store_lmdb import store as store_module
 from rmqkit_store_lmdb.store import LmdbStore
 from rmqkit_store_mmap.store import MmapStore
 
-LEVELS_MS = parse_levels(DELAY_LEVELS)
 _HOUR_MS = 3_600_000
 
 
-def make(directory: Path, clock: FakeClock | None = None, plugins: dict[str, Any] | None = None, **settings: Any) -> LmdbStore:
+def make(
+    directory: Path, clock: FakeClock | None = None, plugins: dict[str, Any] | None = None, **settings: Any
+) -> LmdbStore:
     flags = {"storePathRootDir": str(directory), "plugins": {"lmdb": plugins or {}}}
     config = load(environ={}, flags=flags).with_values(**(SMALL | settings))
     return LmdbStore(config, clock or FakeClock(), NeverFlush())
@@ -56,74 +57,78 @@ def stored_records(store: LmdbStore) -> list[StoredMessage]:
         return [record for chunk in cursor.iternext(keys=False) for record in unpack_all(bytes(chunk))]
 
 
-# --- cold reads ------------------------------------------------------------------------------------------------------
+# --- cold reads ---------------------------------------------------------------------------------------------
 
 
 async def test_what_another_process_wrote_is_read_off_the_loop_first(tmp_path: Path) -> None:
-    """Each kind of read says that it would have to wait; once warmed it gives what it gives when it may wait."""
+    """Each kind of read raises NotInMemory; after the fetch it returns the same as a blocking read."""
     clock = FakeClock()
     async with running(make(tmp_path, clock)) as store:
         for number in range(40):
             await put(store, [message(body=b"%d" % number, keys=f"k{number}")])
             clock.advance(10)
-    async with running(make(tmp_path, clock)) as store:
+    async with running(make(tmp_path, clock), blocking=False) as store:
         now = clock.now_ms()
-        reads: list[Callable[[bool], Any]] = [
-            lambda wait: store.read("Orders", 0, 3, ALL._replace(wait=wait), None, lambda record: record[-1] != 0),
-            lambda wait: store.read_units("Orders", 0, 30, 5, wait),
-            lambda wait: store.read_record(0, wait),
-            lambda wait: store.read_record(1, wait),
-            lambda wait: store.query_by_key("Orders", "k7", 0, now, 5, wait),
-            lambda wait: store.offset_by_time("Orders", 0, now - 105, Boundary.UPPER, wait),
-            lambda wait: store.store_time("Orders", 0, 2, wait),
-            lambda wait: store.read_log(0, 700, wait),
+        reads: list[Callable[[], Any]] = [
+            lambda: store.read("Orders", 0, 3, ALL, None, lambda record: record[-1] != 0),
+            lambda: store.read_units("Orders", 0, 30, 5),
+            lambda: store.read_record(0),
+            lambda: store.read_record(1),
+            lambda: store.query_by_key("Orders", "k7", 0, now, 5),
+            lambda: store.offset_by_time("Orders", 0, now - 105, Boundary.UPPER),
+            lambda: store.store_time("Orders", 0, 2),
+            lambda: store.read_log(0, 700),
         ]
         for read in reads:
             with pytest.raises(NotInMemory) as missed:
-                read(False)
-            assert await again_when_warm(store, read, missed.value) == read(True)
+                read()
+            assert await retry_when_cached(store, read, missed.value) == blocking(store, read)
             store._queues["Orders", 0].warm_to = 0
         await put(store, [message(body=b"new", keys="new")])
-        found = store.read("Orders", 0, 40, ALL._replace(wait=False), None, None)
+        found = store.read("Orders", 0, 40, ALL, None, None)
         assert (found.status, found.message_count) == (ReadStatus.FOUND, 1)
-        assert store.read("Orders", 0, 99, ALL._replace(wait=False), None, None).status is ReadStatus.OFFSET_OVERFLOW_BADLY
+        assert store.read("Orders", 0, 99, ALL, None, None).status is ReadStatus.OFFSET_OVERFLOW_BADLY
         with pytest.raises(NotInMemory):
-            store.query_by_key("Orders", "new", 0, now, 5, False)
-        assert store.query_by_key("Orders", "new", 0, now, 1, False).physical_offsets == [
+            store.query_by_key("Orders", "new", 0, now, 5)
+        assert store.query_by_key("Orders", "new", 0, now, 1).physical_offsets == [
             store.read_units("Orders", 0, 40, 1)[0].physical_offset
         ]
 
 
-async def test_a_reader_of_old_messages_waits_once_for_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look ahead is warmed at a time; reads end where it ends, and one more is warmed then."""
+async def test_a_reader_of_old_messages_waits_once_for_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch brings in a stretch ahead of the reader; reads end where the stretch ends, and then the next
+    one is fetched."""
     monkeypatch.setattr(store_module, "WARM_UNITS", 16)
     async with running(make(tmp_path)) as store:
         await put(store, [message(body=b"%d" % number) for number in range(40)])
-    async with running(make(tmp_path)) as store:
+    async with running(make(tmp_path), blocking=False) as store:
         found: list[bytes] = []
         waits = 0
         while len(found) < 40:
             read = partial(_read_from, store, len(found))
             try:
-                more = read(False)
+                more = read()
             except NotInMemory as missed:
                 waits += 1
-                more = await again_when_warm(store, read, missed)
+                more = await retry_when_cached(store, read, missed)
             found += more
         assert found == [b"%d" % number for number in range(40)]
         assert waits == 3
 
 
-def _read_from(store: LmdbStore, offset: int, wait: bool) -> list[bytes]:
-    result = store.read("Orders", 0, offset, ALL._replace(max_messages=5, wait=wait), None, None)
+def _read_from(store: LmdbStore, offset: int) -> list[bytes]:
+    result = store.read("Orders", 0, offset, ALL._replace(max_messages=5), None, None)
     return [found.body for found in unpack_all(b"".join(result.slices))]
 
 
-# --- the log ---------------------------------------------------------------------------------------------------------
+# --- the log ------------------------------------------------------------------------------------------------
 
 
 async def test_offsets_are_those_of_rocketmqs_log(tmp_path: Path) -> None:
-    """Records lie where the mmap store puts them, so that replicas agree; what it has at the ends of files is read as the same blank records."""
+    """Records have the offsets that the mmap store gives them, so that replicas agree; the ends of files are
+    read as the same blank records."""
     clock = FakeClock()
     mmap_store = MmapStore(store_config(tmp_path / "mmap", **SMALL), clock, FlushWhenWanted())
     async with running(make(tmp_path / "lmdb", clock)) as store, running(mmap_store) as other:
@@ -140,7 +145,8 @@ async def test_offsets_are_those_of_rocketmqs_log(tmp_path: Path) -> None:
 
 
 async def test_deleted_topics_are_freed_and_leave_gaps(tmp_path: Path) -> None:
-    """Records of a deleted topic go, others stay; whoever follows the log passes over the gaps; a topic made again is another one."""
+    """Records of a deleted topic are removed, others stay; readers of the log skip the gaps; a topic created
+    again is a new one."""
     async with running(make(tmp_path)) as store:
         for number in range(30):
             await put(store, [message("Gone", body=b"x" * number), message("Kept", body=b"%d" % number)])
@@ -159,7 +165,7 @@ async def test_deleted_topics_are_freed_and_leave_gaps(tmp_path: Path) -> None:
         for most in (1, 20, 300, 1 << 20):
             at, found = 0, []
             while at < store.end_offset:
-                entries, at = read_entries(store, at, most, LEVELS_MS)
+                entries, at = read_entries(store, at, most)
                 found += [(entry.message.topic, entry.message.body) for entry in entries]
             assert found == [("Kept", b"%d" % number) for number in range(30)] + [("Gone", b"again")]
         assert bodies(store, "Gone") == [b"again"]
@@ -169,7 +175,8 @@ async def test_deleted_topics_are_freed_and_leave_gaps(tmp_path: Path) -> None:
 
 
 async def test_topics_with_a_time_of_their_own(tmp_path: Path) -> None:
-    """What has outlived it goes from the middle of the log, and its keys find nothing; other topics keep theirs, also over a restart."""
+    """Expired records of such a topic are removed from the middle of the log, and its keys find nothing;
+    other topics keep theirs, also after a restart."""
     clock = FakeClock()
     settings = {"topicRetentionHours": ["Short=2", "Other=9"]}
     async with running(make(tmp_path, clock, settings)) as store:
@@ -193,7 +200,8 @@ async def test_topics_with_a_time_of_their_own(tmp_path: Path) -> None:
 
 
 async def test_topics_with_a_size_of_their_own(tmp_path: Path) -> None:
-    """The oldest messages of all queues of the topic go until the others are small enough, also after a restart, and after the log was trimmed."""
+    """The oldest messages of all queues of the topic are removed until the rest is small enough, also after a
+    restart and after a trim of the log."""
     clock = FakeClock()
     settings = {"topicRetentionBytes": ["Small=2000"], "topicRetentionHours": ["Small=5", "Other=1"]}
 
@@ -212,7 +220,10 @@ async def test_topics_with_a_size_of_their_own(tmp_path: Path) -> None:
         await store._trimmer.sweep()
         assert len(bodies(store, "Small", 1)) == 1
         for number in range(40):
-            await put(store, [message("Small", number % 4 == 0, b"%03d" % number * 50), message("Big", body=bytes(900))])
+            await put(
+                store,
+                [message("Small", number % 4 == 0, b"%03d" % number * 50), message("Big", body=bytes(900))],
+            )
             if number % 9 == 0:
                 await store._trimmer.sweep()
         kept = await sizes_kept(store)
@@ -236,7 +247,7 @@ async def test_topics_with_a_size_of_their_own(tmp_path: Path) -> None:
 
 
 async def test_pages_are_used_again(tmp_path: Path) -> None:
-    """A log of which as much is removed as comes in does not make the file grow."""
+    """While as much is removed as is appended, the file does not grow."""
     async with running(make(tmp_path)) as store:
         sizes = []
         for _ in range(8):
@@ -251,7 +262,7 @@ async def test_pages_are_used_again(tmp_path: Path) -> None:
 
 
 async def test_what_waits_is_bounded(tmp_path: Path) -> None:
-    """Behind the limit senders are told that the broker is busy, until what waits is in LMDB."""
+    """Beyond the limit of waiting messages senders get SYSTEM_BUSY, until the messages are in LMDB."""
     policy = CommitWhenWanted()
     policy.commit_buffer_bytes = 5_000
     store = LmdbStore(store_config(tmp_path), FakeClock(), policy)
@@ -269,8 +280,8 @@ def _append_many(store: LmdbStore) -> None:
 
 
 async def test_keys_in_the_database_and_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A query finds both, newest first, and no more than asked."""
-    monkeypatch.setattr("rmqkit_store_lmdb.key_index.KEPT_BACK", 50)
+    """A query finds keys of both, newest first, and no more than asked for."""
+    monkeypatch.setattr("rmqkit_store_lmdb.read.key_index.KEPT_BACK", 50)
     async with running(make(tmp_path)) as store:
         offsets = []
         for number in range(120):
@@ -279,36 +290,40 @@ async def test_keys_in_the_database_and_in_memory(tmp_path: Path, monkeypatch: p
                 await store._commits.drain()
         assert 0 < store._keys.indexed_to < store.end_offset
         for most in (1, 10, 100, 1000):
-            assert store.query_by_key("Orders", "all", 0, 1 << 60, most).physical_offsets == offsets[::-1][:most]
+            assert (
+                store.query_by_key("Orders", "all", 0, 1 << 60, most).physical_offsets == offsets[::-1][:most]
+            )
         for number, offset in enumerate(offsets):
             assert store.query_by_key("Orders", f"k{number}", 0, 1 << 60, 9).physical_offsets == [offset]
 
 
 async def test_keys_may_be_kept_elsewhere(tmp_path: Path) -> None:
-    """A look-up takes the place of the index."""
+    """A plugin's look-up replaces the index."""
     store = make(tmp_path)
-    store.look_keys_up_in(NoKeys())
+    store.use_external_index(NoKeys())
     async with running(store):
         await put(store, [message(keys="k")])
         assert store.query_by_key("Orders", "k", 0, 1 << 60, 9).physical_offsets == []
         assert list(store.dispatch_behind()) == ["consume-queue"]
 
 
-# --- being chosen ----------------------------------------------------------------------------------------------------
+# --- being chosen -------------------------------------------------------------------------------------------
 
 
 def test_the_plugin_registers_the_store(tmp_path: Path) -> None:
-    """`store = "lmdb"` finds it."""
+    """`store = "lmdb"` selects it."""
     config = store_config(tmp_path)
-    make_store = plugins.load(config, extra=[("lmdb", plugin)], entry_points=False).chosen("stores", "lmdb")
+    make_store = loader.load(config, extra=[("lmdb", plugin)], entry_points=False).chosen("stores", "lmdb")
     assert isinstance(make_store(config, FakeClock(), NeverFlush()), LmdbStore)
 
 
-def test_without_the_package_only_who_chooses_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plugin loads; making the store names what to install."""
+def test_without_the_package_only_who_chooses_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plugin loads without the package; creating the store raises an error that names what to install."""
     monkeypatch.setitem(sys.modules, "lmdb", None)
     config = store_config(tmp_path)
-    registry = plugins.load(config, extra=[("lmdb", plugin)], entry_points=False)
+    registry = loader.load(config, extra=[("lmdb", plugin)], entry_points=False)
     with pytest.raises(ConfigError, match=r"pip install 'rmqkit\[lmdb\]'"):
         registry.chosen("stores", "lmdb")(config, FakeClock(), NeverFlush())
 
@@ -325,6 +340,6 @@ def test_without_the_package_only_who_chooses_it_is_told(tmp_path: Path, monkeyp
     ],
 )
 def test_wrong_settings_are_named(tmp_path: Path, settings: dict[str, Any], fault: str) -> None:
-    """Before anything is opened."""
+    """The error is raised before anything is opened."""
     with pytest.raises(ConfigError, match=fault):
         make(tmp_path, plugins=settings)

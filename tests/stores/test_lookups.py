@@ -1,4 +1,5 @@
-"""The store contract over stores that leave out their queues and their index, with plugins' look-ups in their place."""
+"""The store contract over stores without queues and index of their own, with plugins' look-ups in their
+place."""
 
 from __future__ import annotations
 
@@ -7,11 +8,19 @@ from typing import Any
 
 import pytest
 
-from rmqkit.abc import MessageStore
 from rmqkit.config import INDEX
+from rmqkit.plugin.store import MessageStore
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.lookups import WithLookups
-from rmqkit.testing.store import SMALL, FlushWhenWanted, StoreContract, contents, message, running, store_config
+from rmqkit.testing.store import (
+    SMALL,
+    FlushWhenWanted,
+    StoreContract,
+    contents,
+    message,
+    running,
+    store_config,
+)
 from rmqkit_store_memory.store import MemoryStore
 from rmqkit_store_mmap.store import MmapStore
 
@@ -25,10 +34,11 @@ class MemoryWithLookups(WithLookups, MemoryStore):
 
 
 class LookupContract(StoreContract):
-    """What differs: look-ups have no file of the store, so they do not go with its index, and know nothing of records that went before they began."""
+    """The differences: look-ups have no file in the store, so they are not lost with its index, and they do
+    not know records removed before they started."""
 
     async def test_without_an_index(self, tmp_path: Path, clock: FakeClock) -> None:
-        """`messageIndexEnable` is about the store's index; keys are looked up where they are kept."""
+        """`messageIndexEnable` concerns the store's index; keys are looked up in the plugin."""
         async with running(self.make_store(tmp_path / "store", clock, message_index_enable=False)) as store:
             store.append([message(keys="k")])
             assert store.query_by_key("Orders", "k", 0, 1 << 60, 9).physical_offsets == [0]
@@ -36,7 +46,8 @@ class LookupContract(StoreContract):
 
     @pytest.mark.usefixtures("persists")
     async def test_opening_a_trimmed_store_again(self, tmp_path: Path, clock: FakeClock) -> None:
-        """What was trimmed stays away, and numbers of queues are never used again, though the look-up has forgotten a queue without messages."""
+        """Trimmed records stay removed, and queue offsets are never used again, although the look-up has
+        forgotten queues without messages."""
         async with running(self.make_store(tmp_path / "store", clock, **SMALL)) as store:
             store.append([message("Old"), message("Old")])
             await self._filled(store)
@@ -46,7 +57,10 @@ class LookupContract(StoreContract):
         for number in range(2):
             async with running(self.make_store(tmp_path / "store", clock, **SMALL)) as store:
                 found = contents(store)
-                assert (found.pop(("Old", 0))[:2], found) == ((2 * (number > 0), 2 + number if number else 0), before)
+                assert (found.pop(("Old", 0))[:2], found) == (
+                    (2 * (number > 0), 2 + number if number else 0),
+                    before,
+                )
                 assert store.start_offset == start
                 assert store.append([message("Old")])[0].queue_offset == 2 + number
 

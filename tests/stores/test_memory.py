@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rmqkit.abc import MessageStore
-from rmqkit.plugins import load
+from rmqkit.plugin.loader import load
+from rmqkit.plugin.store import MessageStore
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import NeverFlush, StoreContract, store_config
 from rmqkit_store_memory import plugin
@@ -19,6 +19,6 @@ class TestMemoryStore(StoreContract):
 
 
 def test_the_plugin_registers_the_store(tmp_path: Path) -> None:
-    """`store = "memory"` finds it."""
+    """`store = "memory"` selects it."""
     registry = load(store_config(tmp_path), extra=[("memory", plugin)], entry_points=False)
     assert registry.chosen("stores", "memory") is MemoryStore

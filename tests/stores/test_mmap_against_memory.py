@@ -1,4 +1,5 @@
-"""Whatever is done to it, the mmap store holds what the memory store holds; and its fast paths make the bytes of the slow ones."""
+"""After random operations the mmap store holds the same as the memory store; and its fast paths make the same
+bytes as the slow ones."""
 
 from __future__ import annotations
 
@@ -14,17 +15,18 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqkit.abc import Boundary, FlushPolicy, MessageStore, ReadLimits
 from rmqkit.model.message import PutMessage
 from rmqkit.model.sysflag import BORN_HOST_V6, TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from rmqkit.plugin.flush import FlushPolicy
+from rmqkit.plugin.store import Boundary, MessageStore, ReadLimits
 from rmqkit.protocol.message_id import UniqueKeys
 from rmqkit.protocol.record import message_size, pack
 from rmqkit.protocol.tags import extend_hash, index_hash, java_hash
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import SMALL, CommitWhenWanted, FlushWhenWanted, contents, message, store_config
 from rmqkit_store_memory.store import MemoryStore
-from rmqkit_store_mmap.disk import Disk
-from rmqkit_store_mmap.key_hash import KeyHasher
+from rmqkit_store_mmap.index.key_hash import KeyHasher
+from rmqkit_store_mmap.log.disk import Disk
 from rmqkit_store_mmap.store import MmapStore
 
 TOPICS = ("T", "Orders", "%RETRY%" + "g" * 150)
@@ -34,7 +36,7 @@ UNIQUE = tuple(_UNIQUE.make(1_700_000_000_000 + number) for number in range(3))
 
 
 class Forgetful(Disk):
-    """Flushes nothing: these tests kill no machine, and are quicker so."""
+    """Flushes nothing: these tests simulate no power failure, and are faster that way."""
 
     def sync(self, fd: int) -> None:
         return
@@ -53,13 +55,18 @@ def messages(draw: st.DrawFn) -> PutMessage:
     if draw(st.booleans()):
         fields["tag"] = draw(st.sampled_from(("a", "TagB")))
     made = message(
-        draw(st.sampled_from(TOPICS)), draw(st.integers(0, 2)), draw(st.binary(max_size=50)) * draw(st.integers(0, 20)), **fields
+        draw(st.sampled_from(TOPICS)),
+        draw(st.integers(0, 2)),
+        draw(st.binary(max_size=50)) * draw(st.integers(0, 20)),
+        **fields,
     )
     if draw(st.integers(0, 9)) == 0:
         made.sys_flag |= BORN_HOST_V6
         made.born_host = bytes(range(20))
     if draw(st.integers(0, 9)) == 0:
-        made.sys_flag |= draw(st.sampled_from((TRANSACTION_PREPARED, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)))
+        made.sys_flag |= draw(
+            st.sampled_from((TRANSACTION_PREPARED, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK))
+        )
     return made
 
 
@@ -73,7 +80,20 @@ reads = st.tuples(
     st.integers(1, 5000),
     st.booleans(),
 )
-damages = st.sampled_from((None, None, "consumequeue", "index", "checkpoint", "queue", "queue file", "index file", "garbage", "record"))
+damages = st.sampled_from(
+    (
+        None,
+        None,
+        "consumequeue",
+        "index",
+        "checkpoint",
+        "queue",
+        "queue file",
+        "index file",
+        "garbage",
+        "record",
+    )
+)
 operations = st.lists(
     st.one_of(
         appends,
@@ -89,7 +109,8 @@ operations = st.lists(
 
 
 def damage(root: Path, kind: str | None, number: int, end: int) -> None:
-    """Take something away that can be made again, or put something behind the end of the log that must not count."""
+    """Delete something that can be built again, or put bytes after the end of the log that must be
+    ignored."""
     if kind in ("consumequeue", "index"):
         shutil.rmtree(root / kind)
     elif kind == "checkpoint":
@@ -105,14 +126,17 @@ def damage(root: Path, kind: str | None, number: int, end: int) -> None:
         path = root / "commitlog" / f"{end - end % SMALL['mapped_file_size_commit_log']:020d}"
         if path.exists() and end % SMALL["mapped_file_size_commit_log"] < 60_000:
             size = int.from_bytes(path.read_bytes()[:4], "big")
-            noise = Random(number).randbytes(500) if kind == "garbage" else path.read_bytes()[: min(size, 5_000)]
+            noise = (
+                Random(number).randbytes(500) if kind == "garbage" else path.read_bytes()[: min(size, 5_000)]
+            )
             with path.open("r+b") as file:
                 file.seek(end % SMALL["mapped_file_size_commit_log"])
                 file.write(noise if end else noise[:3])
 
 
 class Pair:
-    """Both stores; physical offsets are compared by the order of the messages, since only one of them has segments.
+    """Both stores; physical offsets are compared by the order of the messages, since only one of them has
+    segments.
 
     With a commit buffer what was appended is committed when somebody looks, or before the store goes away.
     """
@@ -137,11 +161,17 @@ class Pair:
     async def append(self, batch: list[PutMessage], times: int) -> None:
         for _ in range(times):
             first, second = self.memory.append(batch), self.mmap.append(batch)
-            assert [at._replace(physical_offset=0) for at in first] == [at._replace(physical_offset=0) for at in second]
-            self.order.update((b.physical_offset, a.physical_offset) for a, b in zip(first, second, strict=True))
+            assert [at._replace(physical_offset=0) for at in first] == [
+                at._replace(physical_offset=0) for at in second
+            ]
+            self.order.update(
+                (b.physical_offset, a.physical_offset) for a, b in zip(first, second, strict=True)
+            )
         self.times.append(self.clock.now_ms())
 
-    async def read(self, topic: str, queue_id: int, offset: int, most: int, most_bytes: int, filtered: bool) -> None:
+    async def read(
+        self, topic: str, queue_id: int, offset: int, most: int, most_bytes: int, filtered: bool
+    ) -> None:
         limits = ReadLimits(most, most_bytes, 10)
         unit_filter = (lambda code: code != 0) if filtered else None
         first = self.memory.read(topic, queue_id, offset, limits, unit_filter, None)
@@ -157,8 +187,12 @@ class Pair:
     async def query(self, keys: str) -> None:
         for topic in TOPICS:
             for key in (*keys.split(), *UNIQUE):
-                first = self.memory.query_by_key(topic, key, self.times[0] if self.times else 0, self.clock.now_ms() - 1, 9)
-                second = self.mmap.query_by_key(topic, key, self.times[0] if self.times else 0, self.clock.now_ms() - 1, 9)
+                first = self.memory.query_by_key(
+                    topic, key, self.times[0] if self.times else 0, self.clock.now_ms() - 1, 9
+                )
+                second = self.mmap.query_by_key(
+                    topic, key, self.times[0] if self.times else 0, self.clock.now_ms() - 1, 9
+                )
                 assert first.physical_offsets == [self.order[offset] for offset in second.physical_offsets]
 
     async def tick(self) -> None:
@@ -194,11 +228,15 @@ class Pair:
             assert [msgspec.structs.replace(one, physical_offset=0) for one in found] == [
                 msgspec.structs.replace(one, physical_offset=0) for one in other[2]
             ]
-            assert [self.order[unit.physical_offset] for unit in other[3]] == [unit.physical_offset for unit in units]
+            assert [self.order[unit.physical_offset] for unit in other[3]] == [
+                unit.physical_offset for unit in units
+            ]
             assert [unit.tags_code for unit in other[3]] == [unit.tags_code for unit in units]
             for time_ms in self.times:
                 for boundary in Boundary:
-                    assert self.memory.offset_by_time(*key, time_ms, boundary) == self.mmap.offset_by_time(*key, time_ms, boundary)
+                    assert self.memory.offset_by_time(*key, time_ms, boundary) == self.mmap.offset_by_time(
+                        *key, time_ms, boundary
+                    )
         assert all(high == 0 for _, high, _, _ in second.values())
 
 
@@ -217,17 +255,32 @@ async def _run(sequence: list[tuple[Any, ...]], policy: FlushPolicy) -> None:
             await pair.mmap.close()
 
 
+def test_index_files_made_again_are_not_trusted_after_a_crash() -> None:
+    """A full index file that was made again, in place of a lost one of the same times, and was not flushed
+    before a crash, is made once more."""
+    noted = [message("T", keys="Aa", unique_key=UNIQUE[0])]
+    sequence = [
+        ("append", noted, 3),
+        ("tick",),
+        ("reopen", "index", 0),
+        ("append", noted, 1),
+        ("crash", None, 0),
+    ]
+    trio.run(_run, sequence, FlushWhenWanted())
+
+
 @settings(max_examples=60, deadline=None)
 @given(operations)
 def test_both_stores_agree(sequence: list[tuple[Any, ...]]) -> None:
-    """Appends, reads, queries, clean and unclean restarts in any order, between which things are lost: the mmap store answers as the memory store does."""
+    """Appends, reads, queries, clean and unclean restarts in any order, with losses between restarts: the
+    mmap store answers as the memory store does."""
     trio.run(_run, sequence, FlushWhenWanted())
 
 
 @settings(max_examples=40, deadline=None)
 @given(operations)
 def test_both_stores_agree_when_one_writes_later(sequence: list[tuple[Any, ...]]) -> None:
-    """The same with a commit buffer, in which several appends wait together."""
+    """The same histories with a commit buffer, in which several appends wait together."""
     trio.run(_run, sequence, CommitWhenWanted())
 
 
@@ -267,9 +320,12 @@ def test_a_hash_can_be_worked_out_in_two_steps(first: str, second: str) -> None:
     assert extend_hash(extend_hash(0, first), second) == java_hash(first + second) & 0xFFFFFFFF
 
 
-@given(st.text(max_size=80), st.one_of(st.text(max_size=80), st.text("0123456789ABCDEF", min_size=32, max_size=32)))
+@given(
+    st.text(max_size=80),
+    st.one_of(st.text(max_size=80), st.text("0123456789ABCDEF", min_size=32, max_size=32)),
+)
 def test_key_hashes_are_those_of_the_kernel(topic: str, key: str) -> None:
-    """The index's quick hash of a unique key is `index_hash`, on the first and on the second time it is asked."""
+    """The index's quick hash of a unique key equals `index_hash`, at the first and at the second call."""
     hasher = KeyHasher()
     expected = index_hash(topic, key)
     assert [hasher.unique(extend_hash(0, f"{topic}#"), key) for _ in range(2)] == [expected, expected]

@@ -1,4 +1,5 @@
-"""The commit buffer: what waits in memory, what a commit does, and what becomes of it when the disk does not take it."""
+"""The commit buffer: which records wait in memory, what a commit does, and what happens when the disk does
+not take it."""
 
 from __future__ import annotations
 
@@ -15,23 +16,33 @@ import pytest
 import trio
 import trio.testing
 
-from rmqkit.abc import Buffer, Flushable, FlushPolicy, Level
 from rmqkit.errors import StoreBusy, StoreNotWritable
+from rmqkit.model.buffer import Buffer
+from rmqkit.plugin.flush import Flushable, FlushPolicy, Level
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.testing.clock import FakeClock
-from rmqkit.testing.store import SMALL, CommitWhenWanted, NeverFlush, bodies, contents, message, running, store_config
+from rmqkit.testing.store import (
+    SMALL,
+    CommitWhenWanted,
+    NeverFlush,
+    bodies,
+    contents,
+    message,
+    running,
+    store_config,
+)
 from rmqkit_store_mmap import reader
-from rmqkit_store_mmap.checkpoint import CHECKPOINT_BYTES, Checkpoint
-from rmqkit_store_mmap.disk import Disk
-from rmqkit_store_mmap.readonly import StoreReader
+from rmqkit_store_mmap.log.disk import Disk
+from rmqkit_store_mmap.open.checkpoint import CHECKPOINT_BYTES, Checkpoint
+from rmqkit_store_mmap.readonly.readonly import StoreReader
 from rmqkit_store_mmap.store import MmapStore
 
 FIRST = "0" * 20
 
 
 class Gate(Disk):
-    """Notes the commits (thread and bytes), lets them through one by one while `closed`, and fails them by `error`. `begun` says that one is at the
-    gate, `marked` that a checkpoint was written."""
+    """Notes the commits (thread and bytes), lets them through one by one while `closed`, and fails them with
+    `error`. `begun` says that one is waiting, `marked` that a checkpoint was written."""
 
     def __init__(self) -> None:
         self.commits: list[tuple[int, int]] = []
@@ -62,13 +73,13 @@ class Gate(Disk):
 
 
 class Buffered(NeverFlush):
-    """A commit buffer of which commits are left to the test."""
+    """A commit buffer whose commits are made by the test."""
 
     commit_buffer_bytes = 200 * 1024
 
 
 class SmallBuffer(Buffered):
-    """One that a few messages fill."""
+    """A commit buffer that a few messages fill."""
 
     commit_buffer_bytes = 20 * 1024
 
@@ -84,10 +95,15 @@ def log_bytes(directory: Path) -> bytes:
 
 @pytest.mark.row("S335")
 async def test_an_append_writes_nothing_and_a_commit_all(tmp_path: Path) -> None:
-    """The records of many appends go out with one call, in another thread; until then the file has none of them."""
+    """The records of many appends are written by one call, in another thread; until then the file has none of
+    them."""
     store, disk = make(tmp_path)
     async with running(store):
-        ends = [at.physical_offset + at.size_bytes for _ in range(20) for at in store.append([message(body=b"x" * 50)] * 3)]
+        ends = [
+            at.physical_offset + at.size_bytes
+            for _ in range(20)
+            for at in store.append([message(body=b"x" * 50)] * 3)
+        ]
         assert not any(log_bytes(tmp_path))
         assert not store.is_settled(ends[0], Level.WRITTEN)
         await store._log.flush()
@@ -103,7 +119,8 @@ async def test_an_append_writes_nothing_and_a_commit_all(tmp_path: Path) -> None
 
 
 async def test_all_that_wait_share_a_commit(tmp_path: Path) -> None:
-    """Those that are there when it begins are served by it, those that come meanwhile by the next one; appends go on all the time."""
+    """A commit serves the waiters that are there when it begins, the next commit those that come meanwhile;
+    appends are taken all the time."""
     store, disk = make(tmp_path, CommitWhenWanted())
     served: list[int] = []
 
@@ -130,7 +147,7 @@ async def test_all_that_wait_share_a_commit(tmp_path: Path) -> None:
 
 
 async def test_a_commit_over_several_segments(tmp_path: Path) -> None:
-    """One write for what lands in each, the blank record that ends a segment included."""
+    """One write for each segment, including the blank record that ends it."""
     store, disk = make(tmp_path, **SMALL)
     async with running(store):
         landed = [at for _ in range(100) for at in store.append([message(body=b"x" * 900)])]
@@ -138,16 +155,21 @@ async def test_a_commit_over_several_segments(tmp_path: Path) -> None:
         await store._log.commit()
         segments = 1 + landed[-1].physical_offset // SMALL["mapped_file_size_commit_log"]
         assert len(disk.commits) == segments > 1
-        assert sum(size for _, size in disk.commits) == sum(at.size_bytes for at in landed) + 8 * (segments - 1)
+        assert sum(size for _, size in disk.commits) == sum(at.size_bytes for at in landed) + 8 * (
+            segments - 1
+        )
         assert bodies(store) == [b"x" * 900] * 100
 
 
 async def test_a_full_buffer_refuses(tmp_path: Path) -> None:
-    """SYSTEM_BUSY with the reason, and nothing of the append is kept; after a commit appends go on. One that is larger than the buffer is taken."""
+    """SYSTEM_BUSY with the reason, and nothing of the append is kept; after a commit appends are taken again.
+    An append larger than the buffer is taken."""
     store, _ = make(tmp_path, SmallBuffer())
     async with running(store):
         (first,) = store.append([message(body=b"x" * 30_000)])
-        with pytest.raises(StoreBusy, match=f"the commit buffer is full: {first.size_bytes} bytes wait") as refused:
+        with pytest.raises(
+            StoreBusy, match=f"the commit buffer is full: {first.size_bytes} bytes wait"
+        ) as refused:
             store.append([message(queue_id=1, keys="k")])
         assert refused.value.code == ResponseCode.SYSTEM_BUSY
         assert not (tmp_path / "consumequeue" / "Orders" / "1").exists()
@@ -156,7 +178,7 @@ async def test_a_full_buffer_refuses(tmp_path: Path) -> None:
 
 
 async def test_a_buffer_that_fills_during_a_commit(tmp_path: Path) -> None:
-    """What is being written counts as long as it is not written; what came meanwhile counts afterwards."""
+    """Bytes being written count until they are written; bytes that came meanwhile count afterwards."""
     store, disk = make(tmp_path, SmallBuffer())
     disk.closed = True
     async with running(store):
@@ -178,8 +200,8 @@ async def test_a_buffer_that_fills_during_a_commit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 async def test_a_commit_that_fails(tmp_path: Path, error: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Who waits is told why, nobody reads any of it, no append is taken; the next commit that succeeds stores all of it where it belongs, and
-    appends go on behind it. Two log lines in all."""
+    """Waiters get the reason, the records cannot be read, no append is taken; the next successful commit
+    stores all of them in their places, and later appends follow. The log has two lines in all."""
     store, disk = make(tmp_path)
     async with running(store):
         store.append([message(body=b"kept", keys="k")])
@@ -221,7 +243,7 @@ async def test_a_commit_that_fails(tmp_path: Path, error: int, caplog: pytest.Lo
 
 
 async def test_a_flush_that_nobody_committed_for(tmp_path: Path) -> None:
-    """Who waits for FLUSHED is told as well when the commit before it fails."""
+    """Waiters for FLUSHED get an error as well when the commit before the flush fails."""
     store, disk = make(tmp_path)
     async with running(store):
         store.append([message()])
@@ -234,7 +256,7 @@ async def test_a_flush_that_nobody_committed_for(tmp_path: Path) -> None:
 
 
 async def test_a_commit_that_is_cancelled_loses_nothing(tmp_path: Path) -> None:
-    """Before it begins; once it has begun it is finished."""
+    """A cancelled commit is not made when it has not begun; one that has begun is finished."""
     store, _ = make(tmp_path)
     async with running(store):
         store.append([message(body=b"kept")])
@@ -248,7 +270,8 @@ async def test_a_commit_that_is_cancelled_loses_nothing(tmp_path: Path) -> None:
 
 
 async def test_closing_commits(tmp_path: Path) -> None:
-    """What waits when the store is closed is there when it opens again, with its keys, and the stop counts as clean."""
+    """Records waiting at the close are there when the store is opened again, with their keys, and the stop
+    counts as clean."""
     async with running(make(tmp_path)[0]) as store:
         store.append([message(body=b"%d" % number, keys=f"k{number}") for number in range(5)])
     assert not (tmp_path / "abort").exists()
@@ -258,7 +281,8 @@ async def test_closing_commits(tmp_path: Path) -> None:
 
 
 async def test_closing_on_a_disk_that_takes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The abort mark stays, and the next start has what was written and goes on behind it: the same store opened again, or another one."""
+    """The abort mark stays, and the next start finds the written records and appends after them, for the same
+    store opened again and for another one."""
     store, disk = make(tmp_path)
     async with running(store):
         store.append([message(body=b"kept", keys="k")])
@@ -281,13 +305,20 @@ async def test_closing_on_a_disk_that_takes_nothing(tmp_path: Path, caplog: pyte
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-async def test_what_waited_when_the_process_died_is_gone_without_a_trace(tmp_path: Path, indexed: bool) -> None:
-    """Its units were in the queue files already; its keys never reach the index, so that the index need not be made again."""
+async def test_what_waited_when_the_process_died_is_gone_without_a_trace(
+    tmp_path: Path, indexed: bool
+) -> None:
+    """Their units were in the queue files already; their keys never reach the index, so that it need not be
+    built again."""
     async with running(make(tmp_path / "before")[0]) as store:
-        store.append([message(body=b"written", keys=f"w{number}", queue_id=number % 2) for number in range(10)])
+        store.append(
+            [message(body=b"written", keys=f"w{number}", queue_id=number % 2) for number in range(10)]
+        )
     store, _ = make(tmp_path / "before")
     async with running(store):
-        store.append([message(body=b"waiting", keys=f"l{number}", queue_id=number % 4) for number in range(10)])
+        store.append(
+            [message(body=b"waiting", keys=f"l{number}", queue_id=number % 4) for number in range(10)]
+        )
         if indexed:
             store._index.drain(1_000)
             assert len(store._index.backlog) == 10
@@ -306,12 +337,16 @@ async def test_what_waited_when_the_process_died_is_gone_without_a_trace(tmp_pat
         assert again._index.last[1] < again.end_offset
 
 
-async def test_the_mark_of_a_recovery_waits_for_the_records(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    """As long as commits fail no round of flushing moves the mark past what is written; the first that can moves it to the end."""
+@pytest.mark.real_threads
+async def test_the_mark_of_a_recovery_waits_for_the_records(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """While commits fail, no flush round moves the mark beyond the written records; the first round after
+    that moves it to the end."""
     store, disk = make(tmp_path)
 
     async def marks(rounds: int) -> list[int]:
-        """Up to which log offset the queues are safe, by the checkpoints of so many seconds."""
+        """The log offsets up to which the queues are safe, from the checkpoints of so many seconds."""
         found = []
         for _ in range(rounds):
             disk.marked = trio.Event()
@@ -335,11 +370,13 @@ async def test_the_mark_of_a_recovery_waits_for_the_records(tmp_path: Path, auto
 
 
 class Once(FlushPolicy):
-    """Commits when wanted, and does not survive a failure."""
+    """Commits when asked to, and ends at the first failure."""
 
     commit_buffer_bytes = 200 * 1024
 
-    async def run(self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]) -> None:
+    async def run(
+        self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]
+    ) -> None:
         task_status.started()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.sleep_forever)
@@ -349,7 +386,8 @@ class Once(FlushPolicy):
 
 
 async def test_without_a_policy_nothing_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """When the policy ends, be it in a nursery of its own, nobody would ever write: those that wait are told, and appends refused for good."""
+    """When the policy has ended nothing would ever be written: waiters get an error, and all appends are
+    refused."""
     store, disk = make(tmp_path, Once())
     async with running(store):
         store.append([message()])
@@ -368,7 +406,8 @@ async def test_without_a_policy_nothing_is_taken(tmp_path: Path, caplog: pytest.
 
 
 async def test_the_end_that_can_be_read_is_found_in_any_queue(tmp_path: Path) -> None:
-    """However many units stand behind it, in however many files (ten units each here): the same as counting."""
+    """It is found however many units follow it, in however many files (ten units each here), and equals a
+    count."""
     store, _ = make(tmp_path, **SMALL)
     rng = Random(7)
     async with running(store):
@@ -389,7 +428,7 @@ async def test_the_end_that_can_be_read_is_found_in_any_queue(tmp_path: Path) ->
 
 
 async def test_reading_files_beside_a_buffered_store(tmp_path: Path) -> None:
-    """A reader without the store gives out no offset whose record is still in the memory of the broker."""
+    """A reader without the store returns no offset whose record is still in the broker's memory."""
     store, _ = make(tmp_path)
     async with running(store):
         store.append([message(body=b"written")] * 3)
@@ -404,14 +443,19 @@ async def test_reading_files_beside_a_buffered_store(tmp_path: Path) -> None:
 
 
 def test_many_parts_go_out_by_few_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many buffers in a call as the system takes; what a call leaves over is written too."""
+    """Each call writes as many buffers as the system allows; bytes that a call leaves over are written
+    too."""
     parts = [bytes([number % 256]) * (number % 7) for number in range(3_000)]
     calls = []
     pwritev = os.pwritev
 
     def short(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
         calls.append(len(buffers))
-        return pwritev(fd, buffers[: len(buffers) // 2], offset) if len(calls) == 2 else pwritev(fd, buffers, offset)
+        return (
+            pwritev(fd, buffers[: len(buffers) // 2], offset)
+            if len(calls) == 2
+            else pwritev(fd, buffers, offset)
+        )
 
     monkeypatch.setattr(os, "pwritev", short)
     path = tmp_path / "file"

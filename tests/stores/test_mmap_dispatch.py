@@ -1,4 +1,5 @@
-"""The contract of dispatchers over what the mmap store builds of its log: consume queues and index, as an opening store gives records to them."""
+"""The contract of dispatchers over what the mmap store builds of its log: consume queues and index, as an
+opening store gives records to them."""
 
 from __future__ import annotations
 
@@ -8,31 +9,32 @@ from typing import Any
 
 import trio
 
-from rmqkit.abc import KeyMatches, QueueUnit
-from rmqkit.dispatch import DispatchEntry, Dispatcher, KeyLookup, QueueLookup
+from rmqkit.plugin.dispatcher import DispatchEntry, Dispatcher
+from rmqkit.plugin.store import KeyLookup, KeyMatches, QueueLookup, QueueUnit
 from rmqkit.protocol.tags import extend_hash
 from rmqkit.testing.dispatch import KeyLookupContract, QueueLookupContract
-from rmqkit_store_mmap.checkpoint import Checkpoint, Mark
-from rmqkit_store_mmap.disk import Disk
-from rmqkit_store_mmap.key_index import KeyIndex
-from rmqkit_store_mmap.queue_table import QueueTable
-from rmqkit_store_mmap.redispatch import Redispatch
-from rmqkit_store_mmap.scan import Found
-from rmqkit_store_mmap.units import UNIT
+from rmqkit_store_mmap.index.key_index import KeyIndex
+from rmqkit_store_mmap.log.disk import Disk
+from rmqkit_store_mmap.log.scan import Found
+from rmqkit_store_mmap.open.checkpoint import Checkpoint, Mark
+from rmqkit_store_mmap.open.redispatch import Redispatch
+from rmqkit_store_mmap.queue.queue_table import QueueTable
+from rmqkit_store_mmap.queue.units import UNIT
 
 FILE_BYTES = 100
 SLOTS, ENTRIES = 5, 40
 
 
 class BuiltIn(Dispatcher, QueueLookup, KeyLookup):
-    """Queues, index and their marks without a log: what Recovery and MmapStore do around them, done here by hand."""
+    """Queues, index and their marks without a log: what Recovery and MmapStore do around them, done here
+    by hand."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._disk = Disk()
         self._queues = QueueTable(directory / "consumequeue", FILE_BYTES, self._disk)
         self._index = KeyIndex(directory / "index", SLOTS, ENTRIES, self._disk)
-        self._redispatch = Redispatch(directory, self._queues, self._index, ())
+        self._redispatch = Redispatch(directory, self._queues, self._index, {})
         self._times: dict[int, int] = {}
         self._end = 0
         self._progress = 0
@@ -58,12 +60,22 @@ class BuiltIn(Dispatcher, QueueLookup, KeyLookup):
         self._redispatch.queues_from = min(mark.queues.offset, log_end) if mark else 0
         self._redispatch.index_from = self._index.next_offset or 0
         self._progress = self._end = min(self._redispatch.queues_from, self._redispatch.index_from)
+        if mark and mark.queues.offset > log_end:
+            await self._save()
 
     def dispatch(self, entries: Sequence[DispatchEntry]) -> None:
         for landed, at in entries:
             place = (at.queue_offset, at.physical_offset, at.size_bytes)
             self._redispatch.dispatch(
-                Found(landed.topic, landed.queue_id, *place, landed.sys_flag, at.store_timestamp_ms, landed.properties)
+                Found(
+                    landed.topic,
+                    landed.queue_id,
+                    *place,
+                    landed.flag,
+                    landed.sys_flag,
+                    at.store_timestamp_ms,
+                    landed.properties,
+                )
             )
             self._end = max(self._end, at.physical_offset + at.size_bytes)
             self._redispatch.index_from = max(self._redispatch.index_from, self._end)
@@ -73,15 +85,32 @@ class BuiltIn(Dispatcher, QueueLookup, KeyLookup):
         for queue in self._queues.by_key.values():
             queue.correct_min(log_start)
 
+    async def forget_from(self, log_end: int) -> int:
+        with self._disk.blocking_reads():
+            for queue in list(self._queues.by_key.values()):
+                queue.truncate_physical(log_end)
+                if queue.next_offset == 0:
+                    self._queues.forget(queue.topic, queue.queue_id)
+        files = self._index.cut(log_end)
+        self._index.free(files, log_end, lambda offset: self._times.get(offset, 0))
+        self._end = min(self._end, log_end)
+        self._redispatch.queues_from = self._redispatch.index_from = self._end
+        await self._save()
+        return self._end
+
     async def close(self) -> None:
+        await self._save()
+        self._queues.unmap()
+        self._index.close()
+
+    async def _save(self) -> None:
         await self._queues.flush(everything=True)
         self._index.drain(len(self._index.backlog))
         self._index.flush_all(self._end)
         checkpoint = Checkpoint.load(self._directory / "checkpoint")
         checkpoint.mark = Mark(self._end, self._queues.new_mark(self._end), self._index.mark)
         checkpoint.write(self._disk)
-        self._queues.unmap()
-        self._index.close()
+        self._progress = self._end
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> Sequence[QueueUnit]:
         queue = self._queues.get(topic, queue_id)
@@ -102,7 +131,8 @@ class BuiltIn(Dispatcher, QueueLookup, KeyLookup):
         self._queues.forget(topic, queue_id)
 
     def query_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, max_results: int) -> KeyMatches:
-        """The index knows times to the second; what a store looks up in the record stands in `_times`, for records that were given to this object."""
+        """The index knows times to the second; what a store looks up in the record stands in `_times`, for
+        records that were given to this object."""
         self._index.drain(len(self._index.backlog))
         found = self._index.find(extend_hash(0, f"{topic}#"), key, begin_ms, end_ms)
         offsets = [offset for offset in found if begin_ms <= self._times.get(offset, begin_ms) <= end_ms]

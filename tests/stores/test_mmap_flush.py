@@ -1,4 +1,4 @@
-"""Flushing, failing devices, and the work in the background."""
+"""Flushing, failing devices, and background work."""
 
 from __future__ import annotations
 
@@ -14,24 +14,35 @@ from typing import Any
 import pytest
 import trio
 
-from rmqkit.abc import Buffer, Level
 from rmqkit.errors import StoreInUse, StoreNotWritable
+from rmqkit.model.buffer import Buffer
+from rmqkit.plugin.flush import Level
 from rmqkit.testing.clock import FakeClock
-from rmqkit.testing.store import SMALL, SMALL_INDEX, FlushWhenWanted, NeverFlush, bodies, message, running, store_config
-from rmqkit_store_mmap.checkpoint import Checkpoint
-from rmqkit_store_mmap.disk import Disk
-from rmqkit_store_mmap.key_index import MAX_BACKLOG
+from rmqkit.testing.store import (
+    SMALL,
+    SMALL_INDEX,
+    FlushWhenWanted,
+    NeverFlush,
+    bodies,
+    message,
+    running,
+    store_config,
+)
+from rmqkit_store_mmap.index.key_index import MAX_BACKLOG
+from rmqkit_store_mmap.log.disk import Disk
+from rmqkit_store_mmap.open.checkpoint import Checkpoint
 from rmqkit_store_mmap.store import MmapStore
 
 
 def forget_mark(directory: Path) -> None:
-    """Leave of the checkpoint what Java leaves of it."""
+    """Remove from the checkpoint what Java does not write."""
     path = directory / "checkpoint"
     path.write_bytes(path.read_bytes()[:40].ljust(4096, b"\0"))
 
 
 class FaultyDisk(Disk):
-    """Counts flushes and fails on demand: `errors` maps "sync", "write" or "allocate" to an errno."""
+    """Counts flushes and fails on demand: `errors` maps "sync", "write" (of the log) or "allocate" to an
+    errno."""
 
     def __init__(self) -> None:
         self.errors: dict[str, int] = {}
@@ -51,9 +62,9 @@ class FaultyDisk(Disk):
         super().allocate(fd, offset, length)
 
     def write(self, fd: int, parts: Sequence[Buffer], offset: int) -> None:
-        if "write" in self.errors:
+        if "write" in self.errors and "/commitlog/" in os.readlink(f"/proc/self/fd/{fd}"):
             super().write(fd, [b"".join(parts)[:150]], offset)
-        self._check("write")
+            self._check("write")
         super().write(fd, parts, offset)
 
 
@@ -68,7 +79,7 @@ def disk_of(store: MmapStore) -> FaultyDisk:
 
 @pytest.mark.row("S283", "S333")
 async def test_all_that_wait_share_a_flush(tmp_path: Path) -> None:
-    """A hundred waiters that are there when the flush begins cost one flush of the log."""
+    """A hundred waiters that are there when the flush begins cause one flush of the log."""
     store = make(tmp_path)
     async with running(store):
         ends = [at.physical_offset + at.size_bytes for at in store.append([message()] * 100)]
@@ -82,7 +93,7 @@ async def test_all_that_wait_share_a_flush(tmp_path: Path) -> None:
 
 
 async def test_a_waiter_that_is_cancelled_changes_nothing(tmp_path: Path) -> None:
-    """Cancelling a wait leaves the data; the next waiter is served."""
+    """Cancelling a wait keeps the data; the next waiter is served."""
     store = MmapStore(store_config(tmp_path), FakeClock(), NeverFlush())
     async with running(store):
         (at,) = store.append([message()])
@@ -98,7 +109,8 @@ async def test_a_waiter_that_is_cancelled_changes_nothing(tmp_path: Path) -> Non
 
 
 async def test_a_device_that_fails_to_flush(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Everybody who waits learns of it, nothing more is taken although later flushes would succeed, reading goes on; the next start repairs."""
+    """All waiters get an error, no message is taken any more although later flushes would succeed, reads
+    work; the next start repairs the store."""
     store = make(tmp_path)
     async with running(store):
         (kept,) = store.append([message(body=b"kept")])
@@ -133,7 +145,7 @@ async def test_a_device_that_fails_to_flush(tmp_path: Path, caplog: pytest.LogCa
 
 
 async def test_a_write_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
-    """The bytes that got out are erased: not even a crash right behind brings them back."""
+    """The written bytes are erased: not even a crash right afterwards brings them back."""
     store = make(tmp_path)
     async with running(store):
         store.append([message(body=b"kept")])
@@ -150,7 +162,8 @@ async def test_a_write_that_fails_half_way_leaves_nothing(tmp_path: Path) -> Non
 
 
 async def test_a_full_disk_under_the_index(tmp_path: Path) -> None:
-    """What cannot be indexed waits; when too much waits, appends are refused, and nothing is lost once there is space."""
+    """Keys that cannot be indexed wait; when too many wait, appends are refused, and no key is lost once
+    there is space."""
     store = make(tmp_path, mapped_file_size_commit_log=32 << 20, max_hash_slot_num=100, max_index_num=40_000)
     await store.open()
     store.append([message(body=b"", keys=f"k{number}") for number in range(MAX_BACKLOG)])
@@ -167,10 +180,12 @@ async def test_a_full_disk_under_the_index(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("indexed", [0, 1, 3_000])
 async def test_queries_while_the_disk_is_full(tmp_path: Path, indexed: int) -> None:
-    """They write nothing: what waits to be indexed is found where it waits, together with what is in the index."""
+    """Queries write nothing: they find waiting keys in memory, together with those in the index."""
     store = make(tmp_path, mapped_file_size_commit_log=32 << 20, max_hash_slot_num=100, max_index_num=40_000)
     await store.open()
-    landed = store.append([message(body=b"", keys=f"k{number} all  ", unique_key=f"U{number}") for number in range(5_000)])
+    landed = store.append(
+        [message(body=b"", keys=f"k{number} all  ", unique_key=f"U{number}") for number in range(5_000)]
+    )
     places = [at.physical_offset for at in landed]
     store._index.drain(indexed)
     disk_of(store).errors["allocate"] = errno.ENOSPC
@@ -191,20 +206,26 @@ async def test_queries_while_the_disk_is_full(tmp_path: Path, indexed: int) -> N
 
 
 @pytest.mark.row("S050")
-async def test_the_index_is_built_in_the_background(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    """Without any query the index catches up by itself."""
+async def test_the_index_is_built_in_the_background(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The index catches up without any query."""
     store = make(tmp_path)
     async with running(store):
         store.append([message(keys="k")] * 1000)
         assert len(store._index.backlog) == 1000
         await trio.sleep(1)
         assert not store._index.backlog
-        assert store._index.last[1] == store.statistics().max_physical_offset - store.read_units("Orders", 0, 0, 1)[0].size_bytes
+        assert (
+            store._index.last[1]
+            == store.statistics().max_physical_offset - store.read_units("Orders", 0, 0, 1)[0].size_bytes
+        )
 
 
 @pytest.mark.row("S249")
 async def test_the_next_segment_is_made_before_it_is_needed(tmp_path: Path) -> None:
-    """When most of a segment has its disk, a worker makes the next one; the append that comes to it finds it, a stop takes it away unused."""
+    """When most of a segment is allocated, a worker makes the next one; the append that reaches it finds it,
+    and a stop deletes it when unused."""
     store = make(tmp_path, **SMALL | {"mapped_file_size_consume_queue": 20_000})
     path = tmp_path / "commitlog" / f"{66_560:020d}"
     async with running(store):
@@ -221,8 +242,8 @@ async def test_the_next_segment_is_made_before_it_is_needed(tmp_path: Path) -> N
 
 @pytest.mark.row("S290")
 async def test_checkpoint_and_full_index_files_are_flushed(tmp_path: Path) -> None:
-    """An index file that became full moves the checkpoint's index time. Where Java wrote the checkpoint, and thereby took the mark away, such a file
-    survives a crash, and the last one is made again."""
+    """An index file that became full moves the checkpoint's index time. Where Java wrote the checkpoint, and
+    thereby took the mark away, such a file survives a crash, and the last one is made again."""
     store = make(tmp_path, **SMALL_INDEX)
     async with running(store):
         store.append([message(keys=f"k{number}") for number in range(5)])
@@ -249,7 +270,8 @@ async def test_checkpoint_and_full_index_files_are_flushed(tmp_path: Path) -> No
 
 @pytest.mark.row("S240")
 async def test_queues_are_flushed_from_two_pages_on(tmp_path: Path) -> None:
-    """In passing only queues with 8 KiB of units are flushed (Java: flushConsumeQueueLeastPages)."""
+    """Regular rounds flush only queues with at least 8 KiB of new units (Java:
+    flushConsumeQueueLeastPages)."""
     store = make(tmp_path)
     async with running(store):
         store.append([message(queue_id=0)] * 409 + [message(queue_id=1)] * 410)
@@ -261,15 +283,22 @@ async def test_queues_are_flushed_from_two_pages_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["_queues", "_index"])
-async def test_units_or_keys_that_could_not_be_flushed(tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str) -> None:
-    """What a device may have lost of queues and index is not trusted, though a later flush succeeds: the next start looks at the log."""
+async def test_units_or_keys_that_could_not_be_flushed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    """Units and keys that a device may have lost are not trusted, though a later flush succeeds: the next
+    start reads the log."""
     store = make(tmp_path, **SMALL_INDEX)
     async with running(store):
         store.append([message(keys=f"k{number}") for number in range(5)])
         store._index.drain(5)
         disk_of(store).errors["sync"] = errno.EIO
         with pytest.raises(OSError, match="Input/output"):
-            await (store._queues.flush(everything=True) if part == "_queues" else store._index.flush(store.end_offset))
+            await (
+                store._queues.flush(everything=True)
+                if part == "_queues"
+                else store._index.flush(store.end_offset)
+            )
         disk_of(store).errors.clear()
         assert getattr(store, part).doubtful
         await store._index.flush(store.end_offset)
@@ -284,8 +313,11 @@ async def test_units_or_keys_that_could_not_be_flushed(tmp_path: Path, caplog: p
         assert len(again.query_by_key("Orders", "k4", 0, 1 << 60, 9).physical_offsets) == 1
 
 
-async def test_the_checkpoint_moves_while_the_store_runs(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
-    """Once a second the time of what was flushed is written down; the time of the queues every ten seconds, when all of them were flushed."""
+async def test_the_checkpoint_moves_while_the_store_runs(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    """Once a second the time of the flushed log is written; the time of the queues every ten seconds, when
+    all of them were flushed."""
     written: list[tuple[int, int]] = []
     flushed = trio.Event()
 
@@ -320,7 +352,7 @@ sys.stdin.read()
 
 
 async def test_another_process_holds_the_directory(tmp_path: Path) -> None:
-    """The lock is Java's: a record lock on byte 0 of `lock`. It is taken before anything is touched."""
+    """The lock is Java's: a record lock on byte 0 of `lock`. It is taken before any file is touched."""
     command = [sys.executable, "-c", _HOLD, str(tmp_path / "lock")]
     process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None

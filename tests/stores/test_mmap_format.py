@@ -7,16 +7,18 @@ from zlib import crc32
 
 import pytest
 
+from rmqkit.config import load
 from rmqkit.errors import StoreCorrupt
 from rmqkit.model.message import PutMessage
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import ALL, SMALL, FlushWhenWanted, bodies, message, records, running, store_config
-from rmqkit_store_mmap.consume_queue import ALLOCATION_STEP_BYTES, MappedFiles
+from rmqkit_store_mmap.queue.consume_queue import ALLOCATION_STEP_BYTES, MappedFiles
 from rmqkit_store_mmap.store import MmapStore
 
 #: 0x18BCFE56800 ms.
 NOW_MS = 1_700_000_000_000
-#: topic T, queue 5, body `hello`, flag 1, properties WAIT=true KEYS="k1 k2" TAGS=a; the store is 127.0.0.1:10911.
+#: topic T, queue 5, body `hello`, flag 1, properties WAIT=true KEYS="k1 k2" TAGS=a; the store is
+#: 127.0.0.1:10911.
 RECORD = bytes.fromhex(
     "0000007d daa320a7 3610a686 00000005 00000001"  # 125 bytes, V1, CRC of hello, queue id, flag
     "0000000000000000 0000000000000000 00000000"  # queue offset, physical offset, system flag
@@ -31,11 +33,23 @@ def make(directory: Path, **settings: object) -> MmapStore:
 
 
 def files_below(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+    }
 
 
 def known_message() -> PutMessage:
-    made = message("T", 5, b"hello", keys="k1 k2", tag="a", flag=1, born_timestamp_ms=7, reconsume_times=2, prepared_offset=3)
+    made = message(
+        "T",
+        5,
+        b"hello",
+        keys="k1 k2",
+        tag="a",
+        flag=1,
+        born_timestamp_ms=7,
+        reconsume_times=2,
+        prepared_offset=3,
+    )
     made.born_host = bytes.fromhex("0a00000100001234")
     return made
 
@@ -52,14 +66,23 @@ async def test_every_byte_of_a_small_store(tmp_path: Path) -> None:
     files = files_below(tmp_path)
     (index,) = [name for name in files if name.startswith("index/")]
     assert len(Path(index).name) == 17
-    assert set(files) == {"checkpoint", "commitlog/" + "0" * 20, "consumequeue/T/5/" + "0" * 20, index, "lock"}
+    assert set(files) == {
+        "checkpoint",
+        "commitlog/" + "0" * 20,
+        "consumequeue/T/5/" + "0" * 20,
+        index,
+        "lock",
+    }
     log = files["commitlog/" + "0" * 20]
     assert len(log) == 8 << 20
     assert log[: len(RECORD)] == RECORD
     assert not any(log[len(RECORD) :])
     # 90 bytes of queue file become 100; offset 0, size 125, hash of "a".
-    assert files["consumequeue/T/5/" + "0" * 20] == bytes.fromhex("0000000000000000 0000007d 0000000000000061").ljust(100, b"\0")
-    # hash of "T#k1" = ((84*31 + 35)*31 + 107)*31 + 49 = 2539445 = 0x26bfb5, slot 2539445 % 7 = 6; "T#k2" is one more: slot 0.
+    assert files["consumequeue/T/5/" + "0" * 20] == bytes.fromhex(
+        "0000000000000000 0000007d 0000000000000061"
+    ).ljust(100, b"\0")
+    # hash of "T#k1" = ((84*31 + 35)*31 + 107)*31 + 49 = 2539445 = 0x26bfb5, slot 2539445 % 7 = 6; "T#k2" is
+    # one more: slot 0.
     assert files[index] == (
         bytes.fromhex("0000018bcfe56800 0000018bcfe56800 0000000000000000 0000000000000000 00000002 00000003")
         + bytes.fromhex("00000002 00000000 00000000 00000000 00000000 00000000 00000001")
@@ -68,22 +91,29 @@ async def test_every_byte_of_a_small_store(tmp_path: Path) -> None:
         + bytes.fromhex("0026bfb6 0000000000000000 00000000 00000000")
         + bytes(40)
     )
-    expected = bytes.fromhex("0000018bcfe56800 0000018bcfe56800 0000000000000000 0000000000000000 000000000000007d")
+    expected = bytes.fromhex(
+        "0000018bcfe56800 0000018bcfe56800 0000000000000000 0000000000000000 000000000000007d"
+    )
     mark = (
         b"rmqkit01"
         + bytes.fromhex("000000000000007d 000000000000007d")  # log and units flushed up to 125
-        + bytes.fromhex("0000000000000001 0000000000000001 0000000000000000")  # one queue, it ends at 1, its file begins at 0
+        + bytes.fromhex(
+            "0000000000000001 0000000000000001 0000000000000000"
+        )  # one queue, it ends at 1, its file begins at 0
         + bytes.fromhex("000000000000007d")  # keys as well
         + int(Path(index).name).to_bytes(8, "big")
         + files[index][:40]
         + bytes.fromhex("0000000000000001")  # one index file
     )
-    assert files["checkpoint"] == (expected + mark + crc32(expected + mark).to_bytes(4, "big")).ljust(4096, b"\0")
+    assert files["checkpoint"] == (expected + mark + crc32(expected + mark).to_bytes(4, "big")).ljust(
+        4096, b"\0"
+    )
 
 
 @pytest.mark.row("S236", "S248")
 async def test_a_full_segment_ends_with_a_blank_record(tmp_path: Path) -> None:
-    """A record that would leave fewer than 8 bytes goes whole to the next file; 8 bytes say how much was left."""
+    """A record that would leave fewer than 8 bytes goes whole to the next file; a blank record of 8 bytes
+    says how much was left."""
     store = make(tmp_path, **SMALL)
     async with running(store):
         empty = store.append([message(body=b"")])[0].size_bytes
@@ -94,14 +124,22 @@ async def test_a_full_segment_ends_with_a_blank_record(tmp_path: Path) -> None:
         (rolled,) = store.append([message(body=b"z")])
         assert rolled.physical_offset == 66_560
         assert bodies(store)[-1] == b"z"
-        assert [found.physical_offset for found in records(store.read("Orders", 0, 0, ALL, None, None))][-1] == 66_560
+        assert [found.physical_offset for found in records(store.read("Orders", 0, 0, ALL, None, None))][
+            -1
+        ] == 66_560
         assert bytes(store.read_log(66_560 - 8, 1 << 20)) == bytes.fromhex("00000008 cbd43194")
-    assert (tmp_path / "commitlog" / "00000000000000000000").read_bytes()[-8:] == bytes.fromhex("00000008 cbd43194")
-    assert sorted(path.name for path in (tmp_path / "commitlog").iterdir()) == ["00000000000000000000", "00000000000000066560"]
+    assert (tmp_path / "commitlog" / "00000000000000000000").read_bytes()[-8:] == bytes.fromhex(
+        "00000008 cbd43194"
+    )
+    assert sorted(path.name for path in (tmp_path / "commitlog").iterdir()) == [
+        "00000000000000000000",
+        "00000000000000066560",
+    ]
 
 
 async def test_a_record_that_leaves_seven_bytes_goes_to_the_next_segment(tmp_path: Path) -> None:
-    """The blank record says how much was left from its first byte on; behind its 8 bytes the file stays zero."""
+    """The blank record says how much was left from its first byte on; after its 8 bytes the file stays
+    zero."""
     store = make(tmp_path, **SMALL)
     async with running(store):
         empty = store.append([message(body=b"")])[0].size_bytes
@@ -115,7 +153,7 @@ async def test_a_record_that_leaves_seven_bytes_goes_to_the_next_segment(tmp_pat
 
 
 async def test_queue_files_follow_each_other(tmp_path: Path) -> None:
-    """Unit n lies at byte 20 n of the queue; a file is named by its first byte."""
+    """Unit n is at byte 20 n of the queue; a file is named by its first byte."""
     store = make(tmp_path, mapped_file_size_consume_queue=100)
     async with running(store):
         results = store.append([message(tags_code=number) for number in range(12)])
@@ -124,29 +162,34 @@ async def test_queue_files_follow_each_other(tmp_path: Path) -> None:
     data = b"".join((tmp_path / "consumequeue" / "Orders" / "0" / name).read_bytes() for name in names)
     for number, at in enumerate(results):
         unit = data[20 * number : 20 * number + 20]
-        assert unit == at.physical_offset.to_bytes(8, "big") + at.size_bytes.to_bytes(4, "big") + number.to_bytes(8, "big")
+        assert unit == at.physical_offset.to_bytes(8, "big") + at.size_bytes.to_bytes(
+            4, "big"
+        ) + number.to_bytes(8, "big")
     assert not any(data[240:])
 
 
 @pytest.mark.row("S241", "S242", "S287")
 async def test_files_are_full_length_but_take_little_disk(tmp_path: Path) -> None:
-    """With RocketMQ's own sizes a store of one message has a log file of 1 GiB and an index of 420 MB, and takes less than 40 MiB."""
-    sizes = {"mapped_file_size_commit_log": 1 << 30, "max_hash_slot_num": 5_000_000, "max_index_num": 20_000_000}
-    store = make(tmp_path, mapped_file_size_consume_queue=6_000_000, **sizes)
+    """With default sizes, which are RocketMQ's, a store of one message has a log file of 1 GiB, a queue file
+    of 300 000 units and an index of 5 million slots and 20 million entries, 420 MB; it takes less than 40
+    MiB."""
+    store = MmapStore(
+        load(environ={}, flags={"storePathRootDir": str(tmp_path)}), FakeClock(), FlushWhenWanted()
+    )
     async with running(store):
         store.append([message(keys="k")])
         store._index.drain(1)
         assert store.query_by_key("Orders", "k", 0, 1 << 60, 1).physical_offsets == [0]
         assert (tmp_path / "commitlog" / ("0" * 20)).stat().st_size == 1_073_741_824
-        assert next((tmp_path / "index").iterdir()).stat().st_size == 420_000_040
-        assert (tmp_path / "consumequeue" / "Orders" / "0" / ("0" * 20)).stat().st_size == 6_000_000
+        assert next((tmp_path / "index").iterdir()).stat().st_size == 40 + 5_000_000 * 4 + 20_000_000 * 20
+        assert (tmp_path / "consumequeue" / "Orders" / "0" / ("0" * 20)).stat().st_size == 300_000 * 20
         statistics = store.statistics()
         assert statistics.file_count == 6
         assert (32 << 20) + ALLOCATION_STEP_BYTES < statistics.disk_bytes < 40 << 20
 
 
 async def test_more_queues_than_may_be_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queues take turns in the bounded number of maps; none loses a unit."""
+    """Queues share a bounded number of maps; none loses a unit."""
     monkeypatch.setattr(MappedFiles.__init__, "__defaults__", (3,))
     store = make(tmp_path)
     async with running(store):
@@ -160,16 +203,20 @@ async def test_more_queues_than_may_be_mapped(tmp_path: Path, monkeypatch: pytes
 
 
 async def test_neighbours_in_the_log_come_as_one_slice(tmp_path: Path) -> None:
-    """Records side by side in one segment are merged; a stranger between them parts them."""
+    """Adjacent records of one segment are returned as one slice; a record of another queue between them ends
+    the slice."""
     async with running(make(tmp_path)) as store:
         store.append([message(), message(), message(queue_id=1), message()])
         result = store.read("Orders", 0, 0, ALL, None, None)
         assert (len(result.slices), result.message_count) == (2, 3)
 
 
-@pytest.mark.parametrize("name", ["00000000000000066561", "tmp", "00000000000000199680"], ids=["size", "name", "hole"])
+@pytest.mark.parametrize(
+    "name", ["00000000000000066561", "tmp", "00000000000000199680"], ids=["size", "name", "hole"]
+)
 async def test_files_that_do_not_fit(tmp_path: Path, name: str) -> None:
-    """A log file of another size, a stranger, and a hole stop the start with the file's name; nothing is held or changed."""
+    """A log file of another size, an unknown file, and a missing file stop the start with the file's name; no
+    lock stays and nothing is changed."""
     async with running(make(tmp_path, **SMALL)) as store:
         store.append([message()])
     path = tmp_path / "commitlog" / name
@@ -184,7 +231,7 @@ async def test_files_that_do_not_fit(tmp_path: Path, name: str) -> None:
 
 
 async def test_other_sizes_in_the_settings(tmp_path: Path) -> None:
-    """A directory made with other sizes is refused by name of the first file that does not fit."""
+    """A directory made with other sizes is refused with the name of the first file of the wrong size."""
     async with running(make(tmp_path)) as store:
         store.append([message(keys="k")])
     for setting, match in (

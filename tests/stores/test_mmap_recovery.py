@@ -1,4 +1,5 @@
-"""Opening after a crash: what was appended is there, what was torn is not, and nothing comes back from behind the end."""
+"""Opening after a crash: complete records are there, torn ones are not, and no old bytes after the end are
+read as records."""
 
 from __future__ import annotations
 
@@ -9,27 +10,40 @@ from typing import Any
 
 import pytest
 
-from rmqkit.abc import Boundary, ReadStatus
 from rmqkit.errors import StoreCorrupt
 from rmqkit.model.names import SCHEDULE_TOPIC
+from rmqkit.model.run import MessageRun
 from rmqkit.model.topic import TopicConfig
-from rmqkit.protocol.codes import RequestCode
-from rmqkit.protocol.command import request
+from rmqkit.plugin.store import Boundary, ReadStatus
+from rmqkit.protocol.record import pack
 from rmqkit.testing.broker import running_broker
 from rmqkit.testing.clock import FakeClock
-from rmqkit.testing.peer import FakePeer, ask
-from rmqkit.testing.store import ALL, SMALL, SMALL_INDEX, FlushWhenWanted, bodies, contents, message, running, store_config
-from rmqkit_retention.processor import CleanProcessor
-from rmqkit_store_mmap.consume_queue import FILLER
-from rmqkit_store_mmap.disk import Disk
+from rmqkit.testing.store import (
+    ALL,
+    SMALL,
+    SMALL_INDEX,
+    FlushWhenWanted,
+    bodies,
+    contents,
+    message,
+    records,
+    running,
+    store_config,
+)
+from rmqkit_delay.levels import delivery_time_of, parse_levels
+from rmqkit_store_mmap.log.disk import Disk
+from rmqkit_store_mmap.open.redispatch import Redispatch
+from rmqkit_store_mmap.queue.consume_queue import FILLER
+from rmqkit_store_mmap.readonly.readonly import StoreReader
 from rmqkit_store_mmap.store import MmapStore
+from rmqkit_store_mmap.tools.verify import Verifier
 
 SEGMENT_BYTES = 66_560
 FIRST = "00000000000000000000"
 
 
 class Forgetful(Disk):
-    """Flushes nothing: these tests kill no machine, and are quicker so."""
+    """Flushes nothing: these tests simulate no power failure, and are faster that way."""
 
     def sync(self, fd: int) -> None:
         return
@@ -39,7 +53,9 @@ class Forgetful(Disk):
 
 
 def make(directory: Path, **settings: Any) -> MmapStore:
-    return MmapStore(store_config(directory, **(SMALL | settings)), FakeClock(), FlushWhenWanted(), disk=Forgetful())
+    return MmapStore(
+        store_config(directory, **(SMALL | settings)), FakeClock(), FlushWhenWanted(), disk=Forgetful()
+    )
 
 
 async def crashed_store(directory: Path, *batches: list[Any], **settings: Any) -> Path:
@@ -61,9 +77,11 @@ def write_at(path: Path, offset: int, data: bytes) -> None:
 
 @pytest.mark.row("S256", "S258")
 async def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
-    """Everything appended is there after a kill, over several segments, queues and index files, keys included."""
+    """Everything appended is there after a kill, over several segments, queues and index files, keys
+    included."""
     batches = [
-        [message(f"T{n % 3}", n % 4, b"x" * (n * 7 % 900), keys=f"k{n}") for n in range(start, start + 9)] for start in range(0, 270, 9)
+        [message(f"T{n % 3}", n % 4, b"x" * (n * 7 % 900), keys=f"k{n}") for n in range(start, start + 9)]
+        for start in range(0, 270, 9)
     ]
     async with running(make(tmp_path / "live", **SMALL_INDEX)) as store:
         for batch in batches:
@@ -75,7 +93,9 @@ async def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
     assert end > 2 * SEGMENT_BYTES
     async with running(make(tmp_path / "crashed", **SMALL_INDEX)) as store:
         assert contents(store) == before
-        assert [store.query_by_key(f"T{n % 3}", f"k{n}", 0, 1 << 60, 9).physical_offsets for n in range(270)] == keys
+        assert [
+            store.query_by_key(f"T{n % 3}", f"k{n}", 0, 1 << 60, 9).physical_offsets for n in range(270)
+        ] == keys
         assert store.append([message("T0", 0)])[0].physical_offset == end
     assert not (tmp_path / "crashed" / "abort").exists()
 
@@ -83,8 +103,11 @@ async def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
 @pytest.mark.row("S258")
 @pytest.mark.parametrize("topic", ["Orders", "%RETRY%".ljust(200, "g")])
 async def test_a_record_torn_at_any_byte_is_cut(tmp_path: Path, topic: str) -> None:
-    """Wherever a write stopped, the record is cut, its queue unit and key with it, and the log goes on in its place."""
-    crashed = await crashed_store(tmp_path, [message(topic, body=b"kept", keys="k"), message(topic, body=b"torn" * 5, keys="k")])
+    """Wherever a write stopped, the record is cut off with its queue unit and key, and the next record takes
+    its place."""
+    crashed = await crashed_store(
+        tmp_path, [message(topic, body=b"kept", keys="k"), message(topic, body=b"torn" * 5, keys="k")]
+    )
     log = crashed / "commitlog" / FIRST
     start = int.from_bytes(log.read_bytes()[:4], "big")
     size = int.from_bytes(log.read_bytes()[start : start + 4], "big")
@@ -104,25 +127,181 @@ async def test_a_record_torn_at_any_byte_is_cut(tmp_path: Path, topic: str) -> N
 
 
 @pytest.mark.row("S245", "S258")
-async def test_a_flipped_bit_ends_the_log(tmp_path: Path) -> None:
-    """A body that does not fit its CRC ends the log there; the good records behind it are gone too, and do not come back."""
+async def test_flipped_bits_at_the_end_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Records whose bodies do not match their CRC, without a good record after them, are cut off with a
+    warning and do not come back."""
     crashed = await crashed_store(tmp_path, [message(body=b"%d" % number * 10) for number in range(5)])
     log = crashed / "commitlog" / FIRST
-    write_at(log, log.read_bytes().index(b"2222222222"), b"2223222222")
+    for number in (3, 4):
+        write_at(log, log.read_bytes().index(b"%d" % number * 10), b"x")
     async with running(make(crashed)) as store:
-        assert bodies(store) == [b"0" * 10, b"1" * 10]
-        assert store.max_offset("Orders", 0) == 2
-        assert store.append([message(body=b"new" * 4)])[0].queue_offset == 2
-    assert b"3333333333" not in log.read_bytes()
+        assert bodies(store) == [b"0" * 10, b"1" * 10, b"2" * 10]
+        assert store.append([message(body=b"new" * 4)])[0].queue_offset == 3
+    assert "ends at offset 351; 234 bytes of no whole record behind it are cut off" in caplog.text
+    assert b"4444444444" not in log.read_bytes()
     (crashed / "abort").write_text("1")
     async with running(make(crashed)) as store:
-        assert bodies(store)[2:] == [b"new" * 4]
+        assert bodies(store)[3:] == [b"new" * 4]
+
+
+def spoil(path: Path, at: int, data: bytes | None = None) -> None:
+    """Change one byte, or put other bytes there."""
+    if data is None:
+        data = bytes((path.read_bytes()[at] ^ 0xFF,))
+    write_at(path, at, data)
+
+
+@pytest.mark.row("S245", "S258")
+@pytest.mark.parametrize("part", ["body", "length", "magic", "everything"])
+async def test_damage_with_good_records_behind_it(
+    tmp_path: Path, part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only the damaged record is lost. The log names the place; its queue offset is not assigned again; keys
+    of other records work; a second crash changes nothing; `verify` names the place and finds nothing else."""
+    given = [message(body=b"%d" % number * 10, queue_id=number % 2, keys=f"k{number}") for number in range(8)]
+    crashed = await crashed_store(tmp_path, given)
+    log = crashed / "commitlog" / FIRST
+    size = int.from_bytes(log.read_bytes()[:4], "big")
+    at = 3 * size
+    match part:
+        case "body":
+            spoil(log, at + 90)
+        case "length":
+            spoil(log, at + 3)
+        case "magic":
+            spoil(log, at + 4)
+        case "everything":
+            spoil(log, at, b"\x55" * size)
+    for _ in range(2):
+        async with running(make(crashed)) as store:
+            assert bodies(store, queue_id=0) == [b"%d" % number * 10 for number in (0, 2, 4, 6)]
+            found = records(store.read("Orders", 1, 0, ALL, None, None))
+            assert [(one.queue_offset, one.body) for one in found] == [
+                (0, b"1" * 10),
+                (2, b"5" * 10),
+                (3, b"7" * 10),
+            ]
+            assert store.max_offset("Orders", 1) == 4
+            alone = store.read("Orders", 1, 1, ALL._replace(max_messages=1), None, None)
+            assert (alone.status, alone.next_offset, alone.slices) == (ReadStatus.MESSAGE_WAS_REMOVING, 2, [])
+            for number, place in ((2, [2 * size]), (3, []), (5, [5 * size])):
+                assert store.query_by_key("Orders", f"k{number}", 0, 1 << 60, 9).physical_offsets == place
+            assert store.read_record(at) is None
+            assert store.read_faults == 0
+            assert len(store.read_log(0, 1 << 20)) == 8 * size
+        (crashed / "abort").write_text("1")
+    assert caplog.text.count("is damaged") == 1
+    assert f"is damaged from offset {at} up to {at + size}: {size} bytes" in caplog.text
+    assert "the 4 records behind them are kept" in caplog.text
+    (crashed / "abort").unlink()
+    with StoreReader(crashed) as reader:
+        outcome = Verifier(reader, {}, 1_000).run()
+    assert outcome.damage is None
+    assert any(f"log offset {at}" in note for note in outcome.notes), outcome.notes
+
+
+@pytest.mark.parametrize("part", ["body", "topic length"])
+async def test_damaged_records_side_by_side(tmp_path: Path, part: str) -> None:
+    """After a record without a head follows one whose head is whole: it is not served by its log offset, and
+    its queue offset is not assigned again when its lengths are right, though no record of its queue follows.
+    """
+    given = [message(body=b"%d" % number * 10, queue_id=int(number == 2)) for number in range(5)]
+    crashed = await crashed_store(tmp_path, given)
+    log = crashed / "commitlog" / FIRST
+    size = int.from_bytes(log.read_bytes()[:4], "big")
+    spoil(log, size + 4)
+    spoil(log, 2 * size + (90 if part == "body" else 98))
+    for _ in range(2):
+        async with running(make(crashed)) as store:
+            assert bodies(store, queue_id=0) == [b"%d" % number * 10 for number in (0, 3, 4)]
+            assert store.read("Orders", 1, 0, ALL, None, None).slices == []
+            assert store.max_offset("Orders", 1) == int(part == "body")
+            assert [store.read_record(at * size) is not None for at in range(5)] == [
+                True,
+                False,
+                False,
+                True,
+                True,
+            ]
+        (crashed / "abort").write_text("1")
+
+
+@pytest.mark.row("S258")
+async def test_damage_over_the_end_of_a_segment(tmp_path: Path) -> None:
+    """The end of one segment and the beginning of the next are zeros: later records are kept, and the lost
+    queue offsets are not assigned again."""
+    given = [message(body=b"%03d" % number * 300) for number in range(150)]
+    crashed = await crashed_store(tmp_path, given)
+    names = sorted(path.name for path in (crashed / "commitlog").iterdir())
+    write_at(crashed / "commitlog" / names[0], SEGMENT_BYTES - 5_000, bytes(5_000))
+    write_at(crashed / "commitlog" / names[1], 0, bytes(3_000))
+    for _ in range(2):
+        async with running(make(crashed)) as store:
+            found = records(store.read("Orders", 0, 0, ALL, None, None))
+            assert [one.body for one in found] == [given[one.queue_offset].body for one in found]
+            assert 140 <= len(found) < 145
+            assert store.max_offset("Orders", 0) == 150
+        (crashed / "abort").write_text("1")
+
+
+async def test_a_record_in_a_body_is_not_taken_for_one_of_the_log(tmp_path: Path) -> None:
+    """A body may contain bytes that look like a record of that place; when the message is damaged they are
+    not read as a record."""
+    async with running(make(tmp_path / "probe")) as store:
+        (first,) = store.append([message(body=b"x" * 400)])
+        inner_at = 88 + 100
+        inner = pack(
+            message("Forged", body=b"forged"), 88 + 6 + 1 + 6 + 2 + 10, 0, inner_at, 1 << 50, bytes(8)
+        )
+    crashed = await crashed_store(
+        tmp_path, [message(body=(b"x" * 100 + inner).ljust(400, b"x")), message(body=b"good")]
+    )
+    assert first.physical_offset == 0
+    spoil(crashed / "commitlog" / FIRST, 90)
+    async with running(make(crashed)) as store:
+        assert store.queues() == {"Orders": [0]}
+        assert bodies(store) == [b"good"]
+
+
+async def test_old_records_behind_the_end_do_not_come_back(tmp_path: Path) -> None:
+    """Java leaves records after the end when it has cut the log, each in its place. They are older than the
+    records before them."""
+    clock = FakeClock()
+    store = MmapStore(store_config(tmp_path / "live", **SMALL), clock, FlushWhenWanted(), disk=Forgetful())
+    async with running(store):
+        store.append([message(body=b"%d" % number * 100) for number in range(6)])
+        old = (tmp_path / "live" / "commitlog" / FIRST).read_bytes()
+    shutil.rmtree(tmp_path / "live")
+    clock.advance(60_000)
+    store = MmapStore(store_config(tmp_path / "live", **SMALL), clock, FlushWhenWanted(), disk=Forgetful())
+    async with running(store):
+        store.append([message(body=b"n" * 50)])
+        end = store.end_offset
+        shutil.copytree(tmp_path / "live", tmp_path / "crashed")
+    write_at(tmp_path / "crashed" / "commitlog" / FIRST, end, old[end:])
+    (tmp_path / "crashed" / "checkpoint").write_bytes(bytes(4096))
+    async with running(make(tmp_path / "crashed")) as store:
+        assert bodies(store) == [b"n" * 50]
+        assert store.end_offset == end
+
+
+async def test_a_reader_says_where_no_record_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A pull skips a damaged place of the flushed log, which is logged once and counted each time."""
+    async with running(make(tmp_path)) as store:
+        given = store.append([message(body=b"%d" % number * 10) for number in range(4)])
+        write_at(tmp_path / "commitlog" / FIRST, given[1].physical_offset + 28, b"\xff")
+        for _ in range(2):
+            assert bodies(store) == [b"0" * 10, b"2" * 10, b"3" * 10]
+        everything = store.read("Orders", 0, 0, ALL, None, lambda record: True)
+        assert everything.message_count == 3
+        assert store.read_faults == store.statistics().read_faults == 3
+    assert caplog.text.count(f"is damaged at offset {given[1].physical_offset}") == 1
 
 
 @pytest.mark.row("S259")
 @pytest.mark.parametrize("crash", [True, False])
 async def test_garbage_behind_the_end_becomes_zeros(tmp_path: Path, crash: bool) -> None:
-    """Bytes behind the last record do not matter, even if they look like records of another place."""
+    """Bytes after the last record are ignored, even if they look like records of another place."""
     crashed = await crashed_store(tmp_path, [message(body=b"one"), message(body=b"two")])
     if not crash:
         (crashed / "abort").unlink()
@@ -138,7 +317,7 @@ async def test_garbage_behind_the_end_becomes_zeros(tmp_path: Path, crash: bool)
 
 
 async def test_a_blank_record_of_another_place_ends_the_log(tmp_path: Path) -> None:
-    """Only a blank record that says how much is left leads to the next file."""
+    """Only a blank record with the right remaining length leads to the next file."""
     crashed = await crashed_store(tmp_path, [message()])
     write_at(crashed / "commitlog" / FIRST, 111, bytes.fromhex("00001000 cbd43194"))
     (crashed / "commitlog" / f"{SEGMENT_BYTES:020d}").write_bytes(bytes(SEGMENT_BYTES))
@@ -146,13 +325,39 @@ async def test_a_blank_record_of_another_place_ends_the_log(tmp_path: Path) -> N
         assert store.append([message()])[0].physical_offset == 111
 
 
-@pytest.mark.row("S254", "S261")
+@pytest.mark.row("S254")
+async def test_the_table_of_queues_is_built_from_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening a store that was closed in order takes topics and queue ids from the folders, without a look
+    at the log for them."""
+    places = [("Orders", 0), ("Orders", 7), ("Payments", 2), ("%RETRY%group", 0)]
+    async with running(make(tmp_path)) as store:
+        store.append([message(topic, queue_id, topic.encode()) for topic, queue_id in places])
+
+    def from_the_log(*args: Any) -> None:
+        raise AssertionError("a queue was made from a record of the log")
+
+    monkeypatch.setattr(Redispatch, "dispatch", from_the_log)
+    (tmp_path / "consumequeue" / "Empty" / "3").mkdir(parents=True)
+    shutil.move(tmp_path / "consumequeue" / "Payments", tmp_path / "consumequeue" / "Renamed")
+    async with running(make(tmp_path)) as store:
+        found = {(topic, queue_id) for topic, queue_ids in store.queues().items() for queue_id in queue_ids}
+        assert found >= {("Orders", 0), ("Orders", 7), ("%RETRY%group", 0), ("Renamed", 2)}
+        assert ("Payments", 2) not in found
+        assert bodies(store, "Orders", 7) == [b"Orders"]
+
+
+@pytest.mark.row("S261")
 @pytest.mark.parametrize("crash", [True, False])
 @pytest.mark.parametrize("lost", ["consumequeue", "index", "both"])
 async def test_lost_queues_and_lost_index_are_built_again(tmp_path: Path, lost: str, crash: bool) -> None:
     """Queues and index can be made from the log alone, tags and delivery times included."""
     batches = [
-        [message(queue_id=n % 3, body=b"x" * 500, keys=f"k{n}", tag=f"t{n}") for n in range(start, start + 10)]
+        [
+            message(queue_id=n % 3, body=b"x" * 500, keys=f"k{n}", tag=f"t{n}")
+            for n in range(start, start + 10)
+        ]
         for start in range(0, 200, 10)
     ]
     async with running(make(tmp_path / "live")) as store:
@@ -170,16 +375,24 @@ async def test_lost_queues_and_lost_index_are_built_again(tmp_path: Path, lost: 
 
 
 async def test_delivery_times_are_found_again(tmp_path: Path) -> None:
-    """In the schedule topic a unit carries the time of delivery: store time plus the delay of the level, clamped to the last level."""
+    """In the schedule topic a unit carries the time of delivery: store time plus the delay of the level,
+    clamped to the last level."""
     given = []
     for level in ("2", "19", "0", "x"):
         given.append(message(SCHEDULE_TOPIC, 1))
         given[-1].set_properties({"DELAY": level, "TAGS": "a"})
     crashed = await crashed_store(tmp_path, given)
     shutil.rmtree(crashed / "consumequeue")
-    async with running(make(crashed)) as store:
+    again = make(crashed)
+    again.queue_codes = {SCHEDULE_TOPIC: delivery_time_of(parse_levels("1s 5s 2h"))}
+    async with running(again) as store:
         now = FakeClock().now_ms()
-        assert [unit.tags_code for unit in store.read_units(SCHEDULE_TOPIC, 1, 0, 9)] == [now + 5_000, now + 7_200_000, 97, 97]
+        assert [unit.tags_code for unit in store.read_units(SCHEDULE_TOPIC, 1, 0, 9)] == [
+            now + 5_000,
+            now + 7_200_000,
+            97,
+            97,
+        ]
 
 
 async def test_units_without_a_record_are_dropped(tmp_path: Path) -> None:
@@ -193,7 +406,9 @@ async def test_units_without_a_record_are_dropped(tmp_path: Path) -> None:
         assert store.max_offset("Orders", 0) == kept
         store.append([message(body=b"n")] * 20)
         assert bodies(store)[kept:] == [b"n"] * 20
-    assert not any((crashed / "consumequeue" / "Orders" / "0" / f"{400:020d}").read_bytes()[(kept + 20 - 20) * 20 :])
+    assert not any(
+        (crashed / "consumequeue" / "Orders" / "0" / f"{400:020d}").read_bytes()[(kept + 20 - 20) * 20 :]
+    )
 
 
 @pytest.mark.row("S257")
@@ -210,7 +425,8 @@ async def test_a_hole_in_a_queue_file_is_filled_from_the_log(tmp_path: Path) -> 
 
 @pytest.mark.row("S243")
 async def test_files_made_ahead_and_empty_files(tmp_path: Path) -> None:
-    """After a crash files made ahead go away and an empty last file counts as absent; a clean stop leaves none."""
+    """After a crash files made ahead go away and an empty last file counts as absent; a clean stop leaves
+    none."""
     crashed = await crashed_store(tmp_path, [message()])
     (crashed / "commitlog" / f"{SEGMENT_BYTES:020d}").write_bytes(bytes(SEGMENT_BYTES))
     (crashed / "commitlog" / f"{2 * SEGMENT_BYTES:020d}").write_bytes(b"")
@@ -224,8 +440,11 @@ async def test_files_made_ahead_and_empty_files(tmp_path: Path) -> None:
 @pytest.mark.row("S261")
 @pytest.mark.parametrize("lost", [True, False])
 async def test_a_log_whose_first_file_was_trimmed(tmp_path: Path, lost: bool) -> None:
-    """Queues begin at their first message that is still there; a queue made anew from such a log begins with filler."""
-    batches = [[message(body=b"%03d" % n * 300) for n in range(start, start + 10)] for start in range(0, 100, 10)]
+    """Queues begin at their first message that is still there; a queue made anew from such a log begins
+    with filler."""
+    batches = [
+        [message(body=b"%03d" % n * 300) for n in range(start, start + 10)] for start in range(0, 100, 10)
+    ]
     crashed = await crashed_store(tmp_path, *batches)
     (crashed / "commitlog" / FIRST).unlink()
     if lost:
@@ -283,28 +502,92 @@ async def test_a_topic_made_anew_is_found_as_it_was_last(tmp_path: Path) -> None
             assert bodies(store) == [b"new"] * 2
 
 
-async def test_a_deleted_topic_that_comes_back_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Queues made from the log are those of deleted topics too. The broker does not serve them, says so, and forgets them when asked."""
+@pytest.mark.parametrize("with_index", [True, False])
+async def test_a_deleted_topic_stays_deleted_when_queues_are_made_again(
+    tmp_path: Path, with_index: bool
+) -> None:
+    """Neither a deleted topic nor a deleted queue comes back from the log, after a stop, after a kill, and
+    when the index is made again as well. What was sent to it later is there."""
+    async with running(make(tmp_path / "live")) as store:
+        for topic in ("Gone", "Back", "Kept"):
+            store.append([message(topic, number % 2, keys="k") for number in range(10)])
+        for topic in ("Gone", "Back"):
+            store.delete_topic(topic)
+        store.delete_queue("Kept", 1)
+        assert store.append([message("Back", body=b"new")])[0].queue_offset == 0
+        shutil.copytree(tmp_path / "live", tmp_path / "killed")
+    for name in ("live", "killed"):
+        for _ in range(2):
+            shutil.rmtree(tmp_path / name / "consumequeue")
+            if with_index:
+                shutil.rmtree(tmp_path / name / "index")
+            async with running(make(tmp_path / name)) as store:
+                assert store.queues() == {"Back": [0], "Kept": [0]}
+                assert bodies(store, "Back") == [b"new"]
+                assert len(bodies(store, "Kept")) == 5
+                assert store.append([message("Gone", 1)])[0].queue_offset == 0
+                store.delete_topic("Gone")
+
+
+async def test_a_deletion_counts_for_no_record_behind_a_log_that_was_cut(tmp_path: Path) -> None:
+    """When a loss of power took the end of the log, what is sent to the topic then lies before where it
+    was deleted, and is not dead."""
+    async with running(make(tmp_path / "live")) as store:
+        store.append([message("Kept"), message("Gone", body=b"lost")])
+        store.delete_topic("Gone")
+        shutil.copytree(tmp_path / "live", tmp_path / "crashed")
+    log = tmp_path / "crashed" / "commitlog" / FIRST
+    write_at(log, int.from_bytes(log.read_bytes()[:4], "big"), bytes(500))
+    for _ in range(2):
+        async with running(make(tmp_path / "crashed")) as store:
+            store.append([message("Gone", body=b"new")])
+        shutil.rmtree(tmp_path / "crashed" / "consumequeue")
+    async with running(make(tmp_path / "crashed")) as store:
+        assert bodies(store, "Gone") == [b"new", b"new"]
+
+
+async def test_the_file_of_deletions_is_kept_short(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Lines of records that retention has deleted are removed; a truncated line is reported, and those before
+    it are used."""
+    path = tmp_path / "deletedTopics"
+    async with running(make(tmp_path)) as store:
+        store.append([message("Gone")])
+        store.delete_topic("Gone")
+        store.delete_topic("NeverThere")
+        assert len(path.read_text().splitlines()) == 1
+        store.append([message(body=b"x" * 900)] * 200)
+        await store._log.flush()
+        await store.trim((await store.log_parts())[-1].end)
+        assert path.read_text() == ""
+        store.append([message("Late")])
+        store.delete_topic("Late")
+    with path.open("a") as file:
+        file.write('{"topic":"Or')
+    shutil.rmtree(tmp_path / "consumequeue")
+    async with running(make(tmp_path)) as store:
+        assert list(store.queues()) == ["Orders"]
+    assert "is cut short or damaged in line 2" in caplog.text
+    assert len(path.read_text().splitlines()) == 1
+
+
+async def test_a_deleted_topic_does_not_come_back_with_its_queues(tmp_path: Path) -> None:
+    """The store remembers deletions, so a broker whose queues are built again from the log does not put a
+    deleted topic back."""
     async with running_broker(tmp_path, store="mmap") as broker:
         for topic in ("Gone", "Kept"):
-            broker.context.topics.put(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
-            broker.context.put.put_one(message(topic))
-        broker.context.topics.delete("Gone")
-        broker.context.store.delete_topic("Gone")
+            await broker.context.topics.put(
+                TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
+            )
+            broker.context.put.append(MessageRun([message(topic)]))
+        await broker.context.topics.delete("Gone")
     shutil.rmtree(tmp_path / "consumequeue")
-    caplog.clear()
     async with running_broker(tmp_path, store="mmap") as broker:
-        assert broker.context.store.queues() == {"Gone": [0], "Kept": [0]}
-        assert "1 topics that are not in topics.json and are not served: Gone. " in caplog.text
         assert broker.context.topics.get("Gone") is None
-        answer = await ask(CleanProcessor(broker.context), request(RequestCode.CLEAN_UNUSED_TOPIC), FakePeer())
-        assert answer is not None
-        assert answer.code == 0
         assert broker.context.store.queues() == {"Kept": [0]}
 
 
 async def test_a_record_far_from_its_queue_stops_the_start(tmp_path: Path) -> None:
-    """A queue offset that cannot be stops the start with the place, instead of making files up to there."""
+    """An impossible queue offset stops the start with its place, instead of creating files up to it."""
     crashed = await crashed_store(tmp_path, [message(), message()])
     shutil.rmtree(crashed / "consumequeue")
     write_at(crashed / "commitlog" / FIRST, 111 + 20, (1 << 40).to_bytes(8, "big"))
@@ -313,11 +596,16 @@ async def test_a_record_far_from_its_queue_stops_the_start(tmp_path: Path) -> No
 
 
 async def test_a_half_written_table_is_read_from_its_backup(tmp_path: Path) -> None:
-    """A broker that was killed while it wrote `topics.json` starts with the table before, over a store that has the messages."""
+    """A broker killed while it wrote `topics.json` starts with the previous table, over a store that has the
+    messages."""
     async with running_broker(tmp_path, store="mmap") as broker:
-        broker.context.topics.put(TopicConfig(topic_name="Orders", read_queue_nums=3, write_queue_nums=3))
-        broker.context.topics.put(TopicConfig(topic_name="Later", read_queue_nums=1, write_queue_nums=1))
-        broker.context.put.put_one(message("Orders", 2, b"kept"))
+        await broker.context.topics.put(
+            TopicConfig(topic_name="Orders", read_queue_nums=3, write_queue_nums=3)
+        )
+        await broker.context.topics.put(
+            TopicConfig(topic_name="Later", read_queue_nums=1, write_queue_nums=1)
+        )
+        broker.context.put.append(MessageRun([message("Orders", 2, b"kept")]))
     path = tmp_path / "config" / "topics.json"
     assert (tmp_path / "config" / "topics.json.bak").exists()
     data = path.read_bytes()
@@ -331,10 +619,15 @@ async def test_a_half_written_table_is_read_from_its_backup(tmp_path: Path) -> N
 
 
 @pytest.mark.row("S260", "S255")
-async def test_the_checkpoint_saves_the_scan_of_old_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a crash the scan begins in the newest segment whose first record is older than what the checkpoint says, less three seconds."""
+async def test_the_checkpoint_saves_the_scan_of_old_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash the scan begins in the newest segment whose first record is older than the checkpoint's
+    time less three seconds."""
     clock = FakeClock()
-    store = MmapStore(store_config(tmp_path / "live", **SMALL, message_index_enable=False), clock, FlushWhenWanted())
+    store = MmapStore(
+        store_config(tmp_path / "live", **SMALL, message_index_enable=False), clock, FlushWhenWanted()
+    )
     async with running(store):
         for _ in range(40):
             store.append([message(body=b"x" * 900)] * 10)
@@ -347,7 +640,7 @@ async def test_the_checkpoint_saves_the_scan_of_old_segments(tmp_path: Path, mon
         end: int = make_found(recovery, start, *others)
         return end
 
-    monkeypatch.setattr("rmqkit_store_mmap.recovery.Recovery._scan", scan)
+    monkeypatch.setattr("rmqkit_store_mmap.open.recovery.Recovery._scan", scan)
     (tmp_path / "live" / "abort").write_text("1")
     async with running(make(tmp_path / "live", message_index_enable=False)) as again:
         assert again.max_offset("Orders", 0) == 400

@@ -1,4 +1,4 @@
-"""Trimming a store of files, and disks that are full."""
+"""Trimming a mmap store, and full disks."""
 
 from __future__ import annotations
 
@@ -12,16 +12,28 @@ from typing import Any
 
 import pytest
 
-from rmqkit.abc import Level, LogPart, ReadStatus, Trimmed
 from rmqkit.errors import StoreError
+from rmqkit.plugin.flush import Level
+from rmqkit.plugin.store import LogPart, ReadStatus, Trimmed
 from rmqkit.testing.clock import FakeClock
-from rmqkit.testing.store import ALL, SMALL, SMALL_INDEX, FlushWhenWanted, NeverFlush, bodies, message, records, running, store_config
-from rmqkit_store_mmap import commit_log
-from rmqkit_store_mmap.commit_log import CommitLog
-from rmqkit_store_mmap.disk import Disk, delete_file
-from rmqkit_store_mmap.queue_trim import QueueFiles, dead_files, first_kept
+from rmqkit.testing.store import (
+    ALL,
+    SMALL,
+    SMALL_INDEX,
+    FlushWhenWanted,
+    NeverFlush,
+    bodies,
+    message,
+    records,
+    running,
+    store_config,
+)
+from rmqkit_store_mmap.log import commit_log
+from rmqkit_store_mmap.log.commit_log import CommitLog
+from rmqkit_store_mmap.log.disk import Disk, delete_file
+from rmqkit_store_mmap.queue.queue_trim import QueueFiles, dead_files, first_kept
+from rmqkit_store_mmap.queue.units import FILLER, UNIT, UNIT_BYTES
 from rmqkit_store_mmap.store import MmapStore
-from rmqkit_store_mmap.units import FILLER, UNIT, UNIT_BYTES
 
 SEGMENT_BYTES = 66_560
 QUEUE_FILE_UNITS = 10
@@ -32,7 +44,8 @@ def make(directory: Path, **settings: Any) -> MmapStore:
 
 
 async def fill(store: MmapStore, segments: int) -> list[LogPart]:
-    """Fill so many segments with messages of one queue, with keys; flushed. Returns the parts that can go."""
+    """Fill so many segments with messages of one queue, with keys; flushed. Returns the parts that can be
+    deleted."""
     while store.end_offset < segments * SEGMENT_BYTES:
         store.append([message(body=b"x" * 900, keys=f"k{store.max_offset('Orders', 0)}")])
     await store.settled(store.end_offset, Level.FLUSHED)
@@ -45,7 +58,8 @@ def names(directory: Path) -> list[str]:
 
 @pytest.mark.row("S342")
 async def test_files_go_with_what_they_hold(tmp_path: Path) -> None:
-    """Log files, queue files whose units are all gone, index files whose records are; unread messages are no reason to keep them."""
+    """Log files are deleted, and with them the queue and index files of their records; unread messages do not
+    keep a file."""
     store = make(tmp_path, **SMALL_INDEX)
     async with running(store):
         parts = await fill(store, 4)
@@ -68,13 +82,13 @@ async def test_files_go_with_what_they_hold(tmp_path: Path) -> None:
         trimmed = await store.trim(parts[2].end)
         assert trimmed.removed_files == 1 + left_files - len(names(queue)) - len(names(index))
         low = store.min_offset("Orders", 0)
-        # Every message that is still there is found by its key.
+        # Every remaining message is found by its key.
         for offset in range(low, store.max_offset("Orders", 0)):
             assert len(store.query_by_key("Orders", f"k{offset}", 0, 1 << 60, 9).physical_offsets) == 1
 
 
 async def test_the_last_file_of_a_queue_stays(tmp_path: Path) -> None:
-    """It is where the queue's end is remembered, also over a restart."""
+    """The queue's end is known from it, also after a restart."""
     store = make(tmp_path)
     async with running(store):
         store.append([message("Old", body=b"old") for _ in range(2 * QUEUE_FILE_UNITS)])
@@ -86,7 +100,7 @@ async def test_the_last_file_of_a_queue_stays(tmp_path: Path) -> None:
 
 
 async def test_what_the_device_does_not_have_stays(tmp_path: Path) -> None:
-    """Only flushed segments are parts that can go."""
+    """Only flushed segments can be deleted."""
     store = MmapStore(store_config(tmp_path, **SMALL), FakeClock(), NeverFlush())
     async with running(store):
         store.append([message(body=b"x" * 900) for _ in range(200)])
@@ -96,19 +110,20 @@ async def test_what_the_device_does_not_have_stays(tmp_path: Path) -> None:
 
 
 def test_the_newest_segment_stays_even_if_it_is_full(tmp_path: Path) -> None:
-    """It says where the log ends."""
+    """It determines where the log ends."""
     log = CommitLog(tmp_path, 4_096, Disk())
-    log.segment_for_append()
+    log.room()[0]
     log.position = log.flushed = 4_096
     assert log.removable() == log.detach(4_096) == []
-    log.segment_for_append()
+    log.room()[0]
     assert [segment.base for segment in log.detach(4_096)] == [0]
     assert log.min_offset == 4_096
     log.close()
 
 
 async def test_records_that_go_while_their_queue_is_read(tmp_path: Path) -> None:
-    """Between the log's trim and the queue's there are entries without records: the reader is told so, and goes on behind them."""
+    """Between the trims of log and queue there are entries without records: the reader is told, and continues
+    after them."""
     store = make(tmp_path)
     async with running(store):
         parts = await fill(store, 3)
@@ -121,12 +136,15 @@ async def test_records_that_go_while_their_queue_is_read(tmp_path: Path) -> None
 
 
 def deleted_maps(name: str) -> int:
-    """How many maps this process has of a deleted file."""
-    return sum(name in line and line.rstrip().endswith("(deleted)") for line in Path("/proc/self/maps").read_text().splitlines())
+    """How many maps of a deleted file this process has."""
+    return sum(
+        name in line and line.rstrip().endswith("(deleted)")
+        for line in Path("/proc/self/maps").read_text().splitlines()
+    )
 
 
 async def test_a_file_somebody_reads(tmp_path: Path) -> None:
-    """Its name goes at once, its map when the last slice is gone and the next trim looks: never on the loop."""
+    """Its name is removed at once, its map at a trim after the last slice is released: never in the loop."""
     store = make(tmp_path)
     async with running(store):
         parts = await fill(store, 3)
@@ -144,7 +162,7 @@ async def test_a_file_somebody_reads(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_cannot_be_deleted(tmp_path: Path) -> None:
-    """The error names it, those behind it wait for it so that no gap comes to be, and the next trim tries again."""
+    """The error names it, later files wait for it so that there is no gap, and the next trim tries again."""
     store = make(tmp_path)
     async with running(store):
         parts = await fill(store, 4)
@@ -162,7 +180,7 @@ async def test_a_file_that_cannot_be_deleted(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_is_gone_already(tmp_path: Path) -> None:
-    """Somebody deleted it by hand: it counts as very old, and a trim makes the store agree with its directory."""
+    """A file deleted by hand counts as very old, and a trim makes the store agree with its directory."""
     store = make(tmp_path)
     async with running(store):
         parts = await fill(store, 3)
@@ -173,7 +191,7 @@ async def test_a_file_that_is_gone_already(tmp_path: Path) -> None:
 
 
 async def test_a_store_that_is_opened_again_forgets_what_it_could_not_delete(tmp_path: Path) -> None:
-    """The file is a part of the log again, and goes by the next trim."""
+    """The file is part of the log again, and the next trim deletes it."""
     store = make(tmp_path)
     path = tmp_path / "commitlog" / ("0" * 20)
     async with running(store):
@@ -193,10 +211,12 @@ async def test_a_store_that_is_opened_again_forgets_what_it_could_not_delete(tmp
         assert not path.exists()
 
 
-# --- queues -----------------------------------------------------------------------------------------------------------
+# --- queues -------------------------------------------------------------------------------------------------
 
 
-def queue_files(directory: Path, offsets: list[int | None], *, first: int = 0, min_offset: int = 0) -> QueueFiles:
+def queue_files(
+    directory: Path, offsets: list[int | None], *, first: int = 0, min_offset: int = 0
+) -> QueueFiles:
     """A queue of files of four units; a unit is a physical offset, or None for filler."""
     units = [FILLER if offset is None else UNIT.pack(offset, 100, 0) for offset in offsets]
     for at in range(0, len(units), 4):
@@ -225,13 +245,16 @@ def queue_files(directory: Path, offsets: list[int | None], *, first: int = 0, m
         ([100, None, None], 50, 0),
     ],
 )
-def test_the_first_unit_that_is_kept(tmp_path: Path, offsets: list[int | None], log_start: int, kept: int) -> None:
-    """The first whose record is still in the log; filler counts as what follows it and is never the first."""
+def test_the_first_unit_that_is_kept(
+    tmp_path: Path, offsets: list[int | None], log_start: int, kept: int
+) -> None:
+    """The first unit whose record is still in the log; filler counts as the unit after it and is never the
+    first."""
     assert first_kept(queue_files(tmp_path, offsets), log_start) == kept
 
 
 def test_files_of_a_queue_that_nobody_needs(tmp_path: Path) -> None:
-    """All whose units lie before the minimum, but for the last file."""
+    """All files whose units are before the minimum, except the last file."""
     files = queue_files(tmp_path, list(range(100, 1_100, 100)), first=8)
 
     def dead(min_offset: int) -> list[int]:
@@ -243,7 +266,7 @@ def test_files_of_a_queue_that_nobody_needs(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_was_made_anew_keeps_its_file(tmp_path: Path) -> None:
-    """A deletion goes by the directory it was meant for, not by its name."""
+    """A deletion applies to the directory it was made for, not to its name."""
     old = tmp_path / "0"
     old.mkdir()
     (old / "file").write_bytes(b"old")
@@ -259,7 +282,7 @@ def test_a_queue_that_was_made_anew_keeps_its_file(tmp_path: Path) -> None:
 
 
 async def test_queues_that_go_while_the_log_is_trimmed(tmp_path: Path) -> None:
-    """A queue deleted under the trim does not fail it."""
+    """A queue deleted during the trim does not make the trim fail."""
     store = make(tmp_path)
     async with running(store):
         store.append([message("Gone") for _ in range(3 * QUEUE_FILE_UNITS)])
@@ -270,11 +293,11 @@ async def test_queues_that_go_while_the_log_is_trimmed(tmp_path: Path) -> None:
         assert store.min_offset("Orders", 0) > 0
 
 
-# --- disk ahead of need -----------------------------------------------------------------------------------------------
+# --- disk ahead of need -------------------------------------------------------------------------------------
 
 
 class WatchedDisk(Disk):
-    """Counts the allocations for the log, by whether the loop waited for them."""
+    """Counts the allocations for the log, separately for those the loop waited for."""
 
     def __init__(self) -> None:
         self.on_loop = 0
@@ -291,7 +314,8 @@ class WatchedDisk(Disk):
 
 @pytest.mark.row("S249")
 async def test_no_append_waits_for_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the first append of a store takes disk itself; from then on the next step or segment is there before it is needed."""
+    """Only the first append of a store allocates disk itself; after that the next step or segment is
+    allocated before it is needed."""
     monkeypatch.setattr(commit_log, "ALLOCATION_STEP_BYTES", 8_192)
     disk = WatchedDisk()
     store = MmapStore(store_config(tmp_path, **SMALL), FakeClock(), NeverFlush(), disk=disk)
@@ -305,20 +329,25 @@ async def test_no_append_waits_for_disk(tmp_path: Path, monkeypatch: pytest.Monk
         assert len(bodies(store)) > 150
 
 
-# --- full disks -------------------------------------------------------------------------------------------------------
+# --- full disks ---------------------------------------------------------------------------------------------
 
 FULL_DISK = """
 import sys
 from pathlib import Path
 import trio
 from rmqkit.errors import StoreNotWritable
-from rmqkit.abc import Level
+from rmqkit.plugin.flush import Level
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import FlushWhenWanted, bodies, message, running, store_config
 from rmqkit_store_mmap.store import MmapStore
 
 async def main(directory: Path) -> None:
-    config = store_config(directory / "store", max_message_size=20_000, mapped_file_size_commit_log=4 << 20, message_index_enable=True)
+    config = store_config(
+        directory / "store",
+        max_message_size=20_000,
+        mapped_file_size_commit_log=4 << 20,
+        message_index_enable=True,
+    )
     async with running(MmapStore(config, FakeClock(), FlushWhenWanted())) as store:
         body, stored = bytes(range(256)) * 64, 0
         for _ in range(2):
@@ -352,7 +381,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     directory = tmp_path / "disk"
     directory.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(directory)], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(directory)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if mounted.returncode:
         pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
@@ -362,9 +394,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.row("S341")
 def test_a_disk_that_is_really_full(small_disk: Path) -> None:
-    """Sends are refused naming what there is no disk for, never a dead process; what was stored can be read; with space again sends go on."""
+    """Sends are refused with the name of the file that has no space, and the process never dies; stored
+    messages can be read; with space again sends succeed."""
     (small_disk / "ballast").write_bytes(bytes(30 << 20))
-    result = subprocess.run([sys.executable, "-c", FULL_DISK, str(small_disk)], capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(small_disk)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert result.returncode == 0, result.stderr
     refusals = result.stdout.splitlines()
     assert len(refusals) == 2

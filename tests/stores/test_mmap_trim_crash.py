@@ -1,7 +1,9 @@
-"""Crashes around a trim: whatever is left of log, queues and checkpoint, no queue offset is given a second time and none goes back.
+"""Crashes around a trim: whatever is left of log, queues and checkpoint, no queue offset is given a second
+time and none goes back.
 
-A life appends, flushes, trims and dies at random: killed at any step of a trim or between two, or with the power, so that of what was not flushed
-any part is gone. What is left is opened and compared with what was acknowledged, trimmed messages included.
+A life appends, flushes, trims and dies at random: killed at any step of a trim or between two, or with the
+power, so that of what was not flushed any part is gone. What is left is opened and compared with what was
+acknowledged, trimmed messages included.
 """
 
 from __future__ import annotations
@@ -21,18 +23,19 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqkit.abc import Buffer
-from rmqkit.dispatch import NoQueues
+from rmqkit.model.buffer import Buffer
+from rmqkit.plugin.store import NoQueues
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import SMALL, FlushWhenWanted, contents, message, running, store_config
-from rmqkit_store_mmap import queue_table, trimming
-from rmqkit_store_mmap.checkpoint import Checkpoint
-from rmqkit_store_mmap.disk import Disk, delete_file
+from rmqkit_store_mmap.log.disk import Disk, delete_file
+from rmqkit_store_mmap.open import trimming
+from rmqkit_store_mmap.open.checkpoint import Checkpoint
+from rmqkit_store_mmap.queue import queue_table
 from rmqkit_store_mmap.store import MmapStore
 from tests.stores.test_mmap_recovery_power import Device
 
 SEGMENT_BYTES = 66_560
-#: Small queue files, so that a trim deletes some of those too.
+#: Small queue files, so that a trim deletes some of them too.
 SIZES = SMALL | {"mapped_file_size_consume_queue": 400}
 #: The first queue gets most messages, the last ones few: after a trim those have no message left in the log.
 QUEUES = [("Often", 0)] * 12 + [("Often", 1)] * 4 + [("Seldom", 0), ("Seldom", 1)]
@@ -41,7 +44,7 @@ Place = tuple[str, int]
 
 
 class Stepping(Device):
-    """Calls `step` before and after whatever the store does to the device, and at each file that a trim deletes."""
+    """Calls `step` before and after each write to the device, and at each file that a trim deletes."""
 
     def __init__(self, root: Path, step: Callable[[], None]) -> None:
         self.step: Callable[[], None] = lambda: None
@@ -67,14 +70,16 @@ class Stepping(Device):
 
 
 class Life:
-    """One store over its crashes. `given` holds the ends in the log of each queue's messages, by queue offset."""
+    """One store over its crashes. `given` holds where each queue's messages begin and end in the log, by
+    queue offset; `lost` where those began that a power failure took though it left later ones."""
 
     def __init__(self, base: Path, seed: int, with_queues: bool) -> None:
         self.base = base
         self.rng = random.Random(seed)
         self.with_queues = with_queues
         self.clock = FakeClock()
-        self.given: dict[Place, list[int]] = {}
+        self.given: dict[Place, list[tuple[int, int]]] = {}
+        self.lost: set[int] = set()
         self.generation = 0
         self.countdown = -1
         self.power = False
@@ -87,9 +92,11 @@ class Life:
 
     def make(self) -> None:
         self.device = Stepping(self.root, self.step)
-        self.store = MmapStore(store_config(self.root, **SIZES), self.clock, FlushWhenWanted(), disk=self.device)
+        self.store = MmapStore(
+            store_config(self.root, **SIZES), self.clock, FlushWhenWanted(), disk=self.device
+        )
         if not self.with_queues:
-            self.store.read_queues_from(NoQueues())
+            self.store.use_external_consume_queue(NoQueues())
 
     def step(self) -> None:
         if self.countdown == 0:
@@ -97,7 +104,8 @@ class Life:
         self.countdown -= 1
 
     def leave(self) -> None:
-        """Keep what a crash now would leave; the store goes on, and what it does from now on is forgotten."""
+        """Keep the state that a crash now would leave; the store continues, and what it does from now on is
+        discarded."""
         after = self.base / str(self.generation + 1)
         self.flushed = self.store.statistics().flushed_physical_offset
         if self.power:
@@ -105,14 +113,20 @@ class Life:
         else:
             shutil.copytree(self.root, after)
 
-    # --- what it does ------------------------------------------------------------------------------------------------
+    # --- what it does ---------------------------------------------------------------------------------------
 
     async def append(self) -> None:
-        batch = [message(*self.rng.choice(QUEUES), body=self.rng.randbytes(900), keys="k") for _ in range(self.rng.randrange(1, 40))]
+        batch = [
+            message(*self.rng.choice(QUEUES), body=self.rng.randbytes(900), keys="k")
+            for _ in range(self.rng.randrange(1, 40))
+        ]
         for one, at in zip(batch, self.store.append(batch), strict=True):
-            ends = self.given.setdefault((one.topic, one.queue_id), [])
-            assert at.queue_offset == len(ends), f"{one.topic} {one.queue_id}: offset {at.queue_offset} after {len(ends)} messages"
-            ends.append(at.physical_offset + at.size_bytes)
+            places = self.given.setdefault((one.topic, one.queue_id), [])
+            assert at.queue_offset == len(places), (
+                f"{one.topic} {one.queue_id}: offset {at.queue_offset} after {len(places)} messages"
+            )
+            places.append((at.physical_offset, at.physical_offset + at.size_bytes))
+            self.lost.discard(at.physical_offset)
         self.clock.advance(self.rng.choice((1, 2_000, 7_000)))
 
     async def flush_log(self) -> None:
@@ -134,7 +148,7 @@ class Life:
         self.check()
 
     async def crash(self, operation: str) -> None:
-        """Die somewhere in an operation, or behind it."""
+        """Crash during an operation, or after it."""
         self.power = self.rng.random() < 0.5
         self.countdown = self.rng.randrange(30)
         await getattr(self, operation)()
@@ -150,25 +164,51 @@ class Life:
         await self.store.open()
         end = self.store.end_offset
         assert end >= self.flushed
-        for ends in self.given.values():
-            while ends and ends[-1] > end:
-                ends.pop()
+        for key, places in self.given.items():
+            self._take_stock(key, places)
         self.check()
 
-    # --- the comparison ----------------------------------------------------------------------------------------------
+    def _take_stock(self, key: Place, places: list[tuple[int, int]]) -> None:
+        """Which messages of a queue a crash has left: all that were flushed; it goes on behind the last
+        one, or behind one that is known to be lost. Only flushed parts are trimmed: what lies before the log
+        and was not flushed went with a file that the device never had."""
+        queue = self.store._queues.by_key.get(key)
+        number = 0 if queue is None else queue.next_offset
+        there = [
+            stop <= min(self.store.start_offset, self.flushed) or self.store.read_record(start) is not None
+            for start, stop in places
+        ]
+        for (start, stop), kept in zip(places, there, strict=True):
+            assert kept or stop > self.flushed or start in self.lost, f"lost: what begins at {start}"
+        assert (
+            max((offset + 1 for offset, kept in enumerate(there) if kept), default=0) <= number <= len(places)
+        )
+        del places[number:]
+        self.lost |= {start for (start, _), kept in zip(places, there, strict=False) if not kept}
+
+    # --- the comparison -------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Each queue goes on behind the last of its messages that was kept, and has all those that are still in the log."""
+        """Each queue continues after the last message that was kept, and has all its messages that are still
+        in the log."""
         store = self.store
         numbers = {key: queue.next_offset for key, queue in store._queues.by_key.items() if queue.next_offset}
-        assert numbers == {key: len(ends) for key, ends in self.given.items() if ends}
+        assert numbers == {key: len(places) for key, places in self.given.items() if places}
         if not self.with_queues:
             return
         for (topic, queue_id), (low, high, messages, units) in contents(store).items():
-            ends = self.given[topic, queue_id]
-            assert [one.queue_offset for one in messages] == list(range(low, high))
-            assert [unit.physical_offset + unit.size_bytes for unit in units] == ends[low:]
-            assert low == len([end for end in ends if end <= store.start_offset])
+            places = self.given[topic, queue_id]
+            kept = [offset for offset in range(low, high) if places[offset][0] not in self.lost]
+            assert [one.queue_offset for one in messages] == kept
+            found = {
+                unit.queue_offset: (unit.physical_offset, unit.physical_offset + unit.size_bytes)
+                for unit in units
+            }
+            assert [found[offset] for offset in kept] == [places[offset] for offset in kept]
+            trimmed = len([stop for _, stop in places if stop <= store.start_offset])
+            assert low == trimmed or (
+                low < trimmed and all(start in self.lost for start, _ in places[low:trimmed])
+            )
 
 
 async def _live(operations: list[str], seed: int, with_queues: bool) -> None:
@@ -191,7 +231,19 @@ async def _live(operations: list[str], seed: int, with_queues: bool) -> None:
 
 
 _steps = st.sampled_from(
-    ["append"] * 8 + ["flush_log", "round", "round", "trim", "trim", "crash trim", "crash trim", "crash append", "crash round", "reopen"]
+    ["append"] * 8
+    + [
+        "flush_log",
+        "round",
+        "round",
+        "trim",
+        "trim",
+        "crash trim",
+        "crash trim",
+        "crash append",
+        "crash round",
+        "reopen",
+    ]
 )
 
 
@@ -199,11 +251,12 @@ _steps = st.sampled_from(
 @settings(max_examples=50, deadline=None)
 @given(operations=st.lists(_steps, min_size=5, max_size=40), seed=st.integers(0, 1 << 30))
 def test_no_offset_is_given_twice(with_queues: bool, operations: list[str], seed: int) -> None:
-    """With consume queues and without: neither a kill nor a power failure at any step of a trim takes a number back."""
+    """With consume queues and without: neither a kill nor a power failure at any step of a trim makes a queue
+    offset be assigned again."""
     trio.run(_live, operations, seed, with_queues)
 
 
-# --- one at a time ---------------------------------------------------------------------------------------------------
+# --- one at a time ------------------------------------------------------------------------------------------
 
 
 def make(directory: Path, disk: Disk | None = None) -> MmapStore:
@@ -219,7 +272,8 @@ async def fill(store: MmapStore, segments: int) -> int:
 
 
 async def test_the_numbers_of_trimmed_messages_are_known_after_a_kill(tmp_path: Path) -> None:
-    """Those that came behind the last mark and went with the front of the log are not given again."""
+    """Queue offsets of messages after the last mark that were trimmed with the front of the log are not
+    assigned again."""
     store = make(tmp_path / "live")
     await store.open()
     store.append([message("Seldom")])
@@ -235,7 +289,7 @@ async def test_the_numbers_of_trimmed_messages_are_known_after_a_kill(tmp_path: 
 
 
 async def test_a_mark_that_covers_what_is_trimmed_is_not_written_again(tmp_path: Path) -> None:
-    """Retention takes what is hours old: it costs no flush of all queues."""
+    """Retention trims what is hours old, so a trim needs no flush of all queues."""
     store = make(tmp_path)
     await store.open()
     end = await fill(store, 3)
@@ -264,8 +318,11 @@ class Refusing(Disk):
 
 
 @pytest.mark.parametrize("what", ["checkpoint", "consumequeue"])
-async def test_a_log_is_not_trimmed_behind_the_mark(tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str) -> None:
-    """What the mark covers goes; the rest stays while the device does not take the queues or the checkpoint, and the log says why."""
+async def test_a_log_is_not_trimmed_behind_the_mark(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    """What the mark covers is trimmed; the rest stays while the device does not take the queues or the
+    checkpoint, and the log says why."""
     disk = Refusing()
     store = make(tmp_path, disk)
     await store.open()
@@ -278,13 +335,18 @@ async def test_a_log_is_not_trimmed_behind_the_mark(tmp_path: Path, caplog: pyte
     assert "not trimmed behind" in caplog.text
     disk.what = ""
     assert (await store.trim(end)).log_start == (end if what == "checkpoint" else first)
-    assert len(contents(store)["Orders", 0][2]) == store.max_offset("Orders", 0) - store.min_offset("Orders", 0)
+    assert len(contents(store)["Orders", 0][2]) == store.max_offset("Orders", 0) - store.min_offset(
+        "Orders", 0
+    )
     await store.close()
 
 
 @pytest.mark.parametrize("units_lost", [False, True])
-async def test_a_log_whose_front_somebody_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture, units_lost: bool) -> None:
-    """The units of what is gone are taken as they are, the others made again. A queue whose units are lost too begins at its first record."""
+async def test_a_log_whose_front_somebody_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, units_lost: bool
+) -> None:
+    """The units of the missing part are kept as they are, the others built again. A queue whose units are
+    lost too begins at its first record."""
     store = make(tmp_path / "live")
     await store.open()
     store.append([message("Seldom")])
@@ -308,10 +370,10 @@ async def test_a_log_whose_front_somebody_deleted(tmp_path: Path, caplog: pytest
 
 
 async def test_no_older_mark_follows_a_newer_one(tmp_path: Path) -> None:
-    """A trim in the middle of a round of the background waits for it."""
+    """A trim during a background round waits for it."""
 
     class Slow(Disk):
-        """The first flush of a queue waits until it may go on; notes the marks that are written."""
+        """The first flush of a queue waits until the test releases it; notes the marks that are written."""
 
         def __init__(self) -> None:
             self.entered = trio.Event()

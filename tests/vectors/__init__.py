@@ -1,4 +1,9 @@
-"""Recorded bytes and bodies of other people's software; `wire.json` holds the examples the wire-protocol sheet marks as verified."""
+"""Recorded bytes and bodies of other people's software.
+
+`wire.json` holds the examples the wire-protocol sheet marks as verified. `java_bodies.tsv` holds bodies as
+each version of Apache's Java classes writes them (versions, class, text); tests/interop/test_java_bodies.py
+compares them with the classes themselves.
+"""
 
 from __future__ import annotations
 
@@ -37,3 +42,12 @@ def frame(name: str) -> bytes:
 def values(name: str) -> dict[str, int]:
     """A table of inputs and results."""
     return dict(_WIRE[name]["values"])
+
+
+def java_bodies(version: str) -> dict[str, bytes]:
+    """What a version of RocketMQ writes, by the name of the class."""
+    rows = (
+        line.split("\t", 2)
+        for line in (_DIRECTORY / "java_bodies.tsv").read_text(encoding="utf-8").splitlines()
+    )
+    return {name: text.encode() for versions, name, text in rows if version in versions.split(",")}

@@ -1,7 +1,9 @@
-"""Connections inside one trio loop: no socket, no port, bounded buffers. For tests, and for a client in the broker's own process.
+"""Connections inside one trio loop, without sockets and ports, with bounded buffers. For tests, and for a
+client in the broker's own process.
 
-`memory://name` is any name; `memory://127.0.0.1:0` takes a free number, as a port would, so that a broker and its clients can be told to use the
-scheme without knowing that it is another one. Names belong to the process, as ports belong to a machine.
+In `memory://name` the name is arbitrary; `memory://127.0.0.1:0` takes a free number, like a port, so that a
+broker and its clients can use the scheme without special configuration. Names belong to the process, as ports
+belong to a machine.
 """
 
 from __future__ import annotations
@@ -15,17 +17,18 @@ import anyio.abc
 import sniffio
 import trio
 
-from rmqkit.abc import Address, Buffer, ServerStream, Transport
+from rmqkit.model.buffer import Buffer
+from rmqkit.plugin.transport import Address, ServerStream, Transport
 
-#: What one direction of a connection holds before the sender waits; about a socket's buffer.
+#: Capacity of one direction of a connection before the sender blocks; about a socket buffer.
 CAPACITY_BYTES = 256 * 1024
 _LOCALHOST = "127.0.0.1"
-#: Free numbers leave room for a broker's fast port, which is two below.
+#: The gaps between the numbers leave room for a broker's fast port, which is two below.
 _PORTS = range(20_000, 65_536, 3)
 
 
 class Pipe:
-    """One direction: at most CAPACITY_BYTES wait in it."""
+    """One direction of a connection, holding at most CAPACITY_BYTES."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -35,7 +38,8 @@ class Pipe:
         self._readable = True
 
     async def send(self, data: Buffer | bytearray) -> None:
-        """Copies the data. Raises BrokenResourceError when the reader is gone, ClosedResourceError after `end` and `close_writer`."""
+        """Copies the data. Raises BrokenResourceError when the reader is closed, ClosedResourceError after
+        `end` and `close_writer`."""
         rest = memoryview(data)
         while True:
             if not self._writable or self._ended:
@@ -52,7 +56,7 @@ class Pipe:
             await self._moved.park()
 
     async def receive(self, max_bytes: int) -> bytes:
-        """Up to so many bytes; empty at the end. Raises ClosedResourceError after `close_reader`."""
+        """Up to this many bytes; empty at the end. Raises ClosedResourceError after `close_reader`."""
         await trio.lowlevel.checkpoint()
         while True:
             if not self._readable:
@@ -72,7 +76,7 @@ class Pipe:
             await self._moved.park()
 
     def end(self) -> None:
-        """Nothing more will be sent; what is in it can still be read."""
+        """End the sending; buffered bytes can still be read."""
         self._ended = True
         self._moved.unpark_all()
 
@@ -87,9 +91,11 @@ class Pipe:
 
 
 class MemoryServerStream(ServerStream):
-    """The end that was accepted."""
+    """The accepting end."""
 
-    def __init__(self, incoming: Pipe, outgoing: Pipe, remote: tuple[str, int], local: tuple[str, int]) -> None:
+    def __init__(
+        self, incoming: Pipe, outgoing: Pipe, remote: tuple[str, int], local: tuple[str, int]
+    ) -> None:
         self._incoming = incoming
         self._outgoing = outgoing
         self.remote = remote
@@ -115,7 +121,7 @@ class MemoryServerStream(ServerStream):
 
 
 class MemoryClientStream(anyio.abc.ByteStream):
-    """The end that connected."""
+    """The connecting end."""
 
     def __init__(self, incoming: Pipe, outgoing: Pipe) -> None:
         self._incoming = incoming
@@ -173,7 +179,7 @@ class MemoryListener(trio.abc.Listener[ServerStream]):
         await self._accepting.aclose()
 
 
-#: Who listens in this process.
+#: The listeners in this process.
 _listening: dict[Address, MemoryListener] = {}
 _numbers = count(1)
 
@@ -193,15 +199,20 @@ class MemoryTransport(Transport):
         return [listener]
 
     async def connect(self, address: Address, timeout_ms: int) -> anyio.abc.ByteStream:
-        """Waits until the connection is accepted. Only tasks of the listener's own trio loop can be joined with it: others are refused."""
+        """Waits until the connection is accepted. Both ends must run in the same trio loop; connects from
+        other loops are refused."""
         with anyio.fail_after(timeout_ms / 1000):
             await anyio.lowlevel.checkpoint()
             listener = _listening.get(address)
             if listener is None:
                 raise _refused(address)
-            if sniffio.current_async_library() != "trio" or trio.lowlevel.current_trio_token() is not listener.loop:
+            if (
+                sniffio.current_async_library() != "trio"
+                or trio.lowlevel.current_trio_token() is not listener.loop
+            ):
                 raise ConnectionRefusedError(
-                    errno.ECONNREFUSED, f"{address} listens in another event loop, where memory connections do not lead"
+                    errno.ECONNREFUSED,
+                    f"{address} listens in another event loop, where memory connections do not lead",
                 )
             there, back = Pipe(), Pipe()
             remote, local = (_LOCALHOST, 1 + next(_numbers) % 65_535), (_LOCALHOST, address.port)
@@ -223,4 +234,4 @@ def _free(address: Address) -> Address:
 
 
 def _refused(address: Address) -> OSError:
-    return ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens at {address} in this process")
+    return ConnectionRefusedError(errno.ECONNREFUSED, f"{address} has no listener in this process")

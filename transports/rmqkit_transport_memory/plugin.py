@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rmqkit import hookimpl
-from rmqkit.abc import Transport
-from rmqkit.hookspecs import Register
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.transport import Transport
 from rmqkit_transport_memory.memory import MemoryTransport
 
 

@@ -1,7 +1,9 @@
-"""One QUIC connection in a loop: datagrams, timers and events on one side, lanes on the other. The same for servers and clients.
+"""One QUIC connection in an event loop, between datagrams and timers on one side and lanes on the other. Used
+by servers and clients.
 
-It lives through three phases. HANDSHAKE has a time limit. OPEN lasts while there are lanes; on a server, a while longer for new ones. LEAVING waits for
-the peer's acknowledgement of what was sent, for a moment, then says goodbye. Nothing here waits but `run`, which keeps the timers.
+A connection has three phases. HANDSHAKE has a time limit. OPEN lasts while there are lanes; on a server it
+lasts a while longer, to wait for new ones. LEAVING waits briefly for the acknowledgement of sent data, then
+closes. Only `run`, which serves the timers, waits.
 """
 
 from __future__ import annotations
@@ -27,18 +29,18 @@ from aioquic.quic.events import (
 from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 from aioquic.tls import AlertDescription
 
-from rmqkit.abc import Buffer
-from rmqkit.limits import QUIC_EMPTY_TIMEOUT_MS, QUIC_HANDSHAKE_TIMEOUT_MS, QUIC_LINGER_MS
+from rmqkit.model.buffer import Buffer
 from rmqkit_transport_quic.lane import Errors, Lane
+from rmqkit_transport_quic.limits import QUIC_EMPTY_TIMEOUT_MS, QUIC_HANDSHAKE_TIMEOUT_MS, QUIC_LINGER_MS
 from rmqkit_transport_quic.machine import Machine, alert_of
 
 _log = logging.getLogger(__name__)
-#: A port that is said to be closed is believed to be when the peer does not answer within this.
+#: A port reported as closed is accepted as closed when the peer does not answer within this time.
 _DOUBT_S = 1.0
-#: Pings in the time that the peer waits before it takes this end for dead.
+#: Number of pings within the time after which the peer considers this end dead.
 _PINGS_PER_IDLE_TIMEOUT = 3
 _REASON_LIMIT = 200
-#: A timer rings no sooner after the last look than this.
+#: Minimum delay of a timer.
 _TICK_S = 0.0001
 
 
@@ -49,43 +51,44 @@ class Phase(Enum):
 
 
 class Owner(Protocol):
-    """The endpoint a carrier belongs to."""
+    """The endpoint to which a carrier belongs."""
 
     def transmit(self, datagrams: list[tuple[bytes, NetworkAddress]]) -> None:
-        """Put them on the wire now, or lose them."""
+        """Send datagrams now, or lose them."""
 
     def route(self, connection_id: bytes, carrier: Carrier) -> None:
-        """Datagrams with this connection id are for the carrier."""
+        """Deliver datagrams with this connection id to the carrier."""
 
     def unroute(self, connection_id: bytes) -> None:
-        """They are no more."""
+        """Stop delivering datagrams with this connection id."""
 
     def admit(self, carrier: Carrier) -> str | None:
-        """The handshake is complete. Why the peer is not let in, or None."""
+        """Called when the handshake is complete. Returns the reason to reject the peer, or None."""
 
     @property
     def takes_lanes(self) -> bool:
         """Whether the peer may open lanes now."""
 
     def opened_lane(self, carrier: Carrier, lane: Lane) -> None:
-        """The peer has sent the first bytes of a lane."""
+        """Called when the peer has sent the first bytes of a lane."""
 
     def ended(self, carrier: Carrier) -> None:
-        """It is known that the connection ends; lanes have been told."""
+        """Called when the connection is ending; lanes have been informed."""
 
     def over(self, carrier: Carrier) -> None:
-        """Nothing more will be sent or understood."""
+        """Called when nothing more will be sent or received."""
 
 
 class Carrier:
-    """A connection. A client keeps it alive by pings as long as it has lanes; a server ends one that has none for too long."""
+    """One connection. A client keeps it alive by pings while it has lanes; a server ends a connection that
+    has had none for too long."""
 
     def __init__(self, machine: Machine, owner: Owner, errors: Errors, *, is_client: bool) -> None:
         self.machine = machine
         self.phase = Phase.HANDSHAKE
         #: Set when the handshake has succeeded or failed.
         self.decided = anyio.Event()
-        #: Why it ended, None while it lives.
+        #: The reason of the end, None while the connection is alive.
         self.why: str | None = None
         self.lanes: dict[int, Lane] = {}
         self._owner = owner
@@ -100,10 +103,10 @@ class Carrier:
         self._alarm = anyio.CancelScope()
         self._alarm_at = self._deadline
 
-    # --- what the endpoint does ----------------------------------------------------------------------------------------
+    # --- methods for the endpoint ---------------------------------------------------------------------------
 
     def received(self, data: bytes, address: NetworkAddress, now: float) -> None:
-        """A datagram for this connection; `settle` when the last one of a pass has come."""
+        """Process a datagram for this connection; `settle` must be called after the last one of a pass."""
         if self._finished:
             return
         self._doubt_at = inf
@@ -115,14 +118,15 @@ class Carrier:
             self.abandon("an internal error of QUIC")
 
     def refused(self, now: float) -> None:
-        """The operating system heard that nobody listens at the peer's port: anybody can say so, so ask."""
+        """Handle the operating system's report that no process listens at the peer's port. The report may be
+        forged, so the peer is queried."""
         if self._doubt_at == inf and not self._finished:
             self._doubt_at = now + _DOUBT_S
             self.machine.send_ping(0)
             self.settle(now)
 
     def settle(self, now: float) -> None:
-        """Act on what has come, send what there is to send, set the alarm. To be called after everything that changes something."""
+        """Act on received data, send pending data and set the timer. Must be called after every change."""
         if self._finished:
             return
         try:
@@ -143,14 +147,17 @@ class Carrier:
             lane.left()
         ending = self.machine.ending
         if ending is not None and self.why is None:
-            self._tell(described(ending), orderly=ending.frame_type is None and ending.error_code == QuicErrorCode.NO_ERROR)
+            self._tell(
+                described(ending),
+                orderly=ending.frame_type is None and ending.error_code == QuicErrorCode.NO_ERROR,
+            )
         if self.machine.over:
             self._finish()
         elif not self._finished:
             self._arm(now)
 
     def leave(self, now: float) -> None:
-        """Go, once the peer has what was sent or a moment has passed; lanes that are still open are cut."""
+        """Close when the peer has acknowledged the sent data or after a short time; open lanes are cut."""
         if self.phase is not Phase.LEAVING and self.why is None:
             self.phase = Phase.LEAVING
             self._deadline = now + QUIC_LINGER_MS / 1000
@@ -159,19 +166,19 @@ class Carrier:
             self.settle(now)
 
     def cut(self, now: float) -> None:
-        """Go at once, with a word to the peer; what it has not acknowledged may be lost."""
+        """Close at once with a closing message; unacknowledged data may be lost."""
         if self.why is None:
             self.machine.close(QuicErrorCode.NO_ERROR)
             self.settle(now)
 
     def abandon(self, why: str) -> None:
-        """Go without a word."""
+        """Close without a closing message."""
         if not self._finished:
             self._tell(why, orderly=False)
             self._finish()
 
     async def run(self) -> None:
-        """Keep the timers until the connection is over. Cancelled: it is cut."""
+        """Serve the timers until the connection is over. When cancelled, the connection is cut."""
         try:
             while not self._finished:
                 with anyio.CancelScope(deadline=self._alarm_at) as self._alarm:
@@ -183,10 +190,11 @@ class Carrier:
             self.cut(anyio.current_time())
             self.abandon("the task of the connection was cancelled")
 
-    # --- lanes ---------------------------------------------------------------------------------------------------------
+    # --- lanes ----------------------------------------------------------------------------------------------
 
     def open_lane(self) -> Lane:
-        """A new lane of this end. The peer learns of it with its first byte. Raises the lanes' broken error when the connection has ended."""
+        """Open a lane. The peer learns of it with its first byte. Raises the lanes' broken error when the
+        connection has ended."""
         if self.why is not None or self.phase is not Phase.OPEN:
             raise self._errors.broken(self.why or "the connection is being closed")
         stream_id = self.machine.get_next_available_stream_id()
@@ -219,7 +227,7 @@ class Carrier:
         self.machine.read_bytes.pop(lane.stream_id, None)
         if self.why is not None:
             return
-        # Of a lane that was never used the peer need not hear when the connection goes with it.
+        # The peer need not be told about an unused lane if the connection ends with it.
         unused = self._is_client and not lane.written and not self.lanes
         if self.machine.knows(lane.stream_id) and not unused:
             self._leaving_lanes.add(lane.stream_id)
@@ -232,13 +240,14 @@ class Carrier:
         self.settle(now)
 
     def _without_lanes(self, now: float) -> None:
-        """A client has no use for it; a server leaves that to the client, but not for ever."""
+        """Without lanes, a client closes the connection; a server leaves that to the client for a limited
+        time."""
         if self._is_client:
             self.leave(now)
         else:
             self._deadline = now + QUIC_EMPTY_TIMEOUT_MS / 1000
 
-    # --- events --------------------------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------
 
     def _on_event(self, event: QuicEvent, now: float) -> None:
         match event:
@@ -247,7 +256,9 @@ class Carrier:
             case StreamReset():
                 self._with_lane(event.stream_id, lambda lane: lane.no_more_reading("the peer cut this lane"))
             case StopSendingReceived():
-                self._with_lane(event.stream_id, lambda lane: lane.no_more_writing("the peer closed this lane"))
+                self._with_lane(
+                    event.stream_id, lambda lane: lane.no_more_writing("the peer closed this lane")
+                )
             case HandshakeCompleted():
                 self._on_handshake(now)
             case ConnectionIdIssued():
@@ -278,7 +289,7 @@ class Carrier:
     def _on_handshake(self, now: float) -> None:
         why = self._owner.admit(self)
         if why is not None:
-            # As if TLS had refused it (RFC 9001, section 4.8).
+            # As if TLS had rejected it (RFC 9001, section 4.8).
             code = QuicErrorCode.CRYPTO_ERROR + AlertDescription.access_denied
             self.machine.close(code, frame_type=QuicFrameType.CRYPTO, reason_phrase=why)
             return
@@ -303,17 +314,17 @@ class Carrier:
             self._alarm.cancel()
             self._owner.over(self)
 
-    # --- time ----------------------------------------------------------------------------------------------------------
+    # --- time -----------------------------------------------------------------------------------------------
 
     def _arm(self, now: float) -> None:
         if self._is_client and self._heard and self.phase is Phase.OPEN:
             self._heard = False
             self._ping_at = now + self.machine.idle_timeout_s / _PINGS_PER_IDLE_TIMEOUT
         timer = self.machine.get_timer()
-        # Rounding may leave a timer that is due where it is.
+        # Because of rounding, a due timer may remain due.
         timer = inf if timer is None else max(timer, now + _TICK_S)
         self._alarm_at = min(timer, self._deadline, self._ping_at, self._doubt_at)
-        # A later alarm is set when the present one rings.
+        # A later time is set when the present timer fires.
         if self._alarm_at < self._alarm.deadline:
             self._alarm.deadline = self._alarm_at
 
@@ -322,7 +333,7 @@ class Carrier:
         if timer is not None and now >= timer:
             self.machine.handle_timer(now)
         if now >= self._doubt_at:
-            self.abandon("nobody listens at the peer's port any more")
+            self.abandon("the peer's port is no longer in use")
         if now >= self._ping_at:
             self._ping_at = now + self.machine.idle_timeout_s / _PINGS_PER_IDLE_TIMEOUT
             self.machine.send_ping(0)
@@ -342,7 +353,7 @@ class Carrier:
 
 
 def described(ending: ConnectionTerminated) -> str:
-    """An ending in words; what a peer gave as its reason is shortened and quoted."""
+    """The ending in words; a reason given by the peer is shortened and quoted."""
     alert = alert_of(ending)
     reason = ending.reason_phrase[:_REASON_LIMIT].encode("unicode_escape").decode()
     if ending.error_code == QuicErrorCode.NO_ERROR:
@@ -353,4 +364,8 @@ def described(ending: ConnectionTerminated) -> str:
         name = QuicErrorCode(ending.error_code).name
     except ValueError:
         name = f"error {ending.error_code}"
-    return reason if reason == "Idle timeout" else f"QUIC ended the connection: {name}" + (f" ({reason})" if reason else "")
+    return (
+        reason
+        if reason == "Idle timeout"
+        else f"QUIC ended the connection: {name}" + (f" ({reason})" if reason else "")
+    )

@@ -1,7 +1,8 @@
-"""The client's end: a UDP socket with one connection on it, and the lanes of it.
+"""The client's end: a UDP socket with one connection, and the lanes of the connection.
 
-Nobody gives a client's connect a place for tasks, and a connection must go on acknowledging and sending again while its owner does something else. So
-it has a task of the loop itself, as the operating system's kernel would do it: a trio system task, or a task of asyncio.
+A client's connect has no task group, and a connection must acknowledge and retransmit while its owner does
+something else, as the kernel does for TCP. So the connection has a task of the loop itself: a trio system
+task, or an asyncio task.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import NetworkAddress
 from aioquic.tls import AlertDescription
 
-from rmqkit.abc import Address, LanedStream
 from rmqkit.config import Config
-from rmqkit.remoting.certificate_files import CertificateFiles, client_files
+from rmqkit.plugin.certificate_files import CertificateFiles, client_files
+from rmqkit.plugin.transport import Address, LanedStream
 from rmqkit_transport_quic.carrier import Carrier
 from rmqkit_transport_quic.credentials import client_configuration
 from rmqkit_transport_quic.lane import CLIENT_ERRORS, Lane
@@ -29,7 +30,7 @@ from rmqkit_transport_quic.settings import QuicSettings
 from rmqkit_transport_quic.udp import Datagrams, Network
 
 _log = logging.getLogger(__name__)
-#: asyncio keeps no reference to its tasks.
+#: asyncio keeps no strong references to its tasks.
 _tasks: set[asyncio.Task[None]] = set()
 
 
@@ -59,18 +60,24 @@ class QuicStream(LanedStream):
         return QuicStream(self._carrier, self._carrier.open_lane())
 
     async def aclose(self) -> None:
-        """Does not wait: the connection sees to it that what was sent arrives, as long as the loop runs and for QUIC_LINGER_MS at most."""
+        """Close without waiting: the connection completes the transmission of sent data, while the loop runs
+        and for at most QUIC_LINGER_MS."""
         self.lane.close()
         await anyio.lowlevel.checkpoint()
 
 
 def client_credentials(config: Config, settings: QuicSettings) -> CertificateFiles[QuicConfiguration]:
-    """What `dial` needs, made of the client's files. Raises ConfigError."""
-    return CertificateFiles(config, "QUIC client", lambda config: client_configuration(config, settings, ""), client_files(config))
+    """The client's credentials for `dial`, read from its files. Raises ConfigError."""
+    return CertificateFiles(
+        config, "QUIC client", lambda config: client_configuration(config, settings, ""), client_files(config)
+    )
 
 
-async def dial(address: Address, credentials: CertificateFiles[QuicConfiguration], network: Network) -> QuicStream:
-    """A new connection with its first lane; the addresses of the host are tried in turn. Raises OSError. Cancelled: nothing stays open."""
+async def dial(
+    address: Address, credentials: CertificateFiles[QuicConfiguration], network: Network
+) -> QuicStream:
+    """A new connection with its first lane; the addresses of the host are tried in turn. Raises OSError. When
+    cancelled, nothing stays open."""
     await credentials.look()
     configuration = replace(credentials.made, server_name=address.host.partition("%")[0])
     failure: OSError | None = None
@@ -96,11 +103,11 @@ async def _dial(udp: Datagrams, target: NetworkAddress, machine: Machine) -> Qui
 
 
 def _failure(endpoint: _Endpoint) -> OSError:
-    """Why there is no connection, and what to do about it."""
+    """The reason why there is no connection, with a remedy."""
     why, ending = endpoint.carrier.why, endpoint.carrier.machine.ending
     if endpoint.refused or ending is None:
         return ConnectionRefusedError(why)
-    # Only this end looks at a certificate before the handshake is complete.
+    # Only the client checks a certificate before the handshake is complete.
     match alert_of(ending):
         case AlertDescription.certificate_expired:
             step = "the server needs a new certificate"
@@ -116,12 +123,13 @@ def _failure(endpoint: _Endpoint) -> OSError:
 
 
 class _Endpoint:
-    """The owner of a client's only carrier. Gone as soon as the connection is known to end: its descriptor is free at once."""
+    """The owner of a client's only carrier. Its descriptor is closed as soon as the connection is known to
+    end."""
 
     takes_lanes = False
 
     def __init__(self, udp: Datagrams, machine: Machine) -> None:
-        #: The operating system says that nobody listens at the port.
+        #: Whether the operating system has reported that no process listens at the port.
         self.refused = False
         self._udp = udp
         self._gone = anyio.Event()
@@ -134,15 +142,16 @@ class _Endpoint:
         spawn(self._run)
 
     def cut(self) -> None:
-        """End the connection, if it has not ended, and close the socket, now. Safe to call twice."""
+        """End the connection, if it has not ended, and close the socket, at once. May be called twice."""
         self.carrier.cut(anyio.current_time())
         self._gone.set()
         self._udp.close()
         self.carrier.abandon("the connection was cut")
 
     async def _run(self) -> None:
-        """The connection's task. When trio ends, it stays until the peer has what was sent, for QUIC_LINGER_MS at most. asyncio cancels all tasks of a
-        loop at once: there the connection is cut, with everything sent once, but nothing sent again that was lost."""
+        """The connection's task. When trio ends, it stays until the peer has the sent data, for at most
+        QUIC_LINGER_MS. asyncio cancels all tasks of a loop at once: there the connection is cut; all data was
+        sent once, but lost datagrams are not retransmitted."""
         work = anyio.CancelScope(shield=True)
         try:
             async with anyio.create_task_group() as group:
@@ -181,9 +190,9 @@ class _Endpoint:
                 self.carrier.refused(now)
             elif refused:
                 self.refused = True
-                self.carrier.abandon("nobody listens there; has the server quic:// among its listeners?")
+                self.carrier.abandon("the port is not in use; add quic:// to the listeners of the server")
 
-    # --- what the carrier says -----------------------------------------------------------------------------------------
+    # --- methods called by the carrier ----------------------------------------------------------------------
 
     def transmit(self, datagrams: list[tuple[bytes, NetworkAddress]]) -> None:
         if not self._udp.closed:
@@ -193,13 +202,13 @@ class _Endpoint:
         return None
 
     def route(self, connection_id: bytes, carrier: Carrier) -> None:
-        """All that arrives here is for the one carrier."""
+        """All datagrams that arrive here belong to the one carrier."""
 
     def unroute(self, connection_id: bytes) -> None:
-        """As for `route`."""
+        """See `route`."""
 
     def opened_lane(self, carrier: Carrier, lane: Lane) -> None:
-        raise AssertionError("a server cannot open lanes: it is told that it may open none")
+        raise AssertionError("a server cannot open lanes: its limit is zero")
 
     def ended(self, carrier: Carrier) -> None:
         self.cut()
@@ -209,7 +218,7 @@ class _Endpoint:
 
 
 def spawn(run: Callable[[], Awaitable[None]]) -> None:
-    """A task of the loop, which ends with it."""
+    """Start a task of the loop, which ends with the loop."""
     if trio.lowlevel.in_trio_run():
         trio.lowlevel.spawn_system_task(run)
         return

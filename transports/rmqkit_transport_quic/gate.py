@@ -1,7 +1,8 @@
-"""Whom a server begins a handshake with. Plain values in, decisions out: no socket, no clock.
+"""Decides with whom a server begins a handshake. Plain values in, decisions out: no socket, no clock.
 
-A handshake costs some milliseconds and some kilobytes. So there are only so many at a time, and when many are begun, a client first has to send back a
-token that reaches it only at the address it claims (RFC 9000, section 8.1.2). Until then nothing is kept of it, and it is sent less than it sent.
+A handshake costs some milliseconds and some kilobytes, so their number is limited. When many have been
+started, a client first has to return a token that it receives only at the address it claims (RFC 9000,
+section 8.1.2). Until then no state is kept for it, and it is sent less than it sent.
 """
 
 from __future__ import annotations
@@ -14,17 +15,22 @@ from aioquic.quic.packet import QuicHeader, QuicPacketType, encode_quic_retry, e
 from aioquic.quic.retry import QuicRetryTokenHandler
 from attrs import frozen
 
-from rmqkit.limits import MAX_QUIC_CONNECTIONS, MAX_QUIC_HANDSHAKES, QUIC_RETRY_ABOVE_ATTEMPTS_PER_S, QUIC_RETRY_ABOVE_HANDSHAKES
+from rmqkit_transport_quic.limits import (
+    MAX_QUIC_CONNECTIONS,
+    MAX_QUIC_HANDSHAKES,
+    QUIC_RETRY_ABOVE_ATTEMPTS_PER_S,
+    QUIC_RETRY_ABOVE_HANDSHAKES,
+)
 from rmqkit_transport_quic.settings import SMALLEST_DATAGRAM_BYTES, Retry
 
-#: A client's first choice of a connection id for the server is at least so long (RFC 9000, section 7.2).
+#: Minimum length of a client's first connection id for the server (RFC 9000, section 7.2).
 _SHORTEST_FIRST_ID_BYTES = 8
 _RETRY_ID_BYTES = 8
 
 
 @frozen
 class Begin:
-    """Begin a handshake; the ids are what the client must be told again for it to know that nobody interfered."""
+    """Begin a handshake. The ids must be repeated to the client, which uses them to detect interference."""
 
     original_id: bytes
     retry_id: bytes | None
@@ -41,24 +47,38 @@ class Gate:
         self._attempts = 0
 
     def decide(
-        self, header: QuicHeader, size_bytes: int, address: NetworkAddress, now: float, *, connections: int, handshakes: int
+        self,
+        header: QuicHeader,
+        size_bytes: int,
+        address: NetworkAddress,
+        now: float,
+        *,
+        connections: int,
+        handshakes: int,
     ) -> Begin | bytes | None:
-        """Begin a handshake, or send back these bytes, or do nothing at all.
+        """Begin a handshake, or send back these bytes, or ignore the datagram.
 
-        `connections` and `handshakes`: how many there are of them; `now` in seconds.
+        `connections` and `handshakes` are their present numbers; `now` is in seconds.
         """
         if size_bytes < SMALLEST_DATAGRAM_BYTES or header.packet_type is QuicPacketType.VERSION_NEGOTIATION:
             return None
         if header.version not in self._versions:
             return encode_quic_version_negotiation(header.destination_cid, header.source_cid, self._versions)
-        if header.packet_type is not QuicPacketType.INITIAL or len(header.destination_cid) < _SHORTEST_FIRST_ID_BYTES:
+        if (
+            header.packet_type is not QuicPacketType.INITIAL
+            or len(header.destination_cid) < _SHORTEST_FIRST_ID_BYTES
+        ):
             return None
         if connections >= MAX_QUIC_CONNECTIONS or handshakes >= MAX_QUIC_HANDSHAKES:
             return None
         if header.token:
             return self._checked(header, address, now)
         self._count(now)
-        if self._retry is Retry.ALWAYS or handshakes >= QUIC_RETRY_ABOVE_HANDSHAKES or self._attempts > QUIC_RETRY_ABOVE_ATTEMPTS_PER_S:
+        if (
+            self._retry is Retry.ALWAYS
+            or handshakes >= QUIC_RETRY_ABOVE_HANDSHAKES
+            or self._attempts > QUIC_RETRY_ABOVE_ATTEMPTS_PER_S
+        ):
             return self._retry_packet(header, address, now)
         return Begin(header.destination_cid, None)
 
@@ -68,9 +88,11 @@ class Gate:
         self._attempts += 1
 
     def _checked(self, header: QuicHeader, address: NetworkAddress, now: float) -> Begin | None:
-        """A token that was not made here for this address, or too long ago, is no reason to answer at all."""
+        """A token that was not issued here for this address, or has expired, gets no answer."""
         try:
-            original = self._tokens.validate_token(address=address[:2], destination_cid=header.destination_cid, token=header.token, now=now)
+            original = self._tokens.validate_token(
+                address=address[:2], destination_cid=header.destination_cid, token=header.token, now=now
+            )
         except ValueError:
             return None
         return Begin(original, header.destination_cid)
@@ -78,7 +100,10 @@ class Gate:
     def _retry_packet(self, header: QuicHeader, address: NetworkAddress, now: float) -> bytes:
         own_id = os.urandom(_RETRY_ID_BYTES)
         token = self._tokens.create_token(
-            address=address[:2], original_destination_connection_id=header.destination_cid, retry_source_connection_id=own_id, now=now
+            address=address[:2],
+            original_destination_connection_id=header.destination_cid,
+            retry_source_connection_id=own_id,
+            now=now,
         )
         assert header.version is not None
         return encode_quic_retry(

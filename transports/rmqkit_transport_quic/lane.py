@@ -1,6 +1,7 @@
-"""A lane: one bidirectional QUIC stream as a stream of bytes, for either side.
+"""A lane is one bidirectional QUIC stream as a byte stream, for either side.
 
-Reading and writing are the same on both sides; only the errors have other names: trio's on a server, anyio's on a client.
+Reading and writing are the same on both sides; only the exceptions differ: trio's on a server, anyio's on a
+client.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import anyio.abc
 import trio
 from attrs import frozen
 
-from rmqkit.abc import Buffer, ServerStream
-from rmqkit.limits import QUIC_SEND_AHEAD_BYTES
+from rmqkit.model.buffer import Buffer
+from rmqkit.plugin.transport import ServerStream
+from rmqkit_transport_quic.limits import QUIC_SEND_AHEAD_BYTES
 
 
 class Connection(Protocol):
-    """What a lane needs of its QUIC connection."""
+    """The interface of the QUIC connection that a lane needs."""
 
     def wrote(self, lane: Lane, data: Buffer, end: bool = False) -> None: ...
     def flush(self) -> None: ...
@@ -31,7 +33,7 @@ class Connection(Protocol):
 
 @frozen
 class Errors:
-    """What the errors of a lane are called."""
+    """The exception types of a lane."""
 
     broken: type[Exception]
     closed: type[Exception]
@@ -43,16 +45,16 @@ CLIENT_ERRORS = Errors(anyio.BrokenResourceError, anyio.ClosedResourceError, any
 
 
 class Lane:
-    """Bytes in both directions. One task may read and one may write at a time."""
+    """A byte stream in both directions. One task may read and one may write at a time."""
 
     def __init__(self, connection: Connection, stream_id: int, errors: Errors) -> None:
         self.stream_id = stream_id
-        #: Bytes given to the connection, and taken from it by the reader.
+        #: Number of bytes given to the connection, and number of bytes read.
         self.written = 0
         self.read = 0
-        #: The owner has sent all it wanted to send.
+        #: Whether the owner has ended its sending.
         self.ended_sending = False
-        #: The peer has sent all it wanted to send.
+        #: Whether the peer has ended its sending.
         self.ended_receiving = False
         self.closed = False
         self._connection = connection
@@ -66,10 +68,10 @@ class Lane:
         self._why_no_reading: str | None = None
         self._why_no_writing: str | None = None
 
-    # --- what the connection tells -------------------------------------------------------------------------------------
+    # --- methods called by the connection -------------------------------------------------------------------
 
     def arrived(self, data: bytes, end: bool) -> None:
-        """Bytes in order; `end`: the last ones."""
+        """Bytes arrived in order; `end` marks the last ones."""
         if data:
             self._chunks.append(data)
             self._unread += len(data)
@@ -77,19 +79,19 @@ class Lane:
         self._wake_reader()
 
     def no_more_reading(self, why: str | None) -> None:
-        """After what has arrived comes the end, or an error when there is a reason."""
+        """After the bytes that have arrived comes the end, or an error if a reason is given."""
         if not self.ended_receiving:
             self.ended_receiving = True
             self._why_no_reading = why
             self._wake_reader()
 
     def no_more_writing(self, why: str) -> None:
-        """The peer takes nothing more."""
+        """The peer accepts no more data."""
         self._why_no_writing = self._why_no_writing or why
         self._wake_writer()
 
     def left(self) -> None:
-        """Bytes have left, or may have."""
+        """Some bytes may have been sent."""
         if self._writer is not None and self._connection.unsent_bytes(self) <= self._enough_room:
             self._writer.set()
 
@@ -101,10 +103,10 @@ class Lane:
         if self._writer is not None:
             self._writer.set()
 
-    # --- what the owner does -------------------------------------------------------------------------------------------
+    # --- methods called by the owner ------------------------------------------------------------------------
 
     async def receive(self, max_bytes: int) -> bytes:
-        """At least one byte, or nothing at the end. Cancelled: nothing is lost."""
+        """At least one byte, or nothing at the end. When cancelled, nothing is lost."""
         await anyio.lowlevel.checkpoint()
         while True:
             if self.closed:
@@ -145,7 +147,8 @@ class Lane:
         return data
 
     async def send(self, parts: Sequence[Buffer | bytearray]) -> None:
-        """Returns when all has left; what is lost on the way is sent again by itself. Cancelled: some may have gone, the lane can only be closed."""
+        """Returns when everything has been sent; lost data is retransmitted automatically. When cancelled,
+        part of the data may have been sent, and the lane can only be closed."""
         await anyio.lowlevel.checkpoint()
         with self._writing():
             for part in parts:
@@ -160,7 +163,7 @@ class Lane:
             await self._wait_for_room(0)
 
     async def wait_for_room(self) -> None:
-        """Wait until nothing waits to leave."""
+        """Wait until no data is waiting to be sent."""
         await anyio.lowlevel.checkpoint()
         with self._writing():
             await self._wait_for_room(0)
@@ -176,7 +179,7 @@ class Lane:
             self._is_writing = False
 
     async def _wait_for_room(self, unsent_bytes: int) -> None:
-        """Until no more than so many bytes wait to leave."""
+        """Wait until at most this many bytes are waiting to be sent."""
         while True:
             self._check_writing()
             if self._connection.unsent_bytes(self) <= unsent_bytes:
@@ -194,14 +197,15 @@ class Lane:
             raise self._errors.broken(self._why_no_writing)
 
     def end_sending(self) -> None:
-        """The peer sees an end once it has all that was sent; it may go on sending."""
+        """End the sending: the peer sees an end after all sent data, and may continue to send."""
         if not self.ended_sending:
             self.ended_sending = True
             if self._why_no_writing is None:
                 self._connection.wrote(self, b"", end=True)
 
     def close(self) -> None:
-        """End both directions; does not wait: the connection sees to it that what was sent arrives. Safe to call twice."""
+        """End both directions without waiting: the connection completes the transmission of sent data. May be
+        called twice."""
         if not self.closed:
             self.closed = True
             self._chunks.clear()

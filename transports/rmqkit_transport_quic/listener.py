@@ -1,6 +1,7 @@
-"""The server's end: one UDP socket, the connections on it by connection id, and the lanes that clients open.
+"""The server's end: one UDP socket, its connections by connection id, and the lanes that clients open.
 
-A stranger's datagram costs little: what begins no handshake is dropped unread, and what does not decrypt leaves nothing behind.
+Datagrams of strangers cost little: those that do not begin a handshake are dropped unread, and those that
+cannot be decrypted leave no state.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from aioquic.buffer import Buffer  # type: ignore[attr-defined]
 from aioquic.quic.connection import NetworkAddress
 from aioquic.quic.packet import QuicHeader, pull_quic_header
 
-from rmqkit.abc import Address, ServerStream, WorkingListener
 from rmqkit.config import Config
-from rmqkit.limits import MAX_LANES_PER_QUIC_CONNECTION
-from rmqkit.remoting.certificate_files import CertificateFiles
-from rmqkit.tls_settings import NO_CLIENT_CERTIFICATE, REQUIRE, client_auth
+from rmqkit.config.tls import NO_CLIENT_CERTIFICATE, REQUIRE, client_auth
+from rmqkit.plugin.certificate_files import CertificateFiles
+from rmqkit.plugin.transport import Address, ServerStream, WorkingListener
 from rmqkit_transport_quic.carrier import Carrier
 from rmqkit_transport_quic.credentials import ServerCredentials, client_fault, server_credentials
 from rmqkit_transport_quic.gate import Begin, Gate
 from rmqkit_transport_quic.lane import SERVER_ERRORS, Lane, QuicServerStream
+from rmqkit_transport_quic.limits import MAX_LANES_PER_QUIC_CONNECTION
 from rmqkit_transport_quic.machine import Machine
 from rmqkit_transport_quic.settings import QuicSettings, Retry
 from rmqkit_transport_quic.udp import Datagrams, Network
@@ -32,17 +33,24 @@ _LONG_HEADER = 0x80
 
 
 class QuicListener(WorkingListener):
-    """Accepts lanes; `run` moves the datagrams and watches the certificate's files.
+    """Accepts lanes; `run` processes the datagrams and watches the certificate's files.
 
-    client_certificate  whether clients show one (`rmqkit.tls_settings.client_auth`)
-    retry               when addresses are validated before anything else
+    client_certificate  whether clients must send one (`rmqkit.config.tls.client_auth`)
+    retry               when addresses are validated first
     """
 
-    def __init__(self, udp: Datagrams, files: CertificateFiles[ServerCredentials], *, client_certificate: str, retry: Retry) -> None:
+    def __init__(
+        self,
+        udp: Datagrams,
+        files: CertificateFiles[ServerCredentials],
+        *,
+        client_certificate: str,
+        retry: Retry,
+    ) -> None:
         self.local = udp.local
-        #: The connections there are, each with the connection ids that clients may use for it.
+        #: The connections, each with the connection ids that clients may use for it.
         self.routes: dict[Carrier, set[bytes]] = {}
-        #: Those whose handshake is under way.
+        #: The connections whose handshake is in progress.
         self.handshakes: set[Carrier] = set()
         self._carriers: dict[bytes, Carrier] = {}
         self._socket = udp
@@ -57,7 +65,7 @@ class QuicListener(WorkingListener):
         self._running = trio.Lock()
         self._nursery: trio.Nursery | None = None
 
-    # --- what a server does --------------------------------------------------------------------------------------------
+    # --- methods of a listener ------------------------------------------------------------------------------
 
     async def accept(self) -> ServerStream:
         await trio.lowlevel.checkpoint()
@@ -68,7 +76,8 @@ class QuicListener(WorkingListener):
         return self._lanes.popleft()
 
     async def aclose(self) -> None:
-        """Take no new connections and lanes. Those that were accepted live on for as long as `run` does; connections without any are ended."""
+        """Accept no new connections and lanes. Accepted lanes stay open while `run` is running; connections
+        without lanes are ended."""
         self._closed = True
         self._arrival = _rung(self._arrival)
         while self._lanes:
@@ -82,9 +91,10 @@ class QuicListener(WorkingListener):
         await trio.lowlevel.checkpoint()
 
     async def run(self) -> None:
-        """Move datagrams until cancelled. Then say goodbye to all: what was sent and not acknowledged yet gets QUIC_LINGER_MS.
+        """Process datagrams until cancelled. Then close all connections; unacknowledged data gets
+        QUIC_LINGER_MS.
 
-        Called by several, the first one does it and the others wait.
+        If several tasks call it, the first one does the work and the others wait.
         """
         async with self._running:
             work = trio.CancelScope(shield=True)
@@ -101,7 +111,7 @@ class QuicListener(WorkingListener):
                 self._socket.close()
 
     async def _work(self, scope: trio.CancelScope) -> None:
-        """Shielded, so that a listener that is cancelled says goodbye first; `scope` ends it."""
+        """Shielded, so that a cancelled listener closes its connections first; `scope` ends it."""
         with scope:
             try:
                 async with trio.open_nursery() as self._nursery:
@@ -119,7 +129,7 @@ class QuicListener(WorkingListener):
         while any(carrier.why is None for carrier in self.routes):
             await self._ending.wait()
 
-    # --- what carriers say ---------------------------------------------------------------------------------------------
+    # --- methods called by carriers -------------------------------------------------------------------------
 
     def transmit(self, datagrams: list[tuple[bytes, NetworkAddress]]) -> None:
         self._socket.send(datagrams)
@@ -161,7 +171,7 @@ class QuicListener(WorkingListener):
         for connection_id in self.routes.pop(carrier, ()):
             del self._carriers[connection_id]
 
-    # --- datagrams -----------------------------------------------------------------------------------------------------
+    # --- datagrams ------------------------------------------------------------------------------------------
 
     async def _move(self) -> None:
         while True:
@@ -190,10 +200,14 @@ class QuicListener(WorkingListener):
             carrier.received(data, address, now)
         return carrier
 
-    def _stranger(self, header: QuicHeader, data: bytes, address: NetworkAddress, now: float) -> Carrier | None:
+    def _stranger(
+        self, header: QuicHeader, data: bytes, address: NetworkAddress, now: float
+    ) -> Carrier | None:
         if self._closed or self._nursery is None:
             return None
-        decision = self._gate.decide(header, len(data), address, now, connections=len(self.routes), handshakes=len(self.handshakes))
+        decision = self._gate.decide(
+            header, len(data), address, now, connections=len(self.routes), handshakes=len(self.handshakes)
+        )
         if isinstance(decision, bytes):
             self.transmit([(decision, address)])
         if not isinstance(decision, Begin):
@@ -219,12 +233,14 @@ class QuicListener(WorkingListener):
 
 
 async def listen(address: Address, config: Config, settings: QuicSettings, network: Network) -> QuicListener:
-    """Bound at the first address that the host has. Raises OSError, ConfigError (certificates)."""
+    """A listener bound at the first address of the host. Raises OSError, ConfigError (certificates)."""
     files = CertificateFiles(config, str(address), partial(server_credentials, settings))
-    return QuicListener(await network.bind(address), files, client_certificate=client_auth(config), retry=settings.retry)
+    return QuicListener(
+        await network.bind(address), files, client_certificate=client_auth(config), retry=settings.retry
+    )
 
 
 def _rung(bell: trio.Event) -> trio.Event:
-    """Wake all that wait, and a new bell."""
+    """Wake all waiting tasks, and return a new event."""
     bell.set()
     return trio.Event()

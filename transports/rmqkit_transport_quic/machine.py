@@ -1,8 +1,9 @@
-"""aioquic's state machine, with windows that move as the application reads.
+"""aioquic's state machine, with flow-control windows that move as the application reads.
 
-aioquic doubles a window when half of it has arrived, whether anybody has read the bytes or not: a peer could fill the memory. Here a window is what
-was read plus a fixed size. It also keeps to itself what a driver needs to know. Everything of aioquic that is not public is used in this module and
-nowhere else; tests/transports/quic/test_machine.py shows that it still does what is meant.
+aioquic doubles a window when half of it has arrived, whether the bytes have been read or not, so a peer could
+fill the memory. Here a window is the number of bytes read plus a fixed size. aioquic also hides state that a
+driver needs. Everything of aioquic that is not public is used only in this module;
+tests/transports/quic/test_machine.py verifies that it still behaves as expected.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from aioquic.quic.recovery import QuicPacketSpace
 from aioquic.quic.stream import QuicStream
 from cryptography.x509 import Certificate
 
-#: aioquic writes a line for whatever a stranger does wrong, and several for each connection. Who wants them sets a level.
+#: aioquic logs every fault of a peer and several lines per connection. Users who want these lines set a
+#: level.
 _library_log = logging.getLogger("quic")
 if _library_log.level == logging.NOTSET:
     _library_log.setLevel(logging.ERROR)
@@ -34,63 +36,74 @@ if _library_log.level == logging.NOTSET:
 class Machine(QuicConnection):
     """One QUIC connection without I/O.
 
-    peer_lanes       bidirectional streams the peer may have open; it gets no unidirectional ones
-    ask_certificate  a server asks the client for a certificate. aioquic then checks that the client has the key of what it shows, but neither who
-                     signed it nor whether it showed any: see `peer_certificates`
+    peer_lanes       maximum number of bidirectional streams opened by the peer; it may open no unidirectional
+                     ones
+    ask_certificate  whether a server requests a client certificate. aioquic then checks that the client owns
+                     the key of its certificate, but neither who signed it nor whether there is one: see
+                     `peer_certificates`
     ids              connection ids, see QuicConnection
     """
 
-    def __init__(self, configuration: QuicConfiguration, *, peer_lanes: int, ask_certificate: bool = False, **ids: bytes | None) -> None:
+    def __init__(
+        self,
+        configuration: QuicConfiguration,
+        *,
+        peer_lanes: int,
+        ask_certificate: bool = False,
+        **ids: bytes | None,
+    ) -> None:
         super().__init__(configuration=configuration, **ids)  # type: ignore[arg-type]
-        #: Bytes of each stream that the application has taken; streams that are not in it are not read by anybody.
+        #: Bytes of each stream that the application has read; streams that are missing here are not read at
+        #: all.
         self.read_bytes: dict[int, int] = {}
         self._ask_certificate = ask_certificate
         self._local_max_streams_bidi = Limit(QuicFrameType.MAX_STREAMS_BIDI, "max_streams_bidi", peer_lanes)
         self._local_max_streams_uni = Limit(QuicFrameType.MAX_STREAMS_UNI, "max_streams_uni", 0)
 
-    # --- what a driver needs to know -----------------------------------------------------------------------------------
+    # --- state needed by a driver ---------------------------------------------------------------------------
 
     @property
     def ending(self) -> ConnectionTerminated | None:
-        """Why the connection ends, from the moment that either side said so; the event comes some round trips later."""
+        """The reason of the end, as soon as either side has announced it; the event follows some round trips
+        later."""
         return self._close_event
 
     @property
     def began(self) -> bool:
-        """Whether a packet of the peer was understood."""
+        """Whether a packet of the peer was decrypted."""
         return self._state is not QuicConnectionState.FIRSTFLIGHT
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will be sent, and what arrives may be dropped."""
+        """Whether nothing more will be sent and arriving data may be dropped."""
         return self._state is QuicConnectionState.TERMINATED
 
     @property
     def idle_timeout_s(self) -> float:
-        """The shorter of both sides' time-outs."""
+        """The shorter of both sides' idle time-outs."""
         return self._idle_timeout()
 
     @property
     def peer_certificates(self) -> list[Certificate]:
-        """What the peer has shown, its own first; empty when it has shown none."""
+        """The certificates sent by the peer, its own first; empty when it has sent none."""
         own = self.tls._peer_certificate
         return [] if own is None else [own, *self.tls._peer_certificate_chain]
 
     def unsent_bytes(self, stream_id: int, written: int) -> int:
-        """Bytes of a stream that have not left yet, of so many that were given to `send_stream_data`."""
+        """Bytes of a stream that have not been sent, of those given to `send_stream_data`."""
         stream = self._streams.get(stream_id)
         return 0 if stream is None else max(written - stream.sender.highest_offset, 0)
 
     def is_delivered(self, stream_id: int) -> bool:
-        """Whether the peer has acknowledged all that was sent over a stream whose sending ended, or does not want it."""
+        """Whether the peer has acknowledged all data of a stream whose sending ended, or does not want it."""
         stream = self._streams.get(stream_id)
         return stream is None or stream.sender.is_finished
 
     def knows(self, stream_id: int) -> bool:
-        """Whether anything of a stream may still arrive or leave."""
+        """Whether data of a stream may still arrive or be sent."""
         return stream_id in self._streams
 
-    # --- windows -------------------------------------------------------------------------------------------------------
+    # --- windows --------------------------------------------------------------------------------------------
 
     def owes_window(self, stream_id: int) -> bool:
         """Whether the peer should be told of a larger window."""
@@ -98,7 +111,8 @@ class Machine(QuicConnection):
         return (stream is not None and self._stream_step(stream) > 0) or self._connection_step() > 0
 
     def _stream_step(self, stream: QuicStream) -> int:
-        """By how much the window of a stream moves; half a window at least, so that few packets carry nothing else."""
+        """How far the window of a stream moves: at least half a window, to avoid packets that contain only
+        window updates."""
         read = self.read_bytes.get(stream.stream_id) if stream.stream_id is not None else None
         if read is None or stream.receiver.is_finished:
             return 0
@@ -116,7 +130,8 @@ class Machine(QuicConnection):
 
     @property
     def unread_bytes(self) -> int:
-        """What waits for the application, with what arrived behind a gap and the gaps: the memory that all streams may take."""
+        """Buffered data of all streams, including data after gaps, and the gaps: the memory that the streams
+        may use."""
         total = 0
         for stream_id, stream in self._streams.items():
             taken = self.read_bytes.get(stream_id)
@@ -124,7 +139,9 @@ class Machine(QuicConnection):
             total += receiver.highest_offset - (receiver.starting_offset() if taken is None else taken)
         return total
 
-    def _write_stream_limits(self, builder: QuicPacketBuilder, space: QuicPacketSpace, stream: QuicStream) -> None:
+    def _write_stream_limits(
+        self, builder: QuicPacketBuilder, space: QuicPacketSpace, stream: QuicStream
+    ) -> None:
         stream.max_stream_data_local += self._stream_step(stream)
         if stream.max_stream_data_local_sent != stream.max_stream_data_local and stream.stream_id is not None:
             buffer = builder.start_frame(
@@ -150,7 +167,7 @@ class Machine(QuicConnection):
                 buffer.push_uint_var(limit.value)
                 limit.sent = limit.value
 
-    # --- certificates --------------------------------------------------------------------------------------------------
+    # --- certificates ---------------------------------------------------------------------------------------
 
     def _initialize(self, peer_cid: bytes) -> None:
         super()._initialize(peer_cid)
@@ -159,7 +176,7 @@ class Machine(QuicConnection):
 
 
 def alert_of(ending: ConnectionTerminated) -> tls.AlertDescription | None:
-    """The TLS alert a connection ended with, None when it was something else (RFC 9001, section 4.8)."""
+    """The TLS alert that ended a connection, None for another reason (RFC 9001, section 4.8)."""
     try:
         return tls.AlertDescription(ending.error_code - 0x100) if ending.frame_type is not None else None
     except ValueError:

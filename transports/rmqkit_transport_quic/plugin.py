@@ -1,11 +1,11 @@
-"""Registers the scheme `quic`. Works without the extra `quic` until an address has that scheme."""
+"""Registers the scheme `quic`. The extra `quic` is needed only when an address with that scheme is used."""
 
 from __future__ import annotations
 
 from rmqkit import hookimpl
-from rmqkit.abc import Transport
 from rmqkit.config import Config
-from rmqkit.hookspecs import Register
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.transport import Transport
 from rmqkit_transport_quic.settings import QuicSettings
 from rmqkit_transport_quic.transport import QuicTransport
 

@@ -1,4 +1,5 @@
-"""Settings of the QUIC transport: the table `[plugins.quic]`. Certificates are those of TLS, `tls.*`. Imports nothing of the extra `quic`."""
+"""Settings of the QUIC transport: the table `[plugins.quic]`. Certificates are those of TLS, `tls.*`.
+Imports nothing of the extra `quic`."""
 
 from __future__ import annotations
 
@@ -6,29 +7,32 @@ from enum import Enum
 
 import msgspec
 
-#: The application protocol both ends must name (RFC 7301).
+#: The application protocol that both ends must announce (RFC 7301).
 ALPN = "rocketmq"
-#: What QUIC may use on any path (RFC 9000, section 14), and the most that UDP carries.
+#: The datagram size permitted on any path (RFC 9000, section 14), and the maximum of UDP.
 SMALLEST_DATAGRAM_BYTES = 1_200
 LARGEST_DATAGRAM_BYTES = 65_527
-#: Shorter idle time-outs would end connections whose peer is merely busy.
+#: Shorter idle time-outs would end connections to busy peers.
 SMALLEST_IDLE_TIMEOUT_MS = 1_000
 
 
 class Retry(Enum):
-    """When a server makes a client prove that its address is its own, before it keeps anything of it (RFC 9000, section 8.1.2)."""
+    """When a server makes a client prove that it owns its address, before it keeps any state for it (RFC
+    9000, section 8.1.2)."""
 
     ALWAYS = "always"
     LOAD = "load"
-    """While many handshakes are under way or begun, see `rmqkit.limits`."""
+    """While many handshakes are in progress or starting, see `rmqkit_transport_quic.limits`."""
 
 
 class QuicSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """`config.plugin_settings("quic", QuicSettings)`.
 
     retry            see Retry
-    idle_timeout_ms  a peer that was silent for so long is gone; the shorter one of both sides counts, and clients ping three times as often
-    datagram_bytes   payload of the largest datagram sent; more than 1200 only where every path is known to carry it: nothing is fragmented
+    idle_timeout_ms  time of silence after which a peer counts as dead; the smaller value of both sides
+                     applies, and clients ping three times as often
+    datagram_bytes   payload of the largest datagram sent; more than 1200 only if every path is known to carry
+                     it, because datagrams are not fragmented
     """
 
     retry: Retry = Retry.LOAD
@@ -39,4 +43,6 @@ class QuicSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         if self.idle_timeout_ms < SMALLEST_IDLE_TIMEOUT_MS:
             raise ValueError(f"idleTimeoutMs must be {SMALLEST_IDLE_TIMEOUT_MS} at least")
         if not SMALLEST_DATAGRAM_BYTES <= self.datagram_bytes <= LARGEST_DATAGRAM_BYTES:
-            raise ValueError(f"datagramBytes must be between {SMALLEST_DATAGRAM_BYTES} and {LARGEST_DATAGRAM_BYTES}")
+            raise ValueError(
+                f"datagramBytes must be between {SMALLEST_DATAGRAM_BYTES} and {LARGEST_DATAGRAM_BYTES}"
+            )

@@ -1,4 +1,4 @@
-"""The transport `quic`. aioquic is needed, and imported, when it is used; the files that `tls.*` names are read then, too."""
+"""The transport `quic`. aioquic is imported, and the files of `tls.*` are read, when it is first used."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import anyio
 import anyio.abc
 import trio
 
-from rmqkit.abc import Address, ServerStream, Transport
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError
-from rmqkit.remoting.certificate_files import CertificateFiles
+from rmqkit.plugin.certificate_files import CertificateFiles
+from rmqkit.plugin.transport import Address, ServerStream, Transport
 from rmqkit_transport_quic.settings import QuicSettings
 from rmqkit_transport_quic.udp import Network, UdpNetwork
 
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 
 class QuicTransport(Transport):
-    """Scheme `quic`: QUIC version 1 (RFC 9000) with the application protocol `rocketmq`. A listener's streams and a client's are lanes.
+    """Scheme `quic`: QUIC version 1 (RFC 9000) with the application protocol `rocketmq`. The streams of
+    listeners and clients are lanes.
 
-    `network` is for tests: what carries the datagrams, default the operating system.
+    `network` carries the datagrams: the operating system, or a replacement in tests.
     """
 
     scheme = "quic"
+    needs_port = True
 
     def __init__(self, config: Config, settings: QuicSettings, network: Network | None = None) -> None:
         self._config = config

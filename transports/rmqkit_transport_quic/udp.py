@@ -1,4 +1,4 @@
-"""A UDP socket that never blocks, for trio and asyncio alike. Datagrams come and go in batches."""
+"""A non-blocking UDP socket for trio and asyncio that sends and receives datagrams in batches."""
 
 from __future__ import annotations
 
@@ -11,47 +11,49 @@ from typing import Any, Protocol
 
 import anyio
 
-from rmqkit.abc import Address
+from rmqkit.plugin.transport import Address
 
-#: linux/udp.h; the socket module does not name them.
+#: From linux/udp.h; missing in the socket module.
 _SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104
-#: linux/in.h and linux/in6.h: IP_MTU_DISCOVER and IPV6_MTU_DISCOVER with PMTUDISC_DO.
+#: From linux/in.h and linux/in6.h: IP_MTU_DISCOVER and IPV6_MTU_DISCOVER with PMTUDISC_DO.
 _NO_FRAGMENTS_4 = (socket.IPPROTO_IP, 10, 2)
 _NO_FRAGMENTS_6 = (socket.IPPROTO_IPV6, 23, 2)
-#: One system call carries so many datagrams of equal size (linux/udp.h: UDP_MAX_SEGMENTS), and so many bytes.
+#: Maximum number of datagrams of equal size in one system call (linux/udp.h: UDP_MAX_SEGMENTS), and of bytes.
 _MAX_SEGMENTS = 64
 _MAX_TRAIN_BYTES = 65_000
 _RECEIVE_BYTES = 65_536
-#: Asked of the operating system, which gives what it wants to: a burst of a whole congestion window should fit.
+#: Requested buffer size, which the operating system may reduce: a burst of a complete congestion window
+#: should fit.
 _BUFFER_BYTES = 4 * 1024 * 1024
-#: After so many datagrams the other tasks have their turn.
+#: After this many datagrams, other tasks get a turn.
 _PASS_DATAGRAMS = 64
 
 Datagram = tuple[bytes, Any]
 
 
 class Datagrams(Protocol):
-    """Where the datagrams of an endpoint come from and go to. `local` is its own address."""
+    """The interface for sending and receiving the datagrams of an endpoint. `local` is its own address."""
 
     local: tuple[str, int]
 
     @property
     def closed(self) -> bool: ...
     async def wait(self) -> None:
-        """Until there is something to receive. Raises anyio.ClosedResourceError."""
+        """Wait until there is something to receive. Raises anyio.ClosedResourceError."""
 
     def receive(self) -> tuple[list[Datagram], bool]:
-        """What has arrived, up to a limit, and whether the operating system says that nobody listens at the peer's port."""
+        """The received datagrams, up to a limit, and whether the operating system has reported that no
+        process listens at the peer's port."""
 
     def send(self, datagrams: list[Datagram]) -> None:
-        """Send now what can be sent; the rest is lost, which QUIC mends."""
+        """Send as much as possible now; the rest is lost, and QUIC retransmits it."""
 
     def close(self) -> None:
-        """Wake whoever waits. Safe to call twice."""
+        """Close the socket and wake waiting tasks. May be called twice."""
 
 
 class Network(Protocol):
-    """Makes endpoints. A target is an address as sockets write it."""
+    """Creates endpoints. A target is an address in the form used by sockets."""
 
     async def bind(self, address: Address) -> Datagrams:
         """Raises OSError."""
@@ -60,14 +62,16 @@ class Network(Protocol):
         """The targets of an address. Raises OSError."""
 
     def connect(self, target: Any) -> Datagrams:
-        """An endpoint for this peer alone. Raises OSError."""
+        """An endpoint for this peer only. Raises OSError."""
 
 
 class UdpNetwork:
-    """The operating system's."""
+    """The network of the operating system."""
 
     async def bind(self, address: Address) -> UdpSocket:
-        found = await anyio.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
+        found = await anyio.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
+        )
         family, _, _, _, target = found[0]
         return _socket(family, lambda sock: sock.bind(target))
 
@@ -91,7 +95,8 @@ def _socket(family: int, prepare: Callable[[socket.socket], None], peer: Any = N
 
 
 class UdpSocket:
-    """Takes over `sock`, bound or connected. `peer` is where datagrams go that name no address; set for connected ones."""
+    """Takes over `sock`, bound or connected. `peer` is the destination of datagrams without an address; set
+    for connected sockets."""
 
     def __init__(self, sock: socket.socket, peer: Any = None) -> None:
         sock.setblocking(False)
@@ -100,7 +105,7 @@ class UdpSocket:
         self.local: tuple[str, int] = sock.getsockname()[:2]
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
-        # QUIC finds out by itself what a path carries; fragments would hide it (RFC 9000, section 14).
+        # QUIC discovers the path's datagram size itself; fragmentation would hide it (RFC 9000, section 14).
         _try_option(sock, *(_NO_FRAGMENTS_6 if sock.family == socket.AF_INET6 else _NO_FRAGMENTS_4))
         self._trains = _try_option(sock, _SOL_UDP, _UDP_SEGMENT, 0)
         _try_option(sock, _SOL_UDP, _UDP_GRO, 1)
@@ -120,7 +125,7 @@ class UdpSocket:
             except BlockingIOError:
                 break
             except OSError as error:
-                # Of connected sockets: an ICMP message. Others say nothing about any of their peers.
+                # For connected sockets this is an ICMP message; for others it identifies no peer.
                 return found, error.errno == errno.ECONNREFUSED
             address = self._peer if self._peer is not None else address
             size = _segment_bytes(ancillary) or len(data)
@@ -131,7 +136,9 @@ class UdpSocket:
         return found, False
 
     def send(self, datagrams: list[Datagram]) -> None:
-        for train, address in _trains(datagrams) if self._trains else (([data], address) for data, address in datagrams):
+        for train, address in (
+            _trains(datagrams) if self._trains else (([data], address) for data, address in datagrams)
+        ):
             where = () if self._peer is not None else (address,)
             segment = [(_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", len(train[0])))] if len(train) > 1 else []
             try:
@@ -140,7 +147,7 @@ class UdpSocket:
                 return
             except OSError as error:
                 if segment and error.errno in (errno.EIO, errno.EINVAL, errno.EOPNOTSUPP):
-                    # A device that cannot cut trains: from now on one by one.
+                    # The device does not support segmentation: from now on datagrams are sent one by one.
                     self._trains = False
                     self.send([(data, address) for data in train])
 
@@ -165,7 +172,7 @@ def _segment_bytes(ancillary: list[tuple[int, int, bytes]]) -> int:
 
 
 def _trains(datagrams: list[Datagram]) -> Iterator[tuple[list[bytes], Any]]:
-    """Runs to one address, of one size but for the last, which may be shorter."""
+    """Groups of datagrams to one address and of one size; only the last of a group may be shorter."""
     train: list[bytes] = []
     where: Any = None
     total = 0

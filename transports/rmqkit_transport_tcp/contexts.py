@@ -1,27 +1,35 @@
-"""The `tls.*` settings as SSL contexts, TLS 1.2 at least (Java: TlsHelper.buildSslContext)."""
+"""The `tls.*` settings as SSL contexts for TLS 1.2 and later (Java: TlsHelper.buildSslContext)."""
 
 from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rmqkit.config import Config
+from rmqkit.config.tls import (
+    NO_CLIENT_CERTIFICATE,
+    REQUIRE,
+    OwnCertificate,
+    client_auth,
+    own_certificate,
+    trust_error,
+)
 from rmqkit.errors import ConfigError
-from rmqkit.tls_settings import NO_CLIENT_CERTIFICATE, REQUIRE, client_auth
-from rmqkit_transport_tcp.self_signed import load_self_signed
+from rmqkit.plugin.self_signed import self_signed
 
 
 def server_context(config: Config) -> ssl.SSLContext:
-    """Raises ConfigError that names the setting and the file."""
+    """Raises ConfigError with the setting and the file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
-    # Connections live long: tickets to resume them would be bytes for nothing.
+    # Connections are long-lived, so session tickets would be useless.
     context.num_tickets = 0
     if config.tls_server_cert_path:
-        _load_own(context, config.tls_server_cert_path, config.tls_server_key_path, config.tls_server_key_password, "server")
+        _load_own(context, own_certificate(config, "server"))
     else:
-        load_self_signed(context)
+        _load_self_signed(context)
     wanted = client_auth(config)
     if wanted != NO_CLIENT_CERTIFICATE:
         context.verify_mode = ssl.CERT_REQUIRED if wanted == REQUIRE else ssl.CERT_OPTIONAL
@@ -30,7 +38,8 @@ def server_context(config: Config) -> ssl.SSLContext:
 
 
 def client_context(config: Config) -> ssl.SSLContext:
-    """Checks the server's certificate against tls.client.trustCertPath, or else what the system trusts, and the name. Raises ConfigError."""
+    """A context that checks the server's certificate against tls.client.trustCertPath, or else the system's
+    authorities, and its name. Raises ConfigError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if config.tls_test_mode_enable or not config.tls_client_auth_server:
@@ -41,32 +50,39 @@ def client_context(config: Config) -> ssl.SSLContext:
     else:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     if config.tls_client_cert_path:
-        _load_own(context, config.tls_client_cert_path, config.tls_client_key_path, config.tls_client_key_password, "client")
+        _load_own(context, own_certificate(config, "client"))
     return context
 
 
-def _load_own(context: ssl.SSLContext, certificate: str, key: str, password: str, side: str) -> None:
-    _check_readable(f"tls.{side}.certPath", certificate)
-    if key:
-        _check_readable(f"tls.{side}.keyPath", key)
+def _load_self_signed(context: ssl.SSLContext) -> None:
+    key, certificate = self_signed()
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    # OpenSSL reads keys from files only. The folder is accessible to this user only and removed on return.
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "test-mode.pem"
+        path.write_bytes(private + certificate.public_bytes(Encoding.PEM))
+        context.load_cert_chain(path)
+
+
+def _load_own(context: ssl.SSLContext, own: OwnCertificate) -> None:
+    _check_readable(f"tls.{own.side}.certPath", own.certificate)
+    if own.key:
+        _check_readable(f"tls.{own.side}.keyPath", own.key)
     try:
-        # Given a function, OpenSSL never asks at the terminal.
-        context.load_cert_chain(certificate, key or None, password=lambda: password)
+        # With a password function, OpenSSL never prompts on the terminal.
+        context.load_cert_chain(own.certificate, own.key or None, password=lambda: own.password)
     except (ssl.SSLError, ValueError) as error:
-        where = f"tls.{side}.certPath = {certificate}" + (f", tls.{side}.keyPath = {key}" if key else "")
-        raise ConfigError(
-            f"{where}: {_said(error)}; both are PEM, the certificate with those that signed it behind it, the key of that certificate "
-            f"and, if it is encrypted, with its password in tls.{side}.keyPassword"
-        ) from error
+        raise own.error(_said(error)) from error
 
 
 def _load_trusted(context: ssl.SSLContext, path: str, side: str) -> None:
-    key = f"tls.{side}.trustCertPath"
-    _check_readable(key, path)
+    _check_readable(f"tls.{side}.trustCertPath", path)
     try:
         context.load_verify_locations(path)
     except ssl.SSLError as error:
-        raise ConfigError(f"{key} = {path}: {_said(error)}; it is a PEM file of certificates that sign the peers'") from error
+        raise trust_error(side, path, _said(error)) from error
 
 
 def _check_readable(key: str, path: str) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rmqkit import hookimpl
-from rmqkit.abc import Transport
 from rmqkit.config import Config
-from rmqkit.hookspecs import Register
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.transport import Transport
 from rmqkit_transport_tcp.tcp import TcpTransport
 from rmqkit_transport_tcp.tls import TlsTransport
 

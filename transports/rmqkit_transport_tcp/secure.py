@@ -1,12 +1,11 @@
 """TLS streams over TCP: the accepted end on trio, the connected end on anyio.
 
-The first byte of a connection decides: 0x16 begins a TLS handshake, and no frame begins so, since its length would be 369 MB (wire-protocol sheet,
-section 9).
+The first byte of a connection decides: 0x16 begins a TLS handshake. A frame never begins with it, because its
+length would be 369 MB (wire-protocol sheet, section 9).
 """
 
 from __future__ import annotations
 
-import logging
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
@@ -16,20 +15,23 @@ import anyio
 import anyio.abc
 import trio
 
-from rmqkit.abc import Buffer, ServerStream
 from rmqkit.limits import READ_CHUNK_BYTES, TLS_HANDSHAKE_TIMEOUT_MS
-from rmqkit.remoting.certificate_files import CertificateFiles
-from rmqkit.remoting.sockets import SocketStream, translated
-from rmqkit_transport_tcp.channel import CHUNK_BYTES, TlsChannel, chunks
+from rmqkit.log_limit import limited_logger
+from rmqkit.model.buffer import CHUNK_BYTES, Buffer, chunks
+from rmqkit.plugin.certificate_files import CertificateFiles
+from rmqkit.plugin.sockets import SocketStream, translated
+from rmqkit.plugin.transport import ServerStream
+from rmqkit_transport_tcp.channel import TlsChannel
+from rmqkit_transport_tcp.handshakes import HandshakeTurns
 
-_log = logging.getLogger(__name__)
+_log = limited_logger(__name__)
 _HANDSHAKE = b"\x16"
 _FAREWELL_TIMEOUT_S = 1.0
 _CUT_OFF = "an earlier send was cut off, or is still under way: nothing more can be sent"
 
 
-class UndecidedStream(SocketStream):
-    """An accepted socket of which it is not known yet whether it speaks TLS. With `plain` false it must."""
+class TlsSniffingStream(SocketStream):
+    """An accepted socket before it is known whether the peer uses TLS. With `plain` false it must."""
 
     def __init__(
         self,
@@ -37,11 +39,13 @@ class UndecidedStream(SocketStream):
         remote: tuple[str, int],
         local: tuple[str, int],
         certificates: CertificateFiles[ssl.SSLContext],
+        turns: HandshakeTurns,
         *,
         plain: bool,
     ) -> None:
         super().__init__(sock, remote, local)
         self._certificates = certificates
+        self._turns = turns
         self._plain = plain
 
     async def opened(self) -> ServerStream:
@@ -49,11 +53,14 @@ class UndecidedStream(SocketStream):
         if first == _HANDSHAKE:
             return await self._handshake()
         if not self._plain and first:
-            _log.warning("a plain connection from %s was closed: this port takes only TLS (tls.server.mode)", self.remote[0])
-            # With unread bytes the close would be a reset, of which the peer learns nothing.
+            _log.warning(
+                "a plain connection from %s was closed: this port takes only TLS (tls.server.mode)",
+                self.remote[0],
+            )
+            # With unread bytes, closing would reset the connection, and the peer would not learn the reason.
             await self.receive_some()
             raise trio.BrokenResourceError("a plain connection to a port that takes only TLS")
-        # From here on a plain connection costs nothing more than without TLS.
+        # From here on a plain connection costs no more than without TLS.
         return SocketStream(self.socket, self.remote, self.local)
 
     async def _first_byte(self) -> bytes:
@@ -70,7 +77,7 @@ class UndecidedStream(SocketStream):
         channel = TlsChannel(self._certificates.made, server_side=True)
         try:
             with trio.fail_after(TLS_HANDSHAKE_TIMEOUT_MS / 1000):
-                while not channel.handshake():
+                while not await self._step(channel):
                     await self.send_all(channel.take())
                     data = await self.receive_some()
                     if not data:
@@ -78,11 +85,19 @@ class UndecidedStream(SocketStream):
                     channel.feed(data)
                 await self.send_all(channel.take())
         except (ssl.SSLError, trio.TooSlowError, trio.BrokenResourceError) as error:
-            why = f"not within {TLS_HANDSHAKE_TIMEOUT_MS} ms" if isinstance(error, trio.TooSlowError) else _said(error)
+            why = (
+                f"not within {TLS_HANDSHAKE_TIMEOUT_MS} ms"
+                if isinstance(error, trio.TooSlowError)
+                else _said(error)
+            )
             _log.warning("TLS handshake with %s failed: %s", self.remote[0], why)
             _send_now(self.socket, channel.take())
             raise trio.BrokenResourceError(f"TLS handshake failed: {why}") from error
         return TlsServerStream(self, channel)
+
+    async def _step(self, channel: TlsChannel) -> bool:
+        async with self._turns.turn():
+            return channel.handshake()
 
 
 class TlsServerStream(ServerStream):
@@ -98,7 +113,8 @@ class TlsServerStream(ServerStream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         wanted = max_bytes or READ_CHUNK_BYTES
         try:
-            # What came with the end of the handshake, or did not fit into the last read, is there already.
+            # Data that arrived with the end of the handshake, or did not fit into the last read, is available
+            # already.
             while (data := self._channel.read(wanted)) is None:
                 self._channel.feed(await self._below.receive_some(READ_CHUNK_BYTES))
         except ssl.SSLError as error:
@@ -122,21 +138,21 @@ class TlsServerStream(ServerStream):
                 await self._below.send_all(self._channel.write(chunk))
         except ssl.SSLError as error:
             raise trio.BrokenResourceError(f"TLS: {_said(error)}") from error
-        # Not reached by a send that was cut off: nothing may follow half a record.
+        # Not reached after an interrupted send: nothing may follow half a record.
         self._sending = False
 
     async def wait_send_all_might_not_block(self) -> None:
         await self._below.wait_send_all_might_not_block()
 
     async def aclose(self) -> None:
-        """Says farewell if there is room for it at once."""
+        """Sends the closing message if that is possible without waiting."""
         if self._below.socket.fileno() >= 0 and not self._sending:
             _send_now(self._below.socket, self._channel.farewell())
         await self._below.aclose()
 
 
 class TlsClientStream(anyio.abc.ByteStream):
-    """A connection that this side made. `receive` and `send` may be under way at the same time, one each."""
+    """A connection made by this side. One `receive` and one `send` may run at the same time."""
 
     def __init__(self, below: anyio.abc.ByteStream, channel: TlsChannel) -> None:
         self._below = below
@@ -146,7 +162,7 @@ class TlsClientStream(anyio.abc.ByteStream):
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        """Those of the TCP connection."""
+        """The attributes of the TCP connection."""
         return self._below.extra_attributes
 
     async def receive(self, max_bytes: int = 65_536) -> bytes:
@@ -184,7 +200,8 @@ class TlsClientStream(anyio.abc.ByteStream):
         raise NotImplementedError("TLS has no half-closed connections")
 
     async def aclose(self) -> None:
-        """Says farewell if that takes no longer than a second; cancelled: the connection is closed all the same."""
+        """Sends the closing message with a time limit of one second; the connection is closed even when
+        cancelled."""
         try:
             if not self._closed and not self._sending:
                 with anyio.move_on_after(_FAREWELL_TIMEOUT_S):
@@ -197,10 +214,13 @@ class TlsClientStream(anyio.abc.ByteStream):
 
 
 def refusal(error: ssl.SSLError) -> str:
-    """What a client is told about a server that will not have it."""
+    """The error text for a server that rejects the client."""
     said = _said(error)
     if "certificate required" in said:
-        return f"the server wants a certificate of this client: name its file in tls.client.certPath (TLS: {said})"
+        return (
+            "the server wants a certificate of this client: name its file in tls.client.certPath (TLS:"
+            f" {said})"
+        )
     if "alert" in said and ("certificate" in said or "unknown ca" in said):
         return f"the server does not accept the certificate of this client, tls.client.certPath (TLS: {said})"
     return f"TLS: {said}"
@@ -215,7 +235,7 @@ def _said(error: Exception) -> str:
 
 
 def _send_now(sock: socket.socket, data: bytes) -> None:
-    """A farewell or an alert, for which nobody waits."""
+    """Send a closing message or an alert without waiting."""
     try:
         sock.send(data)
     except OSError as error:

@@ -1,4 +1,5 @@
-"""TCP: TCP_NODELAY, a backlog of 1024, scatter-gather sends, and TLS on the same port where the settings say so (wire-protocol sheet, section 9)."""
+"""TCP with TCP_NODELAY, a backlog of 4096, scatter-gather sends, and optional TLS on the same port
+(wire-protocol sheet, section 9)."""
 
 from __future__ import annotations
 
@@ -9,20 +10,21 @@ from collections.abc import Sequence
 import anyio.abc
 import trio
 
-from rmqkit.abc import Address, ServerStream, Transport, WorkingListener
 from rmqkit.config import Config
-from rmqkit.remoting.certificate_files import CertificateFiles
-from rmqkit.remoting.dial import connect_tcp
-from rmqkit.remoting.sockets import BACKLOG, SocketStream, accepted
-from rmqkit.tls_settings import DISABLED, PERMISSIVE, effective_mode
+from rmqkit.config.tls import DISABLED, PERMISSIVE, effective_mode
+from rmqkit.plugin.certificate_files import CertificateFiles
+from rmqkit.plugin.connect import connect_tcp
+from rmqkit.plugin.sockets import BACKLOG, ListeningSocket, SocketStream, accepted
+from rmqkit.plugin.transport import Address, ServerStream, Transport, WorkingListener
 from rmqkit_transport_tcp.contexts import server_context
-from rmqkit_transport_tcp.secure import UndecidedStream
+from rmqkit_transport_tcp.handshakes import HandshakeTurns
+from rmqkit_transport_tcp.secure import TlsSniffingStream
 
 
 class TcpListener(trio.abc.Listener[ServerStream]):
-    """A bound, listening socket of plain connections."""
+    """A bound, listening socket for plain connections."""
 
-    def __init__(self, sock: trio.socket.SocketType) -> None:
+    def __init__(self, sock: ListeningSocket) -> None:
         self.socket = sock
 
     async def accept(self) -> ServerStream:
@@ -34,15 +36,20 @@ class TcpListener(trio.abc.Listener[ServerStream]):
 
 
 class SecureListener(WorkingListener):
-    """A bound, listening socket of TLS connections, and with `plain` also of others."""
+    """A bound, listening socket for TLS connections, and with `plain` also for others."""
 
-    def __init__(self, sock: trio.socket.SocketType, certificates: CertificateFiles[ssl.SSLContext], *, plain: bool) -> None:
+    def __init__(
+        self, sock: ListeningSocket, certificates: CertificateFiles[ssl.SSLContext], *, plain: bool
+    ) -> None:
         self.socket = sock
         self._certificates = certificates
+        self._turns = HandshakeTurns()
         self._plain = plain
 
     async def accept(self) -> ServerStream:
-        return UndecidedStream(*await accepted_without_delay(self.socket), self._certificates, plain=self._plain)
+        return TlsSniffingStream(
+            *await accepted_without_delay(self.socket), self._certificates, self._turns, plain=self._plain
+        )
 
     async def run(self) -> None:
         """Watch the certificate's files."""
@@ -54,9 +61,10 @@ class SecureListener(WorkingListener):
 
 
 class TcpTransport(Transport):
-    """Scheme `tcp`. Listens as the setting tls.server.mode says; connects plainly."""
+    """Scheme `tcp`. Listens according to the setting tls.server.mode; connects without TLS."""
 
     scheme = "tcp"
+    needs_port = True
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -77,18 +85,22 @@ class TcpTransport(Transport):
 
 
 async def secure_listener(address: Address, config: Config, *, plain: bool) -> SecureListener:
-    """Raises OSError, ConfigError for the files that the settings name."""
+    """Raises OSError, and ConfigError for the files given by the settings."""
     sock = await bound_socket(address)
     try:
-        return SecureListener(sock, CertificateFiles(config, str(bound_at(sock, "tls")), server_context), plain=plain)
+        return SecureListener(
+            sock, CertificateFiles(config, str(bound_at(sock, "tls")), server_context), plain=plain
+        )
     except BaseException:
         sock.close()
         raise
 
 
-async def bound_socket(address: Address) -> trio.socket.SocketType:
-    """A listening socket at the first address that the host has. Raises OSError."""
-    found = await trio.socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+async def bound_socket(address: Address) -> ListeningSocket:
+    """A listening socket at the first address of the host. Raises OSError."""
+    found = await trio.socket.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
     family, kind, protocol, _, target = found[0]
     sock = trio.socket.socket(family, kind, protocol)
     try:
@@ -98,22 +110,24 @@ async def bound_socket(address: Address) -> trio.socket.SocketType:
     except BaseException:
         sock.close()
         raise
-    return sock
+    return ListeningSocket(socket.socket(fileno=sock.detach()))
 
 
-def bound_at(sock: trio.socket.SocketType, scheme: str) -> Address:
-    """Where a listening socket is."""
-    host, port = sock.getsockname()[:2]
-    return Address(scheme, host, port)
+def bound_at(sock: ListeningSocket, scheme: str) -> Address:
+    """The address of a listening socket."""
+    return Address(scheme, *sock.getsockname())
 
 
-async def accepted_without_delay(listening: trio.socket.SocketType) -> tuple[socket.socket, tuple[str, int], tuple[str, int]]:
-    """The next connection with TCP_NODELAY set, the peer's address and this end's. Raises as `sockets.accepted`."""
+async def accepted_without_delay(
+    listening: ListeningSocket,
+) -> tuple[socket.socket, tuple[str, int], tuple[str, int]]:
+    """The next connection with TCP_NODELAY set, the peer's address and the local address. Raises as
+    `sockets.accepted`."""
     while True:
         sock, remote = await accepted(listening)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return sock, remote[:2], sock.getsockname()[:2]  # type: ignore[index]
         except OSError:
-            # The peer is gone already; some systems say so here.
+            # The peer has already closed the connection; some systems report that here.
             sock.close()

@@ -10,12 +10,12 @@ import anyio.abc
 import trio
 from attrs import evolve
 
-from rmqkit.abc import Address, ServerStream, Transport
 from rmqkit.config import Config
+from rmqkit.config.tls import has_certificate
 from rmqkit.errors import ConfigError
-from rmqkit.remoting.certificate_files import CertificateFiles, client_files
-from rmqkit.remoting.dial import TCP, connect_tcp
-from rmqkit.tls_settings import has_certificate
+from rmqkit.plugin.certificate_files import CertificateFiles, client_files
+from rmqkit.plugin.connect import connect_tcp
+from rmqkit.plugin.transport import Address, ServerStream, Transport
 from rmqkit_transport_tcp.channel import TlsChannel
 from rmqkit_transport_tcp.contexts import client_context
 from rmqkit_transport_tcp.secure import TlsClientStream, refusal
@@ -23,10 +23,11 @@ from rmqkit_transport_tcp.tcp import SecureListener, bound_at, secure_listener
 
 
 class TlsTransport(Transport):
-    """The files that the settings name are read at the first use, those of the server when it listens, those of the client when it connects, and again when
-    they have changed."""
+    """The configured files are read at the first use (for the server when it listens, for the client when it
+    connects), and again when they have changed."""
 
     scheme = "tls"
+    needs_port = True
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -35,17 +36,21 @@ class TlsTransport(Transport):
     async def listen(self, address: Address) -> Sequence[trio.abc.Listener[ServerStream]]:
         if not has_certificate(self._config):
             raise ConfigError(
-                f"{address} needs a certificate: name its file in tls.server.certPath, and that of its key in tls.server.keyPath"
+                f"{address} needs a certificate: name its file in tls.server.certPath, and that of its key in"
+                " tls.server.keyPath"
             )
         return [await secure_listener(address, self._config, plain=False)]
 
     async def connect(self, address: Address, timeout_ms: int) -> anyio.abc.ByteStream:
-        """Raises OSError that says what to do when the server's certificate is not accepted, or when it does not speak TLS."""
+        """Raises OSError with a remedy when the server's certificate is not accepted, or when the server does
+        not use TLS."""
         if self._client is None:
-            self._client = CertificateFiles(self._config, "TLS client", client_context, client_files(self._config))
+            self._client = CertificateFiles(
+                self._config, "TLS client", client_context, client_files(self._config)
+            )
         with anyio.fail_after(timeout_ms / 1000):
             await self._client.look()
-            below = await connect_tcp(evolve(address, scheme=TCP), timeout_ms)
+            below = await connect_tcp(evolve(address, scheme="tcp"), timeout_ms)
             try:
                 return await _shaken(below, self._client.made, address)
             except BaseException:
@@ -69,12 +74,13 @@ async def _shaken(below: anyio.abc.ByteStream, context: ssl.SSLContext, address:
         raise ConnectionError(_explained(error, address)) from error
     except (anyio.EndOfStream, anyio.BrokenResourceError) as error:
         raise ConnectionError(
-            f"{address} closed the connection in the TLS handshake: it may take no TLS there (tls.server.mode), or not this client's certificate"
+            f"{address} closed the connection in the TLS handshake: it may take no TLS there"
+            " (tls.server.mode), or not this client's certificate"
         ) from error
     return TlsClientStream(below, channel)
 
 
-#: Of OpenSSL's X509_V_ERR_ codes those about names: of a host, of an IP address.
+#: OpenSSL's X509_V_ERR_ codes for wrong names: of a host, of an IP address.
 _WRONG_NAME = (62, 64)
 _EXPIRED = 10
 

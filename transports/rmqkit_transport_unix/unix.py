@@ -1,6 +1,7 @@
-"""Stream sockets in the file system, for clients on the same machine: who may connect is a matter of the file's mode.
+"""Stream sockets in the file system, for clients on the same machine. The file's mode controls who may
+connect.
 
-A peer has no IP address there. It counts as `127.0.0.1:0`, which is what goes into the born host of its messages.
+A peer has no IP address and counts as `127.0.0.1:0`, which becomes the born host of its messages.
 """
 
 from __future__ import annotations
@@ -18,22 +19,23 @@ import anyio
 import anyio.abc
 import trio
 
-from rmqkit.abc import Address, ServerStream, Transport
-from rmqkit.remoting.sockets import BACKLOG, SocketStream, accepted
+from rmqkit.plugin.sockets import BACKLOG, ListeningSocket, SocketStream, accepted
+from rmqkit.plugin.transport import Address, ServerStream, Transport
 
-#: Only the user the server runs as.
+#: Access only for the user of the server.
 DEFAULT_MODE = 0o600
-#: What a system takes at least (sun_path: 104 bytes on BSD and macOS, 108 on Linux), with a zero byte at the end.
+#: The path length that all systems support (sun_path: 104 bytes on BSD and macOS, 108 on Linux), minus a
+#: terminating zero byte.
 MAX_PATH_BYTES = 103
-#: The lock on the folder is held for the time of a bind.
+#: The folder is locked during a bind.
 _LOCK_TRIES, _LOCK_PAUSE_S = 100, 0.02
 _NOWHERE = ("127.0.0.1", 0)
 
 
 class UnixListener(trio.abc.Listener[ServerStream]):
-    """A bound, listening socket. Closing it removes the file, unless somebody put another one there."""
+    """A bound, listening socket. Closing it removes the file, unless it has been replaced."""
 
-    def __init__(self, sock: trio.socket.SocketType, path: Path) -> None:
+    def __init__(self, sock: ListeningSocket, path: Path) -> None:
         self.socket = sock
         self.path = path
         self._file = _identity(path)
@@ -50,7 +52,7 @@ class UnixListener(trio.abc.Listener[ServerStream]):
 
 
 class UnixTransport(Transport):
-    """Scheme `unix`; `mode` is that of the file."""
+    """Scheme `unix`; `mode` is the mode of the file."""
 
     scheme = "unix"
 
@@ -58,17 +60,18 @@ class UnixTransport(Transport):
         self._mode = mode
 
     async def listen(self, address: Address) -> Sequence[trio.abc.Listener[ServerStream]]:
-        """A file that nobody listens on any more is replaced. Raises OSError: the path is too long, something else lies there, somebody listens."""
+        """A stale socket file is replaced. Raises OSError when the path is too long, is another kind of file,
+        or has a listener."""
         path = _path(address)
         sock = trio.socket.socket(socket.AF_UNIX)
         try:
             async with _alone_in(path.parent):
                 _remove_stale(path)
                 await sock.bind(str(path))
-                # Nobody can connect before the call of listen: there is no moment at which a wider mode counts.
+                # Connecting is impossible before listen is called, so a wider mode never takes effect.
                 path.chmod(self._mode)
                 sock.listen(BACKLOG)
-                return [UnixListener(sock, path)]
+                return [UnixListener(ListeningSocket(socket.socket(fileno=sock.detach())), path)]
         except BaseException:
             sock.close()
             raise
@@ -82,7 +85,9 @@ class UnixTransport(Transport):
             stream.extra(anyio.abc.SocketAttribute.raw_socket).getpeername()
         except OSError as error:
             await anyio.aclose_forcefully(stream)
-            raise BlockingIOError(errno.EAGAIN, f"the server at {path} takes no connections at the moment") from error
+            raise BlockingIOError(
+                errno.EAGAIN, f"the server at {path} takes no connections at the moment"
+            ) from error
         return stream
 
     def bound_address(self, listener: trio.abc.Listener[ServerStream]) -> Address:
@@ -97,14 +102,17 @@ def _path(address: Address) -> Path:
         raise OSError(errno.EINVAL, f"{address} names no absolute path; the form is unix:///run/rmqkit.sock")
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise OSError(
-            errno.ENAMETOOLONG, f"the path is longer than {MAX_PATH_BYTES} bytes, which systems do not take: choose a shorter one"
+            errno.ENAMETOOLONG,
+            f"the path is longer than {MAX_PATH_BYTES} bytes, which systems do not take: choose a"
+            " shorter one",
         )
     return path
 
 
 @asynccontextmanager
 async def _alone_in(directory: Path) -> AsyncIterator[None]:
-    """Two servers that start at once must not both find a stale file and remove each other's new one. Raises OSError when the folder stays locked."""
+    """Lock the folder, so that two servers that start at once cannot both find a stale file and remove each
+    other's new one. Raises OSError when the folder stays locked."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for _ in range(_LOCK_TRIES):
@@ -115,7 +123,11 @@ async def _alone_in(directory: Path) -> AsyncIterator[None]:
             else:
                 break
         else:
-            raise OSError(errno.EAGAIN, f"another process keeps the folder {directory} locked: choose one that only this user may open")
+            raise OSError(
+                errno.EAGAIN,
+                f"another process keeps the folder {directory} locked: choose one that only this user may"
+                " open",
+            )
         yield
     finally:
         os.close(descriptor)
@@ -127,7 +139,9 @@ def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(kind):
-        raise FileExistsError(errno.EEXIST, "something that is no socket lies there: choose another path, or remove it")
+        raise FileExistsError(
+            errno.EEXIST, "something that is no socket lies there: choose another path, or remove it"
+        )
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         try:
@@ -135,7 +149,7 @@ def _remove_stale(path: Path) -> None:
         except ConnectionRefusedError:
             path.unlink(missing_ok=True)
         except BlockingIOError:
-            # Somebody listens, and has a full queue.
+            # There is a listener with a full queue.
             raise _taken() from None
         else:
             raise _taken()

@@ -1,1 +1,1 @@
-"""The requests every broker answers, a module per Java processor."""
+"""The requests that every broker answers, one module per Java processor."""

@@ -1,22 +1,29 @@
-"""HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG, GET_CONSUMER_LIST_BY_GROUP (Java: ClientManageProcessor, ConsumerManageProcessor)."""
+"""HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG, GET_CONSUMER_LIST_BY_GROUP (Java:
+ClientManageProcessor, ConsumerManageProcessor)."""
 
 from __future__ import annotations
 
-from rmqkit.abc import Outcome, Peer, RequestProcessor
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
 from rmqkit.broker.clients import ClientInfo, ConsumerGroup
 from rmqkit.broker.context import BrokerContext
-from rmqkit.broker.processors import destination
+from rmqkit.broker.processors import send_checks as destination
+from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import DecodeError, RequestRefused
 from rmqkit.limits import MAX_HEARTBEAT_ENTRIES
 from rmqkit.model import names
 from rmqkit.model.subscription import SQL92, CheckClientRequestBody, ConsumerData, HeartbeatData
-from rmqkit.protocol import loose_json
+from rmqkit.plugin.request import EachRequest, Outcome, Peer
 from rmqkit.protocol.codes import RequestCode, ResponseCode
-from rmqkit.protocol.command import Command, answer, request
+from rmqkit.protocol.command import Command, answer, json_answer, request
 from rmqkit.protocol.headers import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
 
+#: Approximate cost of a notification in microseconds.
+_PUSH_COST = 30
 
-class ClientManageProcessor(RequestProcessor):
+
+class ClientManageProcessor(EachRequest):
     """Keeps the client table."""
 
     def __init__(self, broker: BrokerContext) -> None:
@@ -27,61 +34,118 @@ class ClientManageProcessor(RequestProcessor):
             RequestCode.CHECK_CLIENT_CONFIG: self._check_config,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumer_list,
         }
+        self._notifying: set[str] = set()
         broker.clients.on_group_change.append(self._notify)
 
     def codes(self) -> list[int]:
         return list(self._handlers)
 
-    def process(self, request: Command, peer: Peer) -> Outcome:
+    def handle(self, request: Command, peer: Peer) -> Outcome:
         return self._handlers[RequestCode(request.code)](request, peer)
 
-    def _heartbeat(self, request: Command, peer: Peer) -> Command:
+    def _heartbeat(self, request: Command, peer: Peer) -> Outcome:
         beat = request.decode_body(HeartbeatData)
         consumers, producers = beat.consumer_data_set or [], beat.producer_data_set or []
-        entries = len(consumers) + len(producers) + sum(len(data.subscription_data_set or []) for data in consumers)
+        entries = (
+            len(consumers) + len(producers) + sum(len(data.subscription_data_set or []) for data in consumers)
+        )
         if entries > MAX_HEARTBEAT_ENTRIES:
-            raise DecodeError(f"heartbeat with {entries} groups and subscriptions, at most {MAX_HEARTBEAT_ENTRIES} are allowed")
-        client = ClientInfo(beat.client_id, peer, request.language, request.version, self._broker.clock.now_ms())
-        for data in consumers:
+            raise DecodeError(
+                f"heartbeat with {entries} groups and subscriptions, at most {MAX_HEARTBEAT_ENTRIES} are"
+                " allowed"
+            )
+        client = ClientInfo(
+            beat.client_id, peer, request.language, request.version, self._broker.clock.now_ms()
+        )
+        unsaved = self._unsaved(consumers)
+        if unsaved:
+            return peer.answer_async(
+                request, partial(self._register_when_saved, request, beat, client, unsaved)
+            )
+        return self._register(request, beat, client)
+
+    async def _register_when_saved(
+        self, request: Command, beat: HeartbeatData, client: ClientInfo, unsaved: Mapping[str, Unsaved]
+    ) -> Command:
+        """Answer once groups and retry topics are written. As in Java, a client may consume if that fails: a
+        retry topic is needed, and created, when a message is sent back."""
+        failed: set[str] = set()
+        while unsaved:
+            for group, error in unsaved.items():
+                try:
+                    await error.change.done()
+                except RequestRefused:
+                    failed.add(group)
+            unsaved = self._unsaved(
+                [data for data in beat.consumer_data_set or () if data.group_name not in failed]
+            )
+        return self._register(request, beat, client)
+
+    def _register(self, request: Command, beat: HeartbeatData, client: ClientInfo) -> Command:
+        for data in beat.consumer_data_set or ():
             if beat.without_sub:
                 data.subscription_data_set = None
-            self._consumer(data, client)
-        for producer in producers:
+            if data.group_name in self._broker.groups.configs:
+                self._broker.clients.register_consumer(data, client, notify=True)
+        for producer in beat.producer_data_set or ():
             if not names.group_fault(producer.group_name):
                 self._broker.clients.register_producer(producer.group_name, client)
         response = answer(request)
         response.ext = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
         return response
 
-    def _consumer(self, data: ConsumerData, client: ClientInfo) -> None:
-        group = self._broker.groups.get(data.group_name)
-        if group is None:
-            # Unknown and not to be created: skipped silently, as in Java; the pull will say so.
-            return
-        if group.retry_queue_nums > 0:
-            destination.retry_topic(self._broker, group)
-        self._broker.clients.register_consumer(data, client, notify=True)
+    def _unsaved(self, consumers: Sequence[ConsumerData]) -> dict[str, Unsaved]:
+        """Create missing groups and retry topics. Returns by group what is being written.
+
+        An unknown group that may not be created is skipped, as in Java; its pulls will be refused.
+        """
+        unsaved = {}
+        for data in consumers:
+            try:
+                group = self._broker.groups.get(data.group_name)
+                if group is not None and group.retry_queue_nums > 0:
+                    destination.retry_topic(self._broker, group)
+            except Unsaved as error:
+                unsaved[data.group_name] = error
+        return unsaved
 
     def _notify(self, group: ConsumerGroup) -> None:
-        """Tell every member to rebalance (Java: DefaultConsumerIdsChangeListener). Broadcasting groups have nothing to share."""
-        if group.broadcasting or not self._notifies(group.name):
+        """Let every member rebalance (Java: DefaultConsumerIdsChangeListener). Broadcasting groups do not
+        divide queues.
+
+        Changes before the members have been notified are combined, because many members may leave at once.
+        """
+        if group.broadcasting or group.name in self._notifying or not self._notifies(group.name):
             return
+        self._notifying.add(group.name)
+        self._broker.work.add(self._notify_members(group))
+
+    def _notify_members(self, group: ConsumerGroup) -> Iterator[int]:
+        self._notifying.discard(group.name)
         for peer in list(group.members):
-            peer.push(request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ConsumerGroupRequestHeader(consumer_group=group.name)))
+            peer.push(
+                request(
+                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                    ConsumerGroupRequestHeader(consumer_group=group.name),
+                )
+            )
+            yield _PUSH_COST
 
     def _notifies(self, group: str) -> bool:
-        """Whether the broker's and the group's settings let members be told of changes."""
+        """Whether the settings of broker and group let members be notified of changes."""
         settings = self._broker.groups.configs.get(group)
         enabled = settings is None or settings.notify_consumer_ids_changed_enable
         return enabled and self._broker.config.notify_consumer_ids_changed_enable
 
     def _unregister(self, request: Command, peer: Peer) -> Command:
         header = request.header(UnregisterClientRequestHeader)
-        self._broker.clients.unregister(header.client_id, header.producer_group, header.consumer_group, notify=True)
+        self._broker.clients.unregister(
+            header.client_id, header.producer_group, header.consumer_group, notify=True
+        )
         return answer(request)
 
     def _check_config(self, request: Command, peer: Peer) -> Command:
-        """Does a non-TAG subscription compile here?"""
+        """Check that a non-TAG subscription compiles on this broker."""
         body = request.decode_body(CheckClientRequestBody) if request.body else CheckClientRequestBody()
         subscription = body.subscription_data
         if subscription is None or subscription.is_tag:
@@ -90,7 +154,9 @@ class ClientManageProcessor(RequestProcessor):
         server = self._broker.registry.filter_servers.get(kind)
         if server is None:
             what = "SQL92" if kind == SQL92 else kind
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {what}")
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {what}"
+            )
         try:
             server.compile(subscription)
         except ValueError as error:
@@ -101,6 +167,8 @@ class ClientManageProcessor(RequestProcessor):
         header = request.header(ConsumerGroupRequestHeader)
         group = self._broker.clients.consumers.get(header.consumer_group)
         if group is None:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no consumer of the group {header.consumer_group} is online")
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"no consumer of the group {header.consumer_group} is online"
+            )
         ids = list(dict.fromkeys(group.client_ids()))
-        return answer(request, body=loose_json.dumps({"consumerIdList": ids}))
+        return json_answer(request, {"consumerIdList": ids})

@@ -1,4 +1,5 @@
-"""PULL_MESSAGE and LITE_PULL_MESSAGE with long polling (Java: PullMessageProcessor; behaviour sheet, C5; store-format sheet, section 8)."""
+"""PULL_MESSAGE and LITE_PULL_MESSAGE with long polling (Java: PullMessageProcessor; behaviour sheet, C5;
+store-format sheet, section 8)."""
 
 from __future__ import annotations
 
@@ -6,29 +7,36 @@ import logging
 import os
 from functools import partial
 
-from attrs import define
+import msgspec
 
-from rmqkit.abc import CompiledFilter, NotInMemory, Outcome, Peer, ReadLimits, ReadResult, ReadStatus, Reply, RequestProcessor
 from rmqkit.broker.clients import ConsumerGroup
 from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.filter_cache import filter_key
 from rmqkit.broker.held_pulls import HeldPull
-from rmqkit.broker.warming import again_when_warm
+from rmqkit.broker.tables.saved_table import when_saved
 from rmqkit.errors import RequestRefused
-from rmqkit.hooks import RCV_EPOLLS, RCV_SUCCESS, ConsumeContext, ConsumeMessageHook
 from rmqkit.limits import MAX_HOLD_MS
 from rmqkit.model.subscription import SQL92, TAG, SubscriptionData
 from rmqkit.model.sysflag import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from rmqkit.plugin.cold_reads import retry_when_cached
+from rmqkit.plugin.filter import CompiledFilter
+from rmqkit.plugin.hooks import RCV_EPOLLS, RCV_SUCCESS, ConsumeContext, ConsumeMessageHook
+from rmqkit.plugin.request import EachRequest, Outcome, Peer, Reply, Ticket
+from rmqkit.plugin.store import NotInMemory, ReadLimits, ReadResult, ReadStatus
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command, answer
+from rmqkit.protocol.error_answer import error_answer
 from rmqkit.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
-from rmqkit.remoting.serve import error_answer
 
 _log = logging.getLogger(__name__)
 _UNIT_BYTES = 20
-_MAX_CACHED_FILTERS = 1024
-#: A client that is given at most this many bytes at a time gets at least its first message.
+#: A held pull keeps the text of its header, the subscription decoded from it, and the filter compiled from
+#: that.
+_TEXT_COPIES = 3
+#: A client whose limit is at most this many bytes still gets its first message.
 _MIN_TRANSFER_BYTES = 100
 
+_REJECTED = ReadStatus.NO_MATCHED_MESSAGE
 _CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
     ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -37,73 +45,97 @@ _CODES = {
     ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
     ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
 
 
-@define(eq=False, slots=True)
-class _Pull:
-    """A checked pull."""
+class _Pull(msgspec.Struct, eq=False, gc=False):
+    """A checked pull, read from `offset` on. Calling it runs a held pull again. Like HeldPull, it refers to
+    no object of its own that the garbage collector would visit."""
 
+    processor: PullProcessor
     request: Command
     header: PullMessageRequestHeader
     peer: Peer
     filter: CompiledFilter
-    limits: ReadLimits
+    offset: int
+    ticket: Ticket
+
+    def __call__(self, final: bool) -> int | None:
+        return self.processor.retry(self, final)
 
 
-class PullProcessor(RequestProcessor):
-    """Answers pulls with slices of the log, or holds them until there is something to answer."""
+class PullProcessor(EachRequest):
+    """Answers pulls with slices of the log, or holds them until there is an answer."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
-        self._config = broker.config
-        self._tell_hooks = broker.registry.consume_message_hooks.checked(ConsumeMessageHook, ("before", "after")).teller("before")
-        self._filters: dict[tuple[object, ...], CompiledFilter] = {}
-        machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        self._memory_bytes = machine_bytes * broker.config.access_message_in_memory_max_ratio // 100
+        self._tell_hooks = broker.registry.consume_message_hooks.checked(
+            ConsumeMessageHook, ("before", "after")
+        ).teller("before")
+        self._filters = broker.filters
+        self._machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
-    def process(self, request: Command, peer: Peer) -> Outcome:
+    def handle(self, request: Command, peer: Peer) -> Outcome:
+        return when_saved(partial(self._pull, request, peer), request, peer)
+
+    def _pull(self, request: Command, peer: Peer) -> Outcome:
         header = request.header(PullMessageRequestHeader)
         self._check(header)
-        pull = _Pull(request, header, peer, self._filter(header), self._limits(header))
+        ticket = peer.postpone((request,), held=True)
+        pull = _Pull(self, request, header, peer, self._filter(header), header.queue_offset, ticket)
         may_hold = header.sys_flag & PULL_SUSPEND != 0
-        try:
-            result = self._read(pull, wait=False)
-        except NotInMemory as missed:
-            self._commit(header)
-            return again_when_warm(self._broker.store, partial(self._answer, pull), missed)
         self._commit(header)
+        try:
+            result = self._read(pull)
+        except NotInMemory as missed:
+            again = partial(retry_when_cached, self._broker.store, partial(self._answer, pull), missed)
+            return peer.answer_async(request, again)
         code = _code(result.status, header.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and may_hold and self._hold(pull, result):
-            return None
+            return pull.ticket
         return self._reply(pull, result, code)
 
     def _commit(self, header: PullMessageRequestHeader) -> None:
-        """The offset that came along, once, when the pull is read for the first time."""
+        """Commit the offset included in the request, once, before the first read; not an offset made invalid
+        by a reset."""
         if header.sys_flag & PULL_SUSPEND and header.sys_flag & PULL_COMMIT_OFFSET:
-            self._broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+            offsets, place = self._broker.offsets, (header.consumer_group, header.topic, header.queue_id)
+            if offsets.resets.get(*place) is None:
+                offsets.commit(*place, header.commit_offset)
 
     def _check(self, header: PullMessageRequestHeader) -> None:
-        """Raises RequestRefused, in the order of the sheet."""
+        """Check the request in the order of the sheet. Raises RequestRefused; Unsaved while the group is
+        being created."""
         broker = self._broker
-        if not self._config.broker_permission & PERM_READ:
-            raise RequestRefused(ResponseCode.NO_PERMISSION, f"broker {self._config.broker_name} may not be read now")
+        if not self._broker.config.broker_permission & PERM_READ:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"broker {self._broker.config.broker_name} may not be read now"
+            )
         group = broker.groups.get(header.consumer_group)
         if group is None:
-            raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {header.consumer_group!r} does not exist")
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"consumer group {header.consumer_group!r} does not exist",
+            )
         if not group.consume_enable:
-            raise RequestRefused(ResponseCode.NO_PERMISSION, f"consumer group {header.consumer_group} may not consume (consumeEnable)")
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"consumer group {header.consumer_group} may not consume (consumeEnable)",
+            )
         topic = broker.topics.get(header.topic)
         if topic is None:
             raise RequestRefused(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic {header.topic!r} does not exist at broker {self._config.broker_name}"
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic {header.topic!r} does not exist at broker {self._broker.config.broker_name}",
             )
         if not topic.readable:
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"topic {header.topic} may not be read")
         if not 0 <= header.queue_id < topic.read_queue_nums:
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,
-                f"queue {header.queue_id} of topic {header.topic} does not exist, it has {topic.read_queue_nums}",
+                f"queue {header.queue_id} of topic {header.topic} does not exist, it has"
+                f" {topic.read_queue_nums}",
             )
 
     def _filter(self, header: PullMessageRequestHeader) -> CompiledFilter:
@@ -113,54 +145,69 @@ class PullProcessor(RequestProcessor):
         group = self._broker.clients.consumers.get(header.consumer_group)
         if group is None:
             raise RequestRefused(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"consumer group {header.consumer_group} has sent no heartbeat to this broker yet"
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"consumer group {header.consumer_group} has sent no heartbeat to this broker yet",
             )
         self._check_group(group, header)
         subscription = group.subscriptions.get(header.topic)
         if subscription is None:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"consumer group {header.consumer_group} has not subscribed to {header.topic}: all its members must subscribe to the same topics",
+                f"consumer group {header.consumer_group} has not subscribed to {header.topic}: all its"
+                " members must subscribe to the same topics",
             )
         if subscription.sub_version < header.sub_version:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST,
                 f"the subscription of {header.consumer_group} to {header.topic} is older than the request's",
             )
-        return self._compiled(subscription.expression_type or TAG, subscription.sub_string, header, subscription)
+        return self._compiled(
+            subscription.expression_type or TAG, subscription.sub_string, header, subscription
+        )
 
     def _check_group(self, group: ConsumerGroup, header: PullMessageRequestHeader) -> None:
-        settings = self._broker.groups.get(group.name)
+        settings = self._broker.groups.configs.get(group.name)
         if settings is not None and not settings.consume_broadcast_enable and group.broadcasting:
-            raise RequestRefused(ResponseCode.NO_PERMISSION, f"consumer group {header.consumer_group} may not consume by broadcasting")
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"consumer group {header.consumer_group} may not consume by broadcasting",
+            )
 
     def _compiled(
-        self, kind: str, expression: str, header: PullMessageRequestHeader, subscription: SubscriptionData | None = None
+        self,
+        kind: str,
+        expression: str,
+        header: PullMessageRequestHeader,
+        subscription: SubscriptionData | None = None,
     ) -> CompiledFilter:
-        # A heartbeat's subscription brings codes of its own, which need not be those of its text: one client's must not serve another.
-        own = (tuple(subscription.code_set), tuple(subscription.tags_set), subscription.class_filter_mode) if subscription else ()
-        key = (kind, expression, *own)
+        key = filter_key(kind, header.topic, expression, subscription)
         found = self._filters.get(key)
         if found is not None:
             return found
         server = self._broker.registry.filter_servers.get(kind)
         if server is None:
             if kind == SQL92:
-                raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The broker does not support consumer to filter message by SQL92")
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no plugin filters by expressions of type {kind!r}")
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR,
+                    "The broker does not support consumer to filter message by SQL92",
+                )
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"no plugin filters by expressions of type {kind!r}"
+            )
         try:
-            compiled = server.compile(subscription or server.subscription(header.topic, expression, header.sub_version))
+            compiled = server.compile(
+                subscription or server.subscription(header.topic, expression, header.sub_version)
+            )
         except ValueError as error:
             raise RequestRefused(
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"the subscription {expression!r} cannot be parsed: {error}"
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"the subscription {expression!r} cannot be parsed: {error}",
             ) from error
-        if len(self._filters) >= _MAX_CACHED_FILTERS:
-            self._filters.clear()
-        self._filters[key] = compiled
+        self._filters.put(key, compiled)
         return compiled
 
     def _limits(self, header: PullMessageRequestHeader) -> ReadLimits:
-        config = self._config
+        config = self._broker.config
         max_bytes = config.max_transfer_bytes_on_message_in_memory
         if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
             max_bytes = max(_MIN_TRANSFER_BYTES, min(max_bytes, header.max_msg_bytes))
@@ -171,51 +218,69 @@ class PullProcessor(RequestProcessor):
             max(config.max_filter_message_size // _UNIT_BYTES, count),
             config.max_transfer_count_on_message_in_disk,
             config.max_transfer_bytes_on_message_in_disk,
-            self._memory_bytes,
-            wait=False,
+            self._machine_bytes * config.access_message_in_memory_max_ratio // 100,
         )
 
-    def _read(self, pull: _Pull, wait: bool) -> ReadResult:
-        header = pull.header
-        limits = pull.limits._replace(wait=True) if wait else pull.limits
-        return self._broker.store.read(header.topic, header.queue_id, header.queue_offset, limits, pull.filter.unit, pull.filter.record)
+    def _read(self, pull: _Pull) -> ReadResult:
+        """The result of the pull; records the group's progress. Raises NotInMemory."""
+        header, store, offsets = pull.header, self._broker.store, self._broker.offsets
+        topic, queue_id = header.topic, header.queue_id
+        reset = offsets.resets.take(header.consumer_group, topic, queue_id)
+        if reset is None:
+            limits = self._limits(header)
+            result = store.read(topic, queue_id, pull.offset, limits, pull.filter.unit, pull.filter.record)
+        else:
+            ends = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+            result = ReadResult(ReadStatus.OFFSET_RESET, reset, *ends, [])
+        if result.status is ReadStatus.FOUND:
+            self._broker.stats.found_pulls += 1
+        else:
+            self._broker.stats.missed_pulls += 1
+        offsets.pulled.set(header.consumer_group, topic, queue_id, result.next_offset)
+        return result
 
     def _hold(self, pull: _Pull, result: ReadResult) -> bool:
         header = pull.header
-        hold_ms = header.suspend_timeout_millis if self._config.long_polling_enable else self._config.short_polling_time_mills
-        # An empty queue is read at 0; what arrives there gets offset 0 or more.
+        hold_ms = (
+            header.suspend_timeout_millis
+            if self._broker.config.long_polling_enable
+            else self._broker.config.short_polling_time_mills
+        )
+        # An empty queue is read at 0; new messages get offset 0 or more.
         held = HeldPull(
             pull.request,
             pull.peer,
             header.queue_offset,
             self._broker.clock.now_ms() + min(max(hold_ms, 0), MAX_HOLD_MS),
             pull.filter.unit,
-            partial(self._retry, pull),
+            pull,
+            len(pull.request.body) + len(pull.request.ext_json) * _TEXT_COPIES,
         )
         return self._broker.held_pulls.hold(header.topic, header.queue_id, held)
 
-    def _retry(self, pull: _Pull) -> None:
-        """Second run of a held pull: it is answered now, whatever it finds, or as soon as that is in memory. It may run inside another client's send,
-        which must neither wait for it nor fail."""
+    def retry(self, pull: _Pull, final: bool) -> int | None:
+        """Run a held pull again (HeldPull.retry). It is answered now, or when its data is in memory, unless
+        its filter rejects all new messages. Raises nothing."""
         try:
-            pull.peer.respond(pull.request, self._answer(pull, wait=False))
+            self._check(pull.header)
+            result = self._read(pull)
+            if not final and result.status is _REJECTED and result.next_offset >= result.max_offset:
+                pull.offset = result.next_offset
+                return pull.offset
+            outcome: Outcome = self._reply(pull, result, _code(result.status, pull.offset))
         except NotInMemory as missed:
-            pull.peer.defer(partial(self._retry_when_warm, pull, missed), 1)
-        except Exception as error:  # noqa: BLE001 - see above
-            pull.peer.respond(pull.request, error_answer(pull.request, error))
+            again = partial(retry_when_cached, self._broker.store, partial(self._answer, pull), missed)
+            outcome = pull.peer.answer_async(pull.request, again)
+        except Exception as error:  # noqa: BLE001 - the peer needs an answer to every error
+            outcome = error_answer(pull.request, error)
+        pull.ticket.complete((outcome,))
+        return None
 
-    async def _retry_when_warm(self, pull: _Pull, missed: NotInMemory) -> None:
-        try:
-            answered: Command | Reply = await again_when_warm(self._broker.store, partial(self._answer, pull), missed)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the peer waits for an answer
-            answered = error_answer(pull.request, error)
-        pull.peer.respond(pull.request, answered)
-
-    def _answer(self, pull: _Pull, wait: bool) -> Command | Reply:
-        """The answer to a pull that is not held (any more). Raises RequestRefused, NotInMemory unless `wait`."""
+    def _answer(self, pull: _Pull) -> Command | Reply:
+        """The answer to a pull that is not held or no longer held. Raises RequestRefused, NotInMemory."""
         self._check(pull.header)
-        result = self._read(pull, wait)
-        return self._reply(pull, result, _code(result.status, pull.header.queue_offset))
+        result = self._read(pull)
+        return self._reply(pull, result, _code(result.status, pull.offset))
 
     def _reply(self, pull: _Pull, result: ReadResult, code: int) -> Command | Reply:
         header = PullMessageResponseHeader(
@@ -231,7 +296,9 @@ class PullProcessor(RequestProcessor):
             self._tell_hooks(_context(pull, result, code))
         if code != ResponseCode.SUCCESS:
             return head
-        self._broker.stats.got(pull.header.consumer_group, pull.header.topic, result.message_count, result.total_bytes)
+        self._broker.stats.got(
+            pull.header.consumer_group, pull.header.topic, result.message_count, result.total_bytes
+        )
         return Reply(head, result.slices, result.total_bytes)
 
 
@@ -253,7 +320,8 @@ def _context(pull: _Pull, result: ReadResult, code: int) -> ConsumeContext:
 
 
 def _code(status: ReadStatus, offset: int) -> int:
-    """Store status -> answer code; a queue without data answers by the offset asked for (store-format sheet, section 8.4)."""
+    """Store status -> answer code; for a queue without data it depends on the requested offset (store-format
+    sheet, section 8.4)."""
     if status in (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE):
         return ResponseCode.PULL_OFFSET_MOVED if offset != 0 else ResponseCode.PULL_NOT_FOUND
     return _CODES[status]

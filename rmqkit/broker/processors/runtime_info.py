@@ -1,65 +1,107 @@
-"""The run-time key/values of GET_BROKER_RUNTIME_INFO (wire-protocol sheet, section 4.4; Java: AdminBrokerProcessor.prepareRuntimeInfo)."""
+"""The run-time key/values of GET_BROKER_RUNTIME_INFO (wire-protocol sheet, section 4.4; Java:
+AdminBrokerProcessor.prepareRuntimeInfo)."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import trio
 
 from rmqkit.broker.context import BrokerContext
-from rmqkit.broker.dispatching import DispatchProgress
+from rmqkit.broker.dispatch.manager import DispatchProgress
+from rmqkit.broker.stats import BrokerStats
+from rmqkit.plugin.flush import Level
+from rmqkit.plugin.log_state import dispatch_behind_bytes, earliest_store_time_ms
 from rmqkit.protocol.codes import VERSION, VERSION_NAME
 
+_POOLS = ("send", "pull", "litePull", "query", "ack")
+#: Keys of parts that this broker does not have.
+_ZERO = (
+    "remainTransientStoreBufferNumbs pageCacheLockTimeMills startAcceptSendRequestTimeStamp timerReadBehind"
+    " timerOffsetBehind timerCongestNum EndTransactionQueueSize EndTransactionThreadPoolQueueCapacity"
+)
 
-def collect(broker: BrokerContext) -> dict[str, str]:
-    """Every key that `mqadmin clusterList` reads, and what else is known. Rates are not measured yet and stand as 0."""
-    stats, store = broker.stats, broker.store.statistics()
-    now_ms = broker.clock.now_ms()
-    zero_rates = "0.0 0.0 0.0"
-    table: dict[str, object] = {
+
+async def collect(broker: BrokerContext) -> dict[str, str]:
+    """Every key that `mqadmin` reads, and further figures. Disk usage is read in a worker thread.
+    Cancellation leaves nothing behind."""
+    stats, store, now_ms = broker.stats, broker.store, broker.clock.now_ms()
+    stats.advance(now_ms)
+    earliest_ms = await earliest_store_time_ms(store)
+    total_bytes, free_bytes = await trio.to_thread.run_sync(_disk, broker.config.root_path)
+    ratio = round((total_bytes - free_bytes) / total_bytes, 4) if total_bytes else -1.0
+    unflushed_bytes = store.end_offset - store.settled_offset(Level.FLUSHED)
+    table: dict[str, object] = dict.fromkeys(_ZERO.split(), 0) | {
         "brokerVersionDesc": VERSION_NAME,
         "brokerVersion": VERSION,
         "brokerActive": "true",
         "bootTimestamp": stats.boot_timestamp_ms,
-        "runtime": f"[ {(now_ms - stats.boot_timestamp_ms) // 1000} seconds ]",
-        "putTps": zero_rates,
-        "getTransferredTps": zero_rates,
-        "getFoundTps": zero_rates,
-        "getMissTps": zero_rates,
-        "getTotalTps": zero_rates,
-        "msgPutTotalTodayNow": stats.put_messages,
-        "msgGetTotalTodayNow": stats.got_messages,
-        "msgPutTotalTodayMorning": 0,
-        "msgGetTotalTodayMorning": 0,
-        "msgPutTotalYesterdayMorning": 0,
-        "msgGetTotalYesterdayMorning": 0,
-        "putMessageTimesTotal": stats.put_messages,
-        "putMessageFailedTimes": stats.put_failures,
-        "putMessageSizeTotal": stats.put_bytes,
-        "putMessageAverageSize": stats.put_bytes / stats.put_messages if stats.put_messages else 0.0,
-        "commitLogMinOffset": store.min_physical_offset,
-        "commitLogMaxOffset": store.max_physical_offset,
-        "remainHowManyDataToFlush": f"{store.max_physical_offset - store.flushed_physical_offset} B",
-        "dispatchBehindBytes": max(broker.store.dispatch_behind().values(), default=0),
+        "runtime": _run_time(now_ms - stats.boot_timestamp_ms),
+        **_counts(stats),
+        "commitLogMinOffset": store.start_offset,
+        "commitLogMaxOffset": store.end_offset,
+        "remainHowManyDataToFlush": readable_bytes(unflushed_bytes),
+        "dispatchBehindBytes": dispatch_behind_bytes(broker),
         **_dispatch(broker.dispatching.progress()),
-        "pageCacheLockTimeMills": 0,
-        "earliestMessageTimeStamp": -1,
-        "timerReadBehind": 0,
-        "timerOffsetBehind": 0,
-        "timerCongestNum": 0,
+        "heldPulls": len(broker.held_pulls),
+        "heldPullsRefused": broker.held_pulls.refused,
+        "heldPullsEvicted": broker.held_pulls.evicted,
+        "clientRegistrationsRefused": broker.clients.refused,
+        "queueLocksRefused": broker.locks.refused,
+        "cachedFilters": len(broker.filters),
+        "cachedFiltersEvicted": broker.filters.evicted,
+        "earliestMessageTimeStamp": -1 if earliest_ms is None else earliest_ms,
         "timerEnqueueTps": 0.0,
         "timerDequeueTps": 0.0,
-        "commitLogDiskRatio": _disk_ratio(broker),
-        "consumeQueueDiskRatio": _disk_ratio(broker),
+        "commitLogDiskRatio": ratio,
+        "consumeQueueDiskRatio": ratio,
+        "commitLogDirCapacity": (
+            f"Total : {readable_bytes(total_bytes)}, Free : {readable_bytes(free_bytes)}."
+        ),
     }
-    for pool in ("send", "pull", "ack", "query", "endTransaction"):
+    for pool in _POOLS:
         table[f"{pool}ThreadPoolQueueSize"] = 0
         table[f"{pool}ThreadPoolQueueCapacity"] = 0
         table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = 0
     return {key: str(value) for key, value in sorted(table.items())}
 
 
+def _counts(stats: BrokerStats) -> dict[str, object]:
+    """Java: StoreStatsService.getRuntimeInfo, BrokerStats."""
+    put_now, got_now = stats.users_totals
+    rates = list(stats.rates())
+    times = stats.put_times
+    return {
+        "putTps": _three(put for put, _, _, _ in rates),
+        "getFoundTps": _three(found for _, found, _, _ in rates),
+        "getMissTps": _three(missed for _, _, missed, _ in rates),
+        "getTotalTps": _three(found + missed for _, found, missed, _ in rates),
+        "getTransferredTps": _three(got for _, _, _, got in rates),
+        "msgPutTotalTodayNow": put_now,
+        "msgGetTotalTodayNow": got_now,
+        "msgPutTotalTodayMorning": stats.this_morning[0],
+        "msgGetTotalTodayMorning": stats.this_morning[1],
+        "msgPutTotalYesterdayMorning": stats.yesterday_morning[0],
+        "msgGetTotalYesterdayMorning": stats.yesterday_morning[1],
+        "putMessageTimesTotal": stats.put_messages,
+        "putMessageFailedTimes": stats.put_failures,
+        "putMessageSizeTotal": stats.put_bytes,
+        "putMessageAverageSize": stats.put_bytes / stats.put_messages if stats.put_messages else 0.0,
+        "putMessageEntireTimeMax": times.max_ms,
+        "putMessageDistributeTime": times.distribution(),
+        "putLatency99": f"{times.percentile_ms(0.99):.2f}",
+        "putLatency999": f"{times.percentile_ms(0.999):.2f}",
+    }
+
+
+def _three(rates: Iterable[float]) -> str:
+    return " ".join(map(str, rates))
+
+
 def _dispatch(progress: Sequence[DispatchProgress]) -> dict[str, int]:
-    """Keys for each dispatcher. Java has one dispatcher and one key."""
+    """Keys for each dispatcher; Java has one dispatcher and one key."""
     table: dict[str, int] = {}
     for each in progress:
         table[f"dispatchBehindBytes.{each.name}"] = each.behind_bytes
@@ -69,9 +111,28 @@ def _dispatch(progress: Sequence[DispatchProgress]) -> dict[str, int]:
     return table
 
 
-def _disk_ratio(broker: BrokerContext) -> float:
+def _run_time(elapsed_ms: int) -> str:
+    minutes, seconds = divmod(max(elapsed_ms, 0) // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def readable_bytes(size_bytes: int) -> str:
+    """A size as printed by Java's tools: 12 B, 3.4 KiB (Java: MixAll.humanReadableByteCount)."""
+    if size_bytes < 1024:
+        return f"{size_bytes} B"
+    size, units = float(size_bytes), iter("KMGTPE")
+    unit = ""
+    while size >= 1024 and (following := next(units, "")):
+        size, unit = size / 1024, following
+    return f"{size:.1f} {unit}iB"
+
+
+def _disk(directory: Path) -> tuple[int, int]:
+    """Total and free bytes of a directory's file system; 0 if the directory does not exist."""
     try:
-        usage = shutil.disk_usage(broker.config.root_path)
+        usage = shutil.disk_usage(directory)
     except OSError:
-        return -1.0
-    return round(usage.used / usage.total, 4)
+        return 0, 0
+    return usage.total, usage.free

@@ -1,66 +1,70 @@
 """SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE (Java: SendMessageProcessor; behaviour sheet, C3).
 
-Requests that arrived together go into the store by one append. Those with nothing to say about them take the short way (`plain_sends`).
+Requests that arrived together go through each step together: parse, hooks, check and build, append, answer.
+The messages of a batch are neighbours in the run that is appended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import count
 from random import randrange
+from typing import Any
 
-import msgspec
-
-from rmqkit.abc import Answer, Appended, BatchProcessor, Outcome, Peer, Postponed
 from rmqkit.broker.context import BrokerContext
-from rmqkit.broker.processors import destination
-from rmqkit.broker.processors.plain_sends import OUR_BITS, OUR_PROPERTIES, PlainSends
-from rmqkit.broker.put import Put
-from rmqkit.broker.send_hooks import SendHooks, WatchedSend
+from rmqkit.broker.processors import send_checks as checks
+from rmqkit.broker.processors.send_answers import SendAnswers
+from rmqkit.broker.send_hooks import SendHooks
+from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import DecodeError, RequestRefused
 from rmqkit.limits import MAX_PROPERTIES_BYTES
 from rmqkit.model import names
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
-from rmqkit.model.sysflag import BORN_HOST_V6, MULTI_TAGS, STORE_HOST_V6
+from rmqkit.model.run import MessageRun
+from rmqkit.model.sysflag import (
+    BORN_HOST_V6,
+    INNER_BATCH,
+    MULTI_TAGS,
+    NEED_UNWRAP,
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
+)
+from rmqkit.plugin.hooks import SendHeader, SendingBroker, SendRun
+from rmqkit.plugin.request import Outcome, Peer, RequestProcessor, Ticket
 from rmqkit.protocol import batch
 from rmqkit.protocol.codes import RequestCode, ResponseCode
-from rmqkit.protocol.command import Command, answer
-from rmqkit.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2, SendMessageResponseHeader
-from rmqkit.protocol.message_id import UniqueKeys, offset_message_id
+from rmqkit.protocol.command import Command
+from rmqkit.protocol.error_answer import error_answer
+from rmqkit.protocol.headers import SendMessageRequestHeaderV2
+from rmqkit.protocol.message_id import UniqueKeys
 from rmqkit.protocol.tags import tags_code
-from rmqkit.remoting.serve import error_answer
 
-Header = SendMessageRequestHeader | SendMessageRequestHeaderV2
-_SEND_V1 = int(RequestCode.SEND_MESSAGE)
+#: These properties are replaced or removed when a client sends them.
+_OUR_PROPERTIES = frozenset({props.MSG_REGION, props.TRACE_ON, props.CLUSTER, props.POP_CK})
+_CHECKED_PROPERTIES = _OUR_PROPERTIES | {props.DELAY, props.TRANSACTION_PREPARED}
+#: Bits that clients cannot set.
+_OUR_BITS = BORN_HOST_V6 | STORE_HOST_V6 | NEED_UNWRAP | INNER_BATCH | TRANSACTION_MASK
+_SUCCESS = int(ResponseCode.SUCCESS)
 _SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
+#: Flag, body, properties and their stored text.
+_Item = tuple[int, bytes, dict[str, str], bytes]
 
 
-class _Prepared(msgspec.Struct, gc=False):
-    """A checked request: the messages to store and what the answer needs."""
-
-    request: Command
-    messages: Sequence[PutMessage]
-    unique_key: str
-    watched: WatchedSend | None = None
-
-
-#: A request whose messages are stored, and where.
-_Stored = tuple[_Prepared, Sequence[Appended]]
-
-
-class SendProcessor(BatchProcessor):
-    """Stores what clients send."""
+class SendProcessor(RequestProcessor):
+    """Stores messages of clients."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self._clock = broker.clock
-        self._hooks = SendHooks.for_broker(broker)
-        # An offset message id with the store host in place; see protocol.message_id.
-        self._id_form = offset_message_id(broker.store_host, 0)[:-16] + "%016X"
-        self._v6_bit = STORE_HOST_V6 if len(broker.store_host) > 8 else 0
-        self._keys = UniqueKeys(broker.store_host[:4] if len(broker.store_host) == 8 else b"\x7f\x00\x00\x01")
-        config = broker.config
+        self._hooks = SendHooks(broker.registry.send_message_hooks)
+        self._after = self._hooks.after
+        config, store_host = broker.config, broker.store_host
+        self._answers = SendAnswers(config, store_host)
+        self._sending_broker = SendingBroker(broker.address, config.region_id, store_host)
+        self._v6_bit = STORE_HOST_V6 if len(store_host) > 8 else 0
+        self._keys = UniqueKeys(store_host[:4] if len(store_host) == 8 else b"\x7f\x00\x00\x01")
         self._max_body_bytes = config.max_message_size
         self._our_properties = {
             props.MSG_REGION: config.region_id,
@@ -68,349 +72,271 @@ class SendProcessor(BatchProcessor):
             props.CLUSTER: config.broker_cluster_name,
         }
         self._suffix = props.encode(self._our_properties)
-        #: Topics without peculiarities -> number of queues; what stands here needs no further check. Forgotten when any topic changes.
+        #: Properties that need a closer check, here or by put hooks.
+        self._watched = _CHECKED_PROPERTIES | (broker.put.watched or frozenset())
+        #: Topics that need no further check -> number of queues. Removed when the topic changes.
         self._plain_topics: dict[str, int] = {}
-        broker.topics.on_change.append(self._plain_topics.clear)
-        self._plain = PlainSends.for_broker(broker, self._plain_topics, self._id_form, self._suffix)
+        broker.topics.on_turn.append(lambda topic: self._plain_topics.pop(topic, None))
 
-    def process(self, request: Command, peer: Peer) -> Outcome:
-        return self.process_many([request], peer)[0]
+    def process(self, requests: Sequence[Command], peer: Peer) -> Sequence[Outcome]:
+        outcomes: dict[int, Outcome] = {}
+        headers: list[SendHeader] = []
+        properties: list[dict[str, str]] = []
+        decode = props.decode
+        for at, request in enumerate(requests):
+            header: Any = request.typed
+            if type(header) is not SendMessageRequestHeaderV2:
+                try:
+                    header = checks.send_header(request)
+                except Exception as error:  # noqa: BLE001 - one request's failure is its own answer
+                    outcomes[at] = self._failed(request, error)
+                    continue
+            headers.append(header)
+            properties.append(decode(header.properties or ""))
+        if outcomes:
+            requests = [request for at, request in enumerate(requests) if at not in outcomes]
+            if not requests:
+                return list(outcomes.values())
+        sends = SendRun(self._sending_broker, peer, self._clock.now_ms(), requests, headers, properties)
+        refused = self._hooks.before(sends) if self._hooks.asks else None
+        rest = self._store_rest(sends, refused) if refused else self._store(sends)
+        return _merged(outcomes, rest) if outcomes else rest
 
-    def process_many(self, requests: Sequence[Command], peer: Peer) -> list[Outcome]:
-        outcomes = None if self._plain is None else self._process_plain(self._plain, requests, peer)
-        return self._process_any(requests, peer) if outcomes is None else outcomes
+    def _store_rest(self, sends: SendRun, refused: Mapping[int, RequestRefused]) -> Sequence[Outcome]:
+        """Answer the sends that hooks refuse, and store the others."""
+        left = [at for at in range(len(sends)) if at not in refused]
+        outcomes = {at: self._failed(sends.requests[at], refusal) for at, refusal in refused.items()}
+        return _merged(outcomes, self._store(sends.select(left)) if left else [])
 
-    def _process_plain(self, plain: PlainSends, requests: Sequence[Command], peer: Peer) -> list[Outcome] | None:
-        """Serve requests that are plain one and all; None, and nothing was stored, when one is not, or was refused: why is found the long way."""
-        messages = plain.messages(requests, peer)
-        if messages is None:
-            return None
-        put = self._broker.put
-        try:
-            landed = put.put_plain(messages)
-        except RequestRefused:
-            return None
-        if put.nothing_to_wait_for(landed[-1]):
-            self._broker.stats.put_many(messages, landed)
-            if self._hooks is not None:
-                self._hooks.after_many(peer, requests, messages, landed, ResponseCode.SUCCESS)
-            return [*self._plain_answers(plain, requests, messages, landed)]
-        if all(map(put.must_wait, messages, landed)):
-            self._broker.stats.put_many(messages, landed)
-            put.when_settled(
-                any(message.wait for message in messages),
-                landed[-1],
-                partial(self._plain_settled, plain, requests, messages, landed, peer, peer.postpone(len(requests))),
-            )
-            return [None] * len(requests)
-        waiting = [(at, _prepared(request, message)) for at, (request, message) in enumerate(zip(requests, messages, strict=True))]
-        outcomes: list[Outcome] = [None] * len(waiting)
-        self._answer(waiting, landed, outcomes, peer)
-        return outcomes
+    def _failed(self, request: Command, error: Exception) -> Command:
+        self._broker.stats.put_failures += 1
+        return error_answer(request, error)
 
-    def _plain_answers(
-        self, plain: PlainSends, requests: Sequence[Command], messages: Sequence[PutMessage], landed: Sequence[Appended]
-    ) -> Sequence[Answer]:
-        return plain.answers(requests, messages, landed) or [
-            self._success(_prepared(request, message), (at,), 0) for request, message, at in zip(requests, messages, landed, strict=True)
-        ]
+    # Checking and building.
 
-    def _plain_settled(
-        self,
-        plain: PlainSends,
-        requests: Sequence[Command],
-        messages: Sequence[PutMessage],
-        landed: Sequence[Appended],
-        peer: Peer,
-        answered: Postponed,
-        result: int | RequestRefused,
-    ) -> None:
-        if result == ResponseCode.SUCCESS:
-            answered(list(zip(requests, self._plain_answers(plain, requests, messages, landed), strict=True)))
-            if self._hooks is not None:
-                self._hooks.after_many(peer, requests, messages, landed, ResponseCode.SUCCESS)
-        else:
-            late = [(_prepared(request, message), (at,)) for request, message, at in zip(requests, messages, landed, strict=True)]
-            self._answer_settled(late, peer, answered, result)
-
-    def _process_any(self, requests: Sequence[Command], peer: Peer) -> list[Outcome]:
-        now_ms = self._clock.now_ms()
-        outcomes: list[Outcome] = []
-        singles: list[PutMessage] = []
-        waiting: list[tuple[int, _Prepared]] = []
-        for request in requests:
-            watched = None
+    def _build(self, sends: SendRun, faults: dict[int, Exception], sizes: dict[int, int]) -> MessageRun:
+        """The messages to store, in order. Errors of sends are added to `faults` (Unsaved while a required
+        topic or group is being created), and the sizes of batches to `sizes`."""
+        queues_of, watched, suffix = self._plain_topics.get, self._watched, self._suffix
+        born_host, max_body_bytes = sends.peer.remote_host, self._max_body_bytes
+        host_bits = self._v6_bit | (BORN_HOST_V6 if len(born_host) > 8 else 0)
+        messages: list[PutMessage] = []
+        special: list[int] = []
+        items: Sequence[_Item]
+        for at, request, header, properties in zip(
+            count(), sends.requests, sends.headers, sends.properties, strict=False
+        ):
+            topic, queue_id, body, text = header.topic, header.queue_id, request.body, header.properties or ""
+            bits, moved = host_bits, False
             try:
-                header, properties = _header(request)
-                if self._hooks is not None:
-                    watched = self._hooks.before(request, header, properties, peer, now_ms)
-                prepare = self._prepare_batch if header.batch or request.code == _SEND_BATCH else self._prepare
-                prepared = prepare(request, header, properties, peer, now_ms)
-                prepared.watched = watched
-                if len(prepared.messages) == 1:
-                    waiting.append((len(outcomes), prepared))
-                    singles.append(prepared.messages[0])
-                    outcomes.append(None)
+                if not 0 < len(body) <= max_body_bytes:
+                    raise checks.body_refused(len(body), max_body_bytes)
+                if not 0 <= queue_id < queues_of(topic, 0):
+                    topic, queue_id, many_tags = self._place(sends, at)
+                    bits, moved = bits | many_tags, topic != header.topic
+                if header.batch or request.code == _SEND_BATCH:
+                    items, is_special = self._batch(body, properties)
+                    sizes[at] = len(items)
                 else:
-                    # A batch keeps its place in the order of the connection.
-                    self._store(singles, waiting, outcomes, peer)
-                    outcomes.append(self._store_batch(prepared, peer))
-            except Exception as error:  # noqa: BLE001 - one request's failure is its own answer
-                self._broker.stats.put_failures += 1
-                refused = error_answer(request, error)
-                if watched is not None:
-                    watched.ended(refused.code, refused.remark)
-                outcomes.append(refused)
-        self._store(singles, waiting, outcomes, peer)
-        return outcomes
+                    is_special = not watched.isdisjoint(properties)
+                    if props.UNIQ_KEY in properties and not (
+                        moved or (is_special and self._is_rewritten(properties))
+                    ):
+                        end = "" if text[-1] == props.PROPERTY_END else props.PROPERTY_END
+                        stored = (text + end + suffix).encode()
+                    else:
+                        properties, stored = self._rewritten(properties, moved)
+                    if len(stored) > MAX_PROPERTIES_BYTES:
+                        raise checks.properties_refused(len(stored))
+                    items = ((header.flag, body, properties, stored),)
+            except Exception as error:  # noqa: BLE001 - one send's failure is its own answer
+                faults[at] = error
+                continue
+            if is_special:
+                special += range(len(messages), len(messages) + len(items))
+            wait = properties.get(props.WAIT) != "false"
+            for flag, body, properties, stored in items:
+                tags = properties.get(props.TAGS)
+                messages.append(
+                    PutMessage(
+                        topic=topic,
+                        queue_id=queue_id,
+                        body=body,
+                        properties=properties,
+                        properties_bytes=stored,
+                        flag=flag,
+                        sys_flag=header.sys_flag & ~_OUR_BITS | bits,
+                        born_timestamp_ms=header.born_timestamp,
+                        born_host=born_host,
+                        reconsume_times=header.reconsume_times or 0,
+                        tags_code=tags_code(tags) if tags else 0,
+                        wait=wait,
+                    )
+                )
+        numbers = None
+        if faults or sizes:
+            numbers = [at for at in range(len(sends)) if at not in faults for _ in range(sizes.get(at, 1))]
+        return MessageRun(messages, numbers, special)
 
-    # Checking.
-
-    def _prepare(self, request: Command, header: Header, properties: dict[str, str], peer: Peer, now_ms: int) -> _Prepared:
-        body = request.body
-        if not body:
-            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "the message has no body; at least one byte is needed")
-        if len(body) > self._max_body_bytes:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL, f"body of {len(body)} bytes, at most {self._max_body_bytes} are allowed (maxMessageSize)"
-            )
-        text = header.properties or ""
-        destination.refuse_unsupported(self._broker, properties)
-        if 0 <= header.queue_id < self._plain_topics.get(header.topic, 0):
-            message = self._message(header, header.topic, header.queue_id, body, properties, text, peer)
-        else:
-            message = self._to_peculiar_topic(request, header, properties, text, peer, now_ms)
-        if len(message.properties_bytes) > MAX_PROPERTIES_BYTES:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"properties of {len(message.properties_bytes)} bytes, at most {MAX_PROPERTIES_BYTES} are allowed",
-            )
-        return _prepared(request, message)
-
-    def _to_peculiar_topic(
-        self, request: Command, header: Header, properties: dict[str, str], text: str, peer: Peer, now_ms: int
-    ) -> PutMessage:
-        """A message whose topic may have to be made, chosen a queue of, or replaced. Raises RequestRefused."""
-        topic = destination.topic_for_send(
-            self._broker, header.topic, header.default_topic, header.default_topic_queue_nums, peer.remote_text
+    def _place(self, sends: SendRun, at: int) -> tuple[str, int, int]:
+        """Topic and queue of a send whose topic may have to be created or replaced, or whose queue the broker
+        chooses, and the bits of the system flag that depend on the topic. Raises RequestRefused, Unsaved."""
+        request, header, broker = sends.requests[at], sends.headers[at], self._broker
+        batched = bool(header.batch) or request.code == _SEND_BATCH
+        if batched and header.topic.startswith(names.RETRY_PREFIX):
+            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch may not go to a retry topic")
+        topic = checks.topic_for_send(
+            broker,
+            header.topic,
+            header.default_topic,
+            header.default_topic_queue_nums,
+            sends.peer.remote_text,
         )
-        destination.check_queue(topic, header.queue_id)
+        checks.check_queue(topic, header.queue_id)
         queue_id = header.queue_id if header.queue_id >= 0 else randrange(max(topic.write_queue_nums, 1))
-        message = self._message(header, topic.topic_name, queue_id, request.body, properties, text, peer)
-        many_tags = topic.topic_filter_type == "MULTI_TAG"
-        if many_tags:
-            message.sys_flag |= MULTI_TAGS
-        if topic.topic_name.startswith(names.RETRY_PREFIX):
-            self._send_to_dead_letters_if_due(message, header, request.version, now_ms)
+        name, many_tags = topic.topic_name, topic.topic_filter_type == "MULTI_TAG"
+        if name.startswith(names.RETRY_PREFIX):
+            group, tries = name[len(names.RETRY_PREFIX) :], header.reconsume_times or 0
+            if checks.retries_exhausted(
+                broker, group, tries, header.max_reconsume_times, request.version, self._clock.now_ms()
+            ):
+                dead_letters = checks.dead_letter_topic(broker, group)
+                broker.stats.dead_lettered[group, name].add(1)
+                name, queue_id = dead_letters.topic_name, 0
         elif not many_tags and not topic.order:
-            self._plain_topics[topic.topic_name] = max(topic.write_queue_nums, topic.read_queue_nums)
-        return message
+            self._plain_topics[name] = max(topic.write_queue_nums, topic.read_queue_nums)
+        return name, queue_id, MULTI_TAGS if many_tags and not batched else 0
 
-    def _message(
-        self, header: Header, topic: str, queue_id: int, body: bytes, properties: dict[str, str], text: str, peer: Peer
-    ) -> PutMessage:
-        """The message with the properties a broker adds: region, trace switch, cluster, and a unique key when the client set none."""
-        rewrite = not OUR_PROPERTIES.isdisjoint(properties)
+    def _is_rewritten(self, properties: Mapping[str, str]) -> bool:
+        """Whether some properties are replaced, removed or refused."""
+        return not _OUR_PROPERTIES.isdisjoint(properties) or (
+            self._broker.config.reject_transaction_message and props.TRANSACTION_PREPARED in properties
+        )
+
+    def _rewritten(self, properties: dict[str, str], dead_letter: bool) -> tuple[dict[str, str], bytes]:
+        """The properties of a message with those added by a broker (region, trace switch, cluster, and a
+        unique key if the client set none), and their text. Raises RequestRefused."""
+        checks.refuse_transaction(self._broker.config, properties)
+        properties = dict(properties)
         if props.UNIQ_KEY not in properties:
             properties[props.UNIQ_KEY] = self._keys.make(self._clock.now_ms())
-            rewrite = True
-        if rewrite:
-            properties.pop(props.POP_CK, None)
-            properties.update(self._our_properties)
-            stored = props.encode(properties)
-        else:
-            stored = props.terminated(text) + self._suffix
-        born_host = peer.remote_host
-        return PutMessage(
-            topic=topic,
-            queue_id=queue_id,
-            body=body,
-            properties=properties,
-            properties_bytes=stored.encode(),
-            flag=header.flag,
-            sys_flag=header.sys_flag & ~OUR_BITS | self._v6_bit | (BORN_HOST_V6 if len(born_host) > 8 else 0),
-            born_timestamp_ms=header.born_timestamp,
-            born_host=born_host,
-            reconsume_times=header.reconsume_times or 0,
-            tags_code=tags_code(properties.get(props.TAGS)),
-            wait=properties.get(props.WAIT) != "false",
-        )
+        properties.pop(props.POP_CK, None)
+        if dead_letter:
+            properties.pop(props.DELAY, None)
+        properties.update(self._our_properties)
+        return properties, props.encode(properties).encode()
 
-    def _send_to_dead_letters_if_due(self, message: PutMessage, header: Header, version: int, now_ms: int) -> None:
-        group = message.topic[len(names.RETRY_PREFIX) :]
-        if destination.retries_exhausted(self._broker, group, message.reconsume_times, header.max_reconsume_times, version, now_ms):
-            self._broker.stats.dead_lettered[group, message.topic] += 1
-            message.topic = destination.dead_letter_topic(self._broker, group).topic_name
-            message.queue_id = 0
-            if props.DELAY in message.properties:
-                message.set_properties({name: value for name, value in message.properties.items() if name != props.DELAY})
-
-    def _prepare_batch(self, request: Command, header: Header, outer: dict[str, str], peer: Peer, now_ms: int) -> _Prepared:
-        if header.topic.startswith(names.RETRY_PREFIX):
-            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch may not go to a retry topic")
-        if len(request.body) > self._max_body_bytes:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"batch of {len(request.body)} bytes, at most {self._max_body_bytes} are allowed (maxMessageSize)",
-            )
-        topic = destination.topic_for_send(
-            self._broker, header.topic, header.default_topic, header.default_topic_queue_nums, peer.remote_text
-        )
-        destination.check_queue(topic, header.queue_id)
-        destination.refuse_unsupported(self._broker, outer)
-        queue_id = header.queue_id if header.queue_id >= 0 else randrange(max(topic.write_queue_nums, 1))
+    def _batch(self, body: bytes, outer: dict[str, str]) -> tuple[list[_Item], bool]:
+        """The messages of a batch, to whose properties the broker adds nothing (store-format sheet, section
+        2.7), and whether one of them has a watched property. Raises RequestRefused."""
+        checks.refuse_transaction(self._broker.config, outer)
+        if (refusal := self._broker.put.unclaimed(outer)) is not None:
+            raise refusal
+        items: list[_Item] = []
+        decode, watched, is_special = props.decode, self._watched, False
         try:
-            items = batch.decode(request.body)
+            for flag, each, stored in batch.decode(body):
+                if not each:
+                    raise DecodeError("one of its messages has no body")
+                properties = decode(stored.decode())
+                if not watched.isdisjoint(properties):
+                    is_special = True
+                    if props.DELAY in properties:
+                        raise RequestRefused(
+                            ResponseCode.MESSAGE_ILLEGAL, "delayed messages may not travel in a batch"
+                        )
+                items.append((flag, each, properties, stored))
             if not items:
                 raise DecodeError("it holds no message")
-            messages = self._batch_messages(header, topic.topic_name, queue_id, outer.get(props.WAIT) != "false", items, peer)
         except (DecodeError, UnicodeDecodeError) as error:
-            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}") from error
-        return _Prepared(request, messages, outer.get(props.UNIQ_KEY, ""))
-
-    def _batch_messages(
-        self, header: Header, topic: str, queue_id: int, wait: bool, items: Sequence[batch.BatchItem], peer: Peer
-    ) -> list[PutMessage]:
-        """The messages of a batch; the broker adds nothing to their properties (store-format sheet, section 2.7)."""
-        born_host, born_timestamp_ms, reconsume_times = peer.remote_host, header.born_timestamp, header.reconsume_times or 0
-        sys_flag = header.sys_flag & ~OUR_BITS | self._v6_bit | (BORN_HOST_V6 if len(born_host) > 8 else 0)
-        special, decode = destination.SPECIAL_PROPERTIES, props.decode
-        messages: list[PutMessage] = []
-        for flag, body, stored in items:
-            if not body:
-                raise DecodeError("one of its messages has no body")
-            properties = decode(stored.decode())
-            if not special.isdisjoint(properties):
-                destination.refuse_unsupported(self._broker, properties)
-                if props.DELAY in properties:
-                    raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "delayed messages may not travel in a batch")
-            tags = properties.get(props.TAGS)
-            messages.append(
-                PutMessage(
-                    topic=topic,
-                    queue_id=queue_id,
-                    body=body,
-                    properties=properties,
-                    properties_bytes=stored,
-                    flag=flag,
-                    sys_flag=sys_flag,
-                    born_timestamp_ms=born_timestamp_ms,
-                    born_host=born_host,
-                    reconsume_times=reconsume_times,
-                    tags_code=tags_code(tags) if tags else 0,
-                    wait=wait,
-                )
-            )
-        return messages
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}"
+            ) from error
+        return items, is_special
 
     # Storing and answering.
 
-    def _store(self, singles: list[PutMessage], waiting: list[tuple[int, _Prepared]], outcomes: list[Outcome], peer: Peer) -> None:
-        if singles:
-            self._answer(waiting, self._broker.put.put(singles), outcomes, peer)
-            singles.clear()
-            waiting.clear()
+    def _store(self, sends: SendRun) -> Sequence[Outcome]:
+        """Build, append and answer."""
+        faults: dict[int, Exception] = {}
+        batches: dict[int, int] = {}
+        run = self._build(sends, faults, batches)
+        # Refused messages are left out below.
+        landed: Any = self._broker.put.append(run)
+        sizes = None
+        if faults or batches:
+            sizes = [0 if at in faults else batches.get(at, 1) for at in range(len(sends))]
+        if not (faults or run.refused):
+            return self._answer(sends.stored(run.messages, landed, sizes), run.settled)
+        start = 0
+        for at, size in enumerate(sizes or [1] * len(sends)):
+            if size and start in run.refused:
+                faults[at] = run.refused[start]
+            start += size
+        outcomes = {at: self._fault(sends.select([at]), error) for at, error in faults.items()}
+        left = [at for at in range(len(sends)) if at not in faults]
+        if not left:
+            return _merged(outcomes, [])
+        stored = sends.stored(run.messages, landed, sizes).select(left)
+        return _merged(outcomes, self._answer(stored, run.settled))
 
-    def _answer(self, waiting: Sequence[tuple[int, _Prepared]], puts: Sequence[Put], outcomes: list[Outcome], peer: Peer) -> None:
-        """Put the answers of what was stored, or refused, into its places of `outcomes`; of those that wait for the flush they come later."""
-        last = puts[-1]
-        settled = not isinstance(last, RequestRefused) and self._broker.put.nothing_to_wait_for(last)
-        count, success, must_wait = self._broker.stats.put, self._success, self._broker.put.must_wait
-        done: list[_Stored] = []
-        late: list[_Stored] = []
-        for (at, prepared), put in zip(waiting, puts, strict=True):
-            if isinstance(put, RequestRefused):
-                self._broker.stats.put_failures += 1
-                outcomes[at] = self._refused(prepared, put)
-                continue
-            message = prepared.messages[0]
-            count(message.topic, put.size_bytes)
-            if settled or not must_wait(message, put):
-                outcomes[at] = success(prepared, (put,), 0)
-                if self._hooks is not None:
-                    done.append((prepared, (put,)))
-            else:
-                late.append((prepared, (put,)))
-        self._after_plain(done, peer, ResponseCode.SUCCESS)
+    def _answer(self, sends: SendRun, settled: bool) -> Sequence[Outcome]:
+        """Answer stored sends: now if they are `settled`, or together when the last one that has to wait may
+        be acknowledged."""
+        put, messages, landed = self._broker.put, sends.messages, sends.landed
+        self._broker.stats.put_many(messages, landed)
+        if settled:
+            return self._succeeded(sends)
+        lasts = [sends.span(at).stop - 1 for at in range(len(sends))]
+        late = [at for at, last in enumerate(lasts) if not put.is_settled(messages[last].wait, landed[last])]
+        now = [at for at in range(len(sends)) if at not in late]
+        owed: Mapping[int, Outcome] = {}
         if late:
-            self._answer_later(late, peer)
+            part = sends.select(late)
+            ticket = part.peer.postpone(part.requests)
+            then = partial(self._settled, part, ticket)
+            put.when_settled(any(message.wait for message in part.messages), part.landed[-1], then)
+            owed = dict.fromkeys(late, ticket)
+        return _merged(owed, self._succeeded(sends.select(now)) if now else [])
 
-    def _store_batch(self, prepared: _Prepared, peer: Peer) -> Outcome:
-        try:
-            landed = self._broker.put.put_together(prepared.messages)
-        except RequestRefused as refusal:
-            self._broker.stats.put_failures += 1
-            return self._refused(prepared, refusal)
-        self._broker.stats.put_many(prepared.messages, landed)
-        if self._broker.put.must_wait(prepared.messages[-1], landed[-1]):
-            self._answer_later([(prepared, landed)], peer)
-            return None
-        return self._success(prepared, landed, ResponseCode.SUCCESS)
+    def _succeeded(self, sends: SendRun) -> Sequence[Outcome]:
+        sends.code = _SUCCESS
+        if self._after is not None:
+            self._after(sends)
+        return self._answers.of(sends)
 
-    def _answer_later(self, late: Sequence[_Stored], peer: Peer) -> None:
-        """Answer what was stored together once the last of it is settled: one flush serves them all."""
-        _, landed = late[-1]
-        wait = any(prepared.messages[-1].wait for prepared, _ in late)
-        self._broker.put.when_settled(wait, landed[-1], partial(self._answer_settled, late, peer, peer.postpone(len(late))))
-
-    def _answer_settled(
-        self,
-        late: Sequence[_Stored],
-        peer: Peer,
-        answered: Postponed,
-        result: int | RequestRefused,
-    ) -> None:
+    def _settled(self, sends: SendRun, ticket: Ticket, result: int | RequestRefused) -> None:
+        """Answer sends that had to wait."""
         if isinstance(result, RequestRefused):
-            answered([(prepared.request, self._refused(prepared, result)) for prepared, _ in late])
-            self._after_plain(late, peer, result.code, result.remark)
+            sends.ended(result.code, result.remark)
+            ticket.complete([error_answer(request, result) for request in sends.requests])
         else:
-            answered([(prepared.request, self._success(prepared, places, result)) for prepared, places in late])
-            self._after_plain(late, peer, result)
+            ticket.complete(self._answers.of(sends.ended(result)))
+        if self._after is not None:
+            self._after(sends)
 
-    def _after_plain(self, stored: Sequence[_Stored], peer: Peer, code: int, remark: str | None = None) -> None:
-        """Show hooks the plain sends among these; of the others they were told with their answers."""
-        if self._hooks is None:
-            return
-        plain = [(prepared, at) for prepared, (at, *_) in stored if prepared.watched is None]
-        if plain:
-            requests, messages = [prepared.request for prepared, _ in plain], [prepared.messages[0] for prepared, _ in plain]
-            self._hooks.after_many(peer, requests, messages, [at for _, at in plain], code, remark)
+    def _fault(self, send: SendRun, error: Exception) -> Outcome:
+        """Answer one send that was not stored; later, if only its topic or group does not exist yet."""
+        if isinstance(error, Unsaved):
+            ticket = send.peer.postpone(send.requests)
+            error.change.when_settled(partial(self._saved, send, ticket))
+            return ticket
+        refused = self._failed(send.requests[0], error)
+        send.ended(refused.code, refused.remark)
+        if self._after is not None:
+            self._after(send)
+        return refused
 
-    def _refused(self, prepared: _Prepared, refusal: RequestRefused) -> Command:
-        if prepared.watched is not None:
-            prepared.watched.ended(refusal.code, refusal.remark)
-        return answer(prepared.request, refusal.code, refusal.remark)
-
-    def _success(self, prepared: _Prepared, landed: Sequence[Appended], code: int) -> Answer:
-        message, request = prepared.messages[0], prepared.request
-        first = landed[0]
-        ids = self._id_form % first.physical_offset if len(landed) == 1 else ",".join([self._id_form % at.physical_offset for at in landed])
-        if prepared.watched is not None:
-            prepared.watched.ended(code, None, ids, prepared.messages, landed)
-        config = self._broker.config
-        header = SendMessageResponseHeader(
-            msg_id=ids,
-            queue_id=message.queue_id,
-            queue_offset=first.queue_offset,
-            transaction_id=prepared.unique_key or None,
-            region_id=config.region_id,
-            trace_on=config.trace_on,
-        )
-        return answer(request, code, header=header)
+    def _saved(self, send: SendRun, ticket: Ticket, failure: RequestRefused | None) -> None:
+        """Store a send whose topic or group was being created, or refuse it. Sends that waited for the same
+        one keep their order."""
+        ticket.complete(self._store(send) if failure is None else [self._fault(send, failure)])
 
 
-def _header(request: Command) -> tuple[Header, dict[str, str]]:
-    """The header of a send, and the properties in it. Raises HeaderError."""
-    header: Header
-    if request.code == _SEND_V1:
-        header = request.header(SendMessageRequestHeader)
-    else:
-        header = request.header(SendMessageRequestHeaderV2)
-    return header, props.decode(header.properties or "")
-
-
-def _prepared(request: Command, message: PutMessage) -> _Prepared:
-    return _Prepared(request, (message,), message.properties[props.UNIQ_KEY])
+def _merged(some: Mapping[int, Outcome], others: Sequence[Outcome]) -> Sequence[Outcome]:
+    """The outcomes of a run: those at some indexes, and all others in order."""
+    rest = iter(others)
+    return [some[at] if at in some else next(rest) for at in range(len(some) + len(others))]
 
 
 __all__ = ["SendProcessor"]

@@ -1,108 +1,126 @@
-"""CONSUMER_SEND_MSG_BACK: a message that a consumer failed on goes to its group's retry or dead-letter topic (Java: AbstractSendMessageProcessor)."""
+"""CONSUMER_SEND_MSG_BACK: a message that a consumer could not process goes to its group's retry or
+dead-letter topic (Java: AbstractSendMessageProcessor)."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from random import randrange
 
-from rmqkit.abc import Answer, Outcome, Peer, RequestProcessor
 from rmqkit.broker.context import BrokerContext
-from rmqkit.broker.processors import destination
-from rmqkit.broker.warming import when_warm
+from rmqkit.broker.processors import send_checks as checks
+from rmqkit.broker.tables.saved_table import when_saved
 from rmqkit.errors import DecodeError, RequestRefused
-from rmqkit.hooks import SEND_BACK, SEND_BACK_TO_DLQ, ConsumeContext, ConsumeMessageHook
 from rmqkit.model import names
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage, StoredMessage
+from rmqkit.model.run import MessageRun
 from rmqkit.model.sysflag import PERM_WRITE
 from rmqkit.model.topic import TopicConfig
+from rmqkit.plugin.cold_reads import read_cached
+from rmqkit.plugin.hooks import SEND_BACK, SEND_BACK_TO_DLQ, ConsumeContext, ConsumeMessageHook
+from rmqkit.plugin.request import EachRequest, Outcome, Peer, Ticket
 from rmqkit.protocol import record
 from rmqkit.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import ConsumerSendMsgBackRequestHeader
 from rmqkit.protocol.message_id import offset_message_id
 
-#: The first retry waits for this level, each further one for the next.
+#: Delay level of the first retry; each further one uses the next level.
 FIRST_RETRY_LEVEL = 3
 
 
-class SendBackProcessor(RequestProcessor):
-    """Re-stores the record at a commit-log offset under the group's retry topic, with a delay level, or under its dead-letter topic."""
+class SendBackProcessor(EachRequest):
+    """Stores the record at a commit-log offset again in the group's retry topic, with a delay level, or in
+    its dead-letter topic."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self._hooks = broker.registry.consume_message_hooks.checked(ConsumeMessageHook, ("before", "after"))
 
-    def process(self, request: Command, peer: Peer) -> Outcome:
-        return when_warm(self._broker.store, partial(self._send_back, request, peer))
+    def handle(self, request: Command, peer: Peer) -> Outcome:
+        read = partial(self._send_back, request, peer)
+        return when_saved(partial(read_cached, self._broker.store, read, request, peer), request, peer)
 
-    def _send_back(self, request: Command, peer: Peer, wait: bool) -> Outcome:
+    def _send_back(self, request: Command, peer: Peer) -> Outcome:
         header = request.header(ConsumerSendMsgBackRequestHeader)
         broker = self._broker
-        group = destination.group_of(broker, header.group)
+        group = checks.group_of(broker, header.group)
         if not broker.config.broker_permission & PERM_WRITE:
-            raise RequestRefused(ResponseCode.NO_PERMISSION, f"broker {broker.config.broker_name} takes no messages now")
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"broker {broker.config.broker_name} takes no messages now"
+            )
         if group.retry_queue_nums <= 0:
-            # Java drops the message and says success.
+            # Java drops the message and answers SUCCESS.
             return answer(request)
-        retry = destination.retry_topic(broker, group)
+        retry = checks.retry_topic(broker, group)
         if not retry.writable:
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"topic {retry.topic_name} may not be written")
-        original = self._original(header.offset, wait)
+        original = self._original(header.offset)
         limit = group.retry_max_times
         if request.version >= VERSION_MAX_RECONSUME_TIMES and header.max_reconsume_times is not None:
             limit = header.max_reconsume_times
         to_dead_letters = original.reconsume_times >= limit or header.delay_level < 0
-        target = destination.dead_letter_topic(broker, header.group) if to_dead_letters else retry
+        target = checks.dead_letter_topic(broker, header.group) if to_dead_letters else retry
         queue_id = 0 if to_dead_letters else randrange(max(target.write_queue_nums, 1))
         message = self._copy(original, target, queue_id, None if to_dead_letters else header.delay_level)
         tell = partial(self._tell, request, header, original, peer, target)
-        try:
-            at = broker.put.put_one(message)
-        except RequestRefused as refusal:
-            tell(refusal.code)
-            raise
+        (at,) = broker.put.append(MessageRun([message]))
+        if isinstance(at, RequestRefused):
+            tell(at.code)
+            raise at
         table = broker.stats.dead_lettered if to_dead_letters else broker.stats.sent_back
-        table[header.group, original.topic] += 1
-        if broker.put.must_wait(message, at):
-            return self._settled(request, broker.put.settle(message.wait, at), tell)
-        tell(ResponseCode.SUCCESS)
-        return answer(request)
-
-    async def _settled(self, request: Command, settled: Awaitable[int], tell: Callable[[int], None]) -> Answer:
-        try:
-            code = await settled
-        except RequestRefused as refusal:
-            tell(ResponseCode.SYSTEM_ERROR)
-            return answer(request, ResponseCode.SYSTEM_ERROR, refusal.remark)
-        if code == ResponseCode.SUCCESS:
-            tell(code)
+        table[header.group, original.topic].add(1)
+        if broker.put.is_settled(message.wait, at):
+            tell(ResponseCode.SUCCESS)
             return answer(request)
-        tell(ResponseCode.SYSTEM_ERROR)
-        return answer(request, ResponseCode.SYSTEM_ERROR, "the message was sent back, but is not on disk yet")
+        ticket = peer.postpone((request,))
+        broker.put.when_settled(message.wait, at, partial(self._settled, ticket, tell))
+        return ticket
 
-    def _original(self, offset: int, wait: bool) -> StoredMessage:
-        found = self._broker.store.read_record(offset, wait) if offset >= 0 else None
+    def _settled(self, ticket: Ticket, tell: Callable[[int], None], result: int | RequestRefused) -> None:
+        (request,) = ticket.requests
+        if result == ResponseCode.SUCCESS:
+            tell(ResponseCode.SUCCESS)
+            ticket.complete((answer(request),))
+            return
+        remark = "the message was sent back, but is not on disk yet"
+        if isinstance(result, RequestRefused):
+            remark = result.remark
+        tell(ResponseCode.SYSTEM_ERROR)
+        ticket.complete((answer(request, ResponseCode.SYSTEM_ERROR, remark),))
+
+    def _original(self, offset: int) -> StoredMessage:
+        found = self._broker.store.read_record(offset) if offset >= 0 else None
         if found is None:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no message begins at commit-log offset {offset}")
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"no message begins at commit-log offset {offset}"
+            )
         try:
             return record.unpack(found)
         except DecodeError as error:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the message at commit-log offset {offset} cannot be read: {error}") from error
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the message at commit-log offset {offset} cannot be read: {error}",
+            ) from error
 
-    def _copy(self, original: StoredMessage, target: TopicConfig, queue_id: int, delay_level: int | None) -> PutMessage:
-        """The record to write: same body and birth, one more reconsumption. A level of 0 lets the broker choose."""
+    def _copy(
+        self, original: StoredMessage, target: TopicConfig, queue_id: int, delay_level: int | None
+    ) -> PutMessage:
+        """The record to write: same body and birth, one more reconsumption. With level 0 the broker chooses
+        the level."""
         properties = dict(original.properties)
         properties.setdefault(props.RETRY_TOPIC, original.topic)
-        properties.setdefault(props.ORIGIN_MESSAGE_ID, offset_message_id(original.store_host, original.physical_offset))
+        properties.setdefault(
+            props.ORIGIN_MESSAGE_ID, offset_message_id(original.store_host, original.physical_offset)
+        )
         for name in (props.DELAY, props.REAL_TOPIC, props.REAL_QUEUE_ID):
             properties.pop(name, None)
         if delay_level is None:
             properties[props.DLQ_ORIGIN_TOPIC] = properties[props.RETRY_TOPIC]
             properties[props.DLQ_ORIGIN_MESSAGE_ID] = properties[props.ORIGIN_MESSAGE_ID]
-        elif self._broker.put.parks_delayed:
-            # Without the delay service nobody would ever deliver what is parked: then the retry comes at once.
+        elif props.DELAY in self._broker.put.claims:
+            # A broker without delay levels delivers the retry at once.
             properties[props.DELAY] = str(delay_level or FIRST_RETRY_LEVEL + original.reconsume_times)
         message = PutMessage(
             topic=target.topic_name,
@@ -128,7 +146,8 @@ class SendBackProcessor(RequestProcessor):
         target: TopicConfig,
         code: int,
     ) -> None:
-        """Show hooks what became of it. Java does so only when the client names the original's id; here that is known in any case."""
+        """Show the result to the hooks. Java does so only when the client sends the original's id, which is
+        always known here."""
         if not len(self._hooks):
             return
         context = ConsumeContext(

@@ -1,22 +1,32 @@
 """Typed request and response headers, one class per Java class (wire-protocol sheet, section 3).
 
-Attributes are snake_case, wire names are Java's. `Command.header(Class)` reads them, `command.request(code, header)` writes them. A field
-without a default must be on the wire; where Java tolerates its absence there is Java's default. Numbers have Java's widths.
+Attributes are snake_case, wire names are Java's. `Command.header(Class)` reads them, `command.request(code,
+header)` writes them. A field without a default is required; fields that may be absent in Java have Java's
+default. Numbers have Java's widths.
 """
 
 from rmqkit.protocol.headers.admin import (
+    CloneGroupOffsetRequestHeader,
+    ConsumerClientRequestHeader,
     CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
     DeleteTopicRequestHeader,
+    GetConsumerStatusRequestHeader,
+    GetConsumeStatsInBrokerHeader,
     GetConsumeStatsRequestHeader,
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
     GroupRequestHeader,
     ProducerGroupRequestHeader,
+    QueryConsumeQueueRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
+    QueryCorrectionOffsetHeader,
     ResetOffsetRequestHeader,
+    ViewBrokerStatsDataRequestHeader,
 )
 from rmqkit.protocol.headers.client import (
     ConsumerGroupRequestHeader,
+    ConsumerListBody,
     LockBatchMqBody,
     LockBatchMqResponseBody,
     UnregisterClientRequestHeader,
@@ -45,7 +55,11 @@ from rmqkit.protocol.headers.offset import (
     UpdateConsumerOffsetRequestHeader,
 )
 from rmqkit.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
-from rmqkit.protocol.headers.query import QueryMessageRequestHeader, QueryMessageResponseHeader, ViewMessageRequestHeader
+from rmqkit.protocol.headers.query import (
+    QueryMessageRequestHeader,
+    QueryMessageResponseHeader,
+    ViewMessageRequestHeader,
+)
 from rmqkit.protocol.headers.send import (
     ConsumerSendMsgBackRequestHeader,
     EndTransactionRequestHeader,
@@ -57,8 +71,11 @@ from rmqkit.protocol.headers.send import (
 
 __all__ = [
     "BrokerHeartbeatRequestHeader",
+    "CloneGroupOffsetRequestHeader",
     "ClusterRequestHeader",
+    "ConsumerClientRequestHeader",
     "ConsumerGroupRequestHeader",
+    "ConsumerListBody",
     "ConsumerSendMsgBackRequestHeader",
     "CreateTopicRequestHeader",
     "DeleteSubscriptionGroupRequestHeader",
@@ -66,7 +83,9 @@ __all__ = [
     "DeleteTopicRequestHeader",
     "EndTransactionRequestHeader",
     "GetBrokerMemberGroupRequestHeader",
+    "GetConsumeStatsInBrokerHeader",
     "GetConsumeStatsRequestHeader",
+    "GetConsumerStatusRequestHeader",
     "GetRouteInfoRequestHeader",
     "GetTopicConfigRequestHeader",
     "GetTopicStatsInfoRequestHeader",
@@ -81,7 +100,10 @@ __all__ = [
     "PullMessageResponseHeader",
     "PushReplyMessageRequestHeader",
     "PutKvConfigRequestHeader",
+    "QueryConsumeQueueRequestHeader",
+    "QueryConsumeTimeSpanRequestHeader",
     "QueryConsumerOffsetRequestHeader",
+    "QueryCorrectionOffsetHeader",
     "QueryDataVersionRequestHeader",
     "QueryMessageRequestHeader",
     "QueryMessageResponseHeader",
@@ -97,6 +119,7 @@ __all__ = [
     "UnregisterBrokerRequestHeader",
     "UnregisterClientRequestHeader",
     "UpdateConsumerOffsetRequestHeader",
+    "ViewBrokerStatsDataRequestHeader",
     "ViewMessageRequestHeader",
     "WritePermRequestHeader",
 ]

@@ -55,10 +55,79 @@ class GroupRequestHeader(Header, kw_only=True):
 
 
 class GetConsumeStatsRequestHeader(Header, kw_only=True):
-    """GET_CONSUME_STATS (208)."""
+    """GET_CONSUME_STATS (208): one topic, those of `topic_list` (joined by `;`), or all that the group
+    consumes."""
 
     consumer_group: str
     topic: str | None = None
+    topic_list: str | None = None
+
+
+class GetConsumeStatsInBrokerHeader(Header, kw_only=True):
+    """GET_BROKER_CONSUME_STATS (317): with `is_order` of ordered topics only."""
+
+    is_order: bool
+
+
+class GetConsumerStatusRequestHeader(Header, kw_only=True):
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223), GET_CONSUMER_STATUS_FROM_CLIENT (221): `client_addr` is
+    a client id."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class ConsumerClientRequestHeader(Header, kw_only=True):
+    """GET_CONSUMER_RUNNING_INFO (307), CONSUME_MESSAGE_DIRECTLY (309); `msg_id` is an offset message id
+    (Java: GetConsumerRunningInfoRequestHeader, ConsumeMessageDirectlyResultRequestHeader)."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    topic: str | None = None
+
+
+class QueryConsumeTimeSpanRequestHeader(Header, kw_only=True):
+    """QUERY_CONSUME_TIME_SPAN (303)."""
+
+    topic: str
+    group: str
+
+
+class QueryCorrectionOffsetHeader(Header, kw_only=True):
+    """QUERY_CORRECTION_OFFSET (308): `filter_groups` are joined by commas."""
+
+    topic: str
+    compare_group: str
+    filter_groups: str | None = None
+
+
+class CloneGroupOffsetRequestHeader(Header, kw_only=True):
+    """CLONE_GROUP_OFFSET (314): one topic, or all that the source group consumes; with `offline`, its
+    subscriptions are ignored."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class QueryConsumeQueueRequestHeader(Header, kw_only=True):
+    """QUERY_CONSUME_QUEUE (321): up to `count` units from queue offset `index` on."""
+
+    topic: str
+    queue_id: I32
+    index: I64
+    count: I32
+    consumer_group: str | None = None
+
+
+class ViewBrokerStatsDataRequestHeader(Header, kw_only=True):
+    """VIEW_BROKER_STATS_DATA (315)."""
+
+    stats_name: str
+    stats_key: str
 
 
 class ProducerGroupRequestHeader(Header, kw_only=True):
@@ -68,7 +137,8 @@ class ProducerGroupRequestHeader(Header, kw_only=True):
 
 
 class ResetOffsetRequestHeader(Header, kw_only=True):
-    """INVOKE_BROKER_TO_RESET_OFFSET (222), RESET_CONSUMER_CLIENT_OFFSET (220): `timestamp` in ms, -1 = the end."""
+    """INVOKE_BROKER_TO_RESET_OFFSET (222), RESET_CONSUMER_CLIENT_OFFSET (220): `timestamp` in ms, -1 = the
+    end."""
 
     topic: str
     group: str

@@ -6,4 +6,4 @@ import msgspec
 
 
 class Header(msgspec.Struct, rename="camel", kw_only=True, gc=False):
-    """Fields travel under their camelCase names; unknown ones are ignored (Java: CommandCustomHeader)."""
+    """Fields have their camelCase names on the wire; unknown ones are ignored (Java: CommandCustomHeader)."""

@@ -17,9 +17,16 @@ class UnregisterClientRequestHeader(Header, kw_only=True):
 
 
 class ConsumerGroupRequestHeader(Header, kw_only=True):
-    """GET_CONSUMER_LIST_BY_GROUP (38), NOTIFY_CONSUMER_IDS_CHANGED (40), GET_CONSUMER_CONNECTION_LIST (203)."""
+    """GET_CONSUMER_LIST_BY_GROUP (38), NOTIFY_CONSUMER_IDS_CHANGED (40), GET_CONSUMER_CONNECTION_LIST
+    (203)."""
 
     consumer_group: str
+
+
+class ConsumerListBody(msgspec.Struct, rename="camel", kw_only=True):
+    """The answer to GET_CONSUMER_LIST_BY_GROUP: the client ids of the members."""
+
+    consumer_id_list: list[str] = []
 
 
 class LockBatchMqBody(msgspec.Struct, rename="camel", kw_only=True):
@@ -32,6 +39,6 @@ class LockBatchMqBody(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class LockBatchMqResponseBody(msgspec.Struct, kw_only=True):
-    """The queues that this client holds now."""
+    """The queues now locked by this client."""
 
     lock_ok_mq_set: list[MessageQueue] = msgspec.field(name="lockOKMQSet", default_factory=list)

@@ -16,7 +16,8 @@ class GetRouteInfoRequestHeader(Header, kw_only=True):
 
 
 class RegisterBrokerRequestHeader(Header, kw_only=True):
-    """REGISTER_BROKER (103): id 0 is the master; the body's CRC-32 is masked to 31 bits, 0 disables the check."""
+    """REGISTER_BROKER (103): id 0 is the master; the body's CRC-32 is masked to 31 bits, 0 disables the
+    check."""
 
     broker_name: str
     broker_addr: str

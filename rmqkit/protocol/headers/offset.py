@@ -33,7 +33,8 @@ class QueueRequestHeader(Header, kw_only=True):
 
 
 class SearchOffsetRequestHeader(Header, kw_only=True):
-    """SEARCH_OFFSET_BY_TIMESTAMP (29): `timestamp` in ms; the boundary type is LOWER or UPPER, anything but upper counts as LOWER."""
+    """SEARCH_OFFSET_BY_TIMESTAMP (29): `timestamp` in ms; the boundary type is LOWER or UPPER, anything
+    but upper counts as LOWER."""
 
     topic: str
     queue_id: I32

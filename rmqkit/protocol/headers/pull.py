@@ -9,7 +9,8 @@ from rmqkit.protocol.integers import I32, I64
 
 
 class PullMessageRequestHeader(Header, kw_only=True):
-    """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361). sysFlag: 1 commit offset, 2 may be held, 4 subscription inside, 16 lite pull."""
+    """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361). sysFlag: 1 commit offset, 2 may be held, 4
+    subscription inside, 16 lite pull."""
 
     consumer_group: str
     topic: str
@@ -24,12 +25,12 @@ class PullMessageRequestHeader(Header, kw_only=True):
     expression_type: str | None = "TAG"
     max_msg_bytes: I32 | None = None
     request_source: I32 | None = None
-    # Java's field is spelled that way.
+    # Java's field has this spelling.
     proxy_forward_client_id: str | None = msgspec.field(default=None, name="proxyFrowardClientId")
 
 
 class PullMessageResponseHeader(Header, kw_only=True):
-    """The first four are always there: the Java client fails without them."""
+    """The first four fields are required: the Java client fails without them."""
 
     suggest_which_broker_id: I64 = 0
     next_begin_offset: I64

@@ -11,7 +11,8 @@ TEMPLATE_TOPIC = "TBW102"
 
 
 class SendMessageRequestHeader(Header, kw_only=True):
-    """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324). Times in ms; a negative queue id lets the broker choose."""
+    """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324). Times in ms; a negative queue id lets the broker
+    choose."""
 
     producer_group: str
     topic: str
@@ -50,7 +51,8 @@ class SendMessageRequestHeaderV2(
         "bname": "n",
     },
 ):
-    """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320) and SEND_REPLY_MESSAGE_V2 (325): the same under one-letter names."""
+    """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320) and SEND_REPLY_MESSAGE_V2 (325): the same under
+    one-letter names."""
 
     producer_group: str
     topic: str
@@ -69,7 +71,8 @@ class SendMessageRequestHeaderV2(
 
 
 class SendMessageResponseHeader(Header, kw_only=True):
-    """Answer to every send; a batch has its ids joined by commas and the queue offset of its first message."""
+    """Answer to every send; a batch has its ids joined by commas and the queue offset of its first
+    message."""
 
     msg_id: str
     queue_id: I32

@@ -1,4 +1,5 @@
-"""The contract of a message store, as tests: subclass `StoreContract`, say how a store is made, and pytest runs them over it.
+"""The contract of a message store, as tests: subclass `StoreContract`, say how a store is made, and pytest
+runs them over it.
 
 class TestMine(StoreContract):
     persistent = True
@@ -30,11 +31,13 @@ from rmqkit.testing.store.kit import (
 )
 from rmqkit.testing.store.opening import Opening
 from rmqkit.testing.store.reading import Reading
+from rmqkit.testing.store.replicating import Replicating
 from rmqkit.testing.store.safety import Safety
 
 
-class StoreContract(Appending, Reading, Finding, Safety, Cleaning, Opening):
-    """What every message store must do. `persistent` adds the tests that open a directory again."""
+class StoreContract(Appending, Reading, Finding, Safety, Cleaning, Opening, Replicating):
+    """The tests that every message store must pass. `persistent` adds the tests that open a directory
+    again."""
 
 
 __all__ = [

@@ -6,28 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from rmqkit.abc import Boundary, MessageStore, ReadStatus
 from rmqkit.errors import StoreNotWritable
+from rmqkit.plugin.store import Boundary, MessageStore, ReadStatus
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store.base import StoreFixtures
-from rmqkit.testing.store.kit import (
-    ALL,
-    SMALL,
-    SMALL_INDEX,
-    bodies,
-    contents,
-    message,
-    put,
-    records,
-    running,
-)
+from rmqkit.testing.store.kit import ALL, SMALL, SMALL_INDEX, bodies, contents, message, put, records, running
 
 
 class Cleaning(StoreFixtures):
-    """How old data goes."""
+    """Removing old data."""
 
     async def test_parts_of_the_log(self, tmp_path: Path, clock: FakeClock) -> None:
-        """They stand side by side from the beginning of the log on; what is being written is in none of them."""
+        """The parts are adjacent, from the beginning of the log on; the part being written is not among
+        them."""
         async with running(self.make_store(tmp_path / "store", clock, **SMALL)) as store:
             assert await store.log_parts() == []
             await put(store, [message()])
@@ -41,7 +32,8 @@ class Cleaning(StoreFixtures):
             assert all(part.modified_ms > 0 for part in parts)
 
     async def test_trimming(self, tmp_path: Path, clock: FakeClock) -> None:
-        """What ends before the offset goes, with the entries of queues and index; what is left is found as before, and offsets go on."""
+        """Parts that end before the offset are removed, with their entries in queues and index; the rest is
+        found as before, and offsets continue."""
         async with running(self.make_store(tmp_path / "store", clock, **SMALL | SMALL_INDEX)) as store:
             parts = await self._filled(store)
             before = contents(store)
@@ -49,7 +41,8 @@ class Cleaning(StoreFixtures):
             assert (await store.trim(parts[0].end - 1)).log_start == 0
             assert contents(store) == before
             trimmed = await store.trim(parts[1].end)
-            assert trimmed.log_start == store.start_offset == store.statistics().min_physical_offset == parts[1].end
+            starts = (trimmed.log_start, store.start_offset, store.statistics().min_physical_offset)
+            assert starts == (parts[1].end,) * 3
             assert await store.log_parts() == parts[2:]
             assert store.read_record(0) is None
             assert store.query_by_key("Orders", "k0", 0, 1 << 60, 9).physical_offsets == []
@@ -63,23 +56,33 @@ class Cleaning(StoreFixtures):
             assert (await put(store, [message()]))[0].queue_offset == 600
 
     async def test_reading_what_was_trimmed(self, tmp_path: Path, clock: FakeClock) -> None:
-        """An offset that is gone is too small, and the reader is told the first that is there; time look-ups begin there too."""
+        """A removed offset is answered "too small" with the first existing offset; time look-ups begin there
+        too."""
         async with running(self.make_store(tmp_path / "store", clock, **SMALL)) as store:
             parts = await self._filled(store)
             await store.trim(parts[0].end)
             low = store.min_offset("Orders", 0)
             for offset in (0, low - 1):
                 result = store.read("Orders", 0, offset, ALL, None, None)
-                assert (result.status, result.next_offset, result.min_offset, result.slices) == (ReadStatus.OFFSET_TOO_SMALL, low, low, [])
+                assert (result.status, result.next_offset, result.min_offset, result.slices) == (
+                    ReadStatus.OFFSET_TOO_SMALL,
+                    low,
+                    low,
+                    [],
+                )
                 assert store.read_units("Orders", 0, offset, 1) == []
                 assert store.store_time("Orders", 0, offset) == -1
             result = store.read("Orders", 0, low, ALL, None, None)
-            assert (result.status, result.message_count, result.next_offset) == (ReadStatus.FOUND, 600 - low, 600)
+            assert (result.status, result.message_count, result.next_offset) == (
+                ReadStatus.FOUND,
+                600 - low,
+                600,
+            )
             assert store.offset_by_time("Orders", 0, 0, Boundary.LOWER) == low
             assert store.offset_by_time("Orders", 0, 0, Boundary.UPPER) == low
 
     async def test_a_slice_outlives_its_part(self, tmp_path: Path, clock: FakeClock) -> None:
-        """A reply that is still on its way is not pulled away."""
+        """A slice stays readable after its part was trimmed, as for an answer that is still being sent."""
         async with running(self.make_store(tmp_path / "store", clock, **SMALL)) as store:
             parts = await self._filled(store)
             result = store.read("Orders", 0, 0, ALL._replace(max_messages=20), None, None)
@@ -87,7 +90,7 @@ class Cleaning(StoreFixtures):
             assert [found.body for found in records(result)] == [b"%d" % number * 40 for number in range(20)]
 
     async def test_the_newest_part_stays(self, tmp_path: Path, clock: FakeClock) -> None:
-        """However far a trim may go; a queue all of whose messages are gone keeps its end."""
+        """A trim never removes the newest part; a queue without remaining messages keeps its end."""
         async with running(self.make_store(tmp_path / "store", clock, **SMALL)) as store:
             await put(store, [message("Old", body=b"old")])
             parts = await self._filled(store)
@@ -102,7 +105,7 @@ class Cleaning(StoreFixtures):
             assert bodies(store, "Old") == [b"new"]
 
     async def test_a_store_that_refuses_writes(self, store: MessageStore) -> None:
-        """The reason is given to every append; reading goes on; appends go on when it is lifted."""
+        """Every append gets the reason; reads work; appends succeed again once the refusal is lifted."""
         await put(store, [message(body=b"before")])
         store.refuse_writes("/data is 91 % full")
         with pytest.raises(StoreNotWritable, match="/data is 91 % full"):
@@ -112,5 +115,5 @@ class Cleaning(StoreFixtures):
         assert (await put(store, [message(body=b"after")]))[0].queue_offset == 1
 
     async def test_where_the_disk_is(self, store: MessageStore) -> None:
-        """Paths that the store fills are there."""
+        """The paths that the store fills exist."""
         assert all(path.is_dir() for path in store.disk_paths)

@@ -1,51 +1,54 @@
-"""What tests of stores are made of: flush policies, small settings, messages, and readers of everything a store holds."""
+"""Tools for tests of stores: flush policies, small settings, messages, and readers of a store's whole
+content."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import trio
 
-from rmqkit.abc import (
-    Appended,
-    Flushable,
-    FlushPolicy,
-    Level,
-    MessageStore,
-    QueueUnit,
-    ReadLimits,
-    ReadResult,
-)
 from rmqkit.config import Config, load
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage, StoredMessage
+from rmqkit.plugin.cold_reads import blocking
+from rmqkit.plugin.flush import Flushable, FlushPolicy, Level
+from rmqkit.plugin.store import Appended, MessageStore, QueueUnit, ReadLimits, ReadResult
 from rmqkit.protocol.record import unpack_all
 
 Store = TypeVar("Store", bound=MessageStore)
-#: Reads as many as a test stores.
+#: More messages than any test stores.
 ALL = ReadLimits(max_messages=100_000, max_bytes=1 << 30, max_scanned_units=100_000)
 #: Settings under which a few messages of 200 bytes fill a segment, and a few keys an index file.
-SMALL = {"max_message_size": 1_000, "mapped_file_size_commit_log": 66_560, "mapped_file_size_consume_queue": 200}
+SMALL = {
+    "max_message_size": 1_000,
+    "mapped_file_size_commit_log": 66_560,
+    "mapped_file_size_consume_queue": 200,
+}
 SMALL_INDEX = {"max_hash_slot_num": 3, "max_index_num": 4}
 
 
 class NeverFlush(FlushPolicy):
     """A flush policy that leaves flushing to the test."""
 
-    async def run(self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]) -> None:
+    async def run(
+        self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]
+    ) -> None:
         task_status.started()
         await trio.sleep_forever()
 
 
 class FlushWhenWanted(FlushPolicy):
-    """Group commit in its plainest form."""
+    """The simplest group commit: flushes when a caller waits."""
 
     acknowledge_at = Level.FLUSHED
 
-    async def run(self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]) -> None:
+    async def run(
+        self, log: Flushable, wanted: Callable[[], Awaitable[None]], task_status: trio.TaskStatus[None]
+    ) -> None:
         task_status.started()
         while True:
             await wanted()
@@ -60,7 +63,8 @@ class CommitWhenWanted(FlushWhenWanted):
 
 
 def store_config(directory: Path, **settings: Any) -> Config:
-    """Settings of a store in `directory`; sizes are small unless given, so that a test does not take a gigabyte."""
+    """Settings of a store in `directory`; sizes are small unless given, so that a test does not need a
+    gigabyte."""
     sizes: dict[str, Any] = {
         "mapped_file_size_commit_log": 8 << 20,
         "mapped_file_size_consume_queue": 20_000,
@@ -91,13 +95,15 @@ async def put(store: MessageStore, messages: Sequence[PutMessage]) -> list[Appen
 
 
 @asynccontextmanager
-async def running(store: Store) -> AsyncIterator[Store]:
-    """The store opened, its background work running; closed at the end."""
+async def running(store: Store, *, blocking: bool = True) -> AsyncIterator[Store]:
+    """The opened store with its background work running; closed at the end. With `blocking` its reads may
+    wait for the device, so that a test can read anything."""
     await store.open()
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
-            yield store
+            with store.blocking_reads() if blocking else nullcontext():
+                yield store
             nursery.cancel_scope.cancel()
     finally:
         await store.close()
@@ -113,15 +119,23 @@ def records(result: ReadResult) -> list[StoredMessage]:
 
 def bodies(store: MessageStore, topic: str = "Orders", queue_id: int = 0) -> list[bytes]:
     """The bodies of a whole queue."""
-    return [found.body for found in records(store.read(topic, queue_id, store.min_offset(topic, queue_id), ALL, None, None))]
+    return [found.body for found in records(_whole_queue(store, topic, queue_id))]
 
 
-def contents(store: MessageStore) -> dict[tuple[str, int], tuple[int, int, list[StoredMessage], list[QueueUnit]]]:
+def _whole_queue(store: MessageStore, topic: str, queue_id: int) -> ReadResult:
+    low = store.min_offset(topic, queue_id)
+    return blocking(store, partial(store.read, topic, queue_id, low, ALL, None, None))
+
+
+def contents(
+    store: MessageStore,
+) -> dict[tuple[str, int], tuple[int, int, list[StoredMessage], list[QueueUnit]]]:
     """Everything the queues of a store hold."""
     found = {}
     for topic, queue_ids in store.queues().items():
         for queue_id in queue_ids:
             low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-            messages = records(store.read(topic, queue_id, low, ALL, None, None)) if high > low else []
-            found[topic, queue_id] = (low, high, messages, store.read_units(topic, queue_id, low, high - low))
+            messages = records(_whole_queue(store, topic, queue_id)) if high > low else []
+            units = blocking(store, partial(store.read_units, topic, queue_id, low, high - low))
+            found[topic, queue_id] = (low, high, messages, units)
     return found

@@ -1,13 +1,14 @@
-"""`rmqkit store` for this format: what a store directory holds, whether it is sound, its messages as text, and copies. Only a copy writes anything.
+"""`rmqkit store` for this format: shows the content of a store directory, verifies it, exports its messages
+and copies it. Only a copy writes files.
 
 verb          the actions and their exit codes
-survey        `inspect`: the files and what they say of themselves
-report        `inspect` and `verify` for people and as JSON
-verify        `verify`: what the walk meets is held against queues and index
-log_records   the records of one file of the log, each proven
-queue_check   a queue against the records of the walk
-index_check   the index files against the records of the walk
-damage        the first bad place
+survey        `inspect`: the files and the content of their headers
+report        output of `inspect` and `verify` as text and as JSON
+verify        `verify`: compares the log with queues and index
+log_records   the verified records of one file of the log
+queue_check   compares a queue with its records
+index_check   compares the index files with the records of the log
+damage        the exception for the first bad place
 export        `export`: messages as lines of JSON
-copying       `copy`: the log for another store, and a store from another one's log
+copying       `copy`: copies the log to or from another store
 """

@@ -1,7 +1,8 @@
-"""A log in RocketMQ's format for another store, and the other way round.
+"""Copies a log in RocketMQ's format to another store, and another store's log to this format.
 
-Queues and index of the new store are made by opening it: they follow from the log alone. Where the other store's log has a gap in the middle of a file,
-which this format cannot have, rolled-back transactions fill it: they take part in nothing.
+Opening the new store builds its queues and index from the log. This format does not allow gaps in the middle
+of a file; a gap in the other store's log is filled with rolled-back transactions, which are added to neither
+queues nor index.
 """
 
 from __future__ import annotations
@@ -13,40 +14,36 @@ from pathlib import Path
 
 import trio
 
-from rmqkit.abc import Flushable, FlushPolicy
-from rmqkit.config import Config, store_host
+from rmqkit.config import Config
 from rmqkit.errors import ConfigError, DecodeError, StoreCorrupt, StoreError
-from rmqkit.model.message import PutMessage
-from rmqkit.model.sysflag import STORE_HOST_V6, TRANSACTION_ROLLBACK
+from rmqkit.plugin.flush import Flushable, FlushPolicy
+from rmqkit.plugin.store_tools import LogSource, PutRecords
+from rmqkit.protocol.damage import LEAST_FILLER_BYTES, filler
 from rmqkit.protocol.record import (
     BLANK,
     BLANK_BYTES,
     MAGIC_BLANK,
-    pack,
     peek_size_and_magic,
     peek_store_timestamp,
-    record_size,
     unpack,
 )
-from rmqkit.store_tools import LogSource, PutRecords
-from rmqkit_store_mmap.disk import create_file
-from rmqkit_store_mmap.guard import AbortMark
-from rmqkit_store_mmap.readonly import StoreReader
-from rmqkit_store_mmap.segment import offset_name
+from rmqkit_store_mmap.log.disk import create_file
+from rmqkit_store_mmap.log.segment import offset_name
+from rmqkit_store_mmap.open.abort_file import AbortMark
+from rmqkit_store_mmap.readonly.readonly import StoreReader
 from rmqkit_store_mmap.store import MmapStore
 
 _PIECE_BYTES = 1024 * 1024
-#: Topic of what fills gaps; no client can make it.
-_FILLER_TOPIC = "%"
-_LEAST_FILLER_BYTES = 128
-_FILLER_HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
 
 
 @contextmanager
 def read_log(root: Path, log_directory: Path | None) -> Iterator[LogSource]:
     """StoreTools.read_log."""
     if AbortMark(root).present():
-        raise StoreError(f"{root} was not closed cleanly; start a broker on it and stop it, so that it is repaired, then copy it")
+        raise StoreError(
+            f"{root} was not closed cleanly; start a broker on it and stop it, so that it is repaired, then"
+            " copy it"
+        )
     with StoreReader(root, log_directory) as store:
         log = store.log
         queues = {}
@@ -85,7 +82,7 @@ def _check(view: memoryview, at: int, path: Path) -> None:
 
 
 class _NeverFlush(FlushPolicy):
-    """For a store that is opened and closed, which flushes everything."""
+    """Never flushes: the store is only opened and closed, and closing it flushes everything."""
 
     async def run(self, log: Flushable, wanted: object, task_status: trio.TaskStatus[None]) -> None:
         task_status.started()
@@ -115,12 +112,11 @@ async def _open_and_close(store: MmapStore) -> None:
 
 
 class _LogWriter:
-    """Writes files of the log. Everything from the beginning of the first file up to `_at` is filled."""
+    """Writes files of the log. The log from the start of the first file up to `_at` has been written."""
 
     def __init__(self, config: Config, start: int) -> None:
         self._directory = config.commit_log_path
         self._file_bytes = config.mapped_file_size_commit_log
-        self._host = store_host(config)
         self._at = start - start % self._file_bytes
         self._base = -1
         self._fd = -1
@@ -128,7 +124,7 @@ class _LogWriter:
         self._directory.mkdir(parents=True, exist_ok=True)
 
     def put(self, offset: int, records: bytes) -> None:
-        """Raises ConfigError when a record would lie in two files."""
+        """Write records at a log offset. Raises ConfigError when a record would span two files."""
         at = 0
         run = 0
         while at < len(records):
@@ -137,8 +133,8 @@ class _LogWriter:
             room = self._file_bytes - place % self._file_bytes
             if size + BLANK_BYTES > room:
                 raise ConfigError(
-                    f"the record at log offset {place} lies across the end of a file of {self._file_bytes} bytes: "
-                    f"set mappedFileSizeCommitLog to what the store was made with"
+                    f"the record at log offset {place} lies across the end of a file of {self._file_bytes}"
+                    " bytes: set mappedFileSizeCommitLog to what the store was made with"
                 )
             if place != self._at or place % self._file_bytes == 0:
                 self._write(offset + run, records[run:at])
@@ -160,7 +156,8 @@ class _LogWriter:
         os.pwrite(self._fd, data, offset - base)
 
     def _fill(self, until: int) -> None:
-        """Fill the gap up to an offset: ends of files with blank records, the rest with records that take part in nothing."""
+        """Fill the gap up to an offset: ends of files with blank records, the rest with rolled-back
+        records."""
         while self._at < until:
             file_end = self._at - self._at % self._file_bytes + self._file_bytes
             if until >= file_end:
@@ -168,29 +165,21 @@ class _LogWriter:
                 self._at = file_end
             else:
                 size = min(until - self._at, _PIECE_BYTES)
-                if 0 < until - self._at - size < _LEAST_FILLER_BYTES:
-                    size -= _LEAST_FILLER_BYTES
+                if 0 < until - self._at - size < LEAST_FILLER_BYTES:
+                    size -= LEAST_FILLER_BYTES
                 self._write(self._at, self._filler(size))
                 self._at += size
 
     def _filler(self, size_bytes: int) -> bytes:
-        sys_flag = TRANSACTION_ROLLBACK | (STORE_HOST_V6 if len(self._host) > 8 else 0)
-        body_bytes = size_bytes - record_size(0, len(_FILLER_TOPIC), 0, sys_flag)
+        body_bytes = size_bytes - LEAST_FILLER_BYTES
         if body_bytes < 0:
-            raise StoreError(f"a gap of {size_bytes} bytes before log offset {self._at + size_bytes} cannot be filled")
-        filler = PutMessage(
-            topic=_FILLER_TOPIC,
-            queue_id=0,
-            body=bytes(body_bytes),
-            properties={},
-            properties_bytes=b"",
-            sys_flag=sys_flag,
-            born_host=_FILLER_HOST,
-        )
-        return pack(filler, size_bytes, 0, self._at, self._time_ms, self._host)
+            raise StoreError(
+                f"a gap of {size_bytes} bytes before log offset {self._at + size_bytes} cannot be filled"
+            )
+        return filler(bytes(body_bytes), self._at, self._time_ms)
 
     def finish(self, end: int) -> None:
-        """The log ends at `end`. Raises OSError."""
+        """Let the log end at `end`. Raises OSError."""
         self._fill(end)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a check raises at the first bad place."""
+"""The exception for the first bad place that a check finds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from rmqkit.errors import StoreCorrupt
-from rmqkit_store_mmap.data_files import DataFile, FileRow, gaps
+from rmqkit_store_mmap.readonly.data_files import DataFile, FileRow, gaps
 
 
 class Damage(StoreCorrupt):
-    """A place that is wrong: the file, the byte in it where the wrong thing begins, and what is wrong."""
+    """A bad place: the file, the byte at which it begins, and the fault."""
 
     def __init__(self, path: Path, byte: int, what: str) -> None:
         super().__init__(f"{path}: byte {byte}: {what}")
@@ -20,16 +20,28 @@ class Damage(StoreCorrupt):
 
 
 def check_row(row: FileRow, size_bytes: int) -> None:
-    """Names, lengths and completeness of the files of a log or queue. Raises Damage."""
+    """Check names, lengths and completeness of the files of a log or queue. Raises Damage."""
     if row.strangers:
-        raise Damage(row.directory / row.strangers[0], 0, "does not belong into a directory of files named by their start offset")
+        raise Damage(
+            row.directory / row.strangers[0],
+            0,
+            "does not belong into a directory of files named by their start offset",
+        )
     for file in row.files:
         if file.size_bytes != size_bytes:
-            raise Damage(file.path, min(file.size_bytes, size_bytes), f"the file has {file.size_bytes} bytes, {size_bytes} are right")
+            raise Damage(
+                file.path,
+                min(file.size_bytes, size_bytes),
+                f"the file has {file.size_bytes} bytes, {size_bytes} are right",
+            )
         if file.path.name != f"{file.base:020d}":
             raise Damage(file.path, 0, "the name is no start offset of 20 digits")
     for start, stop in gaps(row.files):
-        raise Damage(row.directory / f"{start:020d}", 0, f"the file is missing: nothing holds the bytes from {start} up to {stop}")
+        raise Damage(
+            row.directory / f"{start:020d}",
+            0,
+            f"the file is missing: nothing holds the bytes from {start} up to {stop}",
+        )
     _check_overlap(row.files)
 
 

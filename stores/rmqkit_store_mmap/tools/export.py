@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rmqkit.cli.document import document
 from rmqkit.errors import StoreError
 from rmqkit.model import properties as props
-from rmqkit_store_mmap.readonly import StoreReader
+from rmqkit.plugin.document import document
+from rmqkit_store_mmap.readonly.readonly import StoreReader
 
 
 def export(
-    store: StoreReader, topic: str, queue_ids: Sequence[int], start: int, stop: int | None, tag: str | None, decompress: bool
+    store: StoreReader,
+    topic: str,
+    queue_ids: Sequence[int],
+    start: int,
+    stop: int | None,
+    tag: str | None,
+    decompress: bool,
 ) -> Iterator[dict[str, Any]]:
-    """The messages of the queues (all when none is named), queue by queue, offsets [start, stop), with this tag when one is given.
+    """The messages of the given queues (default: all), queue by queue, offsets [start, stop), filtered by tag
+    if one is given.
 
-    Raises StoreError when topic or queue is not there, StoreCorrupt at a damaged record; OSError.
+    Raises StoreError when topic or queue does not exist, StoreCorrupt at a damaged record, OSError.
     """
     there = store.topics().get(topic)
     if there is None:

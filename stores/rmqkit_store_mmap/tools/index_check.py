@@ -1,7 +1,9 @@
-"""The index files against the records of a walk through the log, in the order of the log (layout drawn in rmqkit_store_mmap.index_file).
+"""Compares the index files with the records of the log, which are passed in the order of the log (layout in
+rmqkit_store_mmap.index.index_file).
 
-Entries stand in the order of the log too, so one cursor over all files meets every record in time. The chains are followed by keeping, for the file
-at the cursor, the newest entry of each slot: what a sound file has in its slots in the end.
+Entries are in the order of the log too, so one cursor over all files is sufficient. The chains are checked by
+tracking the newest entry of each slot in the file at the cursor; at the end of a correct file these are the
+contents of its slots.
 """
 
 from __future__ import annotations
@@ -15,20 +17,20 @@ from pathlib import Path
 from attrs import frozen
 
 from rmqkit.errors import ConfigError
-from rmqkit_store_mmap.data_files import read_at
-from rmqkit_store_mmap.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES
+from rmqkit_store_mmap.index.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES
+from rmqkit_store_mmap.readonly.data_files import read_at
 from rmqkit_store_mmap.tools.damage import Damage
 
 _SLOT_BYTES = 4
 _READ_ENTRIES = 4096
 _MAX_I32 = 0x7FFFFFFF
-#: Behind every log offset.
+#: Larger than every log offset.
 _NOWHERE = 1 << 63
 
 
 @frozen
 class IndexHeader:
-    """What an index file says of itself; `count` is the number of the next entry, 0 in a fresh file."""
+    """The header of an index file; `count` is the number of the next entry, 0 in a new file."""
 
     path: Path
     size_bytes: int
@@ -46,7 +48,8 @@ class IndexHeader:
 
 
 def index_headers(directory: Path) -> list[IndexHeader]:
-    """The headers of all index files, oldest first. Raises Damage for a file that is too short to have one; OSError."""
+    """The headers of all index files, oldest first. Raises Damage for a file that is too short for a header;
+    OSError."""
     headers = []
     for name in sorted(os.listdir(directory)) if directory.is_dir() else []:
         path = directory / name
@@ -60,19 +63,23 @@ def index_headers(directory: Path) -> list[IndexHeader]:
         if status.st_size == 0:
             continue
         if len(data) < HEADER_BYTES:
-            raise Damage(path, len(data), f"the file has {len(data)} bytes, its header alone takes {HEADER_BYTES}")
+            raise Damage(
+                path, len(data), f"the file has {len(data)} bytes, its header alone takes {HEADER_BYTES}"
+            )
         headers.append(IndexHeader(path, status.st_size, status.st_blocks * 512, *HEADER.unpack(data)))
     return headers
 
 
 class IndexCheck:
-    """`next_offset` is the log offset that the entry at the cursor points to; `checked` counts the entries that were found right. `unindexed` counts the
-    records with keys before each file that neither it nor those before it have, with the log offset of the first."""
+    """`next_offset` is the log offset that the entry at the cursor points to; `checked` counts the verified
+    entries. `unindexed` maps a file to the log offset of the first, and the number, of the records with keys
+    before it that neither it nor an earlier file contains."""
 
     def __init__(self, headers: Sequence[IndexHeader], slots: int, log_min: int, is_open: bool) -> None:
-        """`is_open` when a broker is running, or was killed: headers and slots then lag behind the entries.
+        """`is_open`: a broker is running or was killed, so that headers and slots may lag behind the entries.
 
-        Raises ConfigError when the files have another length than `slots` slots allow, Damage when one is cut."""
+        Raises ConfigError when the length of the files does not fit `slots` slots, Damage when the files have
+        different lengths or a header has an impossible number of entries."""
         self.checked = 0
         self.next_offset = _NOWHERE
         self._headers = [header for header in headers if header.next_entry > 1]
@@ -87,14 +94,22 @@ class IndexCheck:
         entries, rest = divmod(max(sizes, default=0) - HEADER_BYTES - slots * _SLOT_BYTES, ENTRY_BYTES)
         for header in headers:
             if header.size_bytes != max(sizes):
-                raise Damage(header.path, header.size_bytes, f"the file has {header.size_bytes} bytes, others have {max(sizes)}")
+                raise Damage(
+                    header.path,
+                    header.size_bytes,
+                    f"the file has {header.size_bytes} bytes, others have {max(sizes)}",
+                )
             if rest or entries < 2:
                 raise ConfigError(
                     f"{header.path} has {header.size_bytes} bytes, which {slots} slots do not make; "
-                    f"say --set maxHashSlotNum=... or --config FILE with the settings of its broker"
+                    "say --set maxHashSlotNum=... or --config FILE with the settings of its broker"
                 )
             if header.next_entry > entries:
-                raise Damage(header.path, HEADER_BYTES - 4, f"the header says {header.next_entry - 1} entries, at most {entries - 1} fit")
+                raise Damage(
+                    header.path,
+                    HEADER_BYTES - 4,
+                    f"the header says {header.next_entry - 1} entries, at most {entries - 1} fit",
+                )
         self._cursor = self._entries()
         self._covered = list(self._headers)
         self.unindexed: dict[Path, tuple[int, int]] = {}
@@ -102,11 +117,12 @@ class IndexCheck:
 
     @property
     def known_end(self) -> int:
-        """The log reaches at least behind this offset; -1 when nothing is indexed."""
+        """Log offset of the last indexed record, -1 without entries."""
         return max((header.end_offset for header in self._headers), default=-1)
 
     def wants(self, physical_offset: int) -> bool:
-        """Whether the index must have the keys of the record at an offset, which has some; offsets asked for only grow."""
+        """Whether the index must contain the keys of the record at an offset. Successive calls must pass
+        increasing offsets."""
         covered = self._covered
         while covered and covered[0].end_offset < physical_offset:
             covered.pop(0)
@@ -116,7 +132,7 @@ class IndexCheck:
             self._miss(covered[0], physical_offset)
             return False
         if physical_offset == covered[0].begin_offset and covered[0].path in self.unindexed:
-            return False  # its other keys may have been in the file before
+            return False  # its other keys may have been in the previous file, which is lost
         return physical_offset < covered[-1].end_offset or not self._is_open
 
     def _miss(self, behind: IndexHeader, physical_offset: int) -> None:
@@ -124,7 +140,8 @@ class IndexCheck:
         self.unindexed[behind.path] = first, count + 1
 
     def take(self, physical_offset: int, time_ms: int, keys: Sequence[tuple[int, str]], wanted: bool) -> None:
-        """The next record that has keys, or that an entry points to: the hash and text of each key. Raises Damage; OSError."""
+        """Check the next record that has keys, or that an entry points to. `keys` are the hash and text of
+        each key. Raises Damage, OSError."""
         if self.next_offset < physical_offset:
             raise self._stray()
         left = list(keys)
@@ -132,9 +149,13 @@ class IndexCheck:
             code, _, seconds, _ = self._entry
             fitting = next((key for key in left if key[0] == code), None)
             if fitting is None:
-                # The last record before a crash may be entered a second time, when all its keys have been found.
+                # The last record before a crash may have its entries a second time, after the complete first
+                # ones.
                 if left or all(key[0] != code for key in keys):
-                    raise Damage(*self._place, f"the entry's hash {code} is of no key of the record at log offset {physical_offset}")
+                    raise Damage(
+                        *self._place,
+                        f"the entry's hash {code} is of no key of the record at log offset {physical_offset}",
+                    )
                 left = [key for key in keys if key[0] != code]
             else:
                 left.remove(fitting)
@@ -144,23 +165,40 @@ class IndexCheck:
         if left and wanted:
             current, *later = self._covered
             if not later or physical_offset < current.end_offset or physical_offset == later[0].begin_offset:
-                raise Damage(*self._place, f"there is no entry for the key {left[0][1]!r} of the record at log offset {physical_offset}")
+                raise Damage(
+                    *self._place,
+                    f"there is no entry for the key {left[0][1]!r} of the record at log offset"
+                    f" {physical_offset}",
+                )
             self._miss(later[0], physical_offset)
 
+    def pass_over(self, physical_offset: int) -> None:
+        """Skip the entries that point to a record that replaces damage. Raises Damage, OSError."""
+        while self.next_offset == physical_offset:
+            self._advance()
+
     def finish(self) -> None:
-        """All records have been taken. Raises Damage when there is an entry left."""
+        """Called after the last record. Raises Damage when there is an entry left."""
         if self.next_offset != _NOWHERE:
             raise self._stray()
 
     def _stray(self) -> Damage:
-        return Damage(*self._place, f"the entry points to log offset {self.next_offset}, where no record with a key begins")
+        return Damage(
+            *self._place,
+            f"the entry points to log offset {self.next_offset}, where no record with a key begins",
+        )
 
     def _check_time(self, time_ms: int, seconds: int) -> None:
-        """The first entry of a file is left alone: Java reckons it from the file before."""
+        """Check the time of an entry, except of the first in a file: in Java it is relative to the previous
+        file. Raises Damage."""
         begin = self._begin_time_ms
         right = min((time_ms - begin) // 1000, _MAX_I32) if 0 < begin < time_ms else 0
         if seconds != right and self._number > 1:
-            raise Damage(*self._place, f"the entry says {seconds} s behind the file's first, its record was stored {right} s behind it")
+            raise Damage(
+                *self._place,
+                f"the entry says {seconds} s behind the file's first, its record was stored {right} s"
+                " behind it",
+            )
 
     def _advance(self) -> None:
         self.next_offset = -1
@@ -194,11 +232,15 @@ class IndexCheck:
             raise Damage(*self._place, f"the entry's hash {code} is negative")
         slot = code % self._slots
         if previous != newest[slot]:
-            raise Damage(*self._place, f"entry {number} of slot {slot} is linked to entry {previous}, the one before it is {newest[slot]}")
+            raise Damage(
+                *self._place,
+                f"entry {number} of slot {slot} is linked to entry {previous}, the one before it is"
+                f" {newest[slot]}",
+            )
         newest[slot] = number
 
     def _check_slots(self, header: IndexHeader, newest: array[int]) -> None:
-        """The slots hold what following the entries gave."""
+        """Check the slots of a file against the newest entries of their chains. Raises Damage, OSError."""
         stored = array("i", read_at(header.path, HEADER_BYTES, self._slots * _SLOT_BYTES))
         if sys.byteorder == "little":
             stored.byteswap()
@@ -207,11 +249,16 @@ class IndexCheck:
         for slot, (found, right) in enumerate(zip(stored, newest, strict=True)):
             if found != right and not (self._is_open and self._may_lag(header, slot, found, right)):
                 byte = HEADER_BYTES + slot * _SLOT_BYTES
-                raise Damage(header.path, byte, f"slot {slot} names entry {found}, the newest of its chain is {right}")
+                raise Damage(
+                    header.path, byte, f"slot {slot} names entry {found}, the newest of its chain is {right}"
+                )
 
     def _may_lag(self, header: IndexHeader, slot: int, found: int, right: int) -> bool:
-        """Whether a slot names an entry of its chain that is newer than the header, or older than the newest, or none yet."""
+        """Whether a slot may have its value in a file that is being written: no entry, an entry newer than
+        the header, or an older entry of the same chain."""
         if found == 0 or found >= header.next_entry:
             return True
-        data = read_at(header.path, HEADER_BYTES + self._slots * _SLOT_BYTES + found * ENTRY_BYTES, ENTRY_BYTES)
+        data = read_at(
+            header.path, HEADER_BYTES + self._slots * _SLOT_BYTES + found * ENTRY_BYTES, ENTRY_BYTES
+        )
         return 0 < found < right and int(ENTRY.unpack(data)[0]) % self._slots == slot

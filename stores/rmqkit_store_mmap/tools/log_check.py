@@ -1,4 +1,4 @@
-"""The walk through the log: every record in order, and whether it ends where it may."""
+"""Reads the records of the log in order, and checks where the log ends."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Callable, Sequence
 
 from attrs import define, field
 
-from rmqkit_store_mmap.data_files import DataFile, first_data
-from rmqkit_store_mmap.log_reader import LogReader
-from rmqkit_store_mmap.readonly import LOOK_AGAIN_S, LOOKS
+from rmqkit_store_mmap.log.log_reader import LogReader
+from rmqkit_store_mmap.readonly.data_files import DataFile, first_data
+from rmqkit_store_mmap.readonly.readonly import LOOK_AGAIN_S, LOOKS
 from rmqkit_store_mmap.tools.damage import Damage
 from rmqkit_store_mmap.tools.log_records import Record, fault, good_records, is_blank
 
-#: Called with the bytes walked and those there are.
+#: Called with the numbers of bytes read and of all bytes.
 Progress = Callable[[int, int], None]
 _PROGRESS_RECORDS = 8192
 
 
 @define
 class Outcome:
-    """`damage` is the first bad place, None when there is none. `notes` are things worth knowing that are no damage."""
+    """`damage` is the first bad place, None when there is none. `notes` are observations that are not
+    damage."""
 
     in_use: bool
     holder: int | None
@@ -35,15 +36,15 @@ class Outcome:
 
     @property
     def is_open(self) -> bool:
-        """Whether log, queues and index need not have come equally far: a broker is running, or it was killed."""
+        """Whether log, queues and index may end at different records: a broker is running, or was killed."""
         return self.in_use or self.abort
 
 
 class LogCheck:
-    """One walk; `run` does it. `check` gets every record.
+    """One pass through the log. `check` is called with every record.
 
-    The log must reach at least to `known_end`, which queues and index say; beside a running broker `still_known` is asked again before something is
-    called damaged, for a broker whose write failed takes units back.
+    The log must reach at least `known_end`, which follows from queues and index. Beside a running broker
+    `still_known` is called before damage is reported, because a broker removes units after a failed write.
     """
 
     def __init__(
@@ -63,13 +64,13 @@ class LogCheck:
         self._progress = progress
 
     def run(self) -> int:
-        """All records in order; returns where the log ends. Raises Damage."""
+        """Read all records in order; returns the end of the log. Raises Damage."""
         log = self._log
         files = log.files
         end = log.min_offset
         for number, file in enumerate(files):
             view = log.view(file)
-            if view is None:  # retention has just taken it
+            if view is None:  # retention has just deleted it
                 continue
             at = looks = 0
             while True:
@@ -106,13 +107,18 @@ class LogCheck:
         return at
 
     def _check_end(self, view: memoryview, file: DataFile, at: int, later: Sequence[DataFile]) -> None:
-        """The walk found no further record: is it the end of the log? Raises Damage when more was there."""
+        """Check that the log may end at byte `at` of a file. Raises Damage when there was more log."""
         end = file.base + at
         if is_blank(view, at):
             following_base = file.base + len(view)
             if following_base < self._known_end and not self._outcome.is_open:
                 path = file.path.with_name(f"{following_base:020d}")
-                raise Damage(path, 0, f"the file is missing: queues and index know of records up to log offset {self._known_end}")
+                raise Damage(
+                    path,
+                    0,
+                    "the file is missing: queues and index know of records up to log offset"
+                    f" {self._known_end}",
+                )
             return
         behind = first_data(file.path, at)
         if self._outcome.in_use:
@@ -123,9 +129,12 @@ class LogCheck:
         if behind is not None and (end < self._known_end or following is not None):
             raise Damage(file.path, at, fault(view, file.base, at))
         if following is not None:
-            raise Damage(file.path, at, f"zeros where the log should go on to {following.path.name} (log offset {end})")
+            raise Damage(
+                file.path, at, f"zeros where the log should go on to {following.path.name} (log offset {end})"
+            )
         if behind is not None:
             self._outcome.notes.append(
-                f"{file.path}: byte {at}: behind the last record stands something that is none; the next start "
-                f"{'cuts it off' if self._outcome.abort else 'writes over it'}: {fault(view, file.base, at)}"
+                f"{file.path}: byte {at}: the bytes behind the last record are not a record; the next"
+                f" start {'cuts them off' if self._outcome.abort else 'overwrites them'}:"
+                f" {fault(view, file.base, at)}"
             )

@@ -1,4 +1,5 @@
-"""The records of one file of the log, each proven by magic, lengths, body CRC and by naming its own place (drawn in rmqkit.protocol.record)."""
+"""The records of one file of the log. Each is verified by magic, lengths, body CRC and the log offset that it
+contains (layout in rmqkit.protocol.record)."""
 
 from __future__ import annotations
 
@@ -12,19 +13,21 @@ from rmqkit.limits import MAX_PROPERTIES_BYTES
 from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from rmqkit.protocol.record import BLANK, CRC_MASK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, unpack
 
-#: A record up to its body without flag, born time, hosts and what only clients read, by the two host bits of the system flag.
-_HEADS = [Struct(f">iIii4xqqi8x{born}xq{store}x12xi") for store in (8, 20) for born in (8, 20)]
+#: Layout of a record up to its body, without born time, hosts and fields that only clients use, for each
+#: value of the two host bits of the system flag.
+_HEADS = [Struct(f">iIiiiqqi8x{born}xq{store}x12xi") for store in (8, 20) for born in (8, 20)]
 _HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
 _HOST_SHIFT = 4
 
 
 class Record(NamedTuple):
-    """What the checks of queues and index need."""
+    """The fields of a record that the checks of queues and index use."""
 
     physical_offset: int
     size_bytes: int
     queue_id: int
     queue_offset: int
+    flag: int
     sys_flag: int
     store_timestamp_ms: int
     topic: bytes
@@ -32,11 +35,14 @@ class Record(NamedTuple):
 
 
 def good_records(view: memoryview, base: int, at: int) -> Iterator[Record]:
-    """The good records of a file that holds the log from `base` on, beginning at byte `at` of it, up to the first thing that is none."""
+    """The good records from byte `at` on of a file that begins at log offset `base`, up to the first place
+    without a good record."""
     plain = _HEADS[0].unpack_from
     last = len(view) - MIN_RECORD_BYTES
     while at <= last:
-        size, magic, crc, queue_id, queue_offset, claimed, sys_flag, time_ms, body_bytes = plain(view, at)
+        size, magic, crc, queue_id, flag, queue_offset, claimed, sys_flag, time_ms, body_bytes = plain(
+            view, at
+        )
         body_at = at + 88
         if sys_flag & _HOST_BITS:
             head = _HEADS[(sys_flag & _HOST_BITS) >> _HOST_SHIFT]
@@ -56,7 +62,11 @@ def good_records(view: memoryview, base: int, at: int) -> Iterator[Record]:
             text_at = name_at + (view[topic_at] << 8 | view[topic_at + 1]) + 2
         else:
             return
-        if text_at > end or view[text_at - 2] << 8 | view[text_at - 1] != end - text_at or end - text_at > MAX_PROPERTIES_BYTES:
+        if (
+            text_at > end
+            or view[text_at - 2] << 8 | view[text_at - 1] != end - text_at
+            or end - text_at > MAX_PROPERTIES_BYTES
+        ):
             return
         if body_bytes and crc32(view[body_at:topic_at]) & CRC_MASK != crc:
             return
@@ -65,6 +75,7 @@ def good_records(view: memoryview, base: int, at: int) -> Iterator[Record]:
             size,
             queue_id,
             queue_offset,
+            flag,
             sys_flag,
             time_ms,
             bytes(view[name_at : text_at - 2]),
@@ -74,13 +85,13 @@ def good_records(view: memoryview, base: int, at: int) -> Iterator[Record]:
 
 
 def is_blank(view: memoryview, at: int) -> bool:
-    """Whether the rest of the file is filled by a blank record."""
+    """Whether a blank record fills the rest of the file."""
     room = len(view) - at
     return room >= BLANK.size and BLANK.unpack_from(view, at) == (room, MAGIC_BLANK)
 
 
 def fault(view: memoryview, base: int, at: int) -> str:
-    """Why no good record begins at byte `at`."""
+    """The reason why there is no good record at byte `at`."""
     room = len(view) - at
     if room < BLANK.size:
         return f"{room} bytes are left, too few for the blank record that ends a file"

@@ -1,4 +1,4 @@
-"""`inspect` and `verify` for people and as JSON, and the progress bar."""
+"""The output of `inspect` and `verify`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rmqkit.cli import output
+from rmqkit.plugin import output
 from rmqkit_store_mmap.tools.log_check import Outcome
 
 
 def show_survey(found: dict[str, Any]) -> None:
-    """For people."""
+    """Print the result of `inspect` as text."""
     log, queues, index, checkpoint = found["log"], found["queueFiles"], found["index"], found["checkpoint"]
     output.line(f"{found['directory']}: {_state(found['inUse'], found['lockHolder'], found['abort'])}")
-    output.line(f"log offsets {log['minOffset']} to {log['maxOffset']}, segments of {log['segmentBytes']} bytes")
+    output.line(
+        f"log offsets {log['minOffset']} to {log['maxOffset']}, segments of {log['segmentBytes']} bytes"
+    )
     output.line()
-    indexed = {key: sum(file[key] for file in index) for key in ("bytes", "allocatedBytes")} | {"files": len(index)}
+    indexed = {key: sum(file[key] for file in index) for key in ("bytes", "allocatedBytes")} | {
+        "files": len(index)
+    }
     output.table(
         ("PART", "FILES", "BYTES", "ALLOCATED"),
         [
@@ -25,7 +29,9 @@ def show_survey(found: dict[str, Any]) -> None:
         ],
     )
     for gap in [{"directory": log["directory"], **gap} for gap in log["gaps"]] + queues["gaps"]:
-        output.line(f"gap in {gap['directory']}: no file holds the bytes from {gap['from']} up to {gap['to']}")
+        output.line(
+            f"gap in {gap['directory']}: no file holds the bytes from {gap['from']} up to {gap['to']}"
+        )
     for name in log["strangers"]:
         output.line(f"{log['directory']}/{name} does not belong there")
     if index:
@@ -33,31 +39,49 @@ def show_survey(found: dict[str, Any]) -> None:
         output.table(
             ("INDEX FILE", "ENTRIES", "FROM OFFSET", "TO OFFSET", "FROM TIME", "TO TIME"),
             [
-                (f["name"], f["entries"], f["beginPhyOffset"], f["endPhyOffset"], _time(f["beginTimestamp"]), _time(f["endTimestamp"]))
+                (
+                    f["name"],
+                    f["entries"],
+                    f["beginPhyOffset"],
+                    f["endPhyOffset"],
+                    _time(f["beginTimestamp"]),
+                    _time(f["endTimestamp"]),
+                )
                 for f in index
             ],
         )
     output.line()
     output.line("checkpoint: " + (", ".join(_flat(checkpoint)) if checkpoint else "none"))
-    output.line("config: " + (", ".join(f"{file['name']} ({file['bytes']} bytes)" for file in found["config"]) or "none"))
+    output.line(
+        "config: "
+        + (", ".join(f"{file['name']} ({file['bytes']} bytes)" for file in found["config"]) or "none")
+    )
     if found["others"]:
         output.line("not read: " + ", ".join(found["others"]))
     output.line()
     output.table(
         ("TOPIC", "QUEUE", "FIRST", "NEXT", "MESSAGES"),
-        [(t["topic"], q["queueId"], q["minOffset"], q["maxOffset"], q["messages"]) for t in found["topics"] for q in t["queues"]],
+        [
+            (t["topic"], q["queueId"], q["minOffset"], q["maxOffset"], q["messages"])
+            for t in found["topics"]
+            for q in t["queues"]
+        ],
     )
 
 
 def _flat(found: dict[str, Any], prefix: str = "") -> list[str]:
     words: list[str] = []
     for name, value in found.items():
-        words += _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else [f"{prefix}{name} {value}"] * (value is not None)
+        words += (
+            _flat(value, f"{prefix}{name}.")
+            if isinstance(value, dict)
+            else [f"{prefix}{name} {value}"] * (value is not None)
+        )
     return words
 
 
 def verdict(root: Path, outcome: Outcome, seconds: float) -> dict[str, Any]:
-    """The outcome of a verification as a document."""
+    """The outcome of a verification as a JSON document."""
     damage = outcome.damage
     return {
         "directory": str(root),
@@ -65,7 +89,9 @@ def verdict(root: Path, outcome: Outcome, seconds: float) -> dict[str, Any]:
         "inUse": outcome.in_use,
         "lockHolder": outcome.holder,
         "abort": outcome.abort,
-        "damage": None if damage is None else {"file": str(damage.path), "byte": damage.byte, "what": damage.what},
+        "damage": (
+            None if damage is None else {"file": str(damage.path), "byte": damage.byte, "what": damage.what}
+        ),
         "records": outcome.records,
         "logBytes": outcome.log_bytes,
         "units": outcome.units,
@@ -77,15 +103,16 @@ def verdict(root: Path, outcome: Outcome, seconds: float) -> dict[str, Any]:
 
 
 def show_verdict(found: dict[str, Any]) -> None:
-    """For people; the damage goes to standard error."""
+    """Print the result of `verify` as text, the damage to standard error."""
     output.line(f"{found['directory']}: {_state(found['inUse'], found['lockHolder'], found['abort'])}")
     rate = found["logBytes"] / 1e6 / max(found["seconds"], 1e-3)
     output.line(
-        f"checked {found['records']} records ({found['logBytes']} bytes), {found['units']} queue units, {found['indexEntries']} index entries "
-        f"in {found['seconds']:.1f} s ({rate:.0f} MB/s)"
+        f"records checked: {found['records']} ({found['logBytes']} bytes), queue units: {found['units']},"
+        f" index entries: {found['indexEntries']} in {found['seconds']:.1f} s ({rate:.0f} MB/s)"
     )
     if found["superseded"]:
-        output.line(f"note: {found['superseded']} records are of topics that were deleted and made again")
+        records = "1 record is" if found["superseded"] == 1 else f"{found['superseded']} records are"
+        output.line(f"note: {records} of topics that were deleted and made again")
     for note in found["notes"]:
         output.line(f"note: {note}")
     damage = found["damage"]
@@ -97,9 +124,17 @@ def show_verdict(found: dict[str, Any]) -> None:
 
 def _state(in_use: bool, holder: int | None, abort: bool) -> str:
     if in_use:
-        return f"in use by process {holder}" if holder is not None and holder > 0 else "in use by a process that cannot be seen from here"
+        return (
+            f"in use by process {holder}"
+            if holder is not None and holder > 0
+            else "in use by a process that cannot be seen from here"
+        )
     return "not closed cleanly (abort is there): the next start repairs it" if abort else "closed cleanly"
 
 
 def _time(timestamp_ms: int) -> str:
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds") if timestamp_ms > 0 else "-"
+    return (
+        datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
+        if timestamp_ms > 0
+        else "-"
+    )

@@ -1,4 +1,4 @@
-"""What a store directory holds, as its files say themselves; nothing is proven (that is `verify`)."""
+"""The content of a store directory according to the headers and ends of its files, without verification."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from typing import Any
 
 import attrs
 
-from rmqkit.directory_lock import lock_holder
-from rmqkit_store_mmap.checkpoint import Checkpoint
-from rmqkit_store_mmap.data_files import FileRow, gaps
-from rmqkit_store_mmap.guard import AbortMark
-from rmqkit_store_mmap.log_reader import LogReader
-from rmqkit_store_mmap.queue_numbers import FILE_NAME
-from rmqkit_store_mmap.queue_reader import QueueReader
-from rmqkit_store_mmap.readonly import StoreReader
+from rmqkit.plugin.directory_lock import lock_holder
+from rmqkit_store_mmap.log.log_reader import LogReader
+from rmqkit_store_mmap.open.abort_file import AbortMark
+from rmqkit_store_mmap.open.checkpoint import Checkpoint
+from rmqkit_store_mmap.queue import deletions
+from rmqkit_store_mmap.queue.queue_numbers import FILE_NAME
+from rmqkit_store_mmap.queue.queue_reader import QueueReader
+from rmqkit_store_mmap.readonly.data_files import FileRow, gaps
+from rmqkit_store_mmap.readonly.readonly import StoreReader
 from rmqkit_store_mmap.tools.index_check import IndexHeader, index_headers
 
 
 def survey(store: StoreReader) -> dict[str, Any]:
-    """A document of plain values; keys as in RocketMQ's own JSON, times in ms, sizes in bytes. Raises StoreCorrupt, OSError."""
+    """A JSON document about a store directory; keys as in RocketMQ's own JSON, times in ms, sizes in bytes.
+    Raises StoreCorrupt, OSError."""
     holder = lock_holder(store.root)
     rows: list[FileRow] = []
     topics = []
@@ -116,15 +118,19 @@ def _index(header: IndexHeader) -> dict[str, Any]:
 
 
 def _checkpoint(path: Path) -> dict[str, Any] | None:
-    """Every field the checkpoint has, None when there is no file."""
+    """All fields of the checkpoint, None without a file."""
     if not path.is_file():
         return None
-    fields = attrs.asdict(Checkpoint.load(path), recurse=False, filter=lambda field, value: field.name != "path")
+    fields = attrs.asdict(
+        Checkpoint.load(path), recurse=False, filter=lambda field, value: field.name != "path"
+    )
     return {_camel(name): _plain(value) for name, value in fields.items()}
 
 
 def _plain(value: Any) -> Any:
-    """Named tuples as documents, bytes in hexadecimal."""
+    """Converts named tuples and attrs classes to documents, bytes to hexadecimal text."""
+    if attrs.has(type(value)):
+        return {_camel(name): _plain(inner) for name, inner in attrs.asdict(value, recurse=False).items()}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {_camel(name): _plain(inner) for name, inner in value._asdict().items()}
     return value.hex() if isinstance(value, bytes) else value
@@ -141,6 +147,20 @@ def _config_files(directory: Path) -> list[dict[str, Any]]:
 
 
 def _others(store: StoreReader) -> list[str]:
-    """Names in the directory that this tool does not read."""
-    known = {"abort", "lock", "checkpoint", "config", "index", "consumequeue", "commitlog", FILE_NAME}
-    return sorted(path.name for path in store.root.iterdir() if path.name not in known and path != store.log.row.directory)
+    """Names of files in the directory that this tool does not read."""
+    known = {
+        "abort",
+        "lock",
+        "checkpoint",
+        "config",
+        "index",
+        "consumequeue",
+        "commitlog",
+        FILE_NAME,
+        deletions.FILE_NAME,
+    }
+    return sorted(
+        path.name
+        for path in store.root.iterdir()
+        if path.name not in known and path != store.log.row.directory
+    )

@@ -1,4 +1,4 @@
-"""`rmqkit store` for directories in RocketMQ's format. What each action needs is imported when it runs."""
+"""`rmqkit store` for directories in RocketMQ's format. Each action imports its modules when it runs."""
 
 from __future__ import annotations
 
@@ -7,27 +7,24 @@ from argparse import Namespace
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from rmqkit.cli import output
-from rmqkit.cli.progress import ProgressBar
 from rmqkit.config import Config
-from rmqkit.errors import ConfigError
-from rmqkit.store_tools import LogSource, PutRecords, StoreTools
+from rmqkit.plugin import output
+from rmqkit.plugin.output import ProgressBar
+from rmqkit.plugin.store_tools import LogSource, PutRecords, StoreTools
 
 
 def _log_directory(config: Config) -> Path | None:
-    if "," in config.store_path_commit_log:
-        raise ConfigError(f"storePathCommitLog = {config.store_path_commit_log!r}: a log spread over several paths is not supported")
     return Path(config.store_path_commit_log) if config.store_path_commit_log else None
 
 
 class MmapTools(StoreTools):
-    """See rmqkit.store_tools."""
+    """See rmqkit.plugin.store_tools."""
 
     def has(self, directory: Path, config: Config) -> bool:
         return (_log_directory(config) or directory / "commitlog").is_dir()
 
     def inspect(self, arguments: Namespace, config: Config) -> int:
-        from rmqkit_store_mmap.readonly import StoreReader
+        from rmqkit_store_mmap.readonly.readonly import StoreReader
         from rmqkit_store_mmap.tools.report import show_survey
         from rmqkit_store_mmap.tools.survey import survey
 
@@ -37,8 +34,7 @@ class MmapTools(StoreTools):
         return 0
 
     def verify(self, arguments: Namespace, config: Config) -> int:
-        from rmqkit.model.delay import parse_levels
-        from rmqkit_store_mmap.readonly import StoreReader
+        from rmqkit_store_mmap.readonly.readonly import StoreReader
         from rmqkit_store_mmap.tools.report import show_verdict, verdict
         from rmqkit_store_mmap.tools.verify import Verifier
 
@@ -46,7 +42,7 @@ class MmapTools(StoreTools):
         bar = ProgressBar()
         with StoreReader(arguments.directory, _log_directory(config)) as store:
             try:
-                outcome = Verifier(store, parse_levels(config.message_delay_level), config.max_hash_slot_num, bar).run()
+                outcome = Verifier(store, self.queue_codes, config.max_hash_slot_num, bar).run()
             finally:
                 bar.end()
         found = verdict(arguments.directory, outcome, time.monotonic() - began)
@@ -54,18 +50,27 @@ class MmapTools(StoreTools):
         return 0 if outcome.damage is None else 1
 
     def export(self, arguments: Namespace, config: Config) -> int:
-        from rmqkit_store_mmap.readonly import StoreReader
+        from rmqkit_store_mmap.readonly.readonly import StoreReader
         from rmqkit_store_mmap.tools.export import export
 
         faults = 0
         with StoreReader(arguments.directory, _log_directory(config)) as store:
             for document in export(
-                store, arguments.topic, arguments.queue, arguments.start, arguments.stop, arguments.tag, arguments.decompress
+                store,
+                arguments.topic,
+                arguments.queue,
+                arguments.start,
+                arguments.stop,
+                arguments.tag,
+                arguments.decompress,
             ):
                 faults += "fault" in document
                 output.json_line(document)
         if faults:
-            output.error(f"{faults} bodies could not be decompressed and are given as they are stored; their `fault` says why")
+            output.error(
+                f"{faults} bodies could not be decompressed and are given as they are stored; their `fault`"
+                " says why"
+            )
         return 1 if faults else 0
 
     def read_log(self, directory: Path, config: Config) -> AbstractContextManager[LogSource]:
@@ -73,7 +78,9 @@ class MmapTools(StoreTools):
 
         return read_log(directory, _log_directory(config))
 
-    def write_log(self, directory: Path, config: Config, source: LogSource) -> AbstractContextManager[PutRecords]:
+    def write_log(
+        self, directory: Path, config: Config, source: LogSource
+    ) -> AbstractContextManager[PutRecords]:
         from rmqkit_store_mmap.tools.copying import write_log
 
         return write_log(config, source)

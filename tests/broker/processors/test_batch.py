@@ -1,4 +1,4 @@
-"""Batch sends: one request, several messages, all or none."""
+"""Batch sends: one request with several messages, all or none."""
 
 from __future__ import annotations
 
@@ -14,16 +14,30 @@ from rmqkit.protocol import batch
 from rmqkit.protocol.batch import BatchItem
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
-from rmqkit.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2, SendMessageResponseHeader
+from rmqkit.protocol.headers import (
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
 from rmqkit.protocol.message_id import parse_offset_message_id
-from tests.broker.desk import Desk
+from tests.broker.desk import BrokerHarness
 
-Opened = Callable[..., AbstractAsyncContextManager[Desk]]
+Opened = Callable[..., AbstractAsyncContextManager[BrokerHarness]]
 TEXT = props.encode({"TAGS": "A", "UNIQ_KEY": "K"}).encode()
 
 
-async def send(desk: Desk, body: bytes, *, topic: str = "T", queue_id: int = 0, properties: str = "", **fields: Any) -> Command:
-    header = SendMessageRequestHeaderV2(producer_group="p", topic=topic, queue_id=queue_id, batch=True, properties=properties, **fields)
+async def send(
+    desk: BrokerHarness,
+    body: bytes,
+    *,
+    topic: str = "T",
+    queue_id: int = 0,
+    properties: str = "",
+    **fields: Any,
+) -> Command:
+    header = SendMessageRequestHeaderV2(
+        producer_group="p", topic=topic, queue_id=queue_id, batch=True, properties=properties, **fields
+    )
     return await desk.ask(RequestCode.SEND_BATCH_MESSAGE, header, body)
 
 
@@ -31,11 +45,18 @@ def items(*bodies: bytes, properties: bytes = TEXT) -> bytes:
     return batch.encode(BatchItem(number, body, properties) for number, body in enumerate(bodies))
 
 
-@pytest.mark.row("S097", "S100", "S329")
-async def test_a_batch_is_stored_in_one_queue_in_order(desk: Desk) -> None:
-    """The answer joins the ids by commas and gives the queue offset of the first; the messages' own properties are untouched."""
+@pytest.mark.row("S097", "S329")
+async def test_a_batch_is_stored_in_one_queue_in_order(desk: BrokerHarness) -> None:
+    """The answer has the ids joined by commas and the queue offset of the first; the messages' own properties
+    are unchanged."""
     await desk.sent(queue_id=2)
-    answer = await send(desk, items(b"1", b"2", b"3"), queue_id=2, properties=props.encode({"UNIQ_KEY": "OUTER"}), born_timestamp=77)
+    answer = await send(
+        desk,
+        items(b"1", b"2", b"3"),
+        queue_id=2,
+        properties=props.encode({"UNIQ_KEY": "OUTER"}),
+        born_timestamp=77,
+    )
     assert answer.code == 0
     got = answer.header(SendMessageResponseHeader)
     stored = desk.stored("T", 2)[1:]
@@ -48,24 +69,24 @@ async def test_a_batch_is_stored_in_one_queue_in_order(desk: Desk) -> None:
     assert (got.queue_id, got.queue_offset, got.transaction_id) == (2, 1, "OUTER")
 
 
-async def test_a_batch_of_one_is_a_batch(desk: Desk) -> None:
-    """One id, no comma; nothing is added to its properties."""
+async def test_a_batch_of_one_is_a_batch(desk: BrokerHarness) -> None:
+    """A batch of one has one id, without a comma, and nothing is added to its properties."""
     answer = await send(desk, items(b"1"))
     assert answer.code == 0
     (message,) = desk.stored()
     assert (message.body, message.properties) == (b"1", {"TAGS": "A", "UNIQ_KEY": "K"})
 
 
-async def test_the_field_decides_and_the_code_too(desk: Desk) -> None:
-    """SEND_MESSAGE with batch=true is a batch, as in Java; so is SEND_BATCH_MESSAGE without the field."""
+async def test_the_field_decides_and_the_code_too(desk: BrokerHarness) -> None:
+    """As in Java, SEND_MESSAGE with batch=true is a batch, and so is SEND_BATCH_MESSAGE without the field."""
     header = SendMessageRequestHeader(producer_group="p", topic="T", queue_id=0, batch=True)
     assert (await desk.ask(RequestCode.SEND_MESSAGE, header, items(b"1", b"2"))).code == 0
     assert (await send(desk, items(b"3", b"4"))).code == 0
     assert [message.body for message in desk.stored()] == [b"1", b"2", b"3", b"4"]
 
 
-async def test_a_negative_queue_id_puts_the_whole_batch_into_one_queue(desk: Desk) -> None:
-    """The broker chooses once."""
+async def test_a_negative_queue_id_puts_the_whole_batch_into_one_queue(desk: BrokerHarness) -> None:
+    """The broker chooses the queue once per batch."""
     answer = await send(desk, items(b"1", b"2", b"3"), queue_id=-1)
     queue_id = answer.header(SendMessageResponseHeader).queue_id
     assert len(desk.stored("T", queue_id)) == 3
@@ -87,23 +108,27 @@ async def test_a_negative_queue_id_puts_the_whole_batch_into_one_queue(desk: Des
         items(b"1", b"2", properties=props.encode({"TIMER_DELAY_SEC": "3"}).encode()),
     ],
 )
-async def test_a_bad_batch_is_illegal_and_nothing_is_stored(desk: Desk, body: bytes) -> None:
-    """Lengths that lie, an empty message, properties that are no text, delayed or timed messages: one spoils the batch."""
+async def test_a_bad_batch_is_illegal_and_nothing_is_stored(desk: BrokerHarness, body: bytes) -> None:
+    """Wrong lengths, an empty message, invalid properties, delayed or timed messages make the whole batch
+    illegal."""
     answer = await send(desk, body)
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert desk.is_empty()
 
 
-async def test_half_messages_do_not_travel_in_a_batch(desk: Desk) -> None:
-    """NO_PERMISSION, said of the batch or of one of its messages."""
+async def test_half_messages_do_not_travel_in_a_batch(desk: BrokerHarness) -> None:
+    """Half messages are refused with NO_PERMISSION, for the batch or for one of its messages."""
     half = props.encode({"TRAN_MSG": "true"})
-    for answer in (await send(desk, items(b"1", properties=half.encode())), await send(desk, items(b"1"), properties=half)):
+    for answer in (
+        await send(desk, items(b"1", properties=half.encode())),
+        await send(desk, items(b"1"), properties=half),
+    ):
         assert answer.code == ResponseCode.NO_PERMISSION
     assert desk.is_empty()
 
 
-async def test_a_batch_does_not_go_to_a_retry_topic(desk: Desk) -> None:
-    """MESSAGE_ILLEGAL, and the topic is not created."""
+async def test_a_batch_does_not_go_to_a_retry_topic(desk: BrokerHarness) -> None:
+    """The answer is MESSAGE_ILLEGAL, and the topic is not created."""
     answer = await send(desk, items(b"1", b"2"), topic="%RETRY%g")
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert desk.broker.topics.get("%RETRY%g") is None
@@ -117,7 +142,7 @@ async def test_a_batch_over_max_message_size_is_illegal(opened: Opened) -> None:
         assert (await send(desk, items(bytes(400), bytes(400)))).code == 0
 
 
-async def test_queue_ids_of_a_batch_are_checked(desk: Desk) -> None:
-    """As for a single message."""
+async def test_queue_ids_of_a_batch_are_checked(desk: BrokerHarness) -> None:
+    """Queue ids are checked as for a single message."""
     assert (await send(desk, items(b"1"), queue_id=99)).code == ResponseCode.INVALID_PARAMETER
     assert desk.is_empty()

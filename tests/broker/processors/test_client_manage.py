@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 
 from rmqkit.broker.processors import client_manage
+from rmqkit.broker.tables.journal import TableJournal
 from rmqkit.model.subscription import BROADCASTING, ConsumerData, SubscriptionData, tag_subscription
 from rmqkit.model.topic import SubscriptionGroupConfig
 from rmqkit.protocol import loose_json
@@ -16,30 +18,37 @@ from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
 from rmqkit.testing.peer import FakePeer
-from tests.broker.desk import Desk
+from tests.broker.desk import BrokerHarness
 
-Opened = Callable[..., AbstractAsyncContextManager[Desk]]
+Opened = Callable[..., AbstractAsyncContextManager[BrokerHarness]]
 
 
 def group(name: str = "g", *topics: str, **fields: str) -> ConsumerData:
     subscriptions = [SubscriptionData(topic=topic) for topic in topics or ("T",)]
-    return msgspec.structs.replace(ConsumerData(group_name=name, subscription_data_set=subscriptions), **fields)
+    return msgspec.structs.replace(
+        ConsumerData(group_name=name, subscription_data_set=subscriptions), **fields
+    )
 
 
 def notified(peer: FakePeer) -> list[str]:
-    """Groups whose change a peer was told of."""
+    """Groups whose change a peer was notified of."""
     assert all(command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED for command in peer.pushed)
     return [command.fields()["consumerGroup"] for command in peer.pushed]
 
 
-async def unregister(desk: Desk, client_id: str, *, producer: str | None = None, consumer: str | None = None) -> Command:
-    header = UnregisterClientRequestHeader(client_id=client_id, producer_group=producer, consumer_group=consumer)
+async def unregister(
+    desk: BrokerHarness, client_id: str, *, producer: str | None = None, consumer: str | None = None
+) -> Command:
+    header = UnregisterClientRequestHeader(
+        client_id=client_id, producer_group=producer, consumer_group=consumer
+    )
     return await desk.ask(RequestCode.UNREGISTER_CLIENT, header)
 
 
 @pytest.mark.row("S120", "S121", "S122", "S123", "S127", "S293", "S294", "S023", "S058", "S060")
-async def test_a_heartbeat_registers_producers_and_consumers(desk: Desk) -> None:
-    """Client id, language, version and time by connection; subscriptions by group; the answer's extra fields are what clients read."""
+async def test_a_heartbeat_registers_producers_and_consumers(desk: BrokerHarness) -> None:
+    """Client id, language, version and time are recorded by connection, subscriptions by group; the answer
+    has the fields that clients read."""
     answer = await desk.heartbeat(group("g", "T", "U"), producers=["p"], client_id="10.0.0.1@77")
     assert answer.code == 0
     assert answer.fields() == {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
@@ -55,8 +64,8 @@ async def test_a_heartbeat_registers_producers_and_consumers(desk: Desk) -> None
 
 
 @pytest.mark.row("S293")
-async def test_the_next_heartbeat_renews_the_time(desk: Desk) -> None:
-    """A client that goes on beating is not silent."""
+async def test_the_next_heartbeat_renews_the_time(desk: BrokerHarness) -> None:
+    """A client that continues to send heartbeats is not silent."""
     await desk.heartbeat(group())
     desk.clock.advance(120_001)
     assert desk.broker.clients.silent_peers(desk.clock.now_ms(), 120_000) == {desk.peer}
@@ -66,10 +75,10 @@ async def test_the_next_heartbeat_renews_the_time(desk: Desk) -> None:
 
 @pytest.mark.row("S228")
 @pytest.mark.parametrize(("queues", "made"), [(1, 1), (5, 5), (2_000_000, 1_024)])
-async def test_a_heartbeat_makes_the_retry_topic(desk: Desk, queues: int, made: int) -> None:
-    """With the group's retryQueueNums, at most 1024; none when it is 0."""
-    desk.broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=queues))
-    desk.broker.groups.put(SubscriptionGroupConfig(group_name="none", retry_queue_nums=0))
+async def test_a_heartbeat_makes_the_retry_topic(desk: BrokerHarness, queues: int, made: int) -> None:
+    """The topic has the group's retryQueueNums, at most 1024; with 0 there is none."""
+    await desk.broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=queues))
+    await desk.broker.groups.put(SubscriptionGroupConfig(group_name="none", retry_queue_nums=0))
     await desk.heartbeat(group("g"), group("none"))
     topic = desk.broker.topics.get("%RETRY%g")
     assert topic is not None
@@ -77,9 +86,24 @@ async def test_a_heartbeat_makes_the_retry_topic(desk: Desk, queues: int, made: 
     assert desk.broker.topics.get("%RETRY%none") is None
 
 
-@pytest.mark.row("S069", "S124", "S126")
-async def test_members_are_told_to_rebalance(desk: Desk) -> None:
-    """A new connection, and changed topics: every member gets NOTIFY_CONSUMER_IDS_CHANGED; an equal heartbeat or a changed expression: none."""
+async def test_a_heartbeat_needs_no_disk(desk: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If neither a new group nor its retry topic can be written, the client is registered all the same, with
+    the other groups of its heartbeat."""
+
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    await desk.broker.groups.put(SubscriptionGroupConfig(group_name="known"))
+    monkeypatch.setattr(TableJournal, "append", no_space)
+    assert (await desk.heartbeat(group("new"), group("known"))).code == ResponseCode.SUCCESS
+    assert set(desk.broker.clients.consumers) == {"new", "known"}
+    assert desk.broker.topics.get("%RETRY%new") is None
+
+
+@pytest.mark.row("S069", "S124")
+async def test_members_are_told_to_rebalance(desk: BrokerHarness) -> None:
+    """A new connection or changed topics notify every member (NOTIFY_CONSUMER_IDS_CHANGED); an equal
+    heartbeat or a changed expression does not."""
     first, second = FakePeer(), FakePeer()
     await desk.heartbeat(group(), peer=first, client_id="c1")
     await desk.heartbeat(group(), peer=second, client_id="c2")
@@ -93,8 +117,8 @@ async def test_members_are_told_to_rebalance(desk: Desk) -> None:
 
 
 @pytest.mark.row("S124")
-async def test_a_broadcasting_group_has_nothing_to_share(desk: Desk) -> None:
-    """Nobody is told."""
+async def test_a_broadcasting_group_has_nothing_to_share(desk: BrokerHarness) -> None:
+    """No member is notified."""
     await desk.heartbeat(group(message_model=BROADCASTING))
     await desk.heartbeat(group(message_model=BROADCASTING), peer=FakePeer(), client_id="c2")
     assert desk.peer.pushed == []
@@ -102,9 +126,12 @@ async def test_a_broadcasting_group_has_nothing_to_share(desk: Desk) -> None:
 
 @pytest.mark.parametrize("by", ["group", "broker"])
 async def test_notifications_can_be_switched_off(opened: Opened, by: str) -> None:
-    """By the group's settings or the broker's: neither joining, unregistering nor a lost connection tells anybody."""
+    """With the group's or the broker's setting off, joining, unregistering and a lost connection cause no
+    notification."""
     async with opened(notifyConsumerIdsChangedEnable=by != "broker") as desk:
-        desk.broker.groups.put(SubscriptionGroupConfig(group_name="g", notify_consumer_ids_changed_enable=by != "group"))
+        await desk.broker.groups.put(
+            SubscriptionGroupConfig(group_name="g", notify_consumer_ids_changed_enable=by != "group")
+        )
         other = FakePeer()
         await desk.heartbeat(group(), client_id="c1")
         await desk.heartbeat(group(), client_id="c2", peer=other)
@@ -116,8 +143,8 @@ async def test_notifications_can_be_switched_off(opened: Opened, by: str) -> Non
 
 
 @pytest.mark.row("S120", "S125")
-async def test_unregistering(desk: Desk) -> None:
-    """The client leaves the groups it names; those that stay are told."""
+async def test_unregistering(desk: BrokerHarness) -> None:
+    """The client leaves the groups that it names, and remaining members are notified."""
     other = FakePeer()
     await desk.heartbeat(group(), client_id="c1", producers=["p"])
     await desk.heartbeat(group(), client_id="c2", peer=other)
@@ -130,8 +157,8 @@ async def test_unregistering(desk: Desk) -> None:
 
 
 @pytest.mark.row("S023")
-async def test_the_consumer_list(desk: Desk) -> None:
-    """The ids of a group's clients, each once; a group without clients is a SYSTEM_ERROR."""
+async def test_the_consumer_list(desk: BrokerHarness) -> None:
+    """The list has each client id of a group once; for a group without clients the answer is SYSTEM_ERROR."""
     header = ConsumerGroupRequestHeader(consumer_group="g")
     assert (await desk.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)).code == ResponseCode.SYSTEM_ERROR
     for number, client_id in enumerate(("c1", "c2", "c2")):
@@ -141,17 +168,18 @@ async def test_the_consumer_list(desk: Desk) -> None:
 
 
 async def test_an_unknown_group_is_skipped_silently(opened: Opened) -> None:
-    """When groups are not created by use: success all the same, the other groups of the heartbeat count."""
+    """If groups are not created by use, the answer is SUCCESS, and the other groups of the heartbeat are
+    registered."""
     async with opened(autoCreateSubscriptionGroup=False) as desk:
-        desk.broker.groups.put(SubscriptionGroupConfig(group_name="known"))
+        await desk.broker.groups.put(SubscriptionGroupConfig(group_name="known"))
         answer = await desk.heartbeat(group("unknown"), group("known"))
         assert answer.code == 0
         assert list(desk.broker.clients.consumers) == ["known"]
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", "g" * 121])
-async def test_illegal_names_are_skipped(desk: Desk, name: str) -> None:
-    """They become neither a group nor a retry topic."""
+async def test_illegal_names_are_skipped(desk: BrokerHarness, name: str) -> None:
+    """Illegal names create neither a group nor a retry topic."""
     topics = set(desk.broker.topics.configs)
     assert (await desk.heartbeat(group(name), producers=[name])).code == 0
     assert desk.broker.clients.consumers == {}
@@ -160,25 +188,39 @@ async def test_illegal_names_are_skipped(desk: Desk, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"null", b"{}", b"[]", b"{half", b'{"clientID":7}x', b'{"clientID":"c","consumerDataSet":{}}', b"\xff", b"[" * 10_000]
+    "body",
+    [
+        b"",
+        b"null",
+        b"{}",
+        b"[]",
+        b"{half",
+        b'{"clientID":7}x',
+        b'{"clientID":"c","consumerDataSet":{}}',
+        b"\xff",
+        b"[" * 10_000,
+    ],
 )
-async def test_a_heartbeat_that_does_not_parse(desk: Desk, body: bytes) -> None:
-    """SYSTEM_ERROR with the reason."""
+async def test_a_heartbeat_that_does_not_parse(desk: BrokerHarness, body: bytes) -> None:
+    """The answer is SYSTEM_ERROR with the reason."""
     answer = await desk.ask(RequestCode.HEART_BEAT, body=body)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert (answer.remark or "").startswith("the body cannot be read")
     assert desk.broker.clients.producers == {}
 
 
-async def test_fastjsons_forms_are_read(desk: Desk) -> None:
-    """Numbers for text, null sets, unknown fields, fields in any order."""
-    body = b'{clientID:"c",consumerDataSet:null,"producerDataSet":[{"groupName":"p"}],"heartbeatFingerprint":0,"new":[1]}'
+async def test_fastjsons_forms_are_read(desk: BrokerHarness) -> None:
+    """Numbers for text, null sets, unknown fields, and fields in any order are accepted."""
+    body = (
+        b'{clientID:"c",consumerDataSet:null,"producerDataSet":[{"groupName":"p"}],'
+        b'"heartbeatFingerprint":0,"new":[1]}'
+    )
     assert (await desk.ask(RequestCode.HEART_BEAT, body=body)).code == 0
     assert list(desk.broker.clients.producers) == ["p"]
 
 
-async def test_a_heartbeat_has_a_limit(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups and subscriptions are counted together; beyond the limit nothing of it is taken."""
+async def test_a_heartbeat_has_a_limit(desk: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups and subscriptions are counted together; beyond the limit the whole heartbeat is refused."""
     monkeypatch.setattr(client_manage, "MAX_HEARTBEAT_ENTRIES", 5)
     assert (await desk.heartbeat(group("g", "A", "B"), producers=["p"])).code == 0
     answer = await desk.heartbeat(group("h", "A", "B"), producers=["p", "q", "r"])
@@ -198,7 +240,30 @@ async def test_a_heartbeat_has_a_limit(desk: Desk, monkeypatch: pytest.MonkeyPat
         ({"topic": "T", "subString": "a", "expressionType": "Magic"}, ResponseCode.SYSTEM_ERROR),
     ],
 )
-async def test_check_client_config(desk: Desk, subscription: dict[str, object] | None, code: int) -> None:
-    """Tags always pass; a type that no plugin filters by is told at the start, not at the first pull."""
+async def test_check_client_config(
+    desk: BrokerHarness, subscription: dict[str, object] | None, code: int
+) -> None:
+    """Tags always pass; an expression type without a plugin is reported at the start, not at the first
+    pull."""
     body = loose_json.dumps({"clientId": "c", "group": "g", "subscriptionData": subscription})
     assert (await desk.ask(RequestCode.CHECK_CLIENT_CONFIG, body=body)).code == code
+
+
+async def test_members_that_leave_at_once_make_one_notification(desk: BrokerHarness) -> None:
+    """Remaining members are notified once, however many connections of the group are closed together."""
+    stays, gone = FakePeer(), [FakePeer(port=41_000 + number) for number in range(20)]
+    for number, peer in enumerate([stays, *gone]):
+        await desk.heartbeat(group(), client_id=f"c{number}", peer=peer)
+    stays.pushed.clear()
+    for peer in gone:
+        desk.broker.clients.drop_peer(peer)
+    desk.broker.work.finish()
+    assert notified(stays) == ["g"]
+
+
+async def test_a_heartbeat_beyond_a_limit_is_refused_with_a_remark(desk: BrokerHarness) -> None:
+    """The remark says why the client is not registered."""
+    answer = await desk.heartbeat(producers=["p"], client_id="c" * 10_000)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "client id" in (answer.remark or "")
+    assert desk.broker.clients.producers == {}

@@ -1,4 +1,4 @@
-"""Requests about old messages: answered when what they read is in memory, while others are served."""
+"""Requests for old messages: answered when their data is in memory, while others are served."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from rmqkit.broker.warming import MAX_ROUNDS
 from rmqkit.model import names
+from rmqkit.plugin.cold_reads import MAX_ROUNDS
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import (
@@ -25,21 +25,27 @@ from rmqkit.protocol.headers import (
 )
 from rmqkit_store_memory.store import MemoryStore
 from tests.broker.cold import cold_desk, store_of
-from tests.broker.desk import Desk, bodies
+from tests.broker.desk import BrokerHarness, bodies
 
-Opened = Callable[..., AbstractAsyncContextManager[Desk]]
+Opened = Callable[..., AbstractAsyncContextManager[BrokerHarness]]
 
-REQUESTS: dict[str, Callable[[Desk], Awaitable[Command]]] = {
+REQUESTS: dict[str, Callable[[BrokerHarness], Awaitable[Command]]] = {
     "by key": lambda desk: desk.ask(RequestCode.QUERY_MESSAGE, QueryMessageRequestHeader(topic="T", key="k")),
     "by id": lambda desk: desk.ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=0)),
     "by time": lambda desk: desk.ask(
-        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetRequestHeader(topic="T", queue_id=0, timestamp=desk.clock.now_ms() - 15)
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        SearchOffsetRequestHeader(topic="T", queue_id=0, timestamp=desk.clock.now_ms() - 15),
     ),
-    "earliest time": lambda desk: desk.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, QueueRequestHeader(topic="T", queue_id=0)),
+    "earliest time": lambda desk: desk.ask(
+        RequestCode.GET_EARLIEST_MSG_STORETIME, QueueRequestHeader(topic="T", queue_id=0)
+    ),
     "offset of a new group": lambda desk: desk.ask(
-        RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetRequestHeader(consumer_group="g", topic="T", queue_id=0)
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        QueryConsumerOffsetRequestHeader(consumer_group="g", topic="T", queue_id=0),
     ),
-    "topic statistics": lambda desk: desk.ask(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic="T")),
+    "topic statistics": lambda desk: desk.ask(
+        RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic="T")
+    ),
     "group statistics": lambda desk: desk.ask(
         RequestCode.GET_CONSUME_STATS, GetConsumeStatsRequestHeader(consumer_group="seen", topic="T")
     ),
@@ -47,7 +53,7 @@ REQUESTS: dict[str, Callable[[Desk], Awaitable[Command]]] = {
 }
 
 
-async def fill(desk: Desk) -> None:
+async def fill(desk: BrokerHarness) -> None:
     for number in range(8):
         await desk.sent(body=b"%d" % number, queue_id=number % 2, properties={"KEYS": "k"})
         desk.clock.advance(10)
@@ -62,7 +68,8 @@ def content(answer: Command) -> tuple[int, str | None, dict[str, str], bytes]:
 @pytest.mark.only_store(why="brings its own store")
 @pytest.mark.parametrize("kind", REQUESTS)
 async def test_a_request_about_old_messages_waits_while_others_are_served(opened: Opened, kind: str) -> None:
-    """Its answer comes when the device has read, and is the one it would have got at once; no read of it ever waits in the loop."""
+    """The answer comes after the device has read, equals the immediate one, and no read waits in the event
+    loop."""
     async with cold_desk(opened) as desk:
         await fill(desk)
         store = store_of(desk)
@@ -89,8 +96,10 @@ async def test_a_request_about_old_messages_waits_while_others_are_served(opened
 
 @pytest.mark.only_store(why="brings its own store")
 @pytest.mark.parametrize(("kind", "reads"), [("by key", 8), ("topic statistics", 4), ("group statistics", 4)])
-async def test_many_messages_are_waited_for_together(opened: Opened, monkeypatch: pytest.MonkeyPatch, kind: str, reads: int) -> None:
-    """What one answer needs of different places is brought in at once."""
+async def test_many_messages_are_waited_for_together(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, kind: str, reads: int
+) -> None:
+    """All data that an answer needs is fetched together."""
     async with cold_desk(opened) as desk:
         await fill(desk)
         store = store_of(desk)
@@ -103,7 +112,7 @@ async def test_many_messages_are_waited_for_together(opened: Opened, monkeypatch
 
 @pytest.mark.only_store(why="brings its own store")
 async def test_what_does_not_stay_in_memory_is_read_all_the_same(opened: Opened) -> None:
-    """Nothing keeps a request from its answer for ever."""
+    """The request is answered eventually."""
     async with cold_desk(opened) as desk:
         await fill(desk)
         store = store_of(desk)
@@ -115,7 +124,7 @@ async def test_what_does_not_stay_in_memory_is_read_all_the_same(opened: Opened)
 
 @pytest.mark.only_store(why="brings its own store")
 async def test_a_message_that_is_sent_back_is_stored_once(opened: Opened) -> None:
-    """However often its original was not in memory."""
+    """The message is stored once, however often its original was not in memory."""
     async with cold_desk(opened) as desk:
         await fill(desk)
         store_of(desk).cold = 5
@@ -126,7 +135,7 @@ async def test_a_message_that_is_sent_back_is_stored_once(opened: Opened) -> Non
 
 @pytest.mark.only_store(why="brings its own store")
 async def test_a_message_that_goes_while_it_is_waited_for(opened: Opened) -> None:
-    """The request is answered by what is there then."""
+    """The answer depends on the data at that time."""
     async with cold_desk(opened) as desk:
         await fill(desk)
         store = store_of(desk)

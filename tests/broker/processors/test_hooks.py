@@ -1,4 +1,4 @@
-"""Per-message hooks, brought by a plugin as a stranger would bring them."""
+"""Message hooks registered by an external plugin."""
 
 from __future__ import annotations
 
@@ -9,64 +9,82 @@ import pytest
 from attrs import Factory, define
 
 from rmqkit import hookimpl
-from rmqkit.abc import RequestProcessor
-from rmqkit.broker.context import BrokerContext
 from rmqkit.config import Config
-from rmqkit.dispatch import DispatchEntry, Dispatcher, LogFollower
 from rmqkit.errors import PluginError, RequestRefused
-from rmqkit.hooks import (
+from rmqkit.model import names
+from rmqkit.model.message import PutMessage
+from rmqkit.model.message_type import MessageType
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.dispatcher import DispatchEntry, Dispatcher, LogFollower
+from rmqkit.plugin.hooks import (
     RCV_EPOLLS,
     RCV_SUCCESS,
     SEND_BACK,
     SEND_BACK_TO_DLQ,
     ConsumeContext,
     ConsumeMessageHook,
+    EachPutHook,
+    EachSendHook,
     PutMessageHook,
     SendContext,
     SendMessageHook,
 )
-from rmqkit.hookspecs import Register, RegisterProcessor
-from rmqkit.model import names
-from rmqkit.model.message import PutMessage
-from rmqkit.model.message_type import MessageType
+from rmqkit.plugin.hookspecs import Register, RegisterProcessor
+from rmqkit.plugin.request import RequestProcessor
 from rmqkit.protocol import batch
 from rmqkit.protocol.batch import BatchItem
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
-from tests.broker.desk import Desk, bodies
+from tests.broker.desk import BrokerHarness, bodies
 from tests.remoting.wire import Handler
 
-Opened = Callable[..., AbstractAsyncContextManager[Desk]]
+Opened = Callable[..., AbstractAsyncContextManager[BrokerHarness]]
 Seen = list[tuple[str, str, SendContext | ConsumeContext]]
 
 
 @define
-class Watch(SendMessageHook, ConsumeMessageHook):
-    """Notes every call; raises what it is told to."""
+class Noting:
+    """Records every call; raises a given error."""
 
     name: str
     seen: Seen
     before_error: Exception | None = None
     after_error: Exception | None = None
 
-    def before(self, context: SendContext | ConsumeContext) -> None:
+    def note_before(self, context: SendContext | ConsumeContext) -> None:
         self.seen.append((self.name, "before", context))
         if self.before_error is not None:
             raise self.before_error
 
-    def after(self, context: SendContext | ConsumeContext) -> None:
+    def note_after(self, context: SendContext | ConsumeContext) -> None:
         self.seen.append((self.name, "after", context))
         if self.after_error is not None:
             raise self.after_error
 
 
+class WatchSends(Noting, EachSendHook):
+    def before_each(self, context: SendContext) -> None:
+        self.note_before(context)
+
+    def after_each(self, context: SendContext) -> None:
+        self.note_after(context)
+
+
+class WatchPulls(Noting, ConsumeMessageHook):
+    def before(self, context: ConsumeContext) -> None:
+        self.note_before(context)
+
+    def after(self, context: ConsumeContext) -> None:
+        self.note_after(context)
+
+
 @define
 class Plugin:
-    """Registers what it holds, in the order opposite to the one asked for."""
+    """Registers its hooks in the opposite of the requested order."""
 
-    send: Sequence[Watch] = ()
-    consume: Sequence[Watch] = ()
+    send: Sequence[WatchSends] = ()
+    consume: Sequence[WatchPulls] = ()
     put: Sequence[PutMessageHook] = ()
     dispatchers: Sequence[Dispatcher] = ()
     processors: dict[int, RequestProcessor] = Factory(dict)
@@ -77,7 +95,9 @@ class Plugin:
             register(hook.name, hook, order=order)
 
     @hookimpl
-    def rmqkit_register_consume_message_hooks(self, register: Register[ConsumeMessageHook], config: Config) -> None:
+    def rmqkit_register_consume_message_hooks(
+        self, register: Register[ConsumeMessageHook], config: Config
+    ) -> None:
         for order, hook in reversed(list(enumerate(self.consume))):
             register(hook.name, hook, order=order)
 
@@ -92,24 +112,24 @@ class Plugin:
             register(f"dispatcher{order}", dispatcher, order=order)
 
     @hookimpl
-    def rmqkit_register_processors(self, register: RegisterProcessor, broker: BrokerContext) -> None:
+    def rmqkit_register_processors(self, register: RegisterProcessor, broker: Broker) -> None:
         for code, processor in self.processors.items():
             register(code, processor, long_wait=code == 4_242)
 
 
 @define
-class PutNote(PutMessageHook):
-    """Notes the topics it sees and does what it is told."""
+class PutNote(EachPutHook):
+    """Records the topics it sees and runs a function of the test."""
 
     act: Callable[[PutMessage], None]
 
-    def before_put(self, message: PutMessage) -> None:
+    def before_each(self, message: PutMessage) -> None:
         self.act(message)
 
 
 @define
 class DispatchNote(Dispatcher):
-    """Notes what was dispatched."""
+    """Records dispatched messages."""
 
     name: str
     log: list[str]
@@ -127,35 +147,53 @@ def order(seen: Seen) -> list[tuple[str, str]]:
 
 @pytest.mark.row("S098", "S099", "S101")
 async def test_send_hooks_run_in_order_with_the_context_of_the_send(opened: Opened) -> None:
-    """Before: what the request says. After: the code, ids and place as well, in the same object."""
+    """The first call has the fields of the request; the second also has code, ids and place, in the same
+    object."""
     seen: Seen = []
-    async with opened(extra=[("watch", Plugin(send=[Watch("a", seen), Watch("b", seen)]))]) as desk:
-        got = await desk.sent(body=b"body", queue_id=2, properties={"UNIQ_KEY": "K", "x": "y"}, born_timestamp=5)
+    async with opened(extra=[("watch", Plugin(send=[WatchSends("a", seen), WatchSends("b", seen)]))]) as desk:
+        got = await desk.sent(
+            body=b"body", queue_id=2, properties={"UNIQ_KEY": "K", "x": "y"}, born_timestamp=5
+        )
         assert order(seen) == [("a", "before"), ("b", "before"), ("a", "after"), ("b", "after")]
         context = seen[0][2]
         assert all(context is other for _, _, other in seen)
         assert isinstance(context, SendContext)
-        assert (context.producer_group, context.topic, context.queue_id, context.body_bytes) == ("p", "T", 2, 4)
-        assert (context.unique_key, context.properties["x"], context.born_timestamp_ms) == ("K", "y", 5)
+        assert (context.producer_group, context.topic, context.queue_id, context.body_bytes) == (
+            "p",
+            "T",
+            2,
+            4,
+        )
+        assert (context.message_id, context.properties["x"], context.born_timestamp_ms) == ("K", "y", 5)
         assert (context.born_host, context.broker_address) == ("127.0.0.1:40000", "127.0.0.1:10911")
         assert context.request_timestamp_ms == desk.clock.now_ms()
-        assert (context.code, context.remark, context.message_id, context.queue_offset) == (0, None, got.msg_id, 0)
+        assert (context.code, context.remark, context.offset_message_id, context.queue_offset) == (
+            0,
+            None,
+            got.msg_id,
+            0,
+        )
         assert (context.region_id, context.owner, context.namespace, context.message_type) == (
             "DefaultRegion",
             None,
             "",
             MessageType.NORMAL,
         )
-        assert (context.success, context.message_count, context.stored_bytes) == (True, 1, context.landed[0].size_bytes)
+        assert (context.success, context.message_count, context.stored_bytes) == (
+            True,
+            1,
+            context.landed[0].size_bytes,
+        )
         assert (context.messages[0].topic, context.messages[0].queue_id) == ("T", 2)
 
 
 @pytest.mark.row("S099")
 async def test_a_send_hook_refuses_before_anything_happens(opened: Opened) -> None:
-    """Its code and text are the answer; no topic is created, nothing stored, later hooks are not asked, and those before it are told the end."""
+    """The hook's code and text are the answer; no topic is created, nothing is stored, later hooks are not
+    called, and earlier ones get the end."""
     seen: Seen = []
     refusal = RequestRefused(ResponseCode.NO_PERMISSION, "not today")
-    hooks = [Watch("a", seen), Watch("b", seen, before_error=refusal), Watch("c", seen)]
+    hooks = [WatchSends("a", seen), WatchSends("b", seen, before_error=refusal), WatchSends("c", seen)]
     async with opened(extra=[("watch", Plugin(send=hooks))]) as desk:
         answer = await desk.send("New")
         assert (answer.code, answer.remark) == (16, "not today")
@@ -164,14 +202,28 @@ async def test_a_send_hook_refuses_before_anything_happens(opened: Opened) -> No
         assert order(seen) == [("a", "before"), ("b", "before"), ("a", "after")]
         context = seen[-1][2]
         assert isinstance(context, SendContext)
-        assert (context.code, context.remark, context.success, context.message_count) == (16, "not today", False, 0)
+        assert (context.code, context.remark, context.success, context.message_count) == (
+            16,
+            "not today",
+            False,
+            0,
+        )
 
 
 @pytest.mark.row("S099")
-async def test_a_send_hook_that_breaks_refuses_nothing(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    """Only a refusal counts: the message is stored and the other hooks are asked; the log names hook and plugin."""
+async def test_a_send_hook_that_breaks_refuses_nothing(
+    opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The message is stored and the other hooks are called; the log names hook and plugin."""
     seen: Seen = []
-    async with opened(extra=[("watch", Plugin(send=[Watch("a", seen, before_error=ValueError("boom")), Watch("b", seen)]))]) as desk:
+    async with opened(
+        extra=[
+            (
+                "watch",
+                Plugin(send=[WatchSends("a", seen, before_error=ValueError("boom")), WatchSends("b", seen)]),
+            )
+        ]
+    ) as desk:
         assert (await desk.send()).code == 0
         assert order(seen) == [("a", "before"), ("b", "before"), ("a", "after"), ("b", "after")]
     assert "send message hook 'a' of plugin 'watch' failed in before" in caplog.text
@@ -179,10 +231,19 @@ async def test_a_send_hook_that_breaks_refuses_nothing(opened: Opened, caplog: p
 
 
 @pytest.mark.row("S101")
-async def test_an_after_hook_that_breaks_changes_nothing(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    """The answer is the same and the next hook is called; the log says what broke."""
+async def test_an_after_hook_that_breaks_changes_nothing(
+    opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answer is unchanged and the next hook is called; the error is logged."""
     seen: Seen = []
-    async with opened(extra=[("watch", Plugin(send=[Watch("a", seen, after_error=ValueError("boom")), Watch("b", seen)]))]) as desk:
+    async with opened(
+        extra=[
+            (
+                "watch",
+                Plugin(send=[WatchSends("a", seen, after_error=ValueError("boom")), WatchSends("b", seen)]),
+            )
+        ]
+    ) as desk:
         assert (await desk.send()).code == 0
         assert order(seen)[2:] == [("a", "after"), ("b", "after")]
     assert "boom" in caplog.text
@@ -195,55 +256,85 @@ async def test_after_hooks_see_a_refusal_of_the_store(opened: Opened) -> None:
     def refuse(message: PutMessage) -> None:
         raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "full")
 
-    async with opened(extra=[("watch", Plugin(send=[Watch("a", seen)], put=[PutNote(refuse)]))]) as desk:
+    async with opened(extra=[("watch", Plugin(send=[WatchSends("a", seen)], put=[PutNote(refuse)]))]) as desk:
         assert (await desk.send()).code == ResponseCode.SERVICE_NOT_AVAILABLE
         context = seen[-1][2]
         assert isinstance(context, SendContext)
         assert seen[-1][1] == "after"
-        assert (context.code, context.remark, context.message_id) == (ResponseCode.SERVICE_NOT_AVAILABLE, "full", None)
+        assert (context.code, context.remark, context.message_id) == (
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            "full",
+            None,
+        )
 
 
 @pytest.mark.row("S098", "S101")
 async def test_a_batch_is_one_send_to_the_hooks(opened: Opened) -> None:
-    """One before and one after, with the size of the whole body and all ids."""
+    """A batch has one pair of calls, with the size of the whole body and all ids."""
     seen: Seen = []
-    async with opened(extra=[("watch", Plugin(send=[Watch("a", seen)]))]) as desk:
-        body = batch.encode([BatchItem(0, b"1", b""), BatchItem(0, b"2", b"")])
+    async with opened(extra=[("watch", Plugin(send=[WatchSends("a", seen)]))]) as desk:
+        body = batch.encode(
+            [BatchItem(0, b"1", b"UNIQ_KEY\x01K1\x02"), BatchItem(0, b"2", b"UNIQ_KEY\x01K2\x02")]
+        )
         header = SendMessageRequestHeaderV2(producer_group="p", topic="T", queue_id=0, batch=True)
         assert (await desk.ask(RequestCode.SEND_BATCH_MESSAGE, header, body)).code == 0
         assert order(seen) == [("a", "before"), ("a", "after")]
         context = seen[1][2]
         assert isinstance(context, SendContext)
         assert context.body_bytes == len(body)
-        assert (context.message_id or "").count(",") == 1
+        assert context.message_id == "K1,K2"
+        assert (context.offset_message_id or "").count(",") == 1
 
 
 @pytest.mark.row("S117")
 async def test_consume_hooks_run_before_a_pull_is_answered(opened: Opened) -> None:
-    """With group, queue, final code and what was found; a pull that is held is seen when it is answered."""
+    """The context has group, queue, final code and found messages; a held pull is seen when it is
+    answered."""
     seen: Seen = []
-    async with opened(extra=[("watch", Plugin(consume=[Watch("a", seen), Watch("b", seen)]))]) as desk:
+    async with opened(
+        extra=[("watch", Plugin(consume=[WatchPulls("a", seen), WatchPulls("b", seen)]))]
+    ) as desk:
         assert await desk.outcome(desk.pull_request(sys_flag=6, suspend_timeout_millis=1_000)) is None
         assert seen == []
         await desk.sent(body=b"body")
         assert order(seen) == [("a", "before"), ("b", "before")]
         context = seen[0][2]
         assert isinstance(context, ConsumeContext)
-        assert (context.group, context.topic, context.queue_id, context.code, context.message_count) == ("g", "T", 0, 0, 1)
+        assert (context.group, context.topic, context.queue_id, context.code, context.message_count) == (
+            "g",
+            "T",
+            0,
+            0,
+            1,
+        )
         assert context.client_address == desk.peer.remote_text
-        assert (context.status, context.success, context.offset, context.next_offset) == (RCV_SUCCESS, True, 0, 1)
+        assert (context.status, context.success, context.offset, context.next_offset) == (
+            RCV_SUCCESS,
+            True,
+            0,
+            1,
+        )
         await desk.pull(offset=9)
         context = seen[-1][2]
         assert isinstance(context, ConsumeContext)
-        assert (context.code, context.message_count, context.body_bytes) == (ResponseCode.PULL_OFFSET_MOVED, 0, 0)
-        assert (context.status, context.success, context.offset, context.next_offset) == (RCV_EPOLLS, False, 9, 1)
+        assert (context.code, context.message_count, context.body_bytes) == (
+            ResponseCode.PULL_OFFSET_MOVED,
+            0,
+            0,
+        )
+        assert (context.status, context.success, context.offset, context.next_offset) == (
+            RCV_EPOLLS,
+            False,
+            9,
+            1,
+        )
 
 
 @pytest.mark.row("S103")
 async def test_consume_hooks_run_after_a_send_back(opened: Opened) -> None:
-    """With the topic the message had first and the one it went to, and whether that is for good."""
+    """The context has the original topic, the target topic, and whether the message is a dead letter."""
     seen: Seen = []
-    async with opened(extra=[("watch", Plugin(consume=[Watch("a", seen)]))]) as desk:
+    async with opened(extra=[("watch", Plugin(consume=[WatchPulls("a", seen)]))]) as desk:
         await desk.sent(body=b"body")
         await desk.send_back(0)
         await desk.send_back(0, delay_level=-1)
@@ -251,14 +342,16 @@ async def test_consume_hooks_run_after_a_send_back(opened: Opened) -> None:
         contexts = [context for _, _, context in seen if isinstance(context, ConsumeContext)]
         assert [context.target_topic for context in contexts] == ["%RETRY%g", "%DLQ%g"]
         assert [context.status for context in contexts] == [SEND_BACK, SEND_BACK_TO_DLQ]
-        assert {(c.group, c.topic, c.message_count, c.body_bytes, c.code, c.offset) for c in contexts} == {("g", "T", 1, 4, 0, 0)}
+        assert {(c.group, c.topic, c.message_count, c.body_bytes, c.code, c.offset) for c in contexts} == {
+            ("g", "T", 1, 4, 0, 0)
+        }
 
 
 async def test_a_consume_hook_that_breaks_changes_nothing(opened: Opened) -> None:
-    """Neither the pull nor the send-back, nor the hooks behind it."""
+    """Pull, send-back and later hooks are not affected."""
     seen: Seen = []
-    broken = Watch("a", seen, before_error=ValueError("boom"), after_error=RequestRefused(16, "no"))
-    async with opened(extra=[("watch", Plugin(consume=[broken, Watch("b", seen)]))]) as desk:
+    broken = WatchPulls("a", seen, before_error=ValueError("boom"), after_error=RequestRefused(16, "no"))
+    async with opened(extra=[("watch", Plugin(consume=[broken, WatchPulls("b", seen)]))]) as desk:
         await desk.sent(body=b"body")
         assert bodies(await desk.pull()) == [b"body"]
         assert (await desk.send_back(0)).code == 0
@@ -266,7 +359,7 @@ async def test_a_consume_hook_that_breaks_changes_nothing(opened: Opened) -> Non
 
 
 async def test_put_hooks_see_every_message_in_order_and_may_move_it(opened: Opened) -> None:
-    """Also those the broker writes by itself; behind the delay plugin they see where it was parked."""
+    """Hooks also see messages written by the broker; after the delay plugin they see the parked form."""
     topics: list[str] = []
 
     def note(message: PutMessage) -> None:
@@ -285,7 +378,7 @@ async def test_put_hooks_see_every_message_in_order_and_may_move_it(opened: Open
 
 
 async def test_dispatchers_run_in_order_behind_the_append(opened: Opened) -> None:
-    """One that breaks neither harms the sender nor the next."""
+    """A failing dispatcher affects neither the sender nor the next one."""
     log: list[str] = []
     plugin = Plugin(dispatchers=[DispatchNote("a", log, ValueError("boom")), DispatchNote("b", log)])
     async with opened(extra=[("watch", plugin)]) as desk:
@@ -294,14 +387,16 @@ async def test_dispatchers_run_in_order_behind_the_append(opened: Opened) -> Non
         assert log == ["a T 0", "b T 0", "a T 1", "b T 1"]
 
 
-@pytest.mark.row("S019")
 async def test_a_plugins_processor_adds_and_replaces(opened: Opened) -> None:
-    """A new code, and one in place of a built-in; `long_wait` keeps a code off the fast port."""
+    """A plugin can add a code and replace a built-in processor; `long_wait` keeps a code off the fast
+    port."""
 
     def mine(request: Command, peer: object) -> Command:
         return answer(request, 0, "mine")
 
-    plugin = Plugin(processors={4_242: Handler(mine), 4_243: Handler(mine), RequestCode.HEART_BEAT: Handler(mine)})
+    plugin = Plugin(
+        processors={4_242: Handler(mine), 4_243: Handler(mine), RequestCode.HEART_BEAT: Handler(mine)}
+    )
     async with opened(extra=[("mine", plugin)]) as desk:
         for code in plugin.processors:
             assert (await desk.ask(code)).remark == "mine"
@@ -310,8 +405,10 @@ async def test_a_plugins_processor_adds_and_replaces(opened: Opened) -> None:
 
 
 async def test_two_plugins_for_one_code_stop_the_start(opened: Opened) -> None:
-    """Which of them would win is no matter of luck."""
-    first, second = (Plugin(processors={4_242: Handler(lambda request, peer: answer(request))}) for _ in range(2))
+    """Two processors for one code are an error, because their order would be arbitrary."""
+    first, second = (
+        Plugin(processors={4_242: Handler(lambda request, peer: answer(request))}) for _ in range(2)
+    )
     with pytest.raises(PluginError, match="4242"):
         async with opened(extra=[("first", first), ("second", second)]):
             pass

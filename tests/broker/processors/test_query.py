@@ -1,4 +1,4 @@
-"""Looking messages up."""
+"""Message queries."""
 
 from __future__ import annotations
 
@@ -7,25 +7,29 @@ import pytest
 from rmqkit.broker.processors import query as module
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
-from rmqkit.protocol.headers import QueryMessageRequestHeader, QueryMessageResponseHeader, ViewMessageRequestHeader
+from rmqkit.protocol.headers import (
+    QueryMessageRequestHeader,
+    QueryMessageResponseHeader,
+    ViewMessageRequestHeader,
+)
 from rmqkit.protocol.message_id import parse_offset_message_id
-from tests.broker.desk import Desk, bodies
+from tests.broker.desk import BrokerHarness, bodies
 
 
-async def query(desk: Desk, key: str, *, topic: str = "T", **fields: int | bool) -> Command:
+async def query(desk: BrokerHarness, key: str, *, topic: str = "T", **fields: int | bool) -> Command:
     header = QueryMessageRequestHeader(topic=topic, key=key)
     for name, value in fields.items():
         setattr(header, name, value)
     return await desk.ask(RequestCode.QUERY_MESSAGE, header)
 
 
-async def view(desk: Desk, offset: int) -> Command:
+async def view(desk: BrokerHarness, offset: int) -> Command:
     return await desk.ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset))
 
 
 @pytest.mark.row("S010", "S022", "S051", "S052")
-async def test_messages_are_found_by_key_unique_key_and_id(desk: Desk) -> None:
-    """Every key of KEYS, the unique key, and the offset inside the message id lead to the message."""
+async def test_messages_are_found_by_key_unique_key_and_id(desk: BrokerHarness) -> None:
+    """A message is found by every key of KEYS, by the unique key, and by the offset in its id."""
     got = await desk.sent(body=b"1", properties={"KEYS": "k1 k2", "UNIQ_KEY": "U1"})
     await desk.sent(body=b"2", properties={"KEYS": "k2", "UNIQ_KEY": "U2"})
     assert bodies(await query(desk, "k1")) == [b"1"]
@@ -35,8 +39,8 @@ async def test_messages_are_found_by_key_unique_key_and_id(desk: Desk) -> None:
     assert (answer.code, bodies(answer)) == (0, [b"1"])
 
 
-async def test_the_answer_says_how_far_the_index_has_come(desk: Desk) -> None:
-    """Time and place of the last message that was indexed."""
+async def test_the_answer_says_how_far_the_index_has_come(desk: BrokerHarness) -> None:
+    """The answer has time and offset of the last indexed message."""
     await desk.sent(properties={"KEYS": "k"})
     await desk.sent(properties={"KEYS": "k"})
     header = (await query(desk, "k")).header(QueryMessageResponseHeader)
@@ -45,13 +49,18 @@ async def test_the_answer_says_how_far_the_index_has_come(desk: Desk) -> None:
 
 
 @pytest.mark.row("S010")
-async def test_the_time_window_and_the_count_limit_a_query(desk: Desk) -> None:
-    """Both ends inclusive; the newest come first into the count, at most 64, 32 with the unique flag, and nothing for a count below one."""
+async def test_the_time_window_and_the_count_limit_a_query(desk: BrokerHarness) -> None:
+    """Both times are inclusive; the newest messages are returned, at most 64, 32 with the unique flag, none
+    for a count below one."""
     began = desk.clock.now_ms()
     for number in range(70):
         await desk.sent(body=b"%d" % number, properties={"KEYS": "k"})
         desk.clock.advance(1_000)
-    assert bodies(await query(desk, "k", begin_timestamp=began + 1_000, end_timestamp=began + 3_000)) == [b"1", b"2", b"3"]
+    assert bodies(await query(desk, "k", begin_timestamp=began + 1_000, end_timestamp=began + 3_000)) == [
+        b"1",
+        b"2",
+        b"3",
+    ]
     assert bodies(await query(desk, "k", max_num=2)) == [b"68", b"69"]
     assert len(bodies(await query(desk, "k", max_num=2**31 - 1))) == 64
     assert len(bodies(await query(desk, "k", max_num=1, unique_key_query=True))) == 32
@@ -60,15 +69,15 @@ async def test_the_time_window_and_the_count_limit_a_query(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("topic", "key"), [("T", "other"), ("Nothing", "k"), ("T", ""), ("../x", "../y")])
-async def test_nothing_found(desk: Desk, topic: str, key: str) -> None:
-    """QUERY_NOT_FOUND, whatever the names."""
+async def test_nothing_found(desk: BrokerHarness, topic: str, key: str) -> None:
+    """The answer is QUERY_NOT_FOUND, whatever the names."""
     await desk.sent(properties={"KEYS": "k"})
     assert (await query(desk, key, topic=topic)).code == ResponseCode.QUERY_NOT_FOUND
 
 
-async def test_an_answer_keeps_within_a_frame(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not fit is left out, the rest is answered."""
-    monkeypatch.setattr(module, "_MAX_BODY_BYTES", 2_000)
+async def test_an_answer_keeps_within_a_frame(desk: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages beyond the limit are left out of the answer."""
+    monkeypatch.setattr(module, "MAX_BODY_BYTES", 2_000)
     for _ in range(5):
         await desk.sent(body=bytes(700), properties={"KEYS": "k"})
     assert len(bodies(await query(desk, "k"))) == 2
@@ -76,7 +85,7 @@ async def test_an_answer_keeps_within_a_frame(desk: Desk, monkeypatch: pytest.Mo
 
 @pytest.mark.row("S022")
 @pytest.mark.parametrize("offset", [-1, 1, 10**12, 2**63 - 1])
-async def test_an_id_where_no_message_begins(desk: Desk, offset: int) -> None:
-    """SYSTEM_ERROR, as in Java."""
+async def test_an_id_where_no_message_begins(desk: BrokerHarness, offset: int) -> None:
+    """The answer is SYSTEM_ERROR, as in Java."""
     await desk.sent()
     assert (await view(desk, offset)).code == ResponseCode.SYSTEM_ERROR

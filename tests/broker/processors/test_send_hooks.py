@@ -1,227 +1,254 @@
-"""Send hooks that take many sends at a time, and what they are told of sends that are not plain."""
+"""Send hooks take runs: sends shown together, refusals by index, and the results passed to `after`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import pytest
 from attrs import Factory, define
 
 from rmqkit import hookimpl
-from rmqkit.abc import BatchProcessor, Outcome, Peer
-from rmqkit.broker.processors.plain_sends import PlainSends
 from rmqkit.config import Config
-from rmqkit.errors import PluginError, StoreNotWritable
-from rmqkit.hooks import ManyRequestsHook, ManySendsHook, RpcHook, SendContext, SendMessageHook, SentTogether
-from rmqkit.hookspecs import Register
+from rmqkit.errors import RequestRefused, StoreNotWritable
 from rmqkit.model.message_type import MessageType
+from rmqkit.plugin.hooks import EachSendHook, Refusals, SendContext, SendMessageHook, SendRun
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.request import Outcome
 from rmqkit.protocol import batch
 from rmqkit.protocol.batch import BatchItem
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.frame import FrameDecoder, encode
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
-from tests.broker.desk import Desk
+from rmqkit.testing.peer import whole
+from tests.broker.desk import BrokerHarness
 from tests.broker.slow_store import SLOW, Disk
 
-Opened = Callable[..., AbstractAsyncContextManager[Desk]]
+Opened = Callable[..., AbstractAsyncContextManager[BrokerHarness]]
 
 
 @define
-class Many(ManySendsHook):
-    """Notes what it is shown."""
+class Runs(SendMessageHook):
+    """Notes the runs it is shown; refuses the sends whose unique keys it is given."""
 
-    together: list[SentTogether] = Factory(list)
-    single: list[SendContext] = Factory(list)
+    refused: dict[str, Exception] = Factory(dict)
+    before_runs: list[list[str | None]] = Factory(list)
+    after_runs: list[SendRun] = Factory(list)
 
-    def after_many(self, sends: SentTogether) -> None:
-        self.together.append(sends)
+    def before(self, sends: SendRun) -> Refusals | None:
+        self.before_runs.append([properties.get("UNIQ_KEY") for properties in sends.properties])
+        return {
+            at: self.refused[key]
+            for at, key in enumerate(self.before_runs[-1])
+            if key and key in self.refused
+        }
 
-    def after(self, context: SendContext) -> None:
-        self.single.append(context)
+    def after(self, sends: SendRun) -> None:
+        self.after_runs.append(sends)
 
-
-class Asking(SendMessageHook):
-    """Wants to be asked."""
-
-
-class Rpc(RpcHook):
-    """Looks at requests of the codes it is given."""
-
-    def __init__(self, *codes: int) -> None:
-        self.codes = frozenset(codes) or None
-
-
-class Looking(ManyRequestsHook):
-    """Looks at all requests."""
-
-    def before_many(self, requests: Sequence[Command], peer: Peer) -> None:
-        return
-
-    def after_many(self, requests: Sequence[Command], peer: Peer) -> None:
-        return
+    @property
+    def ends(self) -> list[tuple[list[str | None], int]]:
+        """Keys and code of each run that ended."""
+        return [([each.message_id for each in sends], sends.code) for sends in self.after_runs]
 
 
 @define
 class Plugin:
     send: tuple[SendMessageHook, ...] = ()
-    rpc: tuple[RpcHook, ...] = ()
 
     @hookimpl
     def rmqkit_register_send_message_hooks(self, register: Register[SendMessageHook], config: Config) -> None:
         for at, hook in enumerate(self.send):
             register(f"send{at}", hook)
 
-    @hookimpl
-    def rmqkit_register_rpc_hooks(self, register: Register[RpcHook], config: Config) -> None:
-        for at, hook in enumerate(self.rpc):
-            register(f"rpc{at}", hook)
 
-
-#: The short way is for stores that have written when the append returns.
-SHORT_WAY = pytest.mark.only_store("memory", "mmap", why="asks for answers at once, which takes a store that writes with the append")
+#: For stores that have written when the append returns.
+AT_ONCE = pytest.mark.only_store(
+    "memory", "mmap", why="asks for answers at once, which takes a store that writes with the append"
+)
 
 
 def arrived(*sends: tuple[int, str, bytes]) -> list[Command]:
     """Requests as they come out of a connection: (code, properties, body), with numbers for opaques."""
     frames = [
-        encode(request(code, SendMessageRequestHeaderV2(producer_group="p", topic="T", queue_id=at % 4, properties=text), body, opaque=at))
+        encode(
+            request(
+                code,
+                SendMessageRequestHeaderV2(producer_group="p", topic="T", queue_id=at % 4, properties=text),
+                body,
+                opaque=at,
+            )
+        )
         for at, (code, text, body) in enumerate(sends)
     ]
     return FrameDecoder().feed(b"".join(frames))
 
 
-def plain(key: str, *others: str) -> tuple[int, str, bytes]:
-    text = "".join(f"{name}\x01{value}\x02" for name, value in zip(("UNIQ_KEY", *others[::2]), (key, *others[1::2]), strict=True))
+def single(key: str, *others: str) -> tuple[int, str, bytes]:
+    text = "".join(
+        f"{name}\x01{value}\x02"
+        for name, value in zip(("UNIQ_KEY", *others[::2]), (key, *others[1::2]), strict=True)
+    )
     return RequestCode.SEND_MESSAGE_V2, text, key.encode()
 
 
-def handle(desk: Desk, *sends: tuple[int, str, bytes]) -> list[Outcome]:
+def pair(*keys: str) -> tuple[int, str, bytes]:
+    items = [BatchItem(0, key.encode(), f"UNIQ_KEY\x01{key}\x02".encode()) for key in keys]
+    return RequestCode.SEND_BATCH_MESSAGE, "", batch.encode(items)
+
+
+def handle(desk: BrokerHarness, *sends: tuple[int, str, bytes]) -> list[Outcome]:
     processor = desk.router.processors[RequestCode.SEND_MESSAGE_V2]
-    assert isinstance(processor, BatchProcessor)
-    return processor.process_many(arrived(*sends), desk.peer)
+    return list(processor.process(arrived(*sends), desk.peer))
 
 
-async def known(desk: Desk) -> None:
-    """The first send to a topic is never plain: whether it exists is looked up."""
-    await desk.sent(properties={"UNIQ_KEY": "first"})
+def codes(outcomes: list[Outcome]) -> list[int]:
+    return [whole(outcome).code for outcome in outcomes]  # type: ignore[arg-type]
 
 
 @pytest.mark.row("S101")
-@SHORT_WAY
-async def test_plain_sends_are_shown_together(opened: Opened) -> None:
-    """One call for what arrived together, with requests, messages and places in step; the answers are encoded on the short way."""
-    hook = Many()
-    async with opened(extra=[("many", Plugin((hook,)))]) as desk:
-        await known(desk)
-        outcomes = handle(desk, plain("a"), plain("b"), plain("c"))
+@AT_ONCE
+async def test_sends_that_arrive_together_are_shown_together(opened: Opened) -> None:
+    """One call with columns in step: requests, headers, properties, messages and places."""
+    hook = Runs()
+    async with opened(extra=[("runs", Plugin((hook,)))]) as desk:
+        outcomes = handle(desk, single("a"), single("b"), single("c"))
         assert [type(outcome) for outcome in outcomes] == [bytes] * 3
-        (sends,) = hook.together
+        assert hook.before_runs == [["a", "b", "c"]]
+        (sends,) = hook.after_runs
         assert (sends.peer, sends.code, sends.remark, sends.success) == (desk.peer, 0, None, True)
         assert [message.properties["UNIQ_KEY"] for message in sends.messages] == ["a", "b", "c"]
         assert [request.opaque for request in sends.requests] == [0, 1, 2]
-        assert {request.header(SendMessageRequestHeaderV2).producer_group for request in sends.requests} == {"p"}
-        assert [desk.stored("T", at)[-1].physical_offset for at in range(3)] == [at.physical_offset for at in sends.landed]
-        assert [context.unique_key for context in hook.single] == ["first"]
-
-
-@SHORT_WAY
-async def test_what_is_not_plain_is_shown_by_itself(opened: Opened) -> None:
-    """A delayed message, a batch and a refused one, and what arrived together with them: each with its context, and nothing twice."""
-    hook = Many()
-    items = batch.encode([BatchItem(0, b"1", b""), BatchItem(0, b"2", b"")])
-    async with opened(extra=[("many", Plugin((hook,)))]) as desk:
-        await known(desk)
-        hook.single.clear()
-        handle(
-            desk, plain("a"), plain("b", "DELAY", "1"), (RequestCode.SEND_BATCH_MESSAGE, "", items), (RequestCode.SEND_MESSAGE_V2, "", b"")
-        )
-        assert hook.together == []
-        # Singles are stored together, a batch where it stands.
-        assert [(context.unique_key, context.code, context.message_count) for context in hook.single] == [
-            ("a", 0, 1),
-            ("b", 0, 1),
-            (None, 0, 2),
-            (None, ResponseCode.MESSAGE_ILLEGAL, 0),
+        assert {header.producer_group for header in sends.headers} == {"p"}
+        assert [desk.stored("T", at)[-1].physical_offset for at in range(3)] == [
+            at.physical_offset for at in sends.landed
         ]
-        assert [context.message_type for context in hook.single[:2]] == [MessageType.NORMAL, MessageType.DELAY]
-        assert (hook.single[3].success, hook.single[3].remark) == (False, "the message has no body; at least one byte is needed")
+
+
+@AT_ONCE
+async def test_what_is_peculiar_stays_in_its_run(opened: Opened) -> None:
+    """A delayed message and a batch end together with their neighbours, in order; what a check refuses ends
+    by itself."""
+    hook = Runs()
+    async with opened(extra=[("runs", Plugin((hook,)))]) as desk:
+        outcomes = handle(
+            desk,
+            single("a"),
+            single("b", "DELAY", "1"),
+            pair("c", "d"),
+            (RequestCode.SEND_MESSAGE_V2, "", b""),
+            single("e"),
+        )
+        assert codes(outcomes) == [0, 0, 0, ResponseCode.MESSAGE_ILLEGAL, 0]
+        assert hook.before_runs == [["a", "b", None, None, "e"]]
+        assert hook.ends == [([None], ResponseCode.MESSAGE_ILLEGAL), (["a", "b", "c,d", "e"], 0)]
+        refused, stored = hook.after_runs
+        assert (refused.remark, refused[0].message_count, refused[0].offset_message_id) == (
+            "the message has no body; at least one byte is needed",
+            0,
+            None,
+        )
+        assert [(each.message_type, each.message_count) for each in stored] == [
+            (MessageType.NORMAL, 1),
+            (MessageType.DELAY, 1),
+            (MessageType.NORMAL, 2),
+            (MessageType.NORMAL, 1),
+        ]
+        assert [at.physical_offset for at in stored.landed] == sorted(
+            at.physical_offset for at in stored.landed
+        )
+        assert [message.body for message in stored[2].messages] == [b"c", b"d"]
+
+
+@pytest.mark.row("S099")
+@AT_ONCE
+async def test_a_hook_refuses_some_of_a_run(opened: Opened) -> None:
+    """Other sends are stored. Earlier hooks see the refusal in `after`; later hooks do not see the send."""
+    no = RequestRefused(ResponseCode.NO_PERMISSION, "no")
+    first, second, third = Runs(), Runs({"b": no, "d": no}), Runs({"a": no})
+    async with opened(extra=[("runs", Plugin((first, second, third)))]) as desk:
+        outcomes = handle(desk, single("a"), single("b"), single("c"), single("d"))
+        assert codes(outcomes) == [16, 16, 0, 16]
+        assert [whole(outcome).opaque for outcome in outcomes] == [0, 1, 2, 3]  # type: ignore[arg-type]
+        assert third.before_runs == [["a", "c"]]
+        assert sorted(first.ends) == [(["a"], 16), (["b"], 16), (["c"], 0), (["d"], 16)]
+        assert sorted(second.ends) == [(["a"], 16), (["c"], 0)]
+        assert third.ends == [(["c"], 0)]
+        assert [len(desk.stored("T", queue_id)) for queue_id in range(4)] == [0, 0, 1, 0]
+
+
+@AT_ONCE
+async def test_a_failure_of_a_hook_refuses_nothing(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged; only RequestRefused counts, raised it refuses the whole run."""
+
+    class Breaks(SendMessageHook):
+        error: Exception = ValueError("boom")
+
+        def before(self, sends: SendRun) -> Refusals | None:
+            raise self.error
+
+    breaks = Breaks()
+    async with opened(extra=[("runs", Plugin((Runs({"a": ValueError("bang")}), breaks)))]) as desk:
+        assert codes(handle(desk, single("a"), single("b"))) == [0, 0]
+        assert "bang" in caplog.text
+        assert "send message hook 'send1' of plugin 'runs' failed in before" in caplog.text
+        breaks.error = RequestRefused(ResponseCode.NO_PERMISSION, "closed")
+        assert codes(handle(desk, single("a"), single("b"))) == [16, 16]
 
 
 @pytest.mark.parametrize(
     ("fault", "code", "remark"),
-    [(None, 0, None), (StoreNotWritable("fsync failed"), 14, "the message may or may not be stored: fsync failed")],
+    [
+        (None, 0, None),
+        (StoreNotWritable("fsync failed"), 14, "the message may or may not be stored: fsync failed"),
+    ],
 )
 @pytest.mark.only_store(why="brings its own store")
-async def test_plain_sends_that_wait_for_the_disk_are_shown_when_they_are_answered(
+async def test_sends_that_wait_for_the_disk_are_shown_when_they_are_answered(
     opened: Opened, fault: Exception | None, code: int, remark: str | None
 ) -> None:
     """With the code of the answer; those that do not wait are shown at once."""
-    disk, hook = Disk(), Many()
-    async with opened(extra=[("disk", disk), ("many", Plugin((hook,)))], **SLOW) as desk:
-        await desk.sent(properties={"UNIQ_KEY": "first", "WAIT": "false"})
-        handle(desk, plain("a"), plain("b", "WAIT", "false"), plain("c"))
-        assert [[message.body for message in sends.messages] for sends in hook.together] == [[b"b"]]
+    disk, hook = Disk(), Runs()
+    async with opened(extra=[("disk", disk), ("runs", Plugin((hook,)))], **SLOW) as desk:
+        handle(desk, single("a"), single("b", "WAIT", "false"), pair("c", "d"))
+        assert hook.ends == [(["b"], 0)]
         disk.change(flushed=fault is None, fault=fault)
         await desk.peer.all_answered()
-        _, late = hook.together
-        assert [message.body for message in late.messages] == [b"a", b"c"]
+        _, late = hook.after_runs
+        assert [message.body for message in late.messages] == [b"a", b"c", b"d"]
         assert (late.code, late.remark, late.success) == (code, remark, fault is None)
 
 
-@pytest.mark.parametrize(
-    ("plugin", "stays"),
-    [
-        (Plugin(), True),
-        (Plugin((Many(), Many())), True),
-        (Plugin((Many(), Asking())), False),
-        (Plugin(rpc=(Rpc(RequestCode.HEART_BEAT),)), True),
-        (Plugin(rpc=(Rpc(RequestCode.HEART_BEAT), Rpc(RequestCode.SEND_MESSAGE_V2))), False),
-        (Plugin(rpc=(Rpc(),)), False),
-        (Plugin((Many(),), rpc=(Looking(), Rpc(RequestCode.HEART_BEAT))), True),
-        (Plugin(rpc=(Looking(), Rpc())), False),
-    ],
-)
-@SHORT_WAY
-async def test_the_short_way_stays_open_unless_a_hook_wants_to_be_asked(opened: Opened, plugin: Plugin, stays: bool) -> None:
-    """Hooks that only look cost a call for what arrived together; one that asks, and one that wants to see every request, close it."""
-    async with opened(extra=[("hooks", plugin)]) as desk:
-        assert (PlainSends.for_broker(desk.broker, {}, "", "") is not None) == stays
-        await known(desk)
-        assert [type(outcome) is bytes for outcome in handle(desk, plain("a"))] == [stays]
+@AT_ONCE
+async def test_a_context_is_the_same_before_and_after(opened: Opened) -> None:
+    """Also where others of its run were refused in between: a hook may keep it."""
+    kept: list[SendContext] = []
+    ended: list[SendContext] = []
 
+    class Keeps(EachSendHook):
+        def before_each(self, context: SendContext) -> None:
+            kept.append(context)
 
-@SHORT_WAY
-async def test_with_a_hook_that_asks_the_others_get_contexts(opened: Opened) -> None:
-    """Every send is shown once, and to all."""
-    hook = Many()
-    async with opened(extra=[("hooks", Plugin((hook, Asking())))]) as desk:
-        await known(desk)
-        handle(desk, plain("a"), plain("b"))
-        assert [context.unique_key for context in hook.single] == ["first", "a", "b"]
-        assert hook.together == []
+        def after_each(self, context: SendContext) -> None:
+            ended.append(context)
 
-
-async def test_a_hook_that_takes_many_cannot_be_asked(opened: Opened) -> None:
-    """Its `before` would be called for some sends only: the start says so."""
-
-    class Both(Many):
-        def before(self, context: SendContext) -> None:
-            raise AssertionError("never called")
-
-    with pytest.raises(PluginError, match="'send0' of plugin 'hooks' is a ManySendsHook and overrides before"):
-        async with opened(extra=[("hooks", Plugin((Both(),)))]):
-            raise AssertionError("it started")
+    refuses = Runs({"b": RequestRefused(ResponseCode.NO_PERMISSION, "no")})
+    async with opened(extra=[("runs", Plugin((Keeps(), refuses)))]) as desk:
+        handle(desk, single("a"), single("b"), single("c"))
+        assert [context.message_id for context in kept] == ["a", "b", "c"]
+        assert [kept.index(context) for context in ended] == [1, 0, 2]
+        assert [context.code for context in kept] == [0, 16, 0]
+        assert [context.message_count for context in kept] == [1, 0, 1]
 
 
 async def test_a_hook_cannot_change_what_is_sent(opened: Opened) -> None:
-    """The properties are there to be read."""
+    """The properties of a context are there to be read."""
 
-    class Meddler(SendMessageHook):
-        def before(self, context: SendContext) -> None:
+    class Meddler(EachSendHook):
+        def before_each(self, context: SendContext) -> None:
             context.properties["x"] = "y"  # type: ignore[index]
 
     async with opened(extra=[("hooks", Plugin((Meddler(),)))]) as desk:
-        await known(desk)
+        await desk.sent()
         assert "x" not in desk.stored()[0].properties

@@ -1,4 +1,4 @@
-"""What a parent and its broker processes tell each other."""
+"""The messages between a parent and its broker processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from rmqkit import config as settings
-from rmqkit.cli.brokers.channel import Channel, Cut, Failed, Message, Ready, Start, Stop
+from rmqkit.supervisor.channel import Channel, Cut, Failed, Message, Ready, Start, Stop
 
 
 @asynccontextmanager
@@ -23,7 +23,8 @@ async def two_ends() -> AsyncIterator[tuple[Channel, Channel]]:
 
 
 async def test_all_messages_arrive_as_they_were() -> None:
-    """Settings with their sources and with keys that only plugins know, too."""
+    """Messages arrive unchanged, including settings with their sources and with keys that only plugins
+    know."""
     config = settings.load(
         environ={"RMQKIT_BROKER_IP1": "10.0.0.1"},
         flags={
@@ -34,7 +35,13 @@ async def test_all_messages_arrive_as_they_were() -> None:
             "plugins.audit.password": "not masked here",
         },
     )
-    messages: list[Message] = [Start(config, "DEBUG"), Stop(), Cut(), Ready("127.0.0.1:1"), Failed(("one\ntwo", "three"), 2)]
+    messages: list[Message] = [
+        Start(config, "DEBUG"),
+        Stop(),
+        Cut(),
+        Ready("127.0.0.1:1"),
+        Failed(("one\ntwo", "three"), 2),
+    ]
     async with two_ends() as (one, other):
         for message in messages:
             await one.send(message)
@@ -47,7 +54,7 @@ async def test_all_messages_arrive_as_they_were() -> None:
 
 
 async def test_a_message_may_come_in_pieces() -> None:
-    """Whatever the socket makes of it."""
+    """A message is read completely, however the socket divides it."""
     ours, theirs = socket.socketpair()
     channel = Channel(theirs)
     got: list[Message | None] = []
@@ -69,7 +76,7 @@ async def test_a_message_may_come_in_pieces() -> None:
 
 
 async def test_the_other_end_has_gone() -> None:
-    """Sending is no error, whether what was sent before was read or not; receiving says so."""
+    """If the other end is closed, sending raises no error, and receiving reports it."""
     async with two_ends() as (one, other):
         await one.send(Stop())
         await other.send(Ready("h:1"))

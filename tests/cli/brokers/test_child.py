@@ -1,4 +1,4 @@
-"""The program of a broker process, in this process, and started with nobody to talk to."""
+"""The program of a broker process, in this process and started without a parent."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqkit.cli.brokers import child
-from rmqkit.cli.brokers.channel import Channel, Cut, Message, Ready, Stop
-from rmqkit.cli.brokers.process import launch
 from rmqkit.config import Config
+from rmqkit.supervisor import child
+from rmqkit.supervisor.channel import Channel, Cut, Message, Ready, Stop
+from rmqkit.supervisor.process import launch
 from rmqkit.testing.broker import test_config as config_for_tests
 
 
 @pytest.fixture(autouse=True)
 def _unfrozen() -> Iterator[None]:
-    """A broker's process freezes what it has at its start; the process of the tests goes on."""
+    """Undo the freezing of objects by the broker's start, because the process of the tests continues."""
     yield
     gc.unfreeze()
 
 
 @asynccontextmanager
 async def running_child(config: Config) -> AsyncIterator[tuple[Channel, trio.Event]]:
-    """The parent's end of the channel, and an event for its end."""
+    """The parent's end of the channel, and an event for the child's end."""
     ours, theirs = (Channel(end) for end in socket.socketpair())
     ended = trio.Event()
 
@@ -39,7 +39,7 @@ async def running_child(config: Config) -> AsyncIterator[tuple[Channel, trio.Eve
         await theirs.aclose()
         ended.set()
 
-    with trio.fail_after(60):
+    with trio.fail_after(300):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run)
             yield ours, ended
@@ -49,7 +49,7 @@ async def running_child(config: Config) -> AsyncIterator[tuple[Channel, trio.Eve
 
 @pytest.mark.parametrize("word", [Stop(), Cut()])
 async def test_it_serves_until_it_is_told(tmp_path: Path, word: Message) -> None:
-    """The address it reports takes connections, and none afterwards."""
+    """The reported address accepts connections until the child is told to stop."""
     async with running_child(config_for_tests(tmp_path)) as (parent, ended):
         ready = await parent.receive()
         assert isinstance(ready, Ready)
@@ -62,21 +62,22 @@ async def test_it_serves_until_it_is_told(tmp_path: Path, word: Message) -> None
 
 
 async def test_it_stops_when_the_parent_has_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The channel's end means stop, and the log says why; after a word to stop it is what was to come."""
+    """The end of the channel stops the child and is logged; after a message to stop it is expected and not
+    logged."""
     async with running_child(config_for_tests(tmp_path)) as (parent, _):
         assert isinstance(await parent.receive(), Ready)
         await parent.aclose()
-    assert "the parent process has gone" in caplog.text
+    assert "the parent process has ended" in caplog.text
     caplog.clear()
     async with running_child(config_for_tests(tmp_path)) as (parent, _):
         assert isinstance(await parent.receive(), Ready)
         await parent.send(Stop())
         await parent.aclose()
-    assert "the parent process has gone" not in caplog.text
+    assert "the parent process has ended" not in caplog.text
 
 
 async def test_a_start_that_takes_long_can_be_given_up(tmp_path: Path) -> None:
-    """Here it waits for a name server that never answers."""
+    """A start that waits for a name server that never answers can be aborted."""
     connected = trio.Event()
 
     async def never_answer(stream: trio.SocketStream) -> None:
@@ -84,7 +85,9 @@ async def test_a_start_that_takes_long_can_be_given_up(tmp_path: Path) -> None:
         await trio.sleep_forever()
 
     async with trio.open_nursery() as nursery:
-        listeners: list[trio.SocketListener] = await nursery.start(partial(trio.serve_tcp, never_answer, 0, host="127.0.0.1"))
+        listeners: list[trio.SocketListener] = await nursery.start(
+            partial(trio.serve_tcp, never_answer, 0, host="127.0.0.1")
+        )
         port = listeners[0].socket.getsockname()[1]
         async with running_child(config_for_tests(tmp_path, namesrvAddr=f"127.0.0.1:{port}")) as (parent, _):
             await connected.wait()
@@ -94,20 +97,23 @@ async def test_a_start_that_takes_long_can_be_given_up(tmp_path: Path) -> None:
 
 
 async def test_a_process_with_nobody_to_talk_to_ends(tmp_path: Path) -> None:
-    """The parent died before it said what to run: nothing to do and no error."""
+    """If the parent dies before it sends the settings, the child ends without an error."""
     process = await launch(config_for_tests(tmp_path))
     await process.aclose()
-    with trio.fail_after(60):
+    with trio.fail_after(300):
         assert await process.wait() == 0
 
 
 def test_every_line_of_the_log_has_the_brokers_name() -> None:
-    """The lines of a traceback, too; a percent sign in a name, which RocketMQ allows, is a percent sign."""
+    """Every line contains the broker's name, including lines of tracebacks; a percent sign in the name is
+    kept."""
     formatter = child.LogFormatter("broker%s-b")
     try:
         raise ValueError("one\ntwo")
     except ValueError:
-        record = logging.LogRecord("some.logger", logging.ERROR, __file__, 1, "it is %s", ("bad",), sys.exc_info())
+        record = logging.LogRecord(
+            "some.logger", logging.ERROR, __file__, 1, "it is %s", ("bad",), sys.exc_info()
+        )
     first, *rest = formatter.format(record).splitlines()
     assert first.endswith(" ERROR broker%s-b some.logger: it is bad")
     assert rest[0] == "broker%s-b | Traceback (most recent call last):"

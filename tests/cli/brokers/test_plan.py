@@ -1,4 +1,4 @@
-"""Which brokers `--brokers N` means."""
+"""The brokers of `--brokers N`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 
 from rmqkit import config as settings
-from rmqkit.abc import Address
-from rmqkit.cli.brokers import plan
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError
+from rmqkit.plugin.transport import Address
+from rmqkit.supervisor import plan
+from rmqkit_hook_metrics.settings import ExporterSettings
+
+
+def metrics_port(config: Config) -> int:
+    return config.owned(ExporterSettings).metrics_prom_exporter_port
 
 
 def config_in(root: Path, **keys: object) -> Config:
@@ -36,18 +41,21 @@ def used_by_a_broker(directory: Path) -> Path:
     ],
 )
 def test_names_follow_the_first(first: str, count: int, names: list[str]) -> None:
-    """A single letter behind a hyphen or an underscore is counted on; every other name is numbered from the second on."""
+    """A single letter after a hyphen or underscore is incremented; every other name is numbered from the
+    second broker on."""
     assert plan.broker_names(first, count) == names
 
 
 def test_letters_run_out() -> None:
-    """The error names what is left and another way."""
-    with pytest.raises(ConfigError, match=r"'broker-y' leaves 2 names up to 'broker-z', and --brokers asks for 3.*'broker-1'"):
+    """The error contains the available names and an alternative."""
+    with pytest.raises(
+        ConfigError, match=r"'broker-y' leaves 2 names up to 'broker-z', and --brokers asks for 3.*'broker-1'"
+    ):
         plan.broker_names("broker-y", 3)
 
 
 def test_each_broker_has_a_name_a_port_and_a_directory(tmp_path: Path) -> None:
-    """Ports are 10 apart, so that no broker takes another one's fast port; everything else is as set."""
+    """Ports are 10 apart, so that no broker uses another one's fast port; all other settings are equal."""
     planned = plan.several(config_in(tmp_path, flushDiskType="SYNC_FLUSH", listenPort=20_000), 3)
     assert [(one.broker_name, one.listen_port, one.root_path) for one in planned] == [
         ("broker-a", 20_000, tmp_path / "broker-a"),
@@ -61,50 +69,65 @@ def test_each_broker_has_a_name_a_port_and_a_directory(tmp_path: Path) -> None:
 
 
 def test_port_0_is_any_port_for_all(tmp_path: Path) -> None:
-    """Not 0, 10, 20."""
-    assert [one.listen_port for one in plan.several(config_in(tmp_path, listenPort=0), 2, [Address("tcp", "127.0.0.1", 0)])] == [0, 0]
+    """Port 0 stays 0 for all brokers."""
+    assert [
+        one.listen_port
+        for one in plan.several(config_in(tmp_path, listenPort=0), 2, [Address("tcp", "127.0.0.1", 0)])
+    ] == [0, 0]
 
 
 def test_a_log_that_lies_elsewhere_is_divided_too(tmp_path: Path) -> None:
-    """Two brokers never share log files."""
+    """With a separate log directory, brokers do not share log files."""
     planned = plan.several(config_in(tmp_path, storePathCommitLog="/disk/log"), 2)
-    assert [one.commit_log_path for one in planned] == [Path("/disk/log/broker-a"), Path("/disk/log/broker-b")]
+    assert [one.commit_log_path for one in planned] == [
+        Path("/disk/log/broker-a"),
+        Path("/disk/log/broker-b"),
+    ]
 
 
 def test_all_else_that_listens_is_apart_too(tmp_path: Path) -> None:
-    """Further listeners and the port for metrics: 10 apart, paths with the broker's name; 0 stays any port."""
-    config = config_in(tmp_path, listeners="tls://0.0.0.0:8443,unix:///run/x.sock,127.0.0.1:0", metricsPromExporterPort=5557)
-    first, second = plan.several(config, 2)
-    assert (first.listeners, first.metrics_prom_exporter_port) == (config.listeners, 5557)
+    """Ports of further listeners and of metrics are 10 apart, paths contain the broker's name, and 0 stays
+    any port."""
+    config = config_in(
+        tmp_path, listeners="tls://0.0.0.0:8443,unix:///run/x.sock,127.0.0.1:0", metricsPromExporterPort=5557
+    )
+    first, second = plan.several(config, 2, kinds=[ExporterSettings])
+    assert (first.listeners, metrics_port(first)) == (config.listeners, 5557)
     assert second.listeners == ("tls://0.0.0.0:8453", "unix:///run/x.sock.broker-b", "127.0.0.1:0")
-    assert second.metrics_prom_exporter_port == 5567
-    assert [one.metrics_prom_exporter_port for one in plan.several(config_in(tmp_path, metricsPromExporterPort=0), 2)] == [0, 0]
+    assert metrics_port(second) == 5567
+    assert [
+        metrics_port(one)
+        for one in plan.several(config_in(tmp_path, metricsPromExporterPort=0), 2, kinds=[ExporterSettings])
+    ] == [0, 0]
     with pytest.raises(ConfigError, match=r"listeners: .*nowhere"):
         plan.several(config_in(tmp_path, listeners="nowhere"), 2)
 
 
 def test_more_brokers_find_the_directories_of_fewer(tmp_path: Path) -> None:
-    """The directory depends on the name alone."""
+    """The directory of a broker depends only on its name."""
     two, four = (plan.several(config_in(tmp_path), count) for count in (2, 4))
     assert [one.root_path for one in two] == [one.root_path for one in four[:2]]
 
 
 def test_ports_run_out(tmp_path: Path) -> None:
-    """Said before anything starts."""
+    """Too high ports are reported before anything starts."""
     with pytest.raises(ConfigError, match="listenPort 65530 with --brokers 2 needs ports up to 65540"):
         plan.several(config_in(tmp_path, listenPort=65_530), 2)
 
 
 @pytest.mark.parametrize("port", [9_866, 9_868, 9_876, 9_878])
 def test_the_name_servers_port_is_not_a_brokers(tmp_path: Path, port: int) -> None:
-    """Neither the first one's nor a later one's, normal or fast."""
-    with pytest.raises(ConfigError, match=r"broker-[ab] would listen on ports .* and the name server listens on 127.0.0.1:9876"):
+    """No normal or fast port of any broker may be the name server's."""
+    with pytest.raises(
+        ConfigError,
+        match=r"broker-[ab] would listen on ports .* and the name server listens on 127.0.0.1:9876",
+    ):
         plan.several(config_in(tmp_path, listenPort=port), 2, [Address("tcp", "127.0.0.1", 9_876)])
 
 
 @pytest.mark.parametrize(("host", "collides"), [("0.0.0.0", True), ("127.0.0.1", True), ("127.0.0.2", False)])
 def test_the_same_port_of_another_address_is_free(tmp_path: Path, host: str, collides: bool) -> None:
-    """An address for all interfaces takes it everywhere."""
+    """Equal ports collide only on equal addresses or if one address stands for all interfaces."""
     arguments = (config_in(tmp_path, listenPort=9_866), 2, [Address("tcp", host, 9_876)])
     if collides:
         with pytest.raises(ConfigError, match="choose another listenPort"):
@@ -114,7 +137,7 @@ def test_the_same_port_of_another_address_is_free(tmp_path: Path, host: str, col
 
 
 def test_a_directory_of_a_single_broker_is_refused(tmp_path: Path) -> None:
-    """Its messages would be invisible; the error says both ways on."""
+    """The directory is refused because its messages would be invisible; the error names both alternatives."""
     used_by_a_broker(tmp_path)
     with pytest.raises(ConfigError) as caught:
         plan.several(config_in(tmp_path), 2)
@@ -125,7 +148,7 @@ def test_a_directory_of_a_single_broker_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_single_broker_with_its_log_elsewhere_is_refused_too(tmp_path: Path) -> None:
-    """Its tables give it away; the error says where the log goes."""
+    """The store is recognised by its tables; the error says where to move the log."""
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "topics.json").write_text("{}")
     with pytest.raises(ConfigError, match="its log files go from /disk/log into /disk/log/broker-a"):
@@ -133,13 +156,14 @@ def test_a_single_broker_with_its_log_elsewhere_is_refused_too(tmp_path: Path) -
 
 
 def test_a_broker_cannot_be_called_as_a_store_calls_its_directory(tmp_path: Path) -> None:
-    """DATA/commitlog would pass for the log of a single broker at the next start."""
+    """DATA/commitlog would be taken for the log of a single broker at the next start."""
     with pytest.raises(ConfigError, match="brokerName 'commitlog'"):
         plan.several(config_in(tmp_path, brokerName="commitlog"), 2)
 
 
 def test_a_single_broker_is_as_it_is_set(tmp_path: Path) -> None:
-    """In a new directory, in its own, and beside what is none of its business."""
+    """A single broker's settings are unchanged in a new directory, in its own, and in one with unrelated
+    content."""
     config = config_in(tmp_path / "new")
     assert plan.single(config) is config
     own = config_in(used_by_a_broker(tmp_path / "own"))
@@ -151,7 +175,7 @@ def test_a_single_broker_is_as_it_is_set(tmp_path: Path) -> None:
 
 
 def test_a_single_broker_goes_on_where_several_were(tmp_path: Path) -> None:
-    """1 is another N, and finds the same directory."""
+    """Without --brokers, the broker continues in its own subdirectory."""
     used_by_a_broker(tmp_path / "broker-a")
     single = plan.single(config_in(tmp_path, storePathCommitLog="/disk/log"))
     assert (single.root_path, single.commit_log_path) == (tmp_path / "broker-a", Path("/disk/log/broker-a"))
@@ -159,14 +183,20 @@ def test_a_single_broker_goes_on_where_several_were(tmp_path: Path) -> None:
 
 
 def test_brokers_that_are_not_started_are_found(tmp_path: Path) -> None:
-    """Directories with a store that nobody asked for; nothing in a single broker's own directory, nor in one that is not there."""
+    """Store directories of brokers that are not started are listed; a single broker's own directory and a
+    missing one have none."""
     config = config_in(tmp_path / "data")
     assert plan.not_started(config, plan.several(config, 2)) == []
     for name in ("broker-a", "broker-b", "broker-c", "old"):
         used_by_a_broker(tmp_path / "data" / name)
     (tmp_path / "data" / "lost+found").mkdir()
     (tmp_path / "data" / "note.txt").write_text("x")
-    assert plan.not_started(config, plan.several(config, 2)) == [tmp_path / "data" / "broker-c", tmp_path / "data" / "old"]
-    assert plan.not_started(config, [plan.single(config)]) == [tmp_path / "data" / name for name in ("broker-b", "broker-c", "old")]
+    assert plan.not_started(config, plan.several(config, 2)) == [
+        tmp_path / "data" / "broker-c",
+        tmp_path / "data" / "old",
+    ]
+    assert plan.not_started(config, [plan.single(config)]) == [
+        tmp_path / "data" / name for name in ("broker-b", "broker-c", "old")
+    ]
     used_by_a_broker(tmp_path / "data")
     assert plan.not_started(config, [plan.single(config)]) == []

@@ -1,4 +1,4 @@
-"""The parent of several broker processes, with processes that are made up and a clock that jumps."""
+"""The parent of several broker processes, with fake processes and a jumping clock."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from attrs import Factory, define
 from trio.testing import MockClock
 
 from rmqkit import config as settings
-from rmqkit.cli.brokers import plan, supervisor
-from rmqkit.cli.brokers.channel import Cut, Failed, Message, Ready, Start, Stop
-from rmqkit.cli.brokers.supervisor import Process, Restarts, supervise
 from rmqkit.config import Config
 from rmqkit.errors import BrokerProcessFailed, ConfigError, RmqError
+from rmqkit.supervisor import plan, supervisor
+from rmqkit.supervisor.channel import Cut, Failed, Message, Ready, Start, Stop
+from rmqkit.supervisor.supervisor import Process, Restarts, supervise
 
 KILLED = -9
 
 
 class FakeProcess:
-    """Ends when it is told to, unless it is stubborn; says what a test makes it say."""
+    """Ends when it is told to, unless it is stubborn; sends the messages given by the test."""
 
     def __init__(self, config: Config, pid: int, stops_with: int | None = 0) -> None:
         self.config = config
@@ -73,7 +73,7 @@ class FakeProcess:
 
 @define
 class Machine:
-    """Where processes are started; `behave` says what a new one does."""
+    """Starts the fake processes; `behave` runs for each new one."""
 
     behave: Callable[[FakeProcess], None]
     stops_with: int | None = 0
@@ -92,13 +92,15 @@ class Machine:
         return [process for process in self.processes if process.config.broker_name == name]
 
     async def run(self, launch: Callable[[Config], Awaitable[Process]] | None = None) -> None:
-        configs = plan.several(settings.load(environ={}, flags={"storePathRootDir": "nowhere", "listenPort": 0}), 2)
+        configs = plan.several(
+            settings.load(environ={}, flags={"storePathRootDir": "nowhere", "listenPort": 0}), 2
+        )
         await supervise(configs, "INFO", self.stop, self.ready.append, launch=launch or self.launch)
 
 
 @asynccontextmanager
 async def supervised(machine: Machine) -> AsyncIterator[None]:
-    """Runs beside the test until it is stopped; everything is settled at the start."""
+    """Run the supervisor beside the test until it is stopped; all brokers have started or failed on entry."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(machine.run)
         await trio.testing.wait_all_tasks_blocked()
@@ -111,11 +113,11 @@ def serving(process: FakeProcess) -> None:
 
 
 def silent(process: FakeProcess) -> None:
-    """Never ready."""
+    """Never becomes ready."""
 
 
 async def test_ready_is_said_once_when_all_serve(autojump_clock: MockClock) -> None:
-    """In the order of the brokers, whichever comes first; each process was told its own settings."""
+    """The addresses are in the order of the brokers, and each process gets its own settings."""
     machine = Machine(silent)
     async with supervised(machine):
         (first,), (second,) = machine.of("broker-a"), machine.of("broker-b")
@@ -125,14 +127,22 @@ async def test_ready_is_said_once_when_all_serve(autojump_clock: MockClock) -> N
         first.serve(1)
         await trio.testing.wait_all_tasks_blocked()
         assert machine.ready == [["127.0.0.1:1", "127.0.0.1:2"]]
-    assert [process.told for process in machine.processes] == [[Start(process.config, "INFO"), Stop()] for process in machine.processes]
-    assert {process.config.root_path for process in machine.processes} == {Path("nowhere/broker-a"), Path("nowhere/broker-b")}
+    assert [process.told for process in machine.processes] == [
+        [Start(process.config, "INFO"), Stop()] for process in machine.processes
+    ]
+    assert {process.config.root_path for process in machine.processes} == {
+        Path("nowhere/broker-a"),
+        Path("nowhere/broker-b"),
+    }
     assert all(process.closed for process in machine.processes)
 
 
 @pytest.mark.parametrize(("code", "kind"), [(2, ConfigError), (1, BrokerProcessFailed)])
-async def test_one_that_cannot_start_ends_the_start(autojump_clock: MockClock, code: int, kind: type[RmqError]) -> None:
-    """With its own words and its kind of error; the others are stopped in order, and nobody is told that all is ready."""
+async def test_one_that_cannot_start_ends_the_start(
+    autojump_clock: MockClock, code: int, kind: type[RmqError]
+) -> None:
+    """The error has the child's lines and kind; the others are stopped in order, and `ready` is not
+    called."""
 
     def second_fails(process: FakeProcess) -> None:
         if process.config.broker_name == "broker-b":
@@ -150,14 +160,17 @@ async def test_one_that_cannot_start_ends_the_start(autojump_clock: MockClock, c
 
 
 async def test_one_that_dies_before_it_is_ready_ends_the_start(autojump_clock: MockClock) -> None:
-    """Without last words the signal is named."""
+    """Without a last message the error names the signal."""
     machine = Machine(lambda process: process.end(KILLED))
-    with pytest.raises(BrokerProcessFailed, match=r"broker-[ab]: it was killed by SIGKILL \(process [12]00\) before it was ready"):
+    with pytest.raises(
+        BrokerProcessFailed,
+        match=r"broker-[ab]: it was killed by SIGKILL \(process [12]00\) before it was ready",
+    ):
         await machine.run()
 
 
 async def test_a_process_that_cannot_be_made_ends_the_start(autojump_clock: MockClock) -> None:
-    """The system's words."""
+    """The error contains the system's message."""
 
     async def no_more(_: Config) -> Process:
         raise OSError(11, "Resource temporarily unavailable")
@@ -166,8 +179,10 @@ async def test_a_process_that_cannot_be_made_ends_the_start(autojump_clock: Mock
         await Machine(silent).run(no_more)
 
 
-async def test_one_that_dies_is_started_again_where_it_was(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
-    """At its old port, after a short wait; the others never notice."""
+async def test_one_that_dies_is_started_again_where_it_was(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A dead broker is restarted at its old port after a short pause; the others are not affected."""
     caplog.set_level(logging.INFO)
     machine = Machine(serving)
     async with supervised(machine):
@@ -186,7 +201,8 @@ async def test_one_that_dies_is_started_again_where_it_was(autojump_clock: MockC
 
 
 async def test_one_that_dies_again_and_again_is_given_up(autojump_clock: MockClock) -> None:
-    """The waits double; then all others are stopped in order, and the error says where the messages are and what to do."""
+    """The pauses double; then all others are stopped in order, and the error names the directory of the
+    messages and a remedy."""
     machine = Machine(serving)
 
     def doomed(process: FakeProcess) -> None:
@@ -214,8 +230,10 @@ async def test_one_that_dies_again_and_again_is_given_up(autojump_clock: MockClo
     assert machine.of("broker-a")[0].told[1:] == [Stop()]
 
 
-async def test_a_restart_that_cannot_start_is_tried_again(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
-    """Its words are in the log; a taken port may be free in the next moment."""
+async def test_a_restart_that_cannot_start_is_tried_again(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lines of a failed restart are logged and it is retried, because a port may become free."""
     machine = Machine(serving)
 
     def taken_once(process: FakeProcess) -> None:
@@ -230,11 +248,14 @@ async def test_a_restart_that_cannot_start_is_tried_again(autojump_clock: MockCl
         machine.of("broker-b")[0].end(KILLED)
         await trio.sleep(10)
         assert len(machine.of("broker-b")) == 3
-    assert "broker-b ended with exit code 2 (process 201): port taken; starting it again in 500 ms" in caplog.text
+    assert (
+        "broker-b ended with exit code 2 (process 201): port taken; starting it again in 500 ms"
+        in caplog.text
+    )
 
 
 def test_deaths_after_long_service_do_not_add_up() -> None:
-    """Only quick deaths in a row count, and one that served long begins anew."""
+    """Only quick deaths in a row count; a long run resets the count."""
     restarts = Restarts()
     quick_ms, long_ms = supervisor.QUICK_DEATH_MS - 1, supervisor.QUICK_DEATH_MS
     assert [restarts.delay_ms(quick_ms) for _ in range(6)] == [250, 500, 1_000, 2_000, 4_000, 8_000]
@@ -243,7 +264,7 @@ def test_deaths_after_long_service_do_not_add_up() -> None:
 
 
 async def test_how_long_one_has_served_is_measured_from_its_readiness(autojump_clock: MockClock) -> None:
-    """Eight deaths, each after a minute of service, are survived."""
+    """Eight deaths, each after a minute of service, do not end the supervisor."""
     machine = Machine(serving)
     async with supervised(machine):
         for _ in range(8):
@@ -254,7 +275,7 @@ async def test_how_long_one_has_served_is_measured_from_its_readiness(autojump_c
 
 
 async def test_stop_does_not_wait_for_the_next_start(autojump_clock: MockClock) -> None:
-    """A stop during the wait ends at once, and starts nothing."""
+    """A stop during a pause takes effect at once and starts nothing."""
     machine = Machine(serving)
     async with supervised(machine):
         machine.of("broker-b")[0].end(KILLED)
@@ -265,7 +286,7 @@ async def test_stop_does_not_wait_for_the_next_start(autojump_clock: MockClock) 
 
 
 async def test_a_stop_before_all_are_ready_is_no_error(autojump_clock: MockClock) -> None:
-    """Nobody is told that all is ready."""
+    """A stop during the start raises no error, and `ready` is not called."""
     machine = Machine(silent)
     async with supervised(machine):
         pass
@@ -274,16 +295,22 @@ async def test_a_stop_before_all_are_ready_is_no_error(autojump_clock: MockClock
 
 
 async def test_one_that_does_not_stop_cleanly_is_an_error(autojump_clock: MockClock) -> None:
-    """Its store may have to recover."""
+    """An unclean stop is an error, because the store may need recovery."""
     machine = Machine(serving, stops_with=1)
     machine.stop.set()
-    with pytest.raises(BrokerProcessFailed, match=r"broker-[ab] did not stop cleanly: it ended with exit code 1"):
+    with pytest.raises(
+        BrokerProcessFailed, match=r"broker-[ab] did not stop cleanly: it ended with exit code 1"
+    ):
         await machine.run()
 
 
-@pytest.mark.parametrize(("stops_with", "took_s", "code"), [(0, 0, 0), (None, supervisor.CUT_TIMEOUT_MS / 1000, KILLED)])
-async def test_cancelled_all_end_before_it_is_left(autojump_clock: MockClock, stops_with: int | None, took_s: float, code: int) -> None:
-    """Told to cut; one that does not listen is killed after a while."""
+@pytest.mark.parametrize(
+    ("stops_with", "took_s", "code"), [(0, 0, 0), (None, supervisor.CUT_TIMEOUT_MS / 1000, KILLED)]
+)
+async def test_cancelled_all_end_before_it_is_left(
+    autojump_clock: MockClock, stops_with: int | None, took_s: float, code: int
+) -> None:
+    """All processes are told to stop at once; one that does not is killed after a time limit."""
     machine = Machine(serving, stops_with=stops_with)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(machine.run)

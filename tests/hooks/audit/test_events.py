@@ -1,4 +1,4 @@
-"""What the audit writes down of what a real broker is asked."""
+"""Which events the audit writes for requests to a real broker."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rmqkit import config, hookimpl, plugins
-from rmqkit.abc import Appended
+from rmqkit import config, hookimpl
 from rmqkit.errors import ConfigError, RequestRefused
-from rmqkit.hooks import SendContext, SendMessageHook, SentTogether
-from rmqkit.hookspecs import Register
 from rmqkit.model.message import PutMessage
+from rmqkit.plugin import loader
+from rmqkit.plugin.hooks import EachSendHook, SendContext, SendingBroker, SendMessageHook, SendRun
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.store import Appended
 from rmqkit.protocol import batch, loose_json
 from rmqkit.protocol.batch import BatchItem
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -29,14 +30,14 @@ from rmqkit.protocol.headers import (
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.testing.broker import dialer, running_broker, running_cluster
 from rmqkit.testing.peer import FakePeer
+from rmqkit_hook_audit.hooks import SendAudit
 from rmqkit_hook_audit.recorder import Queue, Recorder
 from rmqkit_hook_audit.settings import AuditSettings
-from rmqkit_hook_audit.watching import SendAudit
 from tests.hooks.audit.kit import CALL_MS, FILE, audited, events_in
 
 
 async def test_sends_are_written_down(tmp_path: Path) -> None:
-    """Who, as which group and which user, to which topic, with the ids and places of the messages; never a body."""
+    """The event has address, group, user, topic, and the ids and offsets of the messages; never a body."""
     before = datetime.now(UTC)
     async with audited(tmp_path) as asker:
         await asker.send("first")
@@ -51,7 +52,11 @@ async def test_sends_are_written_down(tmp_path: Path) -> None:
         [{"id": "first", "queue": 0, "offset": 0, "sizeBytes": 4}],
     )
     assert "user" not in first
-    assert (second["user"], second["messages"][0]["id"], second["messages"][0]["offset"]) == ("alice", "second", 1)
+    assert (second["user"], second["messages"][0]["id"], second["messages"][0]["offset"]) == (
+        "alice",
+        "second",
+        1,
+    )
     assert first["client"] == second["client"]
     assert first["client"].startswith("127.0.0.1:")
     assert before - timedelta(seconds=1) <= datetime.fromisoformat(first["time"]) <= datetime.now(UTC)
@@ -61,7 +66,8 @@ async def test_sends_are_written_down(tmp_path: Path) -> None:
 
 
 async def test_a_refused_send_is_written_down(tmp_path: Path) -> None:
-    """With code and remark of the answer, shortened: what a stranger makes up must not fill the disk."""
+    """The event has code and remark of the answer, shortened, so that text made up by a client cannot fill
+    the disk."""
     async with audited(tmp_path, autoCreateTopicEnable=False) as asker:
         assert (await asker.send("x", topic="No")).code == 17
         assert (await asker.send("x", topic="T" * 100_000)).code == 29
@@ -72,10 +78,10 @@ async def test_a_refused_send_is_written_down(tmp_path: Path) -> None:
 
 
 async def test_what_another_hook_refuses_is_written_down(tmp_path: Path) -> None:
-    """Whatever its place in the order: the audit is asked first and told the end."""
+    """The audit is called first and sees the final answer, whatever the order of the refusing hook."""
 
-    class Closed(SendMessageHook):
-        def before(self, context: SendContext) -> None:
+    class Closed(EachSendHook):
+        def before_each(self, context: SendContext) -> None:
             raise RequestRefused(ResponseCode.NO_PERMISSION, "closed today")
 
     class Plugin:
@@ -86,35 +92,53 @@ async def test_what_another_hook_refuses_is_written_down(tmp_path: Path) -> None
     async with audited(tmp_path, extra=[("closed", Plugin())]) as asker:
         assert (await asker.send("x")).code == ResponseCode.NO_PERMISSION
     (event,) = events_in(tmp_path, "send")
-    assert (event["code"], event["remark"], event["topic"]) == (ResponseCode.NO_PERMISSION, "closed today", "T")
+    assert (event["code"], event["remark"], event["topic"]) == (
+        ResponseCode.NO_PERMISSION,
+        "closed today",
+        "T",
+    )
 
 
 async def test_a_name_server_of_the_same_process_is_seen_too(tmp_path: Path) -> None:
-    """Its requests go through the same hooks."""
-    async with running_cluster(tmp_path, hooks="audit") as there, ConnectionPool(connect=there.connect) as pool:
+    """Requests to the name server role pass through the same hooks."""
+    async with (
+        running_cluster(tmp_path, hooks="audit") as there,
+        ConnectionPool(connect=there.connect) as pool,
+    ):
         put = PutKvConfigRequestHeader(namespace="n", key="k", value="v")
-        assert (await pool.call(there.namesrv_text, request(RequestCode.PUT_KV_CONFIG, put), CALL_MS)).code == 0
+        assert (
+            await pool.call(there.namesrv_text, request(RequestCode.PUT_KV_CONFIG, put), CALL_MS)
+        ).code == 0
     (event,) = events_in(tmp_path, "request")
     assert (event["action"], event["fields"]) == ("putKvConfig", {"namespace": "n", "key": "k", "value": "v"})
 
 
 async def test_bodies_that_are_kept_take_room(tmp_path: Path) -> None:
-    """The queue is bounded in memory, not only in events."""
+    """The queue is bounded by memory as well as by number of events."""
     queue = Queue(1_000)
     hook = SendAudit(AuditSettings(body_bytes=4096))
     hook.begin(Recorder("b", [queue]))
     message = PutMessage(topic="T", queue_id=0, body=b"x" * 10_000, properties={}, properties_bytes=b"")
-    send = request(RequestCode.SEND_MESSAGE_V2, SendMessageRequestHeaderV2(producer_group="p", topic="T", queue_id=0))
-    hook.after_many(SentTogether(FakePeer(), [send] * 3, [message] * 3, [Appended(0, 0, 10_100, 0)] * 3, 0, None))
+    send = request(
+        RequestCode.SEND_MESSAGE_V2, SendMessageRequestHeaderV2(producer_group="p", topic="T", queue_id=0)
+    )
+    header = send.header(SendMessageRequestHeaderV2)
+    run = SendRun(SendingBroker("", "", b""), FakePeer(), 0, [send] * 3, [header] * 3, [{}] * 3)
+    hook.after(run.stored([message] * 3, [Appended(0, 0, 10_100, 0)] * 3, None).ended(0))
     assert len(queue) == 3 + 3 * 4
 
 
 async def test_sends_that_arrive_together_make_one_event(tmp_path: Path) -> None:
-    """As long as group, topic and user are the same. A batch is one event too, a delayed message names the topic where it waits."""
+    """Sends of the same group, topic and user make one event. A batch is one event too; the event of a
+    delayed message names the topic it waits in."""
     async with audited(tmp_path) as asker:
         await asker.send("first")
-        items = batch.encode([BatchItem(0, b"1", b"UNIQ_KEY\x01b1\x02"), BatchItem(0, b"22", b"UNIQ_KEY\x01b2\x02")])
-        header = SendMessageRequestHeaderV2(producer_group="p", topic="T", queue_id=1, properties="", batch=True)
+        items = batch.encode(
+            [BatchItem(0, b"1", b"UNIQ_KEY\x01b1\x02"), BatchItem(0, b"22", b"UNIQ_KEY\x01b2\x02")]
+        )
+        header = SendMessageRequestHeaderV2(
+            producer_group="p", topic="T", queue_id=1, properties="", batch=True
+        )
         assert (await asker.ask(RequestCode.SEND_BATCH_MESSAGE, header, items)).code == 0
         assert (await asker.send("late", properties="DELAY\x013\x02")).code == 0
     _, together, delayed = events_in(tmp_path, "send")
@@ -123,11 +147,13 @@ async def test_sends_that_arrive_together_make_one_event(tmp_path: Path) -> None
         {"id": "b2", "queue": 1, "offset": 1, "sizeBytes": 2},
     ]
     assert delayed["topic"] == "T"
-    assert delayed["messages"] == [{"id": "late", "topic": "SCHEDULE_TOPIC_XXXX", "queue": 2, "offset": 0, "sizeBytes": 4}]
+    assert delayed["messages"] == [
+        {"id": "late", "topic": "SCHEDULE_TOPIC_XXXX", "queue": 2, "offset": 0, "sizeBytes": 4}
+    ]
 
 
 async def test_bodies_and_properties_only_when_asked_for(tmp_path: Path) -> None:
-    """The first bytes of the body as base64, and properties by name."""
+    """When configured, events have the first bytes of the body as base64, and properties by name."""
     keys = {"plugins.audit.bodyBytes": "3", "plugins.audit.properties": "KEYS,nothing"}
     async with audited(tmp_path, **keys) as asker:
         await asker.send("a", properties="KEYS\x01k1 k2\x02other\x01hidden\x02")
@@ -137,7 +163,7 @@ async def test_bodies_and_properties_only_when_asked_for(tmp_path: Path) -> None
 
 
 async def test_consumption_is_written_down(tmp_path: Path) -> None:
-    """Pulls that gave something, and send-backs with the topic the message went to."""
+    """Pulls that returned messages are written, and send-backs with the topic the message went to."""
     async with audited(tmp_path) as asker:
         await asker.send("a")
         await asker.send("b")
@@ -161,14 +187,23 @@ async def test_consumption_is_written_down(tmp_path: Path) -> None:
 
 
 async def test_requests_that_change_something_are_written_down(tmp_path: Path) -> None:
-    """By whom, with the fields of the header, and how they were answered; signatures and passwords are left out."""
+    """The event has the user, the fields of the header and the answer; signatures and passwords are left
+    out."""
     async with audited(tmp_path) as asker:
         create = CreateTopicRequestHeader(topic="New", read_queue_nums=2, write_queue_nums=2, perm=6)
-        assert (await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, create, AccessKey="bob", Signature="sig")).code == 0
-        assert (await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic="TBW102"))).code == 29
+        assert (
+            await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, create, AccessKey="bob", Signature="sig")
+        ).code == 0
+        assert (
+            await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic="TBW102"))
+        ).code == 29
         group = loose_json.dumps({"groupName": "team", "consumeEnable": True})
         assert (await asker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group)).code == 0
-        assert (await asker.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroupRequestHeader(group_name="team"))).code == 0
+        assert (
+            await asker.ask(
+                RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroupRequestHeader(group_name="team")
+            )
+        ).code == 0
         reset = ResetOffsetRequestHeader(topic="T", group="g", timestamp=-1)
         assert (await asker.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code != 0
         assert (await asker.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).code == 0
@@ -181,7 +216,11 @@ async def test_requests_that_change_something_are_written_down(tmp_path: Path) -
     ]
     assert events[4]["action"] == "resetOffset"
     assert len(events) == 5
-    assert (events[0]["user"], events[0]["fields"]["topic"], events[0]["fields"]["readQueueNums"]) == ("bob", "New", "2")
+    assert (events[0]["user"], events[0]["fields"]["topic"], events[0]["fields"]["readQueueNums"]) == (
+        "bob",
+        "New",
+        "2",
+    )
     assert "Signature" not in events[0]["fields"]
     assert events[1]["remark"] == "TBW102 is a system topic"
     assert events[2]["fields"]["groupName"] == "team"
@@ -189,7 +228,7 @@ async def test_requests_that_change_something_are_written_down(tmp_path: Path) -
 
 
 async def test_a_one_way_request_is_written_down(tmp_path: Path) -> None:
-    """Asking for no answer is no way past the audit."""
+    """A request without an answer is audited too."""
     async with audited(tmp_path) as asker, ConnectionPool(connect=dialer()) as pool:
         command = request(
             RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -200,20 +239,24 @@ async def test_a_one_way_request_is_written_down(tmp_path: Path) -> None:
         assert (await pool.call(asker.address, request(RequestCode.GET_ALL_TOPIC_CONFIG), CALL_MS)).code == 0
     (event,) = events_in(tmp_path, "request")
     assert (event["action"], event["fields"]["topic"]) == ("updateTopic", "Quiet")
-    assert event["remark"] == "one-way: how it ended was told to nobody"
+    assert event["remark"] == "one-way: its result was not sent"
 
 
 async def test_what_comes_and_goes_is_written_down(tmp_path: Path) -> None:
-    """Topics and groups, whether they were asked for or came with a first send or pull."""
+    """Topics and groups are written when created or deleted, by request or by a first send or pull."""
     async with audited(tmp_path) as asker:
         await asker.send("a", topic="First")
         await asker.pull(topic="First")
         create = CreateTopicRequestHeader(topic="Second", read_queue_nums=1, write_queue_nums=1, perm=6)
         await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, create)
         await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic="First"))
-        await asker.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroupRequestHeader(group_name="g"))
+        await asker.ask(
+            RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroupRequestHeader(group_name="g")
+        )
         await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, create)
-    found = [(event["kind"], event.get("created"), event.get("deleted")) for event in events_in(tmp_path, "create")]
+    found = [
+        (event["kind"], event.get("created"), event.get("deleted")) for event in events_in(tmp_path, "create")
+    ]
     assert found == [
         ("topic", ["SCHEDULE_TOPIC_XXXX"], None),
         ("topic", ["First"], None),
@@ -225,7 +268,7 @@ async def test_what_comes_and_goes_is_written_down(tmp_path: Path) -> None:
 
 
 async def test_kinds_that_are_not_wanted_are_not_written(tmp_path: Path) -> None:
-    """`events` names those that are."""
+    """`events` names the kinds that are written."""
     async with audited(tmp_path, **{"plugins.audit.events": "create"}) as asker:
         await asker.send("a")
         await asker.pull()
@@ -235,18 +278,22 @@ async def test_kinds_that_are_not_wanted_are_not_written(tmp_path: Path) -> None
 
 
 async def test_it_is_off_unless_named(tmp_path: Path) -> None:
-    """No hook, no service, no file, and the plugin is not even imported by the registry."""
+    """Without the setting there is no hook, no service and no file, and the registry does not even import the
+    plugin."""
     async with running_broker(tmp_path) as running:
         registry = running.context.registry
         assert "audit" not in registry.services
-        assert len(registry.send_message_hooks) + len(registry.rpc_hooks) + len(registry.consume_message_hooks) == 0
+        assert (
+            len(registry.send_message_hooks) + len(registry.rpc_hooks) + len(registry.consume_message_hooks)
+            == 0
+        )
         (found,) = [plugin for plugin in registry.plugins if plugin.name == "audit"]
         assert (found.enabled, found.registers) == (False, [])
     assert not (tmp_path / "audit").exists()
 
 
 async def test_a_disabled_service_keeps_no_events(tmp_path: Path) -> None:
-    """With nobody to write them they would only fill the memory."""
+    """Without a service to write them, kept events would only fill the memory."""
     async with audited(tmp_path, disabledServices="audit") as asker:
         await asker.send("a")
     assert not (tmp_path / "audit").exists()
@@ -262,14 +309,14 @@ async def test_a_disabled_service_keeps_no_events(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_settings_stop_the_start(key: str, value: str, fault: str) -> None:
-    """With what is wrong, said once."""
+    """The error says what is wrong, once."""
     with pytest.raises(ConfigError, match=fault) as caught:
-        plugins.load(config.load(environ={}, flags={"hooks": "audit", f"plugins.audit.{key}": value}))
+        loader.load(config.load(environ={}, flags={"hooks": "audit", f"plugins.audit.{key}": value}))
     assert len(caught.value.faults) == 1
 
 
 async def test_a_place_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
-    """An audit that is not kept must not be believed to be."""
+    """A broker must not run with an audit that cannot be written."""
     (tmp_path / "audit").write_text("in the way")
     with pytest.raises(ExceptionGroup) as caught:
         async with audited(tmp_path):

@@ -1,4 +1,5 @@
-"""The file of the audit: whole lines whatever happens to the disk, a bounded size, and room for other programs that rotate logs."""
+"""The audit's file: whole lines whatever happens to the disk, a bounded size, and co-operation with programs
+that rotate logs."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def event(name: str) -> Event:
 
 
 def names(*paths: Path) -> list[str]:
-    """The names in whole lines of files; a line that is torn fails."""
+    """The names in whole lines of the files; a torn line fails the test."""
     lines = [line for path in paths for line in path.read_text().splitlines(keepends=True)]
     assert all(line.endswith("}\n") for line in lines)
     return [line.split('"created":["')[1].split('"')[0] for line in lines]
@@ -33,7 +34,7 @@ def sizes(directory: Path) -> dict[str, int]:
 
 @define
 class Disk:
-    """Stands before os.write: writes so many bytes and then says that the disk is full."""
+    """Replaces os.write: writes a limited number of bytes and then reports a full disk."""
 
     room: int = 1 << 40
     synced: int = 0
@@ -58,7 +59,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return disk
 
 
-async def opened(path: Path, *, max_bytes: int = 1 << 20, keep_files: int = 3, sync: bool = False) -> FileTarget:
+async def opened(
+    path: Path, *, max_bytes: int = 1 << 20, keep_files: int = 3, sync: bool = False
+) -> FileTarget:
     target = FileTarget(path, max_bytes, keep_files, sync)
     await target.open()
     return target
@@ -69,7 +72,7 @@ async def write(target: FileTarget, found: Sequence[str]) -> None:
 
 
 async def test_lines_are_appended_and_only_the_owner_reads_them(tmp_path: Path) -> None:
-    """Also to what an earlier run left."""
+    """Lines are appended to a file of an earlier run, too."""
     path = tmp_path / "audit" / "a.jsonl"
     for name in ("x", "y"):
         target = await opened(path)
@@ -80,7 +83,7 @@ async def test_lines_are_appended_and_only_the_owner_reads_them(tmp_path: Path) 
 
 
 async def test_a_full_file_is_moved_away(tmp_path: Path) -> None:
-    """FILE.1 is the newest of the older ones; of those only so many are kept."""
+    """FILE.1 is the newest of the older files, of which only `keepFiles` are kept."""
     path = tmp_path / "a"
     target = await opened(path, max_bytes=250, keep_files=2)
     for at in range(8):
@@ -92,7 +95,7 @@ async def test_a_full_file_is_moved_away(tmp_path: Path) -> None:
 
 
 async def test_without_older_files_the_full_one_is_begun_anew(tmp_path: Path) -> None:
-    """keepFiles = 0."""
+    """With keepFiles = 0 a full file is replaced by a new one."""
     target = await opened(tmp_path / "a", max_bytes=100, keep_files=0)
     for name in ("x", "y"):
         await write(target, [name])
@@ -102,7 +105,8 @@ async def test_without_older_files_the_full_one_is_begun_anew(tmp_path: Path) ->
 
 
 async def test_a_file_that_another_program_took_away_is_begun_anew(tmp_path: Path) -> None:
-    """As logrotate does, by moving or by removing; what was written stays where it went."""
+    """When a program such as logrotate moves or removes the file, a new file is started; the moved file keeps
+    its lines."""
     path = tmp_path / "a"
     target = await opened(path)
     await write(target, ["x"])
@@ -116,7 +120,7 @@ async def test_a_file_that_another_program_took_away_is_begun_anew(tmp_path: Pat
 
 @pytest.mark.parametrize("room", [0, 10, 100])
 async def test_a_write_that_fails_half_way_is_taken_back(tmp_path: Path, disk: Disk, room: int) -> None:
-    """No torn line and no event twice: the same events are given again once there is room."""
+    """The file has no torn line and no event twice: the same events are written again once there is room."""
     target = await opened(tmp_path / "a")
     await write(target, ["x"])
     disk.room = room
@@ -131,7 +135,8 @@ async def test_a_write_that_fails_half_way_is_taken_back(tmp_path: Path, disk: D
 
 
 async def test_half_a_character_is_shown_by_its_number(tmp_path: Path) -> None:
-    """A peer can make such a name, and UTF-8 has no bytes for it; the events beside it are written as ever."""
+    """A peer can send a name with half a surrogate pair, which UTF-8 cannot encode; other events are written
+    as usual."""
     target = await opened(tmp_path / "a")
     await write(target, ["x", "a\ud800b", "y"])
     await target.close()
@@ -140,7 +145,7 @@ async def test_half_a_character_is_shown_by_its_number(tmp_path: Path) -> None:
 
 
 async def test_a_torn_line_of_an_earlier_run_is_ended(tmp_path: Path) -> None:
-    """A power failure may have left half a line: the next event begins on a line of its own."""
+    """After half a line from a power failure the next event starts on a line of its own."""
     (tmp_path / "a").write_bytes(b'{"event":"cre')
     target = await opened(tmp_path / "a")
     await write(target, ["x"])
@@ -151,7 +156,7 @@ async def test_a_torn_line_of_an_earlier_run_is_ended(tmp_path: Path) -> None:
 
 
 async def test_sync_brings_each_write_to_the_device(tmp_path: Path, disk: Disk) -> None:
-    """Only when it is asked for."""
+    """Writes are synced only when configured."""
     for sync, synced in ((False, 0), (True, 2)):
         target = await opened(tmp_path / "a", sync=sync)
         for name in ("x", "y"):

@@ -1,4 +1,4 @@
-"""A broker with metrics on, and what it says, read by Prometheus' own parser."""
+"""A broker with metrics switched on, and its metrics read by Prometheus' own parser."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import h11
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-from rmqkit.abc import Clock
-from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.run import RunningBroker
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.clock import Clock
 from rmqkit.testing.broker import running_broker
 from rmqkit_hook_metrics.service import MetricsService
 
@@ -26,7 +26,9 @@ def parsed(text: str) -> Samples:
     found: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            labels = tuple(sorted((name, value) for name, value in sample.labels.items() if name not in common))
+            labels = tuple(
+                sorted((name, value) for name, value in sample.labels.items() if name not in common)
+            )
             assert labels not in found.setdefault(sample.name, {}), f"{sample.name} {labels} comes twice"
             found[sample.name][labels] = sample.value
     return found
@@ -39,23 +41,30 @@ def of(samples: Samples, name: str, **labels: str) -> float:
     return value
 
 
-def service_of(broker: BrokerContext) -> MetricsService:
+def service_of(broker: Broker) -> MetricsService:
     service = broker.registry.services["metrics"]
     assert isinstance(service, MetricsService)
     return service
 
 
-async def fetch(running: RunningBroker, target: str = "/metrics", method: str = "GET") -> tuple[h11.Response, str]:
-    """Ask as a scraper does."""
+async def fetch(
+    running: RunningBroker, target: str = "/metrics", method: str = "GET"
+) -> tuple[h11.Response, str]:
+    """Send a request as a scraper does."""
     address = service_of(running.context).address
     assert address is not None
     async with await trio.open_tcp_stream(*address) as stream:
         return await exchange(stream, h11.Connection(h11.CLIENT), target, method)
 
 
-async def exchange(stream: trio.abc.Stream, http: h11.Connection, target: str, method: str = "GET") -> tuple[h11.Response, str]:
+async def exchange(
+    stream: trio.abc.Stream, http: h11.Connection, target: str, method: str = "GET"
+) -> tuple[h11.Response, str]:
     """One request on an open connection."""
-    for part in (h11.Request(method=method, target=target, headers=[("Host", "localhost")]), h11.EndOfMessage()):
+    for part in (
+        h11.Request(method=method, target=target, headers=[("Host", "localhost")]),
+        h11.EndOfMessage(),
+    ):
         data = http.send(part)
         if data:
             await stream.send_all(data)
@@ -82,7 +91,9 @@ async def scraped(running: RunningBroker) -> Samples:
 
 
 @asynccontextmanager
-async def measured(directory: Path, *, clock: Clock | None = None, **keys: Any) -> AsyncIterator[RunningBroker]:
+async def measured(
+    directory: Path, *, clock: Clock | None = None, **keys: Any
+) -> AsyncIterator[RunningBroker]:
     """A broker with metrics on a free port."""
     settings: dict[str, Any] = {"hooks": "metrics", "metricsPromExporterPort": 0} | keys
     async with running_broker(directory, clock=clock, **settings) as running:

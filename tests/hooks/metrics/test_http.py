@@ -1,4 +1,4 @@
-"""The port: what it answers, what it refuses, and that nobody who asks can harm the broker."""
+"""The metrics port: its answers, its refusals, and that no client can harm the broker."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ import pytest
 import trio
 import trio.testing
 
-from rmqkit.config import load
 from rmqkit.errors import ConfigError
 from rmqkit.model.topic import TopicConfig
 from rmqkit_hook_metrics import lag
 from rmqkit_hook_metrics.http import MAX_CONNECTIONS, MAX_REQUEST_BYTES, TIMEOUT_S, Page, Responder
-from rmqkit_hook_metrics.settings import parse_labels
+from rmqkit_hook_metrics.settings import ExporterSettings, parse_labels
 from rmqkit_hook_metrics.text import Family, Writer
 from tests.hooks.metrics.kit import exchange, fetch, measured, parsed, service_of
 
 
 async def words() -> AsyncIterator[str]:
-    """A body in pieces, longer than what is sent at a time."""
+    """A body in pieces, longer than one send."""
     for at in range(10_000):
         yield f"{at} "
 
@@ -41,14 +40,15 @@ Pair = tuple[trio.testing.MemorySendStream, Any]
 
 
 async def talk(nursery: trio.Nursery, served: Responder) -> trio.abc.Stream:
-    """The client's end of a connection that is served."""
+    """The client's end of a connection that the server handles."""
     here, there = trio.testing.memory_stream_pair()
     nursery.start_soon(served.serve, there)
     return here
 
 
 async def test_a_page_is_answered(nursery: trio.Nursery) -> None:
-    """In pieces; a query is ignored; HEAD has the head alone; the connection carries the next request."""
+    """The page is sent in pieces; a query is ignored; HEAD gets the head alone; the connection can carry
+    another request."""
     stream, http = await talk(nursery, responder()), h11.Connection(h11.CLIENT)
     response, body = await exchange(stream, http, "/words?x=y")
     assert (response.status_code, body) == (200, "".join([f"{at} " for at in range(10_000)]))
@@ -60,10 +60,16 @@ async def test_a_page_is_answered(nursery: trio.Nursery) -> None:
     assert (await exchange(stream, http, "/words"))[0].status_code == 200
 
 
-@pytest.mark.parametrize(("method", "target", "status"), [("GET", "/else", 404), ("POST", "/words", 405), ("DELETE", "/", 405)])
-async def test_other_paths_and_methods_are_refused(nursery: trio.Nursery, method: str, target: str, status: int) -> None:
-    """With a text that says what there is."""
-    response, body = await exchange(await talk(nursery, responder()), h11.Connection(h11.CLIENT), target, method)
+@pytest.mark.parametrize(
+    ("method", "target", "status"), [("GET", "/else", 404), ("POST", "/words", 405), ("DELETE", "/", 405)]
+)
+async def test_other_paths_and_methods_are_refused(
+    nursery: trio.Nursery, method: str, target: str, status: int
+) -> None:
+    """An unknown path is answered 404 with the list of paths, an unknown method with an error of its own."""
+    response, body = await exchange(
+        await talk(nursery, responder()), h11.Connection(h11.CLIENT), target, method
+    )
     assert response.status_code == status
     assert ("/broken, /words" in body) == (status == 404)
 
@@ -78,8 +84,10 @@ async def test_other_paths_and_methods_are_refused(nursery: trio.Nursery, method
         (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", b"400"),
     ],
 )
-async def test_what_is_no_request_ends_the_connection(nursery: trio.Nursery, sent: bytes, status: bytes) -> None:
-    """With an answer that says so; nothing is read on and on."""
+async def test_what_is_no_request_ends_the_connection(
+    nursery: trio.Nursery, sent: bytes, status: bytes
+) -> None:
+    """The connection is closed after an error answer; the server does not read on."""
     stream = await talk(nursery, responder())
     await stream.send_all(sent)
     answer = b"".join([data async for data in receiving(stream)])
@@ -91,8 +99,10 @@ async def receiving(stream: trio.abc.Stream) -> AsyncIterator[bytes]:
         yield bytes(data)
 
 
-async def test_who_says_nothing_is_sent_away(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
-    """A request comes whole within a time, however slowly its bytes come."""
+async def test_who_says_nothing_is_sent_away(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A request must be complete within a time limit, however slowly its bytes come."""
     stream = await talk(nursery, responder())
 
     async def dribble() -> None:
@@ -106,8 +116,10 @@ async def test_who_says_nothing_is_sent_away(nursery: trio.Nursery, autojump_clo
     assert trio.current_time() - began_s <= 1.5 * TIMEOUT_S
 
 
-async def test_who_takes_nothing_is_sent_away(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
-    """The answer waits for the peer, but not for ever."""
+async def test_who_takes_nothing_is_sent_away(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Sending an answer to a peer that does not read ends after a time limit."""
     here, there = trio.testing.lockstep_stream_pair()
     nursery.start_soon(responder().serve, there)
     await here.send_all(b"GET /words HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -117,7 +129,7 @@ async def test_who_takes_nothing_is_sent_away(nursery: trio.Nursery, autojump_cl
 
 
 async def test_too_many_connections_are_not_served(nursery: trio.Nursery) -> None:
-    """The next one is closed; when another ends there is room again."""
+    """One connection above the limit is closed; when another ends there is room again."""
     served = responder()
     streams = [await talk(nursery, served) for _ in range(MAX_CONNECTIONS)]
     await trio.testing.wait_all_tasks_blocked()
@@ -129,19 +141,23 @@ async def test_too_many_connections_are_not_served(nursery: trio.Nursery) -> Non
     assert response.status_code == 200
 
 
-async def test_a_page_that_breaks_ends_its_connection_only(nursery: trio.Nursery, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged; the scraper sees an answer that is cut short, not a short one."""
+async def test_a_page_that_breaks_ends_its_connection_only(
+    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error is logged; the scraper sees a truncated answer that does not look complete."""
     served = responder()
     stream, http = await talk(nursery, served), h11.Connection(h11.CLIENT)
     with pytest.raises(h11.RemoteProtocolError):
         await exchange(stream, http, "/broken")
     assert "boom" in caplog.text
-    assert (await exchange(await talk(nursery, served), h11.Connection(h11.CLIENT), "/words"))[0].status_code == 200
+    assert (await exchange(await talk(nursery, served), h11.Connection(h11.CLIENT), "/words"))[
+        0
+    ].status_code == 200
 
 
 async def test_a_broker_answers_on_loopback(tmp_path: Path) -> None:
-    """Health and metrics; nothing listens elsewhere unless told."""
-    assert load(environ={}).metrics_prom_exporter_host == "127.0.0.1"
+    """The port serves health and metrics, and listens on loopback unless configured otherwise."""
+    assert ExporterSettings().metrics_prom_exporter_host == "127.0.0.1"
     async with measured(tmp_path) as running:
         address = service_of(running.context).address
         assert address is not None
@@ -151,24 +167,28 @@ async def test_a_broker_answers_on_loopback(tmp_path: Path) -> None:
 
 
 async def test_a_port_that_is_taken_stops_the_start(tmp_path: Path) -> None:
-    """With what to set: two brokers of one machine need two ports."""
+    """The error names the setting to change, because two brokers of one machine need two ports."""
     async with measured(tmp_path / "a") as first:
         address = service_of(first.context).address
         assert address is not None
         with pytest.raises(ExceptionGroup) as caught:
             async with measured(tmp_path / "b", metricsPromExporterPort=address[1]):
                 raise AssertionError("it started")
-    assert caught.group_contains(ConfigError, match="metrics cannot listen on 127.0.0.1:.*set metricsPromExporterPort")
+    assert caught.group_contains(
+        ConfigError, match="metrics cannot listen on 127.0.0.1:.*set metricsPromExporterPort"
+    )
 
 
 async def test_a_scrape_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With thousands of queues others have their turn many times before it ends."""
+    """With thousands of queues other tasks run many times during one scrape."""
     monkeypatch.setattr(lag, "SLICE_S", 0.0)
     async with measured(tmp_path) as running, trio.open_nursery() as nursery:
         broker = running.context
-        broker.groups.get("g")
+        await broker.groups.ensure("g")
         for at in range(4):
-            broker.topics.put(TopicConfig(topic_name=f"T{at}", read_queue_nums=1_000, write_queue_nums=1_000))
+            await broker.topics.put(
+                TopicConfig(topic_name=f"T{at}", read_queue_nums=1_000, write_queue_nums=1_000)
+            )
             broker.offsets.commit("g", f"T{at}", 0, 0)
         turns = 0
 
@@ -186,7 +206,7 @@ async def test_a_scrape_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_labels_of_the_setting_are_checked() -> None:
-    """metricsLabel is name:value, joined by commas."""
+    """metricsLabel is a list of name:value, joined by commas."""
     assert parse_labels("zone:a, rack:b:c") == {"zone": "a", "rack": "b:c"}
     assert parse_labels("") == {}
     for wrong in ("zone", "a-b:c", ":x", "1a:x"):
@@ -194,22 +214,30 @@ def test_labels_of_the_setting_are_checked() -> None:
             parse_labels(wrong)
 
 
-async def test_labels_of_the_setting_are_in_every_sample(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Beside cluster, node type and node id; names stay without units when that is wanted."""
+async def test_labels_of_the_setting_are_in_every_sample(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are added to cluster, node type and node id; names have no units when so configured."""
     caplog.set_level(logging.INFO)
-    keys: dict[str, Any] = {"metricsLabel": "zone:a", "plugins.metrics.unitSuffix": "false", "plugins.metrics.queueLag": "false"}
+    keys: dict[str, Any] = {
+        "metricsLabel": "zone:a",
+        "plugins.metrics.unitSuffix": "false",
+        "plugins.metrics.queueLag": "false",
+    }
     async with measured(tmp_path, **keys) as running:
-        running.context.groups.get("g")
+        await running.context.groups.ensure("g")
         running.context.offsets.commit("g", "BenchmarkTest", 0, 0)
         _, text = await fetch(running)
     samples = [line for line in text.splitlines() if not line.startswith("#")]
-    assert all('{zone="a",cluster="DefaultCluster",node_type="broker",node_id="broker-a"' in line for line in samples)
+    assert all(
+        '{zone="a",cluster="DefaultCluster",node_type="broker",node_id="broker-a"' in line for line in samples
+    )
     assert "rocketmq_consumer_lag_latency{" in text
     assert "queue_lag" not in text
 
 
 def test_text_is_escaped() -> None:
-    """Whatever stands in a name: Prometheus reads what was written."""
+    """Prometheus' parser reads back the names as they were, whatever characters they contain."""
     value = 'a"b\\c\nd\\"e'
     text = "".join(Writer({"c": value}, True).lines(Family("f", "gauge", "Help", ("l",)), [((value,), 0.25)]))
     assert parsed(text) == {"f": {(("c", value), ("l", value)): 0.25}}

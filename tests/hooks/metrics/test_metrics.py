@@ -1,4 +1,4 @@
-"""What a broker says of itself after real traffic."""
+"""A broker's metrics after real traffic."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rmqkit_hook_metrics.gauges import version_label
 from tests.hooks.metrics.kit import measured, of, scraped
 
 VECTOR = Path(__file__).parent.parent.parent / "vectors" / "apache_metrics.tsv"
-CALL_MS = 5_000
+CALL_MS = 30_000
 
 
 class Asker:
@@ -41,31 +41,49 @@ class Asker:
         self._address = str(running.address)
 
     async def ask(self, code: int, header: msgspec.Struct | None = None, body: bytes = b"") -> Command:
-        return await self._pool.call(self._address, request(code, header, body, version=CLIENT_VERSION), CALL_MS)
+        return await self._pool.call(
+            self._address, request(code, header, body, version=CLIENT_VERSION), CALL_MS
+        )
 
-    async def send(self, body: bytes = b"body", properties: str = "", topic: str = "T", queue_id: int = 0, **fields: Any) -> Command:
+    async def send(
+        self, body: bytes = b"body", properties: str = "", topic: str = "T", queue_id: int = 0, **fields: Any
+    ) -> Command:
         text = f"UNIQ_KEY\x01K\x02{properties}"
-        header = SendMessageRequestHeaderV2(producer_group="p", topic=topic, queue_id=queue_id, properties=text, **fields)
+        header = SendMessageRequestHeaderV2(
+            producer_group="p", topic=topic, queue_id=queue_id, properties=text, **fields
+        )
         return await self.ask(RequestCode.SEND_MESSAGE_V2, header, body)
 
     async def pull(self, offset: int = 0, queue_id: int = 0, topic: str = "T", count: int = 32) -> Command:
         header = PullMessageRequestHeader(
-            consumer_group="g", topic=topic, queue_id=queue_id, queue_offset=offset, max_msg_nums=count, sys_flag=4, subscription="*"
+            consumer_group="g",
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=offset,
+            max_msg_nums=count,
+            sys_flag=4,
+            subscription="*",
         )
         return await self.ask(RequestCode.PULL_MESSAGE, header)
 
     async def commit(self, offset: int, queue_id: int = 0) -> None:
-        header = UpdateConsumerOffsetRequestHeader(consumer_group="g", topic="T", queue_id=queue_id, commit_offset=offset)
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group="g", topic="T", queue_id=queue_id, commit_offset=offset
+        )
         assert (await self.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header)).code == 0
 
     async def heartbeat(self, *topics: str) -> None:
-        consumer = ConsumerData(group_name="g", subscription_data_set=[SubscriptionData(topic=topic) for topic in topics])
-        beat = HeartbeatData(client_id="c", consumer_data_set=[consumer], producer_data_set=[ProducerData(group_name="p")])
+        consumer = ConsumerData(
+            group_name="g", subscription_data_set=[SubscriptionData(topic=topic) for topic in topics]
+        )
+        beat = HeartbeatData(
+            client_id="c", consumer_data_set=[consumer], producer_data_set=[ProducerData(group_name="p")]
+        )
         assert (await self.ask(RequestCode.HEART_BEAT, body=loose_json.dumps(beat))).code == 0
 
 
 async def busy(asker: Asker) -> None:
-    """Some of everything."""
+    """Traffic of every kind."""
     for body in (b"x" * 2_000, b"y" * 100):
         assert (await asker.send(body)).code == 0
     assert (await asker.send(properties="__SHARDINGKEY\x01k\x02")).code == 0
@@ -86,7 +104,8 @@ async def busy(asker: Asker) -> None:
 
 @pytest.mark.only_store("mmap", why="is about a store that takes what it likes of a file system")
 async def test_names_and_labels_are_those_of_apaches_broker(tmp_path: Path) -> None:
-    """As a broker 5.3.3 shows them to Prometheus; the vector is such a scrape, without its values. What is ours alone has names of its own."""
+    """As a broker 5.3.3 shows them to Prometheus; the vector is such a scrape, without its values. What is
+    ours alone has names of its own."""
     lines = [line.split("\t") for line in VECTOR.read_text().splitlines()]
     apache = {name: set(labels.split(",")) for name, labels in lines}
     keys: dict[str, Any] = {"plugins.metrics.rpcLatency": "true", "store": "mmap"}
@@ -101,12 +120,19 @@ async def test_names_and_labels_are_those_of_apaches_broker(tmp_path: Path) -> N
     theirs = {name: labels for name, labels in ours.items() if name.startswith("rocketmq_")}
     assert theirs == {name: apache[name] for name in theirs}
     missing = {name for name in apache if name not in theirs}
-    assert {name for name in missing if "_pop_" not in name and "_timer_" not in name} == {"rocketmq_processor_watermark"}
-    assert {name for name in ours if name not in theirs} == {"rmqkit_consumer_queue_lag_messages", "rmqkit_hook_failures_total"}
+    assert {name for name in missing if "_pop_" not in name and "_timer_" not in name} == {
+        "rocketmq_processor_watermark"
+    }
+    assert {name for name in ours if name not in theirs} == {
+        "rmqkit_consumer_queue_lag_messages",
+        "rmqkit_hook_failures_total",
+        "rmqkit_storage_read_faults_total",
+    }
 
 
 async def test_traffic_is_counted_by_topic_and_kind(tmp_path: Path) -> None:
-    """Plain sends, batches and others alike: messages, bytes as records, sizes; a delayed message where it waits; dead letters by themselves."""
+    """Plain sends, batches and others are counted in messages, in bytes as records, and by size; a delayed
+    message counts where it waits; dead letters are counted separately."""
     async with measured(tmp_path) as running, ConnectionPool(connect=dialer()) as pool:
         await busy(Asker(pool, running))
         samples = await scraped(running)
@@ -120,9 +146,13 @@ async def test_traffic_is_counted_by_topic_and_kind(tmp_path: Path) -> None:
     assert of(samples, "rocketmq_messages_in_total", topic="T", message_type="normal", is_system="false") == 4
     assert of(samples, "rocketmq_throughput_in_total", topic="T", message_type="normal") == sum(normal)
     assert of(samples, "rocketmq_messages_in_total", topic="T", message_type="fifo") == 1
-    assert of(samples, "rocketmq_throughput_in_total", topic="SCHEDULE_TOPIC_XXXX", message_type="delay", is_system="true") == sum(
-        stored["SCHEDULE_TOPIC_XXXX", 0]
-    )
+    assert of(
+        samples,
+        "rocketmq_throughput_in_total",
+        topic="SCHEDULE_TOPIC_XXXX",
+        message_type="delay",
+        is_system="true",
+    ) == sum(stored["SCHEDULE_TOPIC_XXXX", 0])
     assert of(samples, "rocketmq_message_size_bucket", topic="T", message_type="normal", le="1024") == 3
     assert of(samples, "rocketmq_message_size_bucket", topic="T", message_type="normal", le="4096") == 4
     assert of(samples, "rocketmq_message_size_count", topic="T", message_type="normal") == 4
@@ -130,11 +160,15 @@ async def test_traffic_is_counted_by_topic_and_kind(tmp_path: Path) -> None:
     assert of(samples, "rocketmq_messages_out_total", topic="T", consumer_group="g", is_system="false") == 3
     assert of(samples, "rocketmq_throughput_out_total", topic="T", consumer_group="g") == sum(stored["T", 0])
     assert of(samples, "rocketmq_send_to_dlq_messages_total", topic="T", consumer_group="g") == 1
-    assert {dict(labels)["topic"] for labels in samples["rocketmq_messages_in_total"]} == {"T", "SCHEDULE_TOPIC_XXXX"}
+    assert {dict(labels)["topic"] for labels in samples["rocketmq_messages_in_total"]} == {
+        "T",
+        "SCHEDULE_TOPIC_XXXX",
+    }
 
 
 async def test_lag_is_what_is_not_committed(tmp_path: Path) -> None:
-    """In flight what was pulled of it, ready what was not; the ages are those of the oldest message of each. By topic, and by queue."""
+    """Messages pulled but not committed are in flight, the others are ready; the ages are those of the oldest
+    message of each. By topic, and by queue."""
     clock = FakeClock()
     async with measured(tmp_path, clock=clock) as running, ConnectionPool(connect=dialer()) as pool:
         asker = Asker(pool, running)
@@ -153,43 +187,84 @@ async def test_lag_is_what_is_not_committed(tmp_path: Path) -> None:
         assert of(samples, "rocketmq_consumer_ready_messages", **labels) == 3
         assert of(samples, "rocketmq_consumer_lag_latency_milliseconds", **labels) == 4_500
         assert of(samples, "rocketmq_consumer_queueing_latency_milliseconds", **labels) == 2_500
-        queues = {dict(found)["queue_id"]: value for found, value in samples["rmqkit_consumer_queue_lag_messages"].items()}
+        queues = {
+            dict(found)["queue_id"]: value
+            for found, value in samples["rmqkit_consumer_queue_lag_messages"].items()
+        }
         assert {queue: value for queue, value in queues.items() if value} == {"0": 3, "1": 2}
         await asker.commit(4)
         await asker.commit(2, queue_id=1)
         samples = await scraped(running)
-        for name in ("lag_messages", "inflight_messages", "ready_messages", "lag_latency_milliseconds", "queueing_latency_milliseconds"):
+        for name in (
+            "lag_messages",
+            "inflight_messages",
+            "ready_messages",
+            "lag_latency_milliseconds",
+            "queueing_latency_milliseconds",
+        ):
             assert of(samples, f"rocketmq_consumer_{name}", **labels) == 0
 
 
 async def test_a_group_that_is_offline_keeps_its_lag(tmp_path: Path) -> None:
-    """Its offsets are known; a group that has committed nothing and is online counts from the end. Retry topics say that they are."""
+    """Its lag comes from its committed offsets; an online group without committed offsets counts from the end
+    of the queue. Retry topics are labelled as such."""
     async with measured(tmp_path) as running, ConnectionPool(connect=dialer()) as pool:
         asker = Asker(pool, running)
         for _ in range(3):
             await asker.send()
         await asker.commit(1)
-        assert of(await scraped(running), "rocketmq_consumer_lag_messages", consumer_group="g", topic="T") == 2
+        assert (
+            of(await scraped(running), "rocketmq_consumer_lag_messages", consumer_group="g", topic="T") == 2
+        )
         await asker.heartbeat("T", "U", "%RETRY%g")
         await asker.send(topic="U")
         samples = await scraped(running)
-        assert of(samples, "rocketmq_consumer_lag_messages", consumer_group="g", topic="U", is_retry="false") == 0
-        assert of(samples, "rocketmq_consumer_lag_messages", consumer_group="g", topic="%RETRY%g", is_retry="true") == 0
+        assert (
+            of(samples, "rocketmq_consumer_lag_messages", consumer_group="g", topic="U", is_retry="false")
+            == 0
+        )
+        assert (
+            of(
+                samples,
+                "rocketmq_consumer_lag_messages",
+                consumer_group="g",
+                topic="%RETRY%g",
+                is_retry="true",
+            )
+            == 0
+        )
 
 
 async def test_connections_by_language_and_version(tmp_path: Path) -> None:
-    """And by group and mode for consumers."""
+    """Connections are counted by language and version, those of consumers by group and mode as well."""
     async with measured(tmp_path) as running, ConnectionPool(connect=dialer()) as pool:
         await Asker(pool, running).heartbeat("T")
         samples = await scraped(running)
     labels = {"language": "python", "version": "v5_3_1", "protocol_type": "remoting"}
     assert of(samples, "rocketmq_producer_connections", **labels) == 1
-    assert of(samples, "rocketmq_consumer_connections", consumer_group="g", consume_mode="push", is_system="false", **labels) == 1
+    assert (
+        of(
+            samples,
+            "rocketmq_consumer_connections",
+            consumer_group="g",
+            consume_mode="push",
+            is_system="false",
+            **labels,
+        )
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
     ("ordinal", "label"),
-    [(479, "v5_3_3"), (478, "v5_3_3_snapshot"), (413, "v5_0_0"), (401, "v4_9_4"), (213, "v4_0_0"), (121, "v3_ordinal_121")],
+    [
+        (479, "v5_3_3"),
+        (478, "v5_3_3_snapshot"),
+        (413, "v5_0_0"),
+        (401, "v4_9_4"),
+        (213, "v4_0_0"),
+        (121, "v3_ordinal_121"),
+    ],
 )
 def test_versions_have_javas_names(ordinal: int, label: str) -> None:
     """MQVersion has two numbers for each version from 4.0.0 on; older ones keep their number."""
@@ -198,9 +273,14 @@ def test_versions_have_javas_names(ordinal: int, label: str) -> None:
 
 @pytest.mark.only_store("mmap", why="is about the flushing of one store")
 async def test_the_broker_says_what_it_holds(tmp_path: Path) -> None:
-    """Topics, groups, permission, and how far the log is behind itself."""
+    """Topics, groups, permission, and how far dispatching is behind the log."""
     clock = FakeClock()
-    keys: dict[str, Any] = {"brokerPermission": 4, "flushDiskType": "ASYNC_FLUSH", "store": "mmap", "flushIntervalCommitLog": 3_600_000}
+    keys: dict[str, Any] = {
+        "brokerPermission": 4,
+        "flushDiskType": "ASYNC_FLUSH",
+        "store": "mmap",
+        "flushIntervalCommitLog": 3_600_000,
+    }
     async with measured(tmp_path, clock=clock, **keys) as running, ConnectionPool(connect=dialer()) as pool:
         asker = Asker(pool, running)
         assert (await asker.send(b"x" * 1_000)).code == 0
@@ -212,21 +292,27 @@ async def test_the_broker_says_what_it_holds(tmp_path: Path) -> None:
         assert of(samples, "rocketmq_broker_permission") == 4
         statistics = broker.store.statistics()
         behind = statistics.max_physical_offset - statistics.flushed_physical_offset
-        assert of(samples, "rocketmq_storage_flush_behind_bytes", storage_type="local", storage_medium="disk") == behind > 1_000
+        assert (
+            of(samples, "rocketmq_storage_flush_behind_bytes", storage_type="local", storage_medium="disk")
+            == behind
+            > 1_000
+        )
         assert of(samples, "rocketmq_storage_dispatch_behind_bytes") >= 0
         assert of(samples, "rocketmq_storage_message_reserve_time_milliseconds") == 7_000
         assert of(samples, "rocketmq_storage_size_bytes") > 0
 
 
 async def test_what_was_deleted_is_forgotten(tmp_path: Path) -> None:
-    """Topics and groups come and go; numbers of those that went would stay for ever."""
+    """Metrics of deleted topics and groups are removed, so that they do not accumulate."""
     async with measured(tmp_path) as running, ConnectionPool(connect=dialer()) as pool:
         asker = Asker(pool, running)
         await asker.send()
         await asker.pull()
         await asker.commit(0)
         assert "rocketmq_messages_in_total" in await scraped(running)
-        assert (await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic="T"))).code == 0
+        assert (
+            await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic="T"))
+        ).code == 0
         samples = await scraped(running)
         for name in ("messages_in_total", "messages_out_total", "consumer_lag_messages"):
             assert f"rocketmq_{name}" not in samples
@@ -242,7 +328,8 @@ async def test_what_was_deleted_is_forgotten(tmp_path: Path) -> None:
 
 
 async def test_request_times_when_they_are_wanted(tmp_path: Path) -> None:
-    """By request and answer; codes that nobody knows share one name, or a peer could make up as many series as it likes."""
+    """By request and answer; codes that nobody knows share one name, or a peer could make up as many
+    series as it likes."""
     keys: dict[str, Any] = {"plugins.metrics.rpcLatency": "true"}
     async with measured(tmp_path, **keys) as running, ConnectionPool(connect=dialer()) as pool:
         asker = Asker(pool, running)
@@ -251,7 +338,10 @@ async def test_request_times_when_they_are_wanted(tmp_path: Path) -> None:
             assert (await asker.ask(code)).code == 3
         samples = await scraped(running)
     count = "rocketmq_rpc_latency_milliseconds_count"
-    assert of(samples, count, request_code="send_message_v2", response_code="success", is_long_polling="false") == 1
+    assert (
+        of(samples, count, request_code="send_message_v2", response_code="success", is_long_polling="false")
+        == 1
+    )
     assert of(samples, count, request_code="unknown", response_code="request_code_not_supported") == 5
 
 
@@ -261,5 +351,8 @@ async def test_metrics_are_off_unless_asked_for(tmp_path: Path) -> None:
         assert "metrics" not in running.context.registry.services
     async with measured(tmp_path, hooks="", metricsExporterType="PROM") as running:
         assert of(await scraped(running), "rocketmq_broker_permission") == 6
-    async with measured(tmp_path, disabledServices="metrics") as running, ConnectionPool(connect=dialer()) as pool:
+    async with (
+        measured(tmp_path, disabledServices="metrics") as running,
+        ConnectionPool(connect=dialer()) as pool,
+    ):
         assert (await Asker(pool, running).send()).code == 0

@@ -1,4 +1,5 @@
-"""The message trace of a client: when it sends, what it leaves out, and that it gets in nobody's way."""
+"""A client's message trace: when it is sent, what it leaves out, and that it never disturbs the
+application."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Clock:
 
 
 def broker_of(fake: FakeCluster, *, region: str | None = "R", trace_on: bool = True) -> FakeBroker:
-    """The broker, which from now on says where it is."""
+    """The fake broker, which from now on reports its region."""
     broker = fake.brokers["broker-a"]
 
     def send(command: Command) -> Command:
@@ -55,7 +56,8 @@ def traced(broker: FakeBroker) -> list[list[list[str]]]:
 
 @on_both_backends
 def test_what_is_sent_and_consumed_is_traced(backend: str) -> None:
-    """Closing the client sends what waits: a Pub for each message, a SubBefore and a SubAfter for each that went through the application."""
+    """Closing the client sends the waiting records: a Pub for each message sent, a SubBefore and a SubAfter
+    for each message the application processed."""
 
     async def body() -> None:
         trace = MessageTrace(now_ms=Clock())
@@ -72,8 +74,17 @@ def test_what_is_sent_and_consumed_is_traced(backend: str) -> None:
         assert pub[2:9] == ["R", "pg", "T", sent.message_id, "a", "k1 k2", "10.0.0.1:10911"]
         assert pub[9:] == ["5", "10", "0", sent.offset_message_id, "true"]
         assert int(pub[1]) > 1_000
-        assert [before[0], *before[2:4], before[5:]] == ["SubBefore", "null", "cg", [sent.message_id, "0", "k1 k2"]]
-        assert [after[0], after[2:7], after[8]] == ["SubAfter", [sent.message_id, "10", "false", "k1 k2", "4"], "cg"]
+        assert [before[0], *before[2:4], before[5:]] == [
+            "SubBefore",
+            "null",
+            "cg",
+            [sent.message_id, "0", "k1 k2"],
+        ]
+        assert [after[0], after[2:7], after[8]] == [
+            "SubAfter",
+            [sent.message_id, "10", "false", "k1 k2", "4"],
+            "cg",
+        ]
         assert before[4] == after[1]
         assert trace.dropped == 0
 
@@ -81,10 +92,13 @@ def test_what_is_sent_and_consumed_is_traced(backend: str) -> None:
 
 
 def test_records_are_sent_when_there_are_enough_or_after_a_while() -> None:
-    """Ten sends or deliveries make a message at once; fewer wait for five seconds."""
+    """Ten sends or deliveries are sent at once as one trace message; fewer wait for five seconds."""
 
     async def body() -> None:
-        async with cluster(topics=TOPICS, hooks=[MessageTrace()]) as (fake, client), client.producer("pg") as producer:
+        async with (
+            cluster(topics=TOPICS, hooks=[MessageTrace()]) as (fake, client),
+            client.producer("pg") as producer,
+        ):
             broker = broker_of(fake)
             for _ in range(BATCH_CONTEXTS):
                 await producer.send("T", b"x")
@@ -103,7 +117,7 @@ def test_records_are_sent_when_there_are_enough_or_after_a_while() -> None:
 
 @on_both_backends
 def test_each_message_of_a_batch_has_its_record(backend: str) -> None:
-    """With its own ids, so that it is found by them."""
+    """Each record has its message's own ids, so that a search by id finds it."""
 
     async def body() -> None:
         async with cluster(topics=TOPICS, hooks=[MessageTrace()]) as (fake, client):
@@ -120,7 +134,8 @@ def test_each_message_of_a_batch_has_its_record(backend: str) -> None:
 
 @on_both_backends
 def test_what_is_not_traced(backend: str) -> None:
-    """Sends that failed or were one-way, a broker that says no or not where it is, messages that say no, and the trace topic itself."""
+    """Failed and one-way sends, a broker that switches tracing off or does not report its region, messages
+    that switch it off, and the trace topic itself."""
 
     async def body() -> None:
         async with cluster(topics=TOPICS, hooks=[MessageTrace()]) as (fake, client):
@@ -147,8 +162,10 @@ def test_what_is_not_traced(backend: str) -> None:
 
 
 @on_both_backends
-def test_a_trace_that_cannot_be_sent_is_lost_and_counted(backend: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The application notices nothing but a line in the log: here nobody has the topic."""
+def test_a_trace_that_cannot_be_sent_is_lost_and_counted(
+    backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When the broker does not have the trace topic, the application gets no error; the log has one line."""
 
     async def body() -> None:
         trace = MessageTrace()
@@ -189,13 +206,16 @@ def test_a_full_queue_drops(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_trace_is_found_by_message_id(tmp_path: Path) -> None:
-    """Through a real broker: the trace message has the ids and keys of its records for keys, as the console and mqadmin look it up."""
+    """Through a real broker: the trace message has the ids and keys of its records for keys, as the
+    console and mqadmin look it up."""
     async with (
         running_cluster(tmp_path, traceTopicEnable=True, regionId="Here") as there,
         Client(there.namesrv_text, connect=there.connect, hooks=[MessageTrace()]) as client,
     ):
         async with client.producer("pg") as producer:
-            sent = [await producer.send("Orders", b"hello", keys=f"order-{at}") for at in range(BATCH_CONTEXTS)]
+            sent = [
+                await producer.send("Orders", b"hello", keys=f"order-{at}") for at in range(BATCH_CONTEXTS)
+            ]
         while not (found := await client.admin.query_by_key(TRACE, sent[3].message_id)):
             await anyio.lowlevel.checkpoint()
         assert {message.topic for message in found} == {TRACE}

@@ -29,7 +29,7 @@ OLD = Names({})
 
 
 class Spans:
-    """What was traced, by an SDK of its own."""
+    """The spans traced by an SDK of its own."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -38,7 +38,7 @@ class Spans:
         self.hook = OpenTelemetryHook(self.provider, names=OLD)
 
     def take(self) -> list[ReadableSpan]:
-        """Those that ended, in that order."""
+        """The ended spans, in the order in which they ended."""
         found = list(self._exporter.get_finished_spans())
         self._exporter.clear()
         return found
@@ -59,7 +59,8 @@ def context_of(span: ReadableSpan) -> trace.SpanContext:
 
 @on_both_backends
 def test_a_message_joins_the_spans_of_both_sides(backend: str, spans: Spans) -> None:
-    """`send` is a child of the application's span, `process` a child of `send`; the application's own spans within the loop are children of `process`."""
+    """`send` is a child of the application's span, `process` a child of `send`; the application's own
+    spans within the loop are children of `process`."""
 
     async def body() -> None:
         tracer = spans.provider.get_tracer("app")
@@ -104,7 +105,8 @@ def test_a_message_joins_the_spans_of_both_sides(backend: str, spans: Spans) -> 
 
 @on_both_backends
 def test_a_loop_that_goes_on_ends_each_span(backend: str, spans: Spans) -> None:
-    """A message that was done is no error; the one in hand when the loop is left is. The current span is what it was before."""
+    """A processed message is no error; the message being processed when the loop is left is one. Afterwards
+    the current span is the same as before."""
 
     async def body() -> None:
         async with cluster(topics=ONE_QUEUE, hooks=[spans.hook]) as (fake, client):
@@ -118,7 +120,11 @@ def test_a_loop_that_goes_on_ends_each_span(backend: str, spans: Spans) -> None:
                         break
             assert not trace.get_current_span().get_span_context().is_valid
         found = spans.take()
-        assert [span.status.status_code for span in found] == [StatusCode.UNSET, StatusCode.UNSET, StatusCode.ERROR]
+        assert [span.status.status_code for span in found] == [
+            StatusCode.UNSET,
+            StatusCode.UNSET,
+            StatusCode.ERROR,
+        ]
         assert {context_of(span).span_id for span in found} == seen
         assert len(seen) == 3
         assert (found[2].attributes or {})["error.type"] == "FAILED"
@@ -127,11 +133,16 @@ def test_a_loop_that_goes_on_ends_each_span(backend: str, spans: Spans) -> None:
 
 
 @on_both_backends
-def test_a_stream_closed_elsewhere_ends_its_span(backend: str, spans: Spans, caplog: pytest.LogCaptureFixture) -> None:
-    """Another task has another context: the span ends, nothing complains."""
+def test_a_stream_closed_elsewhere_ends_its_span(
+    backend: str, spans: Spans, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A task with another context closes the stream: the span ends without an error in the log."""
 
     async def body() -> None:
-        async with cluster(topics=ONE_QUEUE, hooks=[spans.hook]) as (fake, client), client.pull_consumer("cg") as consumer:
+        async with (
+            cluster(topics=ONE_QUEUE, hooks=[spans.hook]) as (fake, client),
+            client.pull_consumer("cg") as consumer,
+        ):
             fake.brokers["broker-a"].put("T", 0, b"x")
             stream = consumer.messages("T")
 
@@ -149,13 +160,16 @@ def test_a_stream_closed_elsewhere_ends_its_span(backend: str, spans: Spans, cap
 
 @on_both_backends
 def test_pulls_and_batches_link_to_where_messages_come_from(backend: str, spans: Spans) -> None:
-    """One span for many messages has no one parent; a `traceparent` that the application set stays."""
+    """One span for many messages has links instead of a parent; a `traceparent` set by the application is
+    kept."""
 
     async def body() -> None:
         own = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         async with cluster(topics=ONE_QUEUE, hooks=[spans.hook]) as (_, client):
             async with client.producer("pg") as producer:
-                await producer.send_batch([Message("T", b"1"), Message("T", b"2", properties={"traceparent": own})])
+                await producer.send_batch(
+                    [Message("T", b"1"), Message("T", b"2", properties={"traceparent": own})]
+                )
             async with client.pull_consumer("cg") as consumer:
                 (queue,) = await consumer.queues("T")
                 await consumer.pull(queue, 0)
@@ -163,7 +177,10 @@ def test_pulls_and_batches_link_to_where_messages_come_from(backend: str, spans:
         assert [f"{link.context.span_id:x}" for link in send.links] == ["b7ad6b7169203331"]
         assert (send.attributes or {})["messaging.batch.message_count"] == 2
         assert (receive.name, receive.kind) == ("receive T", SpanKind.CLIENT)
-        assert [f"{link.context.span_id:016x}" for link in receive.links] == [f"{context_of(send).span_id:016x}", "b7ad6b7169203331"]
+        assert [f"{link.context.span_id:016x}" for link in receive.links] == [
+            f"{context_of(send).span_id:016x}",
+            "b7ad6b7169203331",
+        ]
         assert "messaging.message.id" not in (send.attributes or {})
 
     run(backend, body)
@@ -171,10 +188,12 @@ def test_pulls_and_batches_link_to_where_messages_come_from(backend: str, spans:
 
 @on_both_backends
 def test_a_send_that_fails_is_an_error(backend: str, spans: Spans) -> None:
-    """With the kind of the error; system topics have no spans at all."""
+    """The span has the kind of the error; system topics have no spans."""
 
     async def body() -> None:
-        async with cluster(topics=ONE_QUEUE | {"RMQ_SYS_TRACE_TOPIC": {"broker-a": 1}}, hooks=[spans.hook]) as (fake, client):
+        async with cluster(
+            topics=ONE_QUEUE | {"RMQ_SYS_TRACE_TOPIC": {"broker-a": 1}}, hooks=[spans.hook]
+        ) as (fake, client):
             async with client.producer("pg") as producer:
                 await producer.send("RMQ_SYS_TRACE_TOPIC", b"x")
                 fake.brokers["broker-a"].overrides[RequestCode.SEND_MESSAGE_V2] = lambda command: answer(
@@ -186,7 +205,10 @@ def test_a_send_that_fails_is_an_error(backend: str, spans: Spans) -> None:
                 (queue,) = await consumer.queues("RMQ_SYS_TRACE_TOPIC")
                 assert len((await consumer.pull(queue, 0)).messages) == 1
         (span,) = spans.take()
-        assert (span.status.status_code, (span.attributes or {})["error.type"]) == (StatusCode.ERROR, "SendFailed")
+        assert (span.status.status_code, (span.attributes or {})["error.type"]) == (
+            StatusCode.ERROR,
+            "SendFailed",
+        )
         assert "wait" in (span.status.description or "")
 
     run(backend, body)
@@ -194,7 +216,7 @@ def test_a_send_that_fails_is_an_error(backend: str, spans: Spans) -> None:
 
 @on_both_backends
 def test_without_an_sdk_the_context_passes_through(backend: str) -> None:
-    """The API alone records nothing, but a context that came from elsewhere goes on."""
+    """Without an SDK the API records nothing, but passes on a context it was given."""
 
     async def body() -> None:
         hook = OpenTelemetryHook(trace.NoOpTracerProvider(), names=OLD)
@@ -223,13 +245,16 @@ def test_without_an_sdk_the_context_passes_through(backend: str) -> None:
     ],
 )
 def test_the_environment_chooses_the_names(wish: str, prefixes: list[str]) -> None:
-    """As the conventions ask while they change; what is stable has one name, what has no value none."""
-    found = Names({OPT_IN: wish}).of({Attribute.TAG: "a", Attribute.SYSTEM: "rocketmq", Attribute.KEYS: (), Attribute.NAMESPACE: ""})
+    """As the conventions require during their transition; stable names appear once, attributes without a
+    value not at all."""
+    found = Names({OPT_IN: wish}).of(
+        {Attribute.TAG: "a", Attribute.SYSTEM: "rocketmq", Attribute.KEYS: (), Attribute.NAMESPACE: ""}
+    )
     assert found == {"messaging.system": "rocketmq"} | {f"{prefix}message.tag": "a" for prefix in prefixes}
 
 
 def test_without_the_extra_the_import_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message trace does not need it."""
+    """The error names the extra; the message trace works without it."""
     real = builtins.__import__
 
     def absent(name: str, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Records of the trace topic, compared with what Java's TraceDataEncoder (5.3.3) wrote for the same contexts."""
+"""Records of the trace topic, compared with what Java's TraceDataEncoder (5.3.3) wrote for the same
+contexts."""
 
 from __future__ import annotations
 
@@ -31,12 +32,20 @@ def java(name: str) -> tuple[bytes, set[str]]:
 
 
 def same(name: str, *records: TraceRecord) -> bool:
-    ours = "".join(record.text for record in records).encode(), {key for record in records for key in record.keys}
+    ours = (
+        "".join(record.text for record in records).encode(),
+        {key for record in records for key in record.keys},
+    )
     return ours == java(name)
 
 
 def sent(
-    message_id: str, tag: str | None, keys: tuple[str, ...], kind: MessageType, offset_id: str = "X", success: bool = True
+    message_id: str,
+    tag: str | None,
+    keys: tuple[str, ...],
+    kind: MessageType,
+    offset_id: str = "X",
+    success: bool = True,
 ) -> TraceRecord:
     return pub(
         Message("Orders", b"hello", tag=tag, keys=keys),
@@ -73,9 +82,13 @@ def received(message_id: str, topic: str = "Orders", **properties: str) -> Recei
 
 
 def test_what_was_sent() -> None:
-    """Normal, delayed and ordered messages; without tag and keys stands null; texts are UTF-8; group and topic have no namespace."""
+    """Normal, delayed and ordered messages; a missing tag or key is written as null; texts are UTF-8; group
+    and topic have no namespace."""
     assert same("pub", sent("ID1", "TagA", ("k1", "k2"), MessageType.NORMAL, OFFSET_ID))
-    assert same("pub without tag and keys, delayed, not stored everywhere", sent("ID2", None, (), MessageType.DELAY, success=False))
+    assert same(
+        "pub without tag and keys, delayed, not stored everywhere",
+        sent("ID2", None, (), MessageType.DELAY, success=False),
+    )
     assert same("pub ordered, not ascii", sent("ID3", "标签", ("键",), MessageType.ORDER))
     wrapped = pub(
         Message("ns%Orders", b"hello", tag="TagA", keys=("k1", "k2")),
@@ -93,19 +106,24 @@ def test_what_was_sent() -> None:
 
 
 def test_what_was_consumed() -> None:
-    """Before and after, one record for each message, tied by the request id."""
+    """One record before and one after for each message, related by the request id."""
     first, second = received("ID1", KEYS="k1 k2"), received("ID2")
-    assert same("sub before of two", *(sub_before(each, began_ms=AT_MS, group="team", request_id=REQUEST) for each in (first, second)))
+    assert same(
+        "sub before of two",
+        *(sub_before(each, began_ms=AT_MS, group="team", request_id=REQUEST) for each in (first, second)),
+    )
 
     def after(message: ReceivedMessage, result: ConsumeReturnType) -> TraceRecord:
         return sub_after(message, ended_ms=AT_MS, group="team", request_id=REQUEST, cost_ms=7, result=result)
 
-    assert same("sub after of two", after(first, ConsumeReturnType.SUCCESS), after(second, ConsumeReturnType.SUCCESS))
+    assert same(
+        "sub after of two", after(first, ConsumeReturnType.SUCCESS), after(second, ConsumeReturnType.SUCCESS)
+    )
     assert same("sub after failed", after(first, ConsumeReturnType.FAILED))
 
 
 def test_the_switch_of_the_broker() -> None:
-    """TRACE_ON=false in a message's properties; without the property it is traced."""
+    """A message with the property TRACE_ON=false is not traced; without the property it is."""
     assert is_traced(received("ID1"))
     assert is_traced(received("ID1", TRACE_ON="true"))
     assert not is_traced(received("ID1", TRACE_ON="false"))
@@ -116,7 +134,7 @@ def record(number: int, region: str = "r", size: int = 10) -> TraceRecord:
 
 
 def test_records_travel_together() -> None:
-    """Those of one region in one message, which is found by all their ids and keys, each once."""
+    """Records of one region share one message, whose keys hold all their ids and keys, each once."""
     same_key = TraceRecord("r", "y\x02", ("id0", "id9"))
     one, other = trace_messages("Trace", [record(0), record(1, "far"), same_key])
     assert (one.topic, one.body) == ("Trace", b"xxxxxxxxxx\x02y\x02")
@@ -126,12 +144,17 @@ def test_records_travel_together() -> None:
 
 @pytest.mark.parametrize("size", [10, 1_000, MAX_BODY_BYTES - 1])
 def test_what_does_not_fit_goes_into_the_next_message(size: int) -> None:
-    """Neither the body nor the keys become too long, however many records there are; none is lost, and their order is kept."""
+    """Body and keys stay below their limits, however many records there are; no record is lost, and their
+    order is kept."""
     records = [record(number, size=size) for number in range(2_000 if size < 10_000 else 5)]
     messages = list(trace_messages("Trace", records))
     assert len(messages) > 1
-    assert b"".join(message.body for message in messages) == "".join(record.text for record in records).encode()
-    assert [key for message in messages for key in message.keys] == [key for record in records for key in record.keys]
+    assert (
+        b"".join(message.body for message in messages) == "".join(record.text for record in records).encode()
+    )
+    assert [key for message in messages for key in message.keys] == [
+        key for record in records for key in record.keys
+    ]
     for message in messages:
         assert len(message.body) <= MAX_BODY_BYTES
         assert len(" ".join(message.keys).encode()) <= MAX_KEYS_BYTES

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rmqkit import plugins
-from rmqkit.abc import CompiledFilter, FilterServer
 from rmqkit.config import Config
 from rmqkit.model.subscription import SubscriptionData, tag_subscription
+from rmqkit.plugin import loader
+from rmqkit.plugin.filter import CompiledFilter, FilterServer
 from rmqkit.protocol.tags import java_hash
 from rmqkit.testing.filter import check_filter_server
 from rmqkit_filter import plugin
@@ -21,7 +21,7 @@ def passes(compiled: CompiledFilter, tags_code: int) -> bool:
 
 @pytest.mark.parametrize("expression", ["*", "", " * "])
 def test_a_star_takes_everything(expression: str) -> None:
-    """Without a filter, so that the store need not ask."""
+    """These expressions need no filter, so that the store does not call one."""
     server = TagFilter()
     assert server.compile(server.subscription("T", expression, 0)) == CompiledFilter(None, None)
 
@@ -34,7 +34,8 @@ def test_tags_are_compared_by_hash() -> None:
 
 
 def test_only_the_low_32_bits_count_signed() -> None:
-    """Java: tagsCode.intValue(). A store keeps 64 bits, sign-extended; a foreign one may not."""
+    """Only the low 32 bits are compared (Java: tagsCode.intValue()). A store keeps 64 bits, sign-extended,
+    but a foreign one may not."""
     code = java_hash("polygenelubricants")
     assert code == -(2**31)
     compiled = TagFilter().compile(tag_subscription("T", "polygenelubricants"))
@@ -45,7 +46,7 @@ def test_only_the_low_32_bits_count_signed() -> None:
 
 
 def test_codes_that_are_missing_are_computed() -> None:
-    """From the tags, or from the text when a heartbeat has no tags either."""
+    """Codes are computed from the tags, or from the text when a heartbeat has no tags either."""
     for subscription in (
         SubscriptionData(topic="T", sub_string="TagA", tags_set=["TagA"]),
         SubscriptionData(topic="T", sub_string="TagA"),
@@ -58,14 +59,19 @@ def test_codes_that_are_missing_are_computed() -> None:
 
 
 def test_the_codes_of_the_subscription_win() -> None:
-    """As in Java the broker compares codes, not text."""
-    compiled = TagFilter().compile(SubscriptionData(topic="T", sub_string="TagA", tags_set=["TagA"], code_set=[7]))
+    """As in Java the broker compares the codes of the subscription, not its text."""
+    compiled = TagFilter().compile(
+        SubscriptionData(topic="T", sub_string="TagA", tags_set=["TagA"], code_set=[7])
+    )
     assert passes(compiled, 7)
     assert not passes(compiled, java_hash("TagA"))
 
 
 def test_class_filter_mode_lets_everything_pass() -> None:
-    assert TagFilter().compile(SubscriptionData(topic="T", sub_string="x.Y", class_filter_mode=True)).unit is None
+    assert (
+        TagFilter().compile(SubscriptionData(topic="T", sub_string="x.Y", class_filter_mode=True)).unit
+        is None
+    )
 
 
 def test_another_expression_type_is_refused() -> None:
@@ -74,11 +80,13 @@ def test_another_expression_type_is_refused() -> None:
 
 
 def test_contract() -> None:
-    check_filter_server(TagFilter(), good=["*", "TagA", "TagA || TagB", " TagA ", "标签", "||TagA"], bad=["||", " || || "])
+    check_filter_server(
+        TagFilter(), good=["*", "TagA", "TagA || TagB", " TagA ", "标签", "||TagA"], bad=["||", " || || "]
+    )
 
 
 def test_contract_finds_a_filter_that_takes_everything() -> None:
-    """The contract test itself can fail."""
+    """The contract test fails for a wrong filter."""
 
     class Lax(TagFilter):
         def compile(self, subscription: SubscriptionData) -> CompiledFilter:
@@ -92,7 +100,7 @@ def test_contract_finds_a_filter_that_takes_everything() -> None:
 
 
 def test_the_plugin_registers_tag() -> None:
-    registry = plugins.load(Config(), extra=[("filter", plugin)], entry_points=False)
+    registry = loader.load(Config(), extra=[("filter", plugin)], entry_points=False)
     assert set(registry.filter_servers) == {"TAG"}
     server: FilterServer = registry.filter_servers["TAG"]
     assert server.expression_type == "TAG"

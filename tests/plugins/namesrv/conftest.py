@@ -1,4 +1,4 @@
-"""A name server's processor and state under a clock that the test moves."""
+"""A name server's processor and state with a clock moved by the test."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from attrs import define, field
 
-from rmqkit.abc import Peer
 from rmqkit.config import Config
+from rmqkit.plugin.request import Peer, Ticket
 from rmqkit.protocol.command import Command
 from rmqkit.testing.peer import FakePeer
 from rmqkit_namesrv.processor import NameServerProcessor
@@ -16,8 +16,8 @@ from rmqkit_namesrv.state import NameServerState
 
 
 @define(slots=False)
-class Desk:
-    """A processor with its state; `now_ms` is the time it sees."""
+class BrokerHarness:
+    """A processor with its state; `now_ms` is its time."""
 
     now_ms: int = 0
     config: Config = field(factory=Config)
@@ -28,8 +28,8 @@ class Desk:
         self.peer = FakePeer()
 
     def ask(self, request: Command, peer: Peer | None = None) -> Command:
-        """The answer of a handler that does not wait."""
-        outcome = self.processor.process(request, peer if peer is not None else self.peer)
+        """The answer of a handler that answers at once."""
+        (outcome,) = self.processor.process([request], peer if peer is not None else self.peer)
         assert isinstance(outcome, Command)
         assert outcome.is_response
         assert outcome.opaque == request.opaque
@@ -37,19 +37,17 @@ class Desk:
 
     async def ask_waiting(self, request: Command) -> Command:
         """The answer of a handler that may wait."""
-        outcome = self.processor.process(request, self.peer)
-        assert outcome is not None
-        assert not isinstance(outcome, (bytes, tuple))
-        answer = outcome if isinstance(outcome, Command) else await outcome
+        (outcome,) = self.processor.process([request], self.peer)
+        answer = await self.peer.answer_to(request) if isinstance(outcome, Ticket) else outcome
         assert isinstance(answer, Command)
         return answer
 
 
 @pytest.fixture
-def make_desk() -> Callable[[Config], Desk]:
-    return lambda config: Desk(config=config)
+def make_desk() -> Callable[[Config], BrokerHarness]:
+    return lambda config: BrokerHarness(config=config)
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def desk() -> BrokerHarness:
+    return BrokerHarness()

@@ -14,7 +14,8 @@ from rmqkit_namesrv.kv import KvConfig
 
 
 async def test_what_was_put_is_there_after_a_restart(tmp_path: Path) -> None:
-    """In Java's shape, complete after every change, with nothing left beside it."""
+    """Entries survive a restart; the file has Java's form and is complete after every change, without
+    temporary files."""
     path = tmp_path / "namesrv" / "kvConfig.json"
     kv = KvConfig(path)
     await kv.put("n", "k", "v")
@@ -40,7 +41,7 @@ async def test_without_a_path_nothing_is_written(tmp_path: Path, monkeypatch: py
 
 
 def test_a_file_of_java(tmp_path: Path) -> None:
-    """Pretty-printed by fastjson."""
+    """The file was pretty-printed by fastjson."""
     path = tmp_path / "kvConfig.json"
     path.write_text('{\n\t"configTable":{"ORDER_TOPIC_CONFIG":{"T":"b:4"\n\t\t}\n\t}\n}')
     assert KvConfig(path).get("ORDER_TOPIC_CONFIG", "T") == "b:4"
@@ -48,7 +49,7 @@ def test_a_file_of_java(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"configTable":3}'])
 def test_an_unreadable_file_stops_the_start(tmp_path: Path, content: bytes) -> None:
-    """It names the file; going on with an empty table would wipe it."""
+    """The error names the file; with an empty table the next change would overwrite it."""
     path = tmp_path / "kvConfig.json"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"kvConfig\.json"):
@@ -57,7 +58,7 @@ def test_an_unreadable_file_stops_the_start(tmp_path: Path, content: bytes) -> N
 
 
 async def test_a_failing_write_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What can be read is what is on disk."""
+    """The table contains what is on disk."""
     path = tmp_path / "kvConfig.json"
     kv = KvConfig(path)
     await kv.put("n", "k", "old")
@@ -84,8 +85,8 @@ async def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
 
 
 async def test_the_table_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Existing entries can still change."""
-    monkeypatch.setattr(module, "MAX_ENTRIES", 2)
+    """A full table still accepts changes of existing entries."""
+    monkeypatch.setattr(module, "MAX_KV_ENTRIES", 2)
     kv = KvConfig()
     await kv.put("n", "a", "1")
     await kv.put("m", "b", "1")
@@ -93,3 +94,18 @@ async def test_the_table_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         await kv.put("n", "c", "1")
     await kv.put("n", "a", "2")
     assert kv.get("n", "a") == "2"
+
+
+async def test_the_table_has_a_limit_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit also holds after a restart; a full table accepts smaller values, and deletions make room."""
+    monkeypatch.setattr(module, "MAX_KV_BYTES", 1_000)
+    path = tmp_path / "kvConfig.json"
+    await KvConfig(path).put("n", "a", "x" * 600)
+    kv = KvConfig(path)
+    with pytest.raises(RequestRefused, match="delete some first"):
+        await kv.put("n", "b", "x" * 600)
+    assert (kv.get("n", "b"), kv.refused) == (None, 1)
+    await kv.put("n", "a", "x" * 300)
+    await kv.put("n", "b", "x" * 600)
+    await kv.delete("n", "b")
+    await kv.put("n", "c", "x" * 600)

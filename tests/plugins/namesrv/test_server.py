@@ -1,4 +1,4 @@
-"""The name server on a transport in memory, under a clock that jumps."""
+"""The name server on an in-memory transport with a jumping clock."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ import pytest
 import trio
 import trio.testing
 
-from rmqkit import hookimpl, plugins
-from rmqkit.abc import Address, Buffer, Server, ServerHandle, ServerStream, Transport
+from rmqkit import hookimpl
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, PluginError
-from rmqkit.hookspecs import Register
+from rmqkit.model.buffer import Buffer
+from rmqkit.plugin import loader
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.server import Server, ServerHandle
+from rmqkit.plugin.transport import Address, ServerStream, Transport
 from rmqkit.protocol import frame
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
@@ -30,6 +33,7 @@ from rmqkit.protocol.headers import (
     PutKvConfigRequestHeader,
     RegisterBrokerRequestHeader,
 )
+from rmqkit.remoting.serving import listen_on
 from rmqkit_namesrv import kv, plugin
 from rmqkit_namesrv.server import NameServer
 
@@ -76,7 +80,7 @@ class MemoryListener(AnyListener):
 
 
 class MemoryTransport(Transport):
-    """Port 1 is taken."""
+    """An in-memory transport whose port 1 is in use."""
 
     scheme = "mem"
 
@@ -108,7 +112,7 @@ class MemoryTransport(Transport):
 
 
 class Client:
-    """One connection that asks one thing at a time."""
+    """One connection that sends one request at a time."""
 
     def __init__(self, stream: Pair) -> None:
         self.stream = stream
@@ -138,7 +142,7 @@ def transport() -> MemoryTransport:
 @asynccontextmanager
 async def serving(transport: MemoryTransport, config: Config | None = None) -> AsyncIterator[ServerHandle]:
     config = config if config is not None else Config()
-    registry = plugins.load(config, extra=[("mem", transport), ("namesrv", plugin)], entry_points=False)
+    registry = loader.load(config, extra=[("mem", transport), ("namesrv", plugin)], entry_points=False)
     server: Server = registry.servers["namesrv"]
     async with trio.open_nursery() as nursery:
         yield await nursery.start(partial(_run, server, config, registry, [HERE]))
@@ -146,14 +150,22 @@ async def serving(transport: MemoryTransport, config: Config | None = None) -> A
 
 
 async def _run(
-    server: Server, config: Config, registry: plugins.Registry, addresses: list[Address], task_status: trio.TaskStatus[ServerHandle]
+    server: Server,
+    config: Config,
+    registry: loader.Registry,
+    addresses: list[Address],
+    task_status: trio.TaskStatus[ServerHandle],
 ) -> None:
-    await server.run(config, registry, addresses, task_status)
+    await server.run(config, registry, listen_on(registry, addresses, server.name), task_status)
 
 
 def register(name: str = "b-a", address: str = "10.0.0.1:10911", timeout_ms: int | None = None) -> Command:
     header = RegisterBrokerRequestHeader(
-        broker_name=name, broker_addr=address, cluster_name="c", broker_id=0, heartbeat_timeout_millis=timeout_ms
+        broker_name=name,
+        broker_addr=address,
+        cluster_name="c",
+        broker_id=0,
+        heartbeat_timeout_millis=timeout_ms,
     )
     body = {"topicConfigSerializeWrapper": {"topicConfigTable": {"T": {"topicName": "T"}}}}
     return request(RequestCode.REGISTER_BROKER, header, msgspec.json.encode(body), opaque=1)
@@ -165,7 +177,7 @@ def route(topic: str = "T") -> Command:
 
 @pytest.mark.row("S298")
 async def test_a_broker_registers_and_a_client_reads(transport: MemoryTransport) -> None:
-    """Over connections of their own, through frames."""
+    """A broker registers and a client reads the route over separate connections."""
     async with serving(transport) as handle:
         assert list(handle.addresses) == [HERE]
         broker, client = transport.client(), transport.client()
@@ -178,8 +190,10 @@ async def test_a_broker_registers_and_a_client_reads(transport: MemoryTransport)
 
 
 @pytest.mark.row("S304")
-async def test_a_closed_connection_unregisters_its_broker(transport: MemoryTransport, autojump_clock: trio.testing.MockClock) -> None:
-    """At once, and only its own; another broker stays."""
+async def test_a_closed_connection_unregisters_its_broker(
+    transport: MemoryTransport, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Only the broker of the closed connection is removed, at once."""
     async with serving(transport):
         first, second, client = transport.client(), transport.client(), transport.client()
         await first.ask(register())
@@ -195,8 +209,9 @@ async def test_a_closed_connection_unregisters_its_broker(transport: MemoryTrans
 async def test_a_silent_broker_is_removed_and_its_connection_closed(
     transport: MemoryTransport, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """With the first scan after its time-out; a broker on another connection that is not silent stays."""
-    async with serving(transport, Config(scan_not_active_broker_interval=5_000)):
+    """The broker is removed by the first scan after its time-out; an active broker on another connection
+    stays."""
+    async with serving(transport, Config(unknown={"scanNotActiveBrokerInterval": 5_000})):
         silent, alive = transport.client(), transport.client()
         await silent.ask(register(timeout_ms=22_000))
         await alive.ask(register("b-b", "10.0.0.2:10911"))
@@ -223,8 +238,9 @@ async def test_a_connection_shared_with_a_living_broker_stays_open(
 
 @pytest.mark.row("S225", "S297")
 async def test_routes_live_in_memory_only(transport: MemoryTransport, tmp_path: Path) -> None:
-    """A restarted name server knows its key-value configuration and no route; two name servers know nothing of each other."""
-    config = Config(kv_config_path=str(tmp_path / "kvConfig.json"))
+    """A restarted name server has its key-value configuration and no routes; two name servers share no
+    data."""
+    config = Config(unknown={"kvConfigPath": str(tmp_path / "kvConfig.json")})
     async with serving(transport, config):
         client = transport.client()
         await client.ask(register())
@@ -238,14 +254,18 @@ async def test_routes_live_in_memory_only(transport: MemoryTransport, tmp_path: 
         client = again.client()
         assert (await client.ask(route())).code == ResponseCode.TOPIC_NOT_EXIST
         assert (
-            await client.ask(request(RequestCode.GET_KVLIST_BY_NAMESPACE, KvNamespaceRequestHeader(namespace="n")))
+            await client.ask(
+                request(RequestCode.GET_KVLIST_BY_NAMESPACE, KvNamespaceRequestHeader(namespace="n"))
+            )
         ).body == b'{"table":{"k":"v"}}'
         await client.ask(register())
         assert (await client.ask(route())).code == ResponseCode.SUCCESS
 
 
-async def test_a_cancelled_name_server_closes_everything(transport: MemoryTransport, autojump_clock: trio.testing.MockClock) -> None:
-    """Listeners and connections, without waiting for idle peers."""
+async def test_a_cancelled_name_server_closes_everything(
+    transport: MemoryTransport, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Listeners and connections are closed, without waiting for idle peers."""
     async with serving(transport):
         client = transport.client()
         await client.ask(register())
@@ -257,7 +277,7 @@ async def test_a_cancelled_name_server_closes_everything(transport: MemoryTransp
 async def test_a_request_under_way_is_answered_before_the_end(
     transport: MemoryTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stopping name server accepts nobody any more but finishes what it began."""
+    """A stopping name server accepts no connections, but completes requests in progress."""
     entered, release, answers = trio.Event(), threading.Event(), []
 
     def slow_write(path: Path, data: bytes) -> None:
@@ -272,7 +292,10 @@ async def test_a_request_under_way_is_answered_before_the_end(
         release.set()
 
     monkeypatch.setattr(kv, "_write", slow_write)
-    async with trio.open_nursery() as nursery, serving(transport, Config(kv_config_path=str(tmp_path / "kvConfig.json"))):
+    async with (
+        trio.open_nursery() as nursery,
+        serving(transport, Config(unknown={"kvConfigPath": str(tmp_path / "kvConfig.json")})),
+    ):
         client = transport.client()
         nursery.start_soon(put)
         await entered.wait()
@@ -281,14 +304,18 @@ async def test_a_request_under_way_is_answered_before_the_end(
 
 
 async def test_all_listeners_or_none(transport: MemoryTransport) -> None:
-    """An address that cannot be bound stops the start and gives the others back; so does an unknown scheme."""
-    registry = plugins.load(Config(), extra=[("mem", transport)], entry_points=False)
+    """An address that cannot be bound, or an unknown scheme, stops the start and closes the other
+    listeners."""
+    registry = loader.load(Config(), extra=[("mem", transport)], entry_points=False)
 
     class Never(trio.TaskStatus[ServerHandle]):
         def started(self, value: object = None) -> NoReturn:
             raise AssertionError("must not start")
 
-    for bad, error in ((Address("mem", "127.0.0.1", 1), ConfigError), (Address("pigeon", "here", 9), PluginError)):
+    for bad, error in (
+        (Address("mem", "127.0.0.1", 1), ConfigError),
+        (Address("pigeon", "here", 9), PluginError),
+    ):
         with pytest.raises(error):
-            await NameServer().run(Config(), registry, [HERE, bad], Never())
+            await NameServer().run(Config(), registry, listen_on(registry, [HERE, bad], "namesrv"), Never())
         assert transport.listeners.pop().gone.is_set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -14,19 +15,31 @@ import trio
 import trio.testing
 from attrs import define, field
 
-from rmqkit import plugins
-from rmqkit.broker.context import BrokerContext
-from rmqkit.config import Config
-from rmqkit.errors import ConnectFailed, RequestTimeout
+from rmqkit.config import Config, properties_text
+from rmqkit.errors import ConfigError, ConnectFailed, RequestTimeout
+from rmqkit.model.route import BrokerData, ClusterInfo, RegisterBrokerBody, compact
 from rmqkit.model.topic import TopicConfig, TopicConfigTable
+from rmqkit.plugin import loader
+from rmqkit.plugin.broker import Broker
 from rmqkit.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
-from rmqkit.protocol.command import Command
-from rmqkit_namesrv.registration_body import body_crc32, decode
+from rmqkit.protocol.command import Command, answer
+from rmqkit.remoting.pool import ConnectionPool
 from rmqkit_registration import plugin
 from rmqkit_registration.requests import Identity, register_body, register_request
 from rmqkit_registration.service import RegistrationService
+from tests.client.fakes import Network
 
 ONE, TWO = "10.0.0.8:9876", "10.0.0.9:9876"
+
+
+def cluster_info(address: str) -> bytes:
+    """A name server's answer when it knows one broker, or none for an empty address."""
+    broker = BrokerData(cluster="DefaultCluster", broker_name="broker-a", broker_addrs={0: address})
+    return compact(ClusterInfo(broker_addr_table={"broker-a": broker} if address else {}))
+
+
+def decoded(body: bytes) -> RegisterBrokerBody:
+    return msgspec.json.decode(body, type=RegisterBrokerBody)
 
 
 @define
@@ -43,13 +56,26 @@ class Call:
 
 @define
 class FakePool:
-    """Answers SUCCESS unless told otherwise by address: an exception, "silent" (no answer before the time-out), or an answer."""
+    """Answers SUCCESS unless a fault is set for the address: an exception, "silent" (no answer before the
+    time-out), or an answer.
+
+    known  address that the name servers have for the broker's name and id; `calls` leaves the questions for
+           it out
+    """
+
+    known: str = ""
 
     faults: dict[str, Any] = field(factory=dict)
     calls: list[Call] = field(factory=list)
     took_s: float = 0.0
+    looks: int = 0
 
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
+        if command.code == RequestCode.GET_BROKER_CLUSTER_INFO and not isinstance(
+            self.faults.get(address), Exception
+        ):
+            self.looks += 1
+            return Command(flag=FLAG_RESPONSE, body=cluster_info(self.known))
         self.calls.append(Call(trio.current_time(), address, command, timeout_ms))
         fault = self.faults.get(address)
         if fault == "silent":
@@ -92,9 +118,15 @@ class Rig:
     service: RegistrationService = field(factory=RegistrationService)
 
     @property
-    def broker(self) -> BrokerContext:
-        parts = SimpleNamespace(config=self.config, pool=self.pool, topics=self.topics, address="10.0.0.1:10911")
-        return cast(BrokerContext, parts)
+    def broker(self) -> Broker:
+        parts = SimpleNamespace(
+            config=self.config,
+            pool=self.pool,
+            topics=self.topics,
+            address="10.0.0.1:10911",
+            registry=SimpleNamespace(settings={}),
+        )
+        return cast(Broker, parts)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -111,12 +143,17 @@ def rig() -> Rig:
     return rig
 
 
-@pytest.mark.row("S040", "S093", "S223", "S328")
-async def test_every_name_server_is_told_before_the_broker_goes_on(rig: Rig, autojump_clock: trio.testing.MockClock) -> None:
-    """All of them at the same time, hence in no fixed order, each with who the broker is and what topics it has."""
+@pytest.mark.row("S040", "S093", "S328")
+async def test_every_name_server_is_told_before_the_broker_goes_on(
+    rig: Rig, autojump_clock: trio.testing.MockClock
+) -> None:
+    """All of them at the same time, each with who the broker is and what topics it has; then all of them
+    again, every period."""
     async with rig.serving():
         assert {call.address for call in rig.pool.calls} == {ONE, TWO}
         assert {call.at_s for call in rig.pool.calls} == {0}
+        await trio.sleep(41)
+        assert rig.pool.times(ONE) == rig.pool.times(TWO) == pytest.approx([0, 10, 40])
     for call in rig.pool.calls:
         assert call.code == RequestCode.REGISTER_BROKER
         assert call.timeout_ms == 24_000
@@ -129,26 +166,52 @@ async def test_every_name_server_is_told_before_the_broker_goes_on(rig: Rig, aut
             "haServerAddr": "",
             "enableActingMaster": "false",
             "compressed": "false",
-            "bodyCrc32": str(body_crc32(call.command.body)),
+            "bodyCrc32": str(zlib.crc32(call.command.body) & 0x7FFFFFFF),
         }
-        body = decode(call.command.body, call.command.version)
+        body = decoded(call.command.body)
         assert body.topic_config_serialize_wrapper.topic_config_table == rig.topics.configs
         assert body.topic_config_serialize_wrapper.data_version.counter == 1
         assert body.filter_server_list == []
 
 
+@pytest.mark.row("S223")
+async def test_no_name_server_comes_always_first(autojump_clock: trio.testing.MockClock) -> None:
+    """Each is registered with, all at the same time and in an order that differs from start to start."""
+    addresses = [f"10.0.0.{number}:9876" for number in range(6)]
+    orders = set()
+    for _ in range(20):
+        rig = Rig(Config(namesrv_addr=";".join(addresses)))
+        async with rig.serving():
+            orders.add(tuple(call.address for call in rig.pool.calls))
+    assert {frozenset(order) for order in orders} == {frozenset(addresses)}
+    assert len({order[0] for order in orders}) > 1
+
+
 @pytest.mark.row("S002", "S225", "S349")
 @pytest.mark.parametrize(("setting_ms", "period_s"), [(30_000, 30), (1, 10), (10_000, 10), (3_600_000, 60)])
-async def test_it_registers_again_every_period(autojump_clock: trio.testing.MockClock, setting_ms: int, period_s: int) -> None:
-    """Every registerNameServerPeriod, which is held between 10 and 60 s."""
-    rig = Rig(Config(namesrv_addr=f"{ONE};{TWO}", register_name_server_period=setting_ms))
+async def test_it_registers_again_every_period(
+    autojump_clock: trio.testing.MockClock, setting_ms: int, period_s: int
+) -> None:
+    """Ten seconds after the start, then every registerNameServerPeriod, which is held between 10 and 60 s."""
+    rig = Rig(Config(namesrv_addr=f"{ONE};{TWO}", unknown={"registerNameServerPeriod": setting_ms}))
     async with rig.serving():
-        await trio.sleep(3 * period_s + 1)
+        await trio.sleep(10 + 2 * period_s + 1)
     for address in (ONE, TWO):
-        assert rig.pool.times(address) == pytest.approx([0, period_s, 2 * period_s, 3 * period_s])
+        assert rig.pool.times(address) == pytest.approx([0, 10, 10 + period_s, 10 + 2 * period_s])
 
 
-@pytest.mark.row("S003", "S004")
+async def test_changed_topics_leave_the_rounds_alone(
+    rig: Rig, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A registration for a change comes in addition to the periodic ones."""
+    async with rig.serving():
+        await trio.sleep(5)
+        rig.topics.add("New")
+        await trio.sleep(40)
+        assert rig.pool.times(ONE) == pytest.approx([0, 5, 10, 40])
+
+
+@pytest.mark.row("S004")
 async def test_a_dead_name_server_is_logged_each_time_and_tried_again(
     rig: Rig, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -160,37 +223,70 @@ async def test_a_dead_name_server_is_logged_each_time_and_tried_again(
         warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
         assert len(warnings) == 3
         assert all(ONE in text and "refused" in text for text in warnings)
-        assert rig.pool.times(ONE) == rig.pool.times(TWO) == pytest.approx([0, 30, 60])
+        assert rig.pool.times(ONE) == rig.pool.times(TWO) == pytest.approx([0, 10, 40])
         del rig.pool.faults[ONE]
         caplog.clear()
         await trio.sleep(30)
         assert len(rig.pool.times(ONE)) == 4
-        assert [record.getMessage() for record in caplog.records] == [f"registered with the name server {ONE}"]
+        assert [record.getMessage() for record in caplog.records] == [
+            f"registered with the name server {ONE}"
+        ]
 
 
 @pytest.mark.row("S003")
+async def test_the_connection_to_a_dead_name_server_is_removed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Over a real connection pool: the lost connection leaves it at once, and the next round connects
+    anew."""
+    async with Network() as network, ConnectionPool(connect=network.connect) as pool:
+        servers = {address: network.add(address, answer) for address in (ONE, TWO)}
+        rig = Rig(pool=cast(FakePool, pool))
+        async with rig.serving():
+            assert sorted(pool.addresses()) == [ONE, TWO]
+            del network.servers[ONE]
+            await servers[ONE].hang_up()
+            await trio.testing.wait_all_tasks_blocked()
+            assert pool.addresses() == [TWO]
+            await trio.sleep(11)
+            assert (network.connects.count(ONE), pool.addresses()) == (2, [TWO])
+            back = network.add(ONE, answer)
+            await trio.sleep(30)
+            assert sorted(pool.addresses()) == [ONE, TWO]
+            assert [command.code for command in back.requests][-1] == RequestCode.REGISTER_BROKER
+            assert network.connects.count(TWO) == 1
+
+
 async def test_a_silent_name_server_holds_up_nobody(rig: Rig, autojump_clock: trio.testing.MockClock) -> None:
-    """Others get their periodic registration and changed topics on time. The start waits for the time-out of the first attempt."""
+    """Others get their periodic registration and changed topics on time. The start waits for the time-out
+    of the first attempt."""
     rig.pool.faults[ONE] = "silent"
     async with rig.serving():
         assert trio.current_time() == 24
         await trio.sleep(31)
         rig.topics.add("New")
         await trio.testing.wait_all_tasks_blocked()
-        assert rig.pool.times(TWO) == pytest.approx([0, 30, 55])
-        assert rig.pool.times(ONE) == pytest.approx([0, 54])
+        assert rig.pool.times(TWO) == pytest.approx([0, 10, 40, 55])
+        assert rig.pool.times(ONE) == pytest.approx([0, 34])
 
 
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (Command(code=ResponseCode.SYSTEM_ERROR, flag=FLAG_RESPONSE, remark="register broker failed"), "register broker failed"),
+        (
+            Command(code=ResponseCode.SYSTEM_ERROR, flag=FLAG_RESPONSE, remark="register broker failed"),
+            "register broker failed",
+        ),
         (Command(flag=FLAG_RESPONSE, body=b"{]"), "cannot be read"),
         (Command(flag=FLAG_RESPONSE, body=b'{"table":7}'), "cannot be read"),
     ],
 )
 async def test_a_refusal_or_an_unreadable_answer_is_logged(
-    rig: Rig, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, answer: Command, text: str
+    rig: Rig,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+    answer: Command,
+    text: str,
 ) -> None:
     rig.pool.faults[ONE] = answer
     async with rig.serving():
@@ -201,14 +297,74 @@ async def test_a_refusal_or_an_unreadable_answer_is_logged(
 async def test_order_topics_in_the_answer_are_taken(
     rig: Rig, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rig.pool.faults[ONE] = Command(flag=FLAG_RESPONSE, ext={"masterAddr": "x:1"}, body=b'{"table":{"T":"broker-a:4"}}')
+    rig.pool.faults[ONE] = Command(
+        flag=FLAG_RESPONSE, ext={"masterAddr": "x:1"}, body=b'{"table":{"T":"broker-a:4"}}'
+    )
     async with rig.serving():
         await trio.sleep(1)
     assert caplog.records == []
 
 
+OTHER = "10.0.0.2:10911"
+
+
+async def test_another_broker_of_the_same_name_stops_the_start(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It answers at the address that the name server has, so nothing is registered, and the error says what
+    to change."""
+    rig = Rig(Config(namesrv_addr=ONE))
+    rig.pool.known = OTHER
+    rig.pool.faults[OTHER] = Command(flag=FLAG_RESPONSE, body=b"brokerId=0\nbrokerName=broker-a\n")
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(ConfigError, match=f"{OTHER}.*brokerName"), flatten_subgroups=True
+    ):
+        async with rig.serving():
+            pytest.fail("it started")
+    assert {call.code for call in rig.pool.calls} == {RequestCode.GET_BROKER_CONFIG}
+
+
+@pytest.mark.parametrize("answers", ["nothing", "another name", "this broker"])
+async def test_an_address_without_another_broker_of_the_name_is_an_earlier_start(
+    rig: Rig, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, answers: str
+) -> None:
+    """Where nothing answers, another broker does, or this one under an earlier address of the machine, the
+    start goes on with a warning."""
+    rig.pool.known = OTHER
+    rig.pool.faults[OTHER] = {
+        "nothing": ConnectFailed(OTHER, "refused"),
+        "another name": Command(flag=FLAG_RESPONSE, body=b"brokerName=broker-b\n"),
+        "this broker": Command(flag=FLAG_RESPONSE, body=properties_text(rig.config).encode()),
+    }[answers]
+    async with rig.serving():
+        assert {call.address for call in rig.pool.calls if call.code == RequestCode.REGISTER_BROKER} == {
+            ONE,
+            TWO,
+        }
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+    assert OTHER in caplog.text
+
+
+async def test_another_broker_that_appears_later_is_an_error_in_the_log(
+    rig: Rig, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each periodic round looks, and the broker goes on; rounds for changed topics do not look."""
+    rig.pool.known = "10.0.0.1:10911"
+    async with rig.serving():
+        rig.topics.add("New")
+        await trio.sleep(1)
+        assert rig.pool.looks == 2
+        assert caplog.records == []
+        rig.pool.known = OTHER
+        await trio.sleep(31)
+        assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.ERROR]
+        assert OTHER in caplog.text
+        assert rig.pool.times(ONE)[-1] >= 10
+
+
 async def test_changed_topics_go_out_at_once(rig: Rig, autojump_clock: trio.testing.MockClock) -> None:
-    """A lone change without delay; a burst of them in registrations that take a fifth of the time, the last of which has everything."""
+    """A lone change without delay; a burst of them in registrations that take a fifth of the time, the
+    last of which has everything."""
     async with rig.serving():
         await trio.sleep(5)
         rig.topics.add("Lone")
@@ -220,14 +376,16 @@ async def test_changed_topics_go_out_at_once(rig: Rig, autojump_clock: trio.test
             await trio.sleep(0.01)
         await trio.sleep(1)
         assert len(rig.pool.times(ONE)) <= 2 + 7
-        last = decode(rig.pool.calls[-1].command.body, 479)
+        last = decoded(rig.pool.calls[-1].command.body)
         assert last.topic_config_serialize_wrapper.topic_config_table == rig.topics.configs
         await trio.sleep(20)
         assert len(rig.pool.times(ONE)) <= 2 + 7, "no registration without a reason"
     assert rig.topics.on_change == []
 
 
-async def test_a_change_during_a_registration_is_not_lost(rig: Rig, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_change_during_a_registration_is_not_lost(
+    rig: Rig, autojump_clock: trio.testing.MockClock
+) -> None:
     """What was encoded before the change is followed by another registration."""
     async with rig.serving():
         await trio.sleep(1)
@@ -247,13 +405,16 @@ async def test_permissions_are_cut_to_those_of_the_broker(autojump_clock: trio.t
     rig.topics.add("T", perm=7)
     async with rig.serving():
         pass
-    body = decode(rig.pool.calls[0].command.body, 479)
+    body = decoded(rig.pool.calls[0].command.body)
     assert body.topic_config_serialize_wrapper.topic_config_table["T"].perm == 4
     assert rig.topics.configs["T"].perm == 7
 
 
-async def test_stop_unregisters_everywhere(rig: Rig, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> None:
-    """At the same time, at most 3 s each; what cannot be reached is logged. No registration comes after it."""
+async def test_stop_unregisters_everywhere(
+    rig: Rig, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the same time, at most 3 s each; what cannot be reached is logged. No registration comes after
+    it."""
     async with rig.serving():
         await trio.sleep(1)
         rig.pool.calls.clear()
@@ -294,7 +455,7 @@ async def test_an_address_given_twice_is_one_name_server(autojump_clock: trio.te
 
 
 def test_the_plugin_registers_the_service() -> None:
-    registry = plugins.load(Config(), extra=[("registration", plugin)], entry_points=False)
+    registry = loader.load(Config(), extra=[("registration", plugin)], entry_points=False)
     assert isinstance(registry.services["registration"], RegistrationService)
     assert registry.services["registration"].name == "registration"
 

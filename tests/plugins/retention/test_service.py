@@ -1,4 +1,4 @@
-"""The rounds of cleaning over real stores, with a disk that is as full as the test says."""
+"""Cleaning rounds over real stores, with a disk usage given by the test."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import trio.testing
 
 from rmqkit import hookimpl
 from rmqkit.broker import assemble
-from rmqkit.broker.context import BrokerContext
 from rmqkit.config import Config
-from rmqkit.dispatch import LogFollower
 from rmqkit.errors import StoreError
-from rmqkit.hookspecs import Register
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.dispatcher import LogFollower
+from rmqkit.plugin.hookspecs import Register
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import request
 from rmqkit.testing.broker import running_broker
@@ -30,7 +30,7 @@ from rmqkit_retention.processor import CODES
 from rmqkit_retention.service import RetentionService
 from rmqkit_retention.usage import usage_percent
 from rmqkit_store_mmap.store import MmapStore
-from tests.broker.desk import Desk, bodies, open_desk, places
+from tests.broker.desk import BrokerHarness, bodies, open_desk, places
 from tests.counting import Volatile
 
 SEGMENT_BYTES = 66_560
@@ -45,7 +45,7 @@ SMALL: dict[str, Any] = {
 
 
 class FakeDisk:
-    """Percent in use; `full` paths fail."""
+    """Usage in percent; `full` paths raise an error."""
 
     def __init__(self, percent: int = 10) -> None:
         self.percent = percent
@@ -61,7 +61,7 @@ class FakeDisk:
 
 @pytest.fixture(autouse=True)
 def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Hours are local ones: here they are those of UTC."""
+    """Let local hours be those of UTC."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield
@@ -70,8 +70,11 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def opened(directory: Path, segments: int = 5, **keys: Any) -> AsyncIterator[tuple[Desk, RetentionService, FakeDisk]]:
-    """A broker whose log has so many full segments, 100 hours old and less by one each; its clock stands at 12:00."""
+async def opened(
+    directory: Path, segments: int = 5, **keys: Any
+) -> AsyncIterator[tuple[BrokerHarness, RetentionService, FakeDisk]]:
+    """A broker whose log has this many full segments, 100 hours old and one hour less each; its clock shows
+    12:00."""
     async with open_desk(directory, **SMALL | keys) as desk:
         store = desk.broker.store
         async with trio.open_nursery() as nursery:
@@ -88,20 +91,21 @@ async def opened(directory: Path, segments: int = 5, **keys: Any) -> AsyncIterat
             nursery.cancel_scope.cancel()
 
 
-async def flush(desk: Desk) -> None:
-    """Only what the device has can go."""
+async def flush(desk: BrokerHarness) -> None:
+    """Flush, because only flushed data can be deleted."""
     if isinstance(desk.broker.store, MmapStore):
         await desk.broker.store._log.flush()
 
 
-def log_start(desk: Desk) -> int:
+def log_start(desk: BrokerHarness) -> int:
     return desk.broker.store.statistics().min_physical_offset
 
 
 @pytest.mark.only_store("mmap", why="is about the files of one store")
 @pytest.mark.row("S338", "S339")
 async def test_expired_files_go_at_their_hour(tmp_path: Path) -> None:
-    """Not before, and only those of 72 hours: of five files, 100 to 96 hours old, the first three when the limit is 98."""
+    """Files are deleted only at the hour, and only expired ones: of five files that are 100 to 96 hours old,
+    the first three with a limit of 98."""
     async with opened(tmp_path, fileReservedTime=98 + 16) as (desk, service, disk):
         await service.round(desk.broker)
         assert log_start(desk) == 0
@@ -115,7 +119,7 @@ async def test_expired_files_go_at_their_hour(tmp_path: Path) -> None:
 
 @pytest.mark.only_store("mmap", why="is about the files of one store")
 async def test_dispatchers_are_told_what_went(tmp_path: Path) -> None:
-    """Each time, where the log begins then."""
+    """After each deletion, dispatchers get the new start of the log."""
     told: list[int] = []
 
     class Told(Volatile):
@@ -136,7 +140,7 @@ async def test_dispatchers_are_told_what_went(tmp_path: Path) -> None:
 @pytest.mark.only_store("mmap", why="is about the files of one store")
 @pytest.mark.row("S340", "S342")
 async def test_a_full_disk_deletes_what_has_not_expired(tmp_path: Path) -> None:
-    """Above 75 % only what has expired, above 85 % anything but the newest, consumed or not."""
+    """Above 75 % only expired files are deleted, above 85 % all but the newest, consumed or not."""
     async with opened(tmp_path, fileReservedTime=99) as (desk, service, disk):
         disk.percent = 76
         await service.round(desk.broker)
@@ -152,8 +156,11 @@ async def test_a_full_disk_deletes_what_has_not_expired(tmp_path: Path) -> None:
 
 @pytest.mark.only_store("mmap", why="is about the files of one store")
 @pytest.mark.row("S341")
-async def test_above_the_warning_level_sends_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """SERVICE_NOT_AVAILABLE with ratio and path; pulls go on; back at the level sends are taken again. Each change is logged once."""
+async def test_above_the_warning_level_sends_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sends get SERVICE_NOT_AVAILABLE with ratio and path, while pulls continue; at the level sends are
+    accepted again. Each change is logged once."""
     async with opened(tmp_path, cleanFileForciblyEnable=False) as (desk, service, disk):
         caplog.set_level(logging.WARNING, "rmqkit_retention")
         disk.percent = 91
@@ -175,7 +182,7 @@ async def test_above_the_warning_level_sends_are_refused(tmp_path: Path, caplog:
 @pytest.mark.only_store("mmap", why="is about the files of one store")
 @pytest.mark.row("S341")
 async def test_sends_are_taken_again_as_soon_as_deleting_made_room(tmp_path: Path) -> None:
-    """The disk is looked at once more behind a forced deletion: nobody waits for the next round."""
+    """The disk is checked again after a forced deletion, instead of in the next round."""
     async with opened(tmp_path) as (desk, service, _):
 
         def usage(path: Path) -> int:
@@ -189,7 +196,7 @@ async def test_sends_are_taken_again_as_soon_as_deleting_made_room(tmp_path: Pat
 
 @pytest.mark.only_store("mmap", why="is about the files of one store")
 async def test_consumers_of_what_was_deleted_are_told_where_to_go_on(tmp_path: Path) -> None:
-    """PULL_OFFSET_MOVED with the first offset there is."""
+    """A pull gets PULL_OFFSET_MOVED with the first existing offset."""
     async with opened(tmp_path) as (desk, service, disk):
         disk.percent = 86
         await service.round(desk.broker)
@@ -203,7 +210,7 @@ async def test_consumers_of_what_was_deleted_are_told_where_to_go_on(tmp_path: P
 
 @pytest.mark.only_store("memory", why="is about a store without files")
 async def test_messages_without_a_disk(tmp_path: Path) -> None:
-    """The memory store is cleaned by age alone."""
+    """The memory store is cleaned by age only."""
     async with opened(tmp_path, store="memory") as (desk, service, disk):
         disk.percent = 99
         await service.round(desk.broker)
@@ -214,18 +221,18 @@ async def test_messages_without_a_disk(tmp_path: Path) -> None:
         await desk.sent(body=b"more")
 
 
-# --- rounds -----------------------------------------------------------------------------------------------------------
+# --- rounds -------------------------------------------------------------------------------------------------
 
 
 class CountedRetention(RetentionService):
-    """Says when its rounds were, and whether they were asked for."""
+    """Records the times of its rounds, and whether they were requested."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.times: list[float] = []
         self.error: Exception | None = None
 
-    async def round(self, broker: BrokerContext) -> None:
+    async def round(self, broker: Broker) -> None:
         self.times.append(trio.current_time())
         if self.error is not None:
             raise self.error
@@ -233,7 +240,8 @@ class CountedRetention(RetentionService):
 
 @pytest.mark.row("S337")
 async def test_when_rounds_are(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    """First after a minute, then every ten seconds; at once when somebody asks. Trouble is logged and the next round comes all the same."""
+    """The first round is after a minute, then one every ten seconds, and one at once on request. An error is
+    logged and the next round follows."""
     async with open_desk(tmp_path) as desk, trio.open_nursery() as nursery:
         service = CountedRetention(desk.broker.config)
         start = trio.current_time()
@@ -252,13 +260,15 @@ async def test_when_rounds_are(tmp_path: Path, autojump_clock: trio.testing.Mock
 
 
 @pytest.mark.only_store("mmap", why="is about the files of one store")
-async def test_a_round_that_fails_does_not_end_the_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A path that cannot be looked at is logged; nothing is deleted or refused by guess."""
+async def test_a_round_that_fails_does_not_end_the_broker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A path whose usage cannot be read is logged; nothing is deleted or refused."""
     async with opened(tmp_path) as (desk, service, disk), trio.open_nursery() as nursery:
         disk.fails = True
         await nursery.start(service.run, desk.broker)
         service.ask()
-        with trio.fail_after(30):
+        with trio.fail_after(120):
             while not caplog.records:
                 await trio.lowlevel.checkpoint()
         assert "no such device" in caplog.text
@@ -267,12 +277,13 @@ async def test_a_round_that_fails_does_not_end_the_broker(tmp_path: Path, caplog
         nursery.cancel_scope.cancel()
 
 
-# --- requests ---------------------------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.only_store("mmap", why="is about the files of one store")
 async def test_deleting_by_request(tmp_path: Path) -> None:
-    """DELETE_EXPIRED_COMMITLOG is answered at once; the next twenty rounds delete what has expired, whatever the hour."""
+    """DELETE_EXPIRED_COMMITLOG is answered at once; the next twenty rounds delete expired files at any
+    hour."""
     async with opened(tmp_path) as (desk, _, disk):
         installed = desk.broker.registry.services["retention"]
         assert isinstance(installed, RetentionService)
@@ -288,7 +299,7 @@ async def test_deleting_by_request(tmp_path: Path) -> None:
 
 
 async def test_asking_a_broker_that_deletes_nothing(tmp_path: Path) -> None:
-    """With the service switched off the request is refused, not forgotten."""
+    """If the service is disabled, the request is refused."""
     async with open_desk(tmp_path, disabledServices="retention") as desk:
         answer = await desk.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)
         assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -297,7 +308,8 @@ async def test_asking_a_broker_that_deletes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.only_store("mmap", why="is about the files of one store")
 async def test_cleaning_expired_queues(tmp_path: Path) -> None:
-    """CLEAN_EXPIRED_CONSUMEQUEUE forgets queues all of whose messages are gone; those with messages, empty ones and system topics stay."""
+    """CLEAN_EXPIRED_CONSUMEQUEUE removes queues whose messages are all deleted; those with messages, empty
+    ones and system topics stay."""
     async with opened(tmp_path, segments=0) as (desk, _, _):
         store = desk.broker.store
         await desk.sent(body=b"old", queue_id=3)
@@ -316,7 +328,7 @@ async def test_cleaning_expired_queues(tmp_path: Path) -> None:
 
 
 async def test_cleaning_unused_topics(tmp_path: Path) -> None:
-    """CLEAN_UNUSED_TOPIC forgets the queues of topics that are in no table; system topics stay."""
+    """CLEAN_UNUSED_TOPIC removes the queues of topics that are in no table; system topics stay."""
     async with open_desk(tmp_path) as desk:
         await desk.sent(topic="A", default_topic="TBW102", default_topic_queue_nums=1)
         await desk.sent(topic="B", default_topic="TBW102", default_topic_queue_nums=1)
@@ -328,7 +340,8 @@ async def test_cleaning_unused_topics(tmp_path: Path) -> None:
 
 
 async def test_the_service_is_part_of_a_broker(tmp_path: Path) -> None:
-    """The plugin registers it and its requests; a running broker runs it, and stops while it waits."""
+    """The plugin registers the service and its requests; a broker runs the service and stops while it
+    waits."""
     async with running_broker(tmp_path) as broker:
         assert isinstance(broker.context.registry.services["retention"], RetentionService)
         router, _ = assemble.make_routers(broker.context)
@@ -338,15 +351,23 @@ async def test_the_service_is_part_of_a_broker(tmp_path: Path) -> None:
             assert answer.code == 0
 
 
-# --- usage ------------------------------------------------------------------------------------------------------------
+# --- usage --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("blocks", "free", "available", "percent"),
-    [(1000, 500, 500, 50), (1000, 500, 400, 56), (1000, 999, 999, 1), (1000, 1000, 1000, 0), (1000, 0, 0, 100), (0, 0, 0, 100)],
+    [
+        (1000, 500, 500, 50),
+        (1000, 500, 400, 56),
+        (1000, 999, 999, 1),
+        (1000, 1000, 1000, 0),
+        (1000, 0, 0, 100),
+        (0, 0, 0, 100),
+    ],
 )
 def test_usage(monkeypatch: pytest.MonkeyPatch, blocks: int, free: int, available: int, percent: int) -> None:
-    """Used of used plus usable, rounded up: what is kept for the superuser counts as neither."""
+    """Usage is used space divided by used plus available space, rounded up; blocks reserved for the superuser
+    count as neither."""
 
     class Status:
         f_blocks, f_bfree, f_bavail = blocks, free, available
@@ -356,7 +377,28 @@ def test_usage(monkeypatch: pytest.MonkeyPatch, blocks: int, free: int, availabl
 
 
 def test_usage_of_a_real_disk(tmp_path: Path) -> None:
-    """A percentage; a path that is not there is an error."""
+    """The usage is a percentage; a missing path raises an error."""
     assert 0 <= usage_percent(tmp_path) <= 100
     with pytest.raises(FileNotFoundError):
         usage_percent(tmp_path / "nothing")
+
+
+@pytest.mark.only_store("mmap", why="is about the files of one store")
+async def test_a_pin_holds_expired_files_until_the_disk_is_full(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reader's pin is honoured and named in the log, also when the disk is full enough to delete files that
+    have not expired; above the ratio at which no messages are taken the reader loses it."""
+    async with opened(tmp_path, fileReservedTime=1) as (desk, service, disk):
+        store = desk.broker.store
+        with store.pin(SEGMENT_BYTES + 5, "the copier") as pin:
+            disk.percent = 86
+            await service.round(desk.broker)
+            assert log_start(desk) == SEGMENT_BYTES
+            assert pin.holds
+            assert f"the copier holds the log from {SEGMENT_BYTES + 5} on" in caplog.text
+            disk.percent = 91
+            await service.round(desk.broker)
+            assert log_start(desk) > 2 * SEGMENT_BYTES
+            assert not pin.holds
+            assert f"the copier loses the log from {SEGMENT_BYTES + 5}" in caplog.text

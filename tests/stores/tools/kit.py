@@ -1,4 +1,4 @@
-"""A store with everything in it that the tools must cope with, and ways to damage it."""
+"""A store with every case that the tools must handle, and functions that damage it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from rmqkit.model import properties as props
-from rmqkit.model.delay import parse_levels
 from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.names import SCHEDULE_TOPIC
-from rmqkit.model.sysflag import BORN_HOST_V6, COMPRESSED, TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from rmqkit.model.sysflag import (
+    BORN_HOST_V6,
+    COMPRESSED,
+    TRANSACTION_COMMIT,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
 from rmqkit.protocol.message_id import pack_host
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import SMALL, FlushWhenWanted, contents, message, running, store_config
-from rmqkit_store_mmap.data_files import file_row
-from rmqkit_store_mmap.disk import Disk
-from rmqkit_store_mmap.readonly import StoreReader
+from rmqkit_delay.levels import delivery_time_of
+from rmqkit_store_mmap.log.disk import Disk
+from rmqkit_store_mmap.readonly.data_files import file_row
+from rmqkit_store_mmap.readonly.readonly import StoreReader
 from rmqkit_store_mmap.store import MmapStore
 from rmqkit_store_mmap.tools.log_check import Outcome
 from rmqkit_store_mmap.tools.verify import Verifier
@@ -28,13 +34,14 @@ SLOTS = 11
 #: 40 bytes of header, 11 slots, 120 entries of which number 0 is never used.
 INDEX_BYTES = 40 + 4 * SLOTS + 20 * 120
 ENTRIES_AT = 40 + 4 * SLOTS
-LEVELS_MS = parse_levels("1s 5s 10s")
+LEVELS_MS = (1_000, 5_000, 10_000)
+QUEUE_CODES = {SCHEDULE_TOPIC: delivery_time_of(LEVELS_MS)}
 LONG_TOPIC = "%RETRY%".ljust(200, "g")
 SETTINGS = SMALL | {"max_hash_slot_num": SLOTS, "max_index_num": 120}
 
 
 class Forgetful(Disk):
-    """Flushes nothing: no machine dies here."""
+    """Flushes nothing: these tests simulate no power failure."""
 
     def sync(self, fd: int) -> None:
         return
@@ -44,14 +51,16 @@ class Forgetful(Disk):
 
 
 def make(directory: Path, clock: FakeClock | None = None, **settings: Any) -> MmapStore:
-    return MmapStore(store_config(directory, **(SETTINGS | settings)), clock or FakeClock(), FlushWhenWanted(), disk=Forgetful())
+    config = store_config(directory, **(SETTINGS | settings))
+    store = MmapStore(config, clock or FakeClock(), FlushWhenWanted(), disk=Forgetful())
+    store.queue_codes = QUEUE_CODES
+    return store
 
 
-def delayed(level: int, clock: FakeClock, early_ms: int = 0) -> PutMessage:
-    """A message as the schedule topic keeps it: the unit has the time of delivery."""
+def delayed(level: int) -> PutMessage:
+    """A message as it is in the schedule topic."""
     parked = message(SCHEDULE_TOPIC, level - 1, b"later")
     parked.set_properties({props.DELAY: str(level), props.TAGS: "late", props.KEYS: f"d{level}"})
-    parked.tags_code = clock.now_ms() + LEVELS_MS[level - 1] - early_ms
     return parked
 
 
@@ -62,20 +71,32 @@ def batches(clock: FakeClock) -> Iterator[list[PutMessage]]:
         body = b"%03d" % number * (1 + number * 7 % 300)
         yield [
             message(
-                "Orders", number % 4, body, tag=f"t{number % 3}", keys=f"k{number} shared", unique_key=f"7F00000100001234{number:016X}"
+                "Orders",
+                number % 4,
+                body,
+                tag=f"t{number % 3}",
+                keys=f"k{number} shared",
+                unique_key=f"7F00000100001234{number:016X}",
             ),
             message("Orders", 0, zlib.compress(body), sys_flag=COMPRESSED),
             message("Bills", 0, b"", keys=f"b{number}"),
             message(LONG_TOPIC, 0, b"again", tag="\N{SNOWMAN}"),
-            message("Six", 1, b"\xff" * 9, born_host=pack_host("2001:db8::1", 5), sys_flag=BORN_HOST_V6, unique_key=f"u{number}"),
-            delayed(1 + number % 3, clock, early_ms=number % 2),
+            message(
+                "Six",
+                1,
+                b"\xff" * 9,
+                born_host=pack_host("2001:db8::1", 5),
+                sys_flag=BORN_HOST_V6,
+                unique_key=f"u{number}",
+            ),
+            delayed(1 + number % 3),
         ]
     for flag in (TRANSACTION_PREPARED, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
         yield [message("Bills", 0, b"money", keys="x", sys_flag=flag)]
 
 
 async def build(directory: Path, **settings: Any) -> dict[tuple[str, int], list[StoredMessage]]:
-    """Fill a store and close it; what each queue of it holds."""
+    """Fill a store and close it; returns what each queue of it holds."""
     clock = FakeClock()
     async with running(make(directory, clock, **settings)) as store:
         for batch in batches(clock):
@@ -85,7 +106,7 @@ async def build(directory: Path, **settings: Any) -> dict[tuple[str, int], list[
 
 def verify(directory: Path) -> Outcome:
     with StoreReader(directory) as store:
-        return Verifier(store, LEVELS_MS, SLOTS).run()
+        return Verifier(store, QUEUE_CODES, SLOTS).run()
 
 
 def place(outcome: Outcome, root: Path) -> tuple[str, int]:
@@ -119,7 +140,7 @@ def log_place(offset: int) -> tuple[str, int]:
 
 
 def unit_place(topic: str, queue_id: int, offset: int) -> tuple[str, int]:
-    """The same of a queue unit."""
+    """File, relative to the store, and byte of a queue unit."""
     base = offset * 20 - offset * 20 % QUEUE_BYTES
     return f"consumequeue/{topic}/{queue_id}/{base:020d}", offset * 20 - base
 

@@ -1,4 +1,4 @@
-"""The contract of `rmqkit store` over the kinds of store there are."""
+"""The contract of `rmqkit store` run over the kinds of store."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqkit.abc import MessageStore
 from rmqkit.config import Config
-from rmqkit.store_tools import StoreTools
+from rmqkit.plugin.store import MessageStore
+from rmqkit.plugin.store_tools import StoreTools
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import SMALL, FlushWhenWanted, bodies, message, put, running
 from rmqkit.testing.store_tools import StoreToolsContract
-from rmqkit_store_lmdb.environment import Environment, Transaction
-from rmqkit_store_lmdb.layout import OFFSET
-from rmqkit_store_lmdb.scanning import seek_chunk
+from rmqkit_store_lmdb.database.environment import Environment, Transaction
+from rmqkit_store_lmdb.database.layout import OFFSET
+from rmqkit_store_lmdb.database.scanning import seek_chunk
 from rmqkit_store_lmdb.store import LmdbStore
-from rmqkit_store_lmdb.tools import LmdbTools
+from rmqkit_store_lmdb.tools.verb import LmdbTools
 from rmqkit_store_mmap.store import MmapStore
 from rmqkit_store_mmap.tools.verb import MmapTools
 
@@ -68,8 +68,10 @@ class TestLmdbTools(StoreToolsContract):
 
 
 @pytest.mark.parametrize("contract", [TestMmapTools(), TestLmdbTools()], ids=["mmap", "lmdb"])
-async def test_a_store_that_a_broker_has_open_can_be_inspected(contract: StoreToolsContract, tmp_path: Path) -> None:
-    """From another process, which is told so; the store goes on meanwhile."""
+async def test_a_store_that_a_broker_has_open_can_be_inspected(
+    contract: StoreToolsContract, tmp_path: Path
+) -> None:
+    """A tool in another process reports that the store is open; the store is not disturbed."""
     async with running(contract.make_store(contract.config(tmp_path), FakeClock())) as store:
         await put(store, [message("T1", 0, b"first")])
         command = [

@@ -1,4 +1,4 @@
-"""The public read side: what it reads is what the store says it holds, and nothing of the directory changes."""
+"""The public read side: it reads what the store holds, and changes nothing in the directory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,19 @@ import pytest
 from rmqkit.errors import StoreCorrupt, StoreError
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import contents, message, running
-from rmqkit_store_mmap.readonly import StoreReader
-from rmqkit_store_mmap.units import FILLER_SIZE
-from tests.stores.tools.kit import SEGMENT_BYTES, batches, build, change, cut, flip, log_place, make, unit_place
+from rmqkit_store_mmap.queue.units import FILLER_SIZE
+from rmqkit_store_mmap.readonly.readonly import StoreReader
+from tests.stores.tools.kit import (
+    SEGMENT_BYTES,
+    batches,
+    build,
+    change,
+    cut,
+    flip,
+    log_place,
+    make,
+    unit_place,
+)
 
 
 async def test_it_reads_what_the_store_holds(tmp_path: Path) -> None:
@@ -37,19 +47,27 @@ async def test_it_reads_what_the_store_holds(tmp_path: Path) -> None:
 
 
 async def test_ranges(tmp_path: Path) -> None:
-    """[start, stop) cut to what is there; across queue files of ten units."""
+    """Ranges [start, stop) are cut to the existing offsets, also across queue files of ten units."""
     await build(tmp_path)
     with StoreReader(tmp_path) as reader:
         queue = reader.queue("Bills", 0)
         assert queue.end_offset > 100
-        for start, stop in ((0, 0), (0, 1), (7, 33), (10, 20), (100, 1_000_000), (1_000_000, 2_000_000), (5, 3)):
+        for start, stop in (
+            (0, 0),
+            (0, 1),
+            (7, 33),
+            (10, 20),
+            (100, 1_000_000),
+            (1_000_000, 2_000_000),
+            (5, 3),
+        ):
             offsets = [found.queue_offset for found in reader.messages("Bills", 0, start, stop)]
             assert offsets == list(range(start, min(stop, queue.end_offset)))
             assert [unit.queue_offset for unit in queue.units(start, stop)] == offsets
 
 
 async def test_records_are_slices_of_the_log(tmp_path: Path) -> None:
-    """Byte for byte what stands there, and readable after the reader was closed."""
+    """Records equal the log byte for byte, and stay readable after the reader was closed."""
     await build(tmp_path)
     with StoreReader(tmp_path) as reader:
         found = list(reader.records("Six", 1, 3, 5))
@@ -60,7 +78,7 @@ async def test_records_are_slices_of_the_log(tmp_path: Path) -> None:
 
 
 async def test_a_new_segment_is_found(tmp_path: Path) -> None:
-    """A reader that was made before the broker began the next file of the log."""
+    """A reader opened before the broker began the next log file finds that file."""
     async with running(make(tmp_path)) as store:
         store.append([message(body=b"x" * 900)])
         with StoreReader(tmp_path) as reader:
@@ -71,7 +89,8 @@ async def test_a_new_segment_is_found(tmp_path: Path) -> None:
 
 
 async def test_records_that_retention_deletes_while_they_are_read_are_left_out(tmp_path: Path) -> None:
-    """Of the log as of the queue; what is mapped already is read on."""
+    """Deleted records are left out by reads of the log and of the queue; files already mapped are read to
+    their end."""
     messages = (await build(tmp_path))["Bills", 0]
     kept = [found.queue_offset for found in messages if found.physical_offset >= SEGMENT_BYTES]
     with StoreReader(tmp_path) as reader:
@@ -101,7 +120,7 @@ async def test_a_file_that_was_put_in_the_place_of_another(tmp_path: Path) -> No
 
 
 async def test_errors_of_the_system_name_the_file(tmp_path: Path) -> None:
-    """Also those of reading, for which the system names none."""
+    """Read errors have the file's name too, which the system does not give."""
     await build(tmp_path)
     path = tmp_path / unit_place("Bills", 0, 0)[0]
     path.unlink()
@@ -112,7 +131,7 @@ async def test_errors_of_the_system_name_the_file(tmp_path: Path) -> None:
 
 
 async def test_filler_is_left_out(tmp_path: Path) -> None:
-    """A unit that stands for no record."""
+    """A unit without a record is left out."""
     await build(tmp_path)
     name, byte = unit_place("Bills", 0, 4)
     change(tmp_path / name, byte, bytes(8) + FILLER_SIZE.to_bytes(4, "big") + bytes(8))
@@ -121,9 +140,10 @@ async def test_filler_is_left_out(tmp_path: Path) -> None:
 
 
 async def test_damage_is_said_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body that does not fit its CRC, and a unit that points at another record."""
+    """The error names the place of a body that does not match its CRC, and of a unit that points to another
+    record."""
     looked: list[float] = []
-    monkeypatch.setattr("rmqkit_store_mmap.readonly.time", SimpleNamespace(sleep=looked.append))
+    monkeypatch.setattr("rmqkit_store_mmap.readonly.readonly.time", SimpleNamespace(sleep=looked.append))
     queues = await build(tmp_path)
     name, byte = log_place(queues["Six", 1][6].physical_offset)
     flip(tmp_path / name, byte + 102)
@@ -137,18 +157,24 @@ async def test_damage_is_said_with_its_place(tmp_path: Path, monkeypatch: pytest
             list(reader.messages("Six", 1, 7))
 
 
-async def test_a_record_that_is_being_written_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What looks torn at first may be whole a moment later."""
+async def test_a_record_that_is_being_written_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that looks torn may be complete a moment later, so it is read again."""
     queues = await build(tmp_path)
     name, byte = log_place(queues["Six", 1][6].physical_offset)
     flip(tmp_path / name, byte + 102)
-    monkeypatch.setattr("rmqkit_store_mmap.readonly.time", SimpleNamespace(sleep=lambda _: flip(tmp_path / name, byte + 102)))
+    monkeypatch.setattr(
+        "rmqkit_store_mmap.readonly.readonly.time",
+        SimpleNamespace(sleep=lambda _: flip(tmp_path / name, byte + 102)),
+    )
     with StoreReader(tmp_path) as reader:
         assert len(list(reader.messages("Six", 1))) == len(queues["Six", 1])
 
 
 async def test_what_is_not_there(tmp_path: Path) -> None:
-    """Directories and queues that do not exist; a name that leads elsewhere; a log kept elsewhere."""
+    """Directories and queues that do not exist; a topic name that leads out of the store; a log kept
+    elsewhere."""
     with pytest.raises(StoreError, match="is no message store"):
         StoreReader(tmp_path)
     await build(tmp_path / "store")
@@ -162,19 +188,22 @@ async def test_what_is_not_there(tmp_path: Path) -> None:
 
 
 async def test_a_cut_or_empty_file_is_no_end_of_the_world(tmp_path: Path) -> None:
-    """Records that a cut segment lost are left out; a file of no length that is about to be made is not seen."""
+    """Records lost with a truncated segment are left out; an empty file that is just being created is
+    ignored."""
     queues = await build(tmp_path)
     cut(tmp_path / "commitlog" / f"{0:020d}", SEGMENT_BYTES // 2)
     last = max((tmp_path / "consumequeue" / "Bills" / "0").iterdir())
     (last.parent / f"{int(last.name) + 200:020d}").touch()
-    lost = [found for found in queues["Bills", 0] if found.physical_offset + found.size_bytes > SEGMENT_BYTES // 2]
+    lost = [
+        found for found in queues["Bills", 0] if found.physical_offset + found.size_bytes > SEGMENT_BYTES // 2
+    ]
     lost = [found for found in lost if found.physical_offset < SEGMENT_BYTES]
     with StoreReader(tmp_path) as reader:
         assert len(list(reader.messages("Bills", 0))) == len(queues["Bills", 0]) - len(lost)
 
 
 async def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
-    """However much was read."""
+    """Closing the reader closes all its files."""
     await build(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
     with StoreReader(tmp_path) as reader:

@@ -1,4 +1,4 @@
-"""`inspect` and `export` below the command line."""
+"""`inspect` and `export` without the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmqkit.model.sysflag import COMPRESSED
 from rmqkit.protocol.message_id import host_text, offset_message_id
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import message, running
-from rmqkit_store_mmap.readonly import StoreReader
+from rmqkit_store_mmap.readonly.readonly import StoreReader
 from rmqkit_store_mmap.tools.export import export
 from rmqkit_store_mmap.tools.survey import survey
 from tests.stores.tools.kit import INDEX_BYTES, QUEUE_BYTES, SEGMENT_BYTES, build, index_files, make
@@ -22,7 +22,8 @@ NOW_MS = 1_700_000_000_000
 
 
 async def test_a_small_store_in_full(tmp_path: Path) -> None:
-    """The whole document, but for what is the system's (allocated bytes) and the checkpoint's own fields, which it may get more of."""
+    """The whole document, except for the allocated bytes and the checkpoint's own fields, of which there may
+    be more."""
     clock = FakeClock(NOW_MS)
     async with running(make(tmp_path, clock)) as store:
         store.append([message("Orders", 2, b"one", keys="a b"), message("Orders", 2, b"two")])
@@ -34,14 +35,20 @@ async def test_a_small_store_in_full(tmp_path: Path) -> None:
     with StoreReader(tmp_path) as reader:
         found = survey(reader)
     checkpoint = found.pop("checkpoint")
-    assert {name: checkpoint[name] for name in ("logTimeMs", "queueTimeMs", "indexTimeMs", "masterFlushedOffset", "confirmedOffset")} == {
+    assert {
+        name: checkpoint[name]
+        for name in ("logTimeMs", "queueTimeMs", "indexTimeMs", "masterFlushedOffset", "confirmedOffset")
+    } == {
         "logTimeMs": NOW_MS + 5_000,
         "queueTimeMs": NOW_MS + 5_000,
         "indexTimeMs": 0,
         "masterFlushedOffset": 0,
         "confirmedOffset": last.physical_offset + last.size_bytes,
     }
-    allocated = [part.pop("allocatedBytes") for part in (found["log"], found["log"]["segments"][0], found["index"][0], found["queueFiles"])]
+    allocated = [
+        part.pop("allocatedBytes")
+        for part in (found["log"], found["log"]["segments"][0], found["index"][0], found["queueFiles"])
+    ]
     assert all(0 < number <= 4096 * 20 for number in allocated)
     for topic in found["topics"]:
         for queue in topic["queues"]:
@@ -61,7 +68,9 @@ async def test_a_small_store_in_full(tmp_path: Path) -> None:
             "bytes": SEGMENT_BYTES,
             "gaps": [],
             "strangers": [],
-            "segments": [{"name": "0" * 20, "from": 0, "to": SEGMENT_BYTES, "bytes": SEGMENT_BYTES, "empty": False}],
+            "segments": [
+                {"name": "0" * 20, "from": 0, "to": SEGMENT_BYTES, "bytes": SEGMENT_BYTES, "empty": False}
+            ],
         },
         "queueFiles": {"fileBytes": QUEUE_BYTES, "files": 2, "bytes": 2 * QUEUE_BYTES, "gaps": []},
         "index": [
@@ -79,15 +88,24 @@ async def test_a_small_store_in_full(tmp_path: Path) -> None:
         "config": [{"name": "topics.json", "bytes": 2}],
         "others": ["timerwheel"],
         "topics": [
-            {"topic": "Bills", "messages": 1, "queues": [{"queueId": 0, "minOffset": 0, "maxOffset": 1, "messages": 1, **queue}]},
-            {"topic": "Orders", "messages": 2, "queues": [{"queueId": 2, "minOffset": 0, "maxOffset": 2, "messages": 2, **queue}]},
+            {
+                "topic": "Bills",
+                "messages": 1,
+                "queues": [{"queueId": 0, "minOffset": 0, "maxOffset": 1, "messages": 1, **queue}],
+            },
+            {
+                "topic": "Orders",
+                "messages": 2,
+                "queues": [{"queueId": 2, "minOffset": 0, "maxOffset": 2, "messages": 2, **queue}],
+            },
         ],
     }
     assert 1 <= found["index"][0]["usedSlots"] <= 3
 
 
 async def test_gaps_strangers_and_retention_show(tmp_path: Path) -> None:
-    """What is missing between files, what does not belong, which offsets are left; an open store says so."""
+    """The document lists missing files, unknown files and the remaining offsets, and says that a store is
+    open."""
     queues = await build(tmp_path)
     with StoreReader(tmp_path) as reader:
         end = survey(reader)["log"]["maxOffset"]
@@ -101,7 +119,9 @@ async def test_gaps_strangers_and_retention_show(tmp_path: Path) -> None:
     assert found["abort"] is True
     assert found["log"]["gaps"] == [{"from": 2 * SEGMENT_BYTES, "to": 3 * SEGMENT_BYTES}]
     assert found["log"]["strangers"] == ["notes"]
-    assert found["queueFiles"]["gaps"] == [{"directory": str(tmp_path / "consumequeue" / "Bills" / "0"), "from": 200, "to": 400}]
+    assert found["queueFiles"]["gaps"] == [
+        {"directory": str(tmp_path / "consumequeue" / "Bills" / "0"), "from": 200, "to": 400}
+    ]
     six = next(topic for topic in found["topics"] if topic["topic"] == "Six")["queues"][0]
     kept = [message.queue_offset for message in queues["Six", 1] if message.physical_offset >= SEGMENT_BYTES]
     assert (six["minOffset"], six["maxOffset"]) == (kept[0], kept[-1] + 1)
@@ -109,7 +129,7 @@ async def test_gaps_strangers_and_retention_show(tmp_path: Path) -> None:
 
 
 async def test_the_end_of_the_log_without_queues(tmp_path: Path) -> None:
-    """Found by going through the last segment; a segment made ahead does not count."""
+    """It is found by reading the last segment; a segment made ahead does not count."""
     async with running(make(tmp_path)) as store:
         store.append([message(body=b"x" * 900) for _ in range(100)])
         end = store.end_offset
@@ -122,13 +142,15 @@ async def test_the_end_of_the_log_without_queues(tmp_path: Path) -> None:
 
 
 def plain(stored: StoredMessage) -> dict[str, object]:
-    """What an exported document must say of a message, body apart."""
+    """The exported fields of a message, without the body."""
     return {
         "topic": stored.topic,
         "queueId": stored.queue_id,
         "queueOffset": stored.queue_offset,
         "physicalOffset": stored.physical_offset,
-        "messageId": stored.properties.get("UNIQ_KEY", offset_message_id(stored.store_host, stored.physical_offset)),
+        "messageId": stored.properties.get(
+            "UNIQ_KEY", offset_message_id(stored.store_host, stored.physical_offset)
+        ),
         "offsetMessageId": offset_message_id(stored.store_host, stored.physical_offset),
         "storeTimestamp": stored.store_timestamp_ms,
         "bornTimestamp": stored.born_timestamp_ms,
@@ -145,7 +167,8 @@ def plain(stored: StoredMessage) -> dict[str, object]:
 
 
 async def test_what_is_exported_is_what_was_appended(tmp_path: Path) -> None:
-    """Every message of every topic, queue by queue; bodies as text where they are text, decompressed where they are compressed."""
+    """Every message of every topic, queue by queue; bodies as text where they are text, decompressed where
+    they are compressed."""
     queues = await build(tmp_path)
     with StoreReader(tmp_path) as reader:
         for topic in reader.topics():
@@ -162,11 +185,18 @@ async def test_what_is_exported_is_what_was_appended(tmp_path: Path) -> None:
 
 
 async def test_choices(tmp_path: Path) -> None:
-    """Queues, offsets, a tag."""
+    """Queues, offsets and a tag can be selected."""
     await build(tmp_path)
     with StoreReader(tmp_path) as reader:
         some = list(export(reader, "Orders", [3, 1], 5, 8, None, True))
-        assert [(found["queueId"], found["queueOffset"]) for found in some] == [(3, 5), (3, 6), (3, 7), (1, 5), (1, 6), (1, 7)]
+        assert [(found["queueId"], found["queueOffset"]) for found in some] == [
+            (3, 5),
+            (3, 6),
+            (3, 7),
+            (1, 5),
+            (1, 6),
+            (1, 7),
+        ]
         tagged = list(export(reader, "Orders", [], 0, None, "t2", True))
         assert {found["tag"] for found in tagged} == {"t2"}
         assert len(tagged) == 60
@@ -177,14 +207,19 @@ async def test_choices(tmp_path: Path) -> None:
 
 
 async def test_compressed_bodies(tmp_path: Path) -> None:
-    """As stored when asked for; a body that cannot be decompressed stays as it is and says why; a bomb is not inflated."""
+    """Exported as stored when asked for; a body that cannot be decompressed is exported as stored, with the
+    reason; a decompression bomb is not inflated."""
     bomb = zlib.compress(bytes(65 << 20), 9)
     bodies = [zlib.compress(b"text"), b"\xffno such thing", bomb]
-    async with running(make(tmp_path, max_message_size=1 << 20, mapped_file_size_commit_log=4 << 20)) as store:
+    async with running(
+        make(tmp_path, max_message_size=1 << 20, mapped_file_size_commit_log=4 << 20)
+    ) as store:
         store.append([message(body=body, sys_flag=COMPRESSED) for body in bodies])
     with StoreReader(tmp_path) as reader:
         stored = list(export(reader, "Orders", [], 0, None, None, False))
-        assert [(found["bodyHex"], found["sysFlag"]) for found in stored] == [(body.hex(), COMPRESSED) for body in bodies]
+        assert [(found["bodyHex"], found["sysFlag"]) for found in stored] == [
+            (body.hex(), COMPRESSED) for body in bodies
+        ]
         text, broken, large = export(reader, "Orders", [], 0, None, None, True)
     assert (text["body"], text["sysFlag"], "fault" in text) == ("text", 0, False)
     assert (broken["bodyHex"], broken["sysFlag"]) == (bodies[1].hex(), COMPRESSED)

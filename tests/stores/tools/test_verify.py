@@ -1,4 +1,4 @@
-"""`rmqkit store verify`: a sound store passes, each kind of damage is found, with its place."""
+"""`rmqkit store verify` accepts a sound store and finds each kind of damage with its place."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from rmqkit.model.names import SCHEDULE_TOPIC
 from rmqkit.model.sysflag import INNER_BATCH
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import message, running
-from rmqkit_store_mmap.queue_reader import QueueReader
-from rmqkit_store_mmap.readonly import StoreReader
+from rmqkit_store_mmap.queue.queue_reader import QueueReader
+from rmqkit_store_mmap.queue.units import FILLER
+from rmqkit_store_mmap.readonly.readonly import StoreReader
 from rmqkit_store_mmap.tools.log_check import LogCheck
 from rmqkit_store_mmap.tools.verify import Verifier
-from rmqkit_store_mmap.units import FILLER
 from tests.stores.tools.kit import (
     ENTRIES_AT,
     INDEX_BYTES,
     LEVELS_MS,
     LONG_TOPIC,
     QUEUE_BYTES,
+    QUEUE_CODES,
     SEGMENT_BYTES,
     build,
     change,
@@ -42,7 +43,7 @@ from tests.stores.tools.kit import (
 )
 
 Queues = dict[tuple[str, int], list[StoredMessage]]
-#: Damages a store and says where: file, byte, and words of the description.
+#: Damages a store and returns the place: file, byte, and words of the description.
 Harm = Callable[[Path, Queues], tuple[tuple[str, int], str]]
 
 
@@ -55,21 +56,33 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Queues]:
 
 
 def test_a_sound_store_has_no_damage(sound: tuple[Path, Queues]) -> None:
-    """Every record, unit and entry is counted: V2 and IPv6 records, delay units, records without a place in a queue, keys over several files."""
+    """Every record, unit and entry is counted: V2 and IPv6 records, delay units, records without a place
+    in a queue, keys over several files."""
     root, queues = sound
-    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in root.rglob("*") if path.is_file()}
+    before = {
+        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in root.rglob("*") if path.is_file()
+    }
     outcome = verify(root)
     assert outcome.damage is None
-    assert (outcome.in_use, outcome.holder, outcome.abort, outcome.notes, outcome.superseded) == (False, None, False, [], 0)
+    assert (outcome.in_use, outcome.holder, outcome.abort, outcome.notes, outcome.superseded) == (
+        False,
+        None,
+        False,
+        [],
+        0,
+    )
     queued = sum(map(len, queues.values()))
     assert outcome.units == queued > 1000
     assert outcome.records == queued + 2  # one prepared, one rolled back
-    # 3 keys in Orders, 1 in Bills, Six and the schedule topic, and "x" twice: not for the message that was rolled back.
+    # 3 keys in Orders, 1 in Bills, Six and the schedule topic, and "x" twice: the rolled-back message has
+    # none.
     assert outcome.index_entries == 180 * 6 + 2
     assert outcome.log_bytes > 3 * SEGMENT_BYTES
     assert len(index_files(root)) == 10
     assert (LONG_TOPIC, 0) in queues
-    assert before == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in root.rglob("*") if path.is_file()}
+    assert before == {
+        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in root.rglob("*") if path.is_file()
+    }
 
 
 def _in_body(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
@@ -119,7 +132,10 @@ def _zeroed_record(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
 
 
 def _zeroed_tail_of_a_segment(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
-    found = max((found for found in queues["Orders", 0] if found.physical_offset < SEGMENT_BYTES), key=lambda one: one.physical_offset)
+    found = max(
+        (found for found in queues["Orders", 0] if found.physical_offset < SEGMENT_BYTES),
+        key=lambda one: one.physical_offset,
+    )
     name, byte = log_place(found.physical_offset)
     change(root / name, byte, bytes(SEGMENT_BYTES - byte))
     return (name, byte), "zeros where the log should go on to 00000000000000066560"
@@ -258,7 +274,8 @@ def _in_slot(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
 
 
 def _entry_too_few(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
-    """The header says one entry less than it should and the slot agrees: one key of the last record is not indexed."""
+    """The header says one entry less than it should and the slot agrees: one key of the last record is not
+    indexed."""
     path = index_files(root)[-1]
     data = path.read_bytes()
     count = int.from_bytes(data[36:40], "big") - 1
@@ -291,7 +308,10 @@ def _index_file_missing(number: int) -> Harm:
     def harm(root: Path, queues: Queues) -> tuple[tuple[str, int], str]:
         files = index_files(root)
         files[number].unlink()
-        return (f"index/{files[number + 1].name}", 0), "an index file before this one is missing, with the keys of "
+        return (
+            f"index/{files[number + 1].name}",
+            0,
+        ), "an index file before this one is missing, with the keys of "
 
     return harm
 
@@ -343,7 +363,7 @@ HARMS = {
 
 @pytest.mark.parametrize("name", HARMS)
 def test_damage_is_found_where_it_is(sound: tuple[Path, Queues], tmp_path: Path, name: str) -> None:
-    """The first bad place: file, the byte where the bad thing begins, and what is wrong."""
+    """The first damaged place is reported: file, first byte of the damaged item, and what is wrong."""
     root = tmp_path / "store"
     shutil.copytree(sound[0], root)
     where, words = HARMS[name](root, sound[1])
@@ -353,8 +373,11 @@ def test_damage_is_found_where_it_is(sound: tuple[Path, Queues], tmp_path: Path,
     assert words in outcome.damage.what
 
 
-def test_bits_flipped_anywhere_in_records_units_and_entries_are_found(sound: tuple[Path, Queues], tmp_path: Path) -> None:
-    """No byte of a unit or entry, and none of what a record says of its place, can change unseen."""
+def test_bits_flipped_anywhere_in_records_units_and_entries_are_found(
+    sound: tuple[Path, Queues], tmp_path: Path
+) -> None:
+    """A changed bit is found in every byte of a unit or entry, and in every byte of a record's position
+    fields."""
     root = tmp_path / "store"
     shutil.copytree(sound[0], root)
     found = sound[1]["Bills", 0][20]
@@ -374,7 +397,8 @@ def test_bits_flipped_anywhere_in_records_units_and_entries_are_found(sound: tup
 
 
 async def test_a_killed_broker_leaves_no_damage(tmp_path: Path) -> None:
-    """The directory of a killed process is sound as far as it had come, and the next start has something to verify too."""
+    """The directory of a killed process is sound as far as it was written, and the next start's directory can
+    be verified too."""
     clock = FakeClock()
     async with running(make(tmp_path / "live", clock)) as store:
         for number in range(300):
@@ -387,11 +411,18 @@ async def test_a_killed_broker_leaves_no_damage(tmp_path: Path) -> None:
     async with running(make(tmp_path / "killed", clock)):
         pass
     again = verify(tmp_path / "killed")
-    assert (again.damage, again.abort, again.records, again.units, again.index_entries) == (None, False, 300, 300, 600)
+    assert (again.damage, again.abort, again.records, again.units, again.index_entries) == (
+        None,
+        False,
+        300,
+        300,
+        600,
+    )
 
 
 async def test_a_kill_between_unit_and_record_is_noted(tmp_path: Path) -> None:
-    """Units of records that never got into the log are the next start's business while `abort` is there, and damage without it."""
+    """Units of records that are missing in the log are left to the next start while `abort` exists; without
+    it they are damage."""
     async with running(make(tmp_path)) as store:
         (last,) = store.append([message(), message()])[1:]
     (tmp_path / "abort").touch()
@@ -404,7 +435,8 @@ async def test_a_kill_between_unit_and_record_is_noted(tmp_path: Path) -> None:
 
 
 async def test_a_torn_end_is_noted(tmp_path: Path) -> None:
-    """Something behind the last record that no queue knows is what a crash leaves; the next start cuts it off."""
+    """Bytes after the last record that no queue refers to are the trace of a crash; the next start removes
+    them."""
     async with running(make(tmp_path)) as store:
         (last,) = store.append([message()])
     (tmp_path / "abort").touch()
@@ -412,15 +444,24 @@ async def test_a_torn_end_is_noted(tmp_path: Path) -> None:
     outcome = verify(tmp_path)
     assert outcome.damage is None
     assert len(outcome.notes) == 1
-    assert f"byte {last.size_bytes}: behind the last record stands something that is none; the next start cuts it off" in outcome.notes[0]
+    assert (
+        f"byte {last.size_bytes}: the bytes behind the last record are not a record; the next start cuts"
+        " them off" in outcome.notes[0]
+    )
 
 
 async def test_an_open_store_is_verified_and_said_to_be_in_use(tmp_path: Path) -> None:
-    """Beside the process that holds the lock, which it goes on holding; keys that wait to be indexed are no damage."""
+    """The process with the lock keeps it; keys that wait to be indexed are no damage."""
     async with running(make(tmp_path)) as store:
         store.append([message(keys=f"k{number}") for number in range(50)])
         outcome = verify(tmp_path)
-        assert (outcome.damage, outcome.in_use, outcome.holder, outcome.abort, outcome.units) == (None, True, os.getpid(), True, 50)
+        assert (outcome.damage, outcome.in_use, outcome.holder, outcome.abort, outcome.units) == (
+            None,
+            True,
+            os.getpid(),
+            True,
+            50,
+        )
         store.append([message()])
         assert verify(tmp_path).units == 51
         flip(tmp_path / "commitlog" / f"{0:020d}", 90)
@@ -428,14 +469,18 @@ async def test_an_open_store_is_verified_and_said_to_be_in_use(tmp_path: Path) -
         flip(tmp_path / "commitlog" / f"{0:020d}", 90)
 
 
-async def test_what_is_appended_during_the_walk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Units, keys, new queues and new segments that come after the walk began."""
+async def test_what_is_appended_during_the_walk_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Units, keys, new queues and new segments that appear after the walk began are accepted."""
     walk = LogCheck.run
     async with running(make(tmp_path)) as store:
 
         def append_and_walk(self: LogCheck) -> int:
             for number in range(400):
-                store.append([message("Orders", number % 3, b"y" * 300, keys=f"n{number}"), message("New", 0)])
+                store.append(
+                    [message("Orders", number % 3, b"y" * 300, keys=f"n{number}"), message("New", 0)]
+                )
             store._index.drain(10_000)
             return walk(self)
 
@@ -447,14 +492,23 @@ async def test_what_is_appended_during_the_walk_is_no_damage(tmp_path: Path, mon
         assert outcome.records > 50
 
 
-async def test_what_is_appended_while_queues_are_looked_up_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue that is looked up late knows of records behind those of queues that were looked up early, or were not there yet."""
+async def test_what_is_appended_while_queues_are_looked_up_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue read late may refer to records after those of queues read early, and may not have existed at
+    the beginning."""
     look_up = StoreReader.queue
     async with running(make(tmp_path)) as store:
 
         def look_up_and_append(self: StoreReader, topic: str, queue_id: int) -> QueueReader:
             found = look_up(self, topic, queue_id)
-            store.append([message(name, number, keys="k") for name in ("Late", "Orders", "Seldom") for number in range(3)])
+            store.append(
+                [
+                    message(name, number, keys="k")
+                    for name in ("Late", "Orders", "Seldom")
+                    for number in range(3)
+                ]
+            )
             return found
 
         store.append([message("Orders", number) for number in range(3)])
@@ -467,7 +521,7 @@ async def test_what_is_appended_while_queues_are_looked_up_is_no_damage(tmp_path
 
 
 async def test_retention_leaves_no_damage(tmp_path: Path) -> None:
-    """Units and entries of records whose segment was deleted are passed over."""
+    """Units and entries of records in deleted segments are skipped."""
     await build(tmp_path)
     (tmp_path / "commitlog" / f"{0:020d}").unlink()
     outcome = verify(tmp_path)
@@ -481,7 +535,8 @@ async def test_retention_leaves_no_damage(tmp_path: Path) -> None:
 
 
 async def test_a_topic_that_was_deleted_and_made_again(tmp_path: Path) -> None:
-    """The records of its first life stay in the log without units; they are counted, not called damage."""
+    """The records of the deleted topic stay in the log without units; they are counted, not reported as
+    damage."""
     async with running(make(tmp_path)) as store:
         store.append([message("Twice") for _ in range(12)] + [message("Gone"), message("Stays")])
         store.delete_topic("Twice")
@@ -495,7 +550,7 @@ async def test_a_topic_that_was_deleted_and_made_again(tmp_path: Path) -> None:
 
 
 async def test_a_topic_of_the_brokers_table_must_have_queues(tmp_path: Path) -> None:
-    """topics.json tells a lost directory from a deleted topic."""
+    """With topics.json a lost directory is distinguished from a deleted topic."""
     async with running(make(tmp_path)) as store:
         store.append([message("Lost"), message("Stays")])
     shutil.rmtree(tmp_path / "consumequeue" / "Lost")
@@ -506,7 +561,7 @@ async def test_a_topic_of_the_brokers_table_must_have_queues(tmp_path: Path) -> 
 
 
 async def test_a_queue_may_begin_with_filler(tmp_path: Path) -> None:
-    """As in a store whose queue was made anew from a log that retention had shortened."""
+    """This happens when a queue was built again from a log that retention had shortened."""
     await build(tmp_path)
     (tmp_path / "commitlog" / f"{0:020d}").unlink()
     shutil.rmtree(tmp_path / "consumequeue")
@@ -519,16 +574,43 @@ async def test_a_queue_may_begin_with_filler(tmp_path: Path) -> None:
         assert reader.queue("Orders", 0).min_offset(reader.log.min_offset) == low > 10
 
 
-async def test_a_delivery_time_far_off_is_damage(tmp_path: Path) -> None:
-    """A broker may take the time a moment before it stores; more than a second is another delay."""
+async def test_a_delivery_time_that_is_off_by_a_millisecond_is_damage(tmp_path: Path) -> None:
+    """A unit of the schedule topic holds exactly the store time of its record plus the delay of its level."""
     clock = FakeClock()
     async with running(make(tmp_path, clock)) as store:
-        store.append([delayed(2, clock, early_ms=1_000), delayed(2, clock, early_ms=1_001)])
-    assert place(verify(tmp_path), tmp_path) == unit_place(SCHEDULE_TOPIC, 1, 1)
+        store.append([delayed(2), delayed(2)])
+    assert verify(tmp_path).damage is None
+    name, byte = unit_place(SCHEDULE_TOPIC, 1, 1)
+    change(tmp_path / name, byte + 12, (clock.now_ms() + LEVELS_MS[1] - 1).to_bytes(8, "big"))
+    assert place(verify(tmp_path), tmp_path) == (name, byte)
+
+
+class TickingClock(FakeClock):
+    """A clock that advances by a millisecond at each reading."""
+
+    def now_ms(self) -> int:
+        self.advance(1)
+        return super().now_ms()
+
+
+async def test_append_recovery_and_verify_agree_to_the_millisecond(tmp_path: Path) -> None:
+    """Delivery times depend only on the recorded store time, however the clock advances: the store is sound,
+    and units built again from its log are the same."""
+    async with running(make(tmp_path, TickingClock())) as store:
+        for _ in range(5):
+            store.append([delayed(3), delayed(1), delayed(3)])
+        units = store.read_units(SCHEDULE_TOPIC, 2, 0, 99)
+    assert verify(tmp_path).damage is None
+    shutil.rmtree(tmp_path / "consumequeue")
+    async with running(make(tmp_path, TickingClock())) as store:
+        assert store.read_units(SCHEDULE_TOPIC, 2, 0, 99) == units
+    assert len(units) == 10
+    assert verify(tmp_path).damage is None
 
 
 async def test_a_tags_code_may_be_an_address_in_the_extension(tmp_path: Path) -> None:
-    """Java with enableConsumeQueueExt writes numbers below any hash; without that directory they are damage."""
+    """Java with enableConsumeQueueExt writes numbers below any hash; without that directory they are
+    damage."""
     async with running(make(tmp_path)) as store:
         store.append([message(tag="t")])
     name, byte = unit_place("Orders", 0, 0)
@@ -539,9 +621,16 @@ async def test_a_tags_code_may_be_an_address_in_the_extension(tmp_path: Path) ->
 
 
 async def test_light_queues_and_inner_batches_are_passed_over(tmp_path: Path) -> None:
-    """Units of light queues point to records of other topics; a batch stored as one record has its unit in batchconsumequeue."""
+    """Units of light queues point to records of other topics; a batch stored as one record has its unit in
+    batchconsumequeue."""
     async with running(make(tmp_path)) as store:
-        store.append([message("Orders", tag="t"), message("%LMQ%light", tag="other"), message("Batched", sys_flag=INNER_BATCH)])
+        store.append(
+            [
+                message("Orders", tag="t"),
+                message("%LMQ%light", tag="other"),
+                message("Batched", sys_flag=INNER_BATCH),
+            ]
+        )
     shutil.rmtree(tmp_path / "consumequeue" / "Batched")
     light = tmp_path / "consumequeue" / "%LMQ%light" / "0" / f"{0:020d}"
     change(light, 0, (tmp_path / "consumequeue" / "Orders" / "0" / f"{0:020d}").read_bytes()[:20])
@@ -551,7 +640,8 @@ async def test_light_queues_and_inner_batches_are_passed_over(tmp_path: Path) ->
 
 @pytest.mark.parametrize("number", [0, 4])
 async def test_messages_that_java_left_out_of_the_index_are_counted(tmp_path: Path, number: int) -> None:
-    """In a directory without a mark a gap in the index is what Java leaves after a crash; it is noted, with the first message that is concerned."""
+    """In a directory without a mark a gap in the index comes from a crash under Java; it is noted, with its
+    first message."""
     queues = await build(tmp_path)
     checkpoint = tmp_path / "checkpoint"
     checkpoint.write_bytes(checkpoint.read_bytes()[:40].ljust(4096, b"\0"))
@@ -563,7 +653,7 @@ async def test_messages_that_java_left_out_of_the_index_are_counted(tmp_path: Pa
     assert outcome.damage is None
     (note,) = outcome.notes
     count, _, rest = note.partition(" ")
-    # Its first record, and its last, may have keys in a neighbour too.
+    # Keys of its first and its last record may be in a neighbouring file too.
     assert rest.startswith("messages from log offset ")
     assert offset <= int(rest.split()[4]) <= offset + 2_000
     assert 35 < int(count) < 119
@@ -573,14 +663,14 @@ async def test_messages_that_java_left_out_of_the_index_are_counted(tmp_path: Pa
 
 
 async def test_the_settings_must_fit_the_index(tmp_path: Path) -> None:
-    """The number of slots stands nowhere in the files."""
+    """The number of slots is not written in the files."""
     await build(tmp_path)
     with StoreReader(tmp_path) as store, pytest.raises(ConfigError, match="--set maxHashSlotNum"):
-        Verifier(store, LEVELS_MS, 5_000_000).run()
+        Verifier(store, QUEUE_CODES, 5_000_000).run()
 
 
 async def test_a_store_without_index_or_messages(tmp_path: Path) -> None:
-    """Nothing there is nothing wrong."""
+    """An empty store and a store without index are sound."""
     async with running(make(tmp_path / "empty")):
         pass
     assert verify(tmp_path / "empty").damage is None
@@ -591,12 +681,12 @@ async def test_a_store_without_index_or_messages(tmp_path: Path) -> None:
 
 
 async def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes walked grow up to all of them."""
+    """The reported bytes grow up to the total."""
     monkeypatch.setattr("rmqkit_store_mmap.tools.log_check._PROGRESS_RECORDS", 50)
     await build(tmp_path)
     told: list[tuple[int, int]] = []
     with StoreReader(tmp_path) as store:
-        outcome = Verifier(store, LEVELS_MS, 11, lambda done, total: told.append((done, total))).run()
+        outcome = Verifier(store, QUEUE_CODES, 11, lambda done, total: told.append((done, total))).run()
     assert len(told) >= 8
     assert told == sorted(told)
     assert all(done <= total <= outcome.log_bytes for done, total in told)

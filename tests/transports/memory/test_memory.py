@@ -1,4 +1,4 @@
-"""The memory transport: the contract of transports, and what is particular to one loop."""
+"""The memory transport: the contract of transports, and properties of its single loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import anyio
 import pytest
 import trio
 
-from rmqkit.abc import Address, Transport
+from rmqkit.plugin.transport import Address, Transport
 from rmqkit.testing.listening import Listening
 from rmqkit.testing.transport import TransportContract
 from rmqkit_transport_memory.memory import CAPACITY_BYTES, MemoryTransport
@@ -18,7 +18,7 @@ NAME = Address("memory", name="test")
 
 
 class TestMemory(TransportContract):
-    """The contract with a name."""
+    """The contract with a named address."""
 
     backends = ()
 
@@ -30,7 +30,7 @@ class TestMemory(TransportContract):
 
 
 class TestMemoryWithPorts(TestMemory):
-    """The contract with a number."""
+    """The contract with a numbered address."""
 
     def where(self, directory: Path) -> Address:
         return Address("memory", "127.0.0.1", 0)
@@ -43,7 +43,7 @@ class TestMemoryWithPorts(TestMemory):
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 async def test_another_loop_is_refused(backend: str) -> None:
-    """A connection cannot lead from one loop into another: said at once instead of waiting for ever."""
+    """A connection between different event loops is refused at once."""
     (listener,) = await MemoryTransport().listen(NAME)
     async with listener:
         connect = partial(anyio.run, MemoryTransport().connect, NAME, 1_000, backend=backend)
@@ -52,9 +52,9 @@ async def test_another_loop_is_refused(backend: str) -> None:
 
 
 async def test_a_listener_that_closes_refuses_those_that_wait() -> None:
-    """They are not left waiting."""
+    """Waiting connects are refused when the listener closes."""
     (listener,) = await MemoryTransport().listen(NAME)
-    with pytest.RaisesGroup(pytest.RaisesExc(ConnectionRefusedError, match="nobody listens")):
+    with pytest.RaisesGroup(pytest.RaisesExc(ConnectionRefusedError, match="has no listener")):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(MemoryTransport().connect, NAME, 1_000)
             await trio.testing.wait_all_tasks_blocked()
@@ -62,7 +62,7 @@ async def test_a_listener_that_closes_refuses_those_that_wait() -> None:
 
 
 async def test_a_direction_holds_so_much() -> None:
-    """One byte more and the sender waits, until one is read."""
+    """A full direction blocks the sender until a byte is read."""
     (listener,) = await MemoryTransport().listen(NAME)
     async with listener, trio.open_nursery() as nursery:
         accepted = trio.Event()

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rmqkit import config as settings
-from rmqkit.abc import Address, LanedStream, ServerStream
 from rmqkit.config import Config
+from rmqkit.plugin.transport import Address, LanedStream, ServerStream
 from rmqkit.remoting.connection import Connection
 from rmqkit_transport_quic.dialer import QuicStream
 from rmqkit_transport_quic.listener import QuicListener
@@ -34,7 +34,7 @@ NAMES = ("localhost", "127.0.0.1", "::1", "10.0.0.9")
 
 @cache
 def authority(name: str) -> trustme.CA:
-    """One for the whole run: keys take time to make."""
+    """An authority for the whole run, because creating keys takes time."""
     return trustme.CA(organization_name=name)
 
 
@@ -46,10 +46,12 @@ def leaf(signer: str, names: tuple[str, ...], *, expired: bool = False) -> trust
     return authority(signer).issue_cert(*names, not_before=first, not_after=last)
 
 
-def identity(directory: Path, side: str, signer: str = "good", names: tuple[str, ...] = NAMES, *, expired: bool = False) -> dict[str, Any]:
+def identity(
+    directory: Path, side: str, signer: str = "good", names: tuple[str, ...] = NAMES, *, expired: bool = False
+) -> dict[str, Any]:
     """A certificate and its key as files, and the settings that name them."""
     cert = leaf(signer, names, expired=expired)
-    # Under a name of its own each time: what a test does to one leaves the others alone.
+    # A new name each time, so that changes by a test do not affect others.
     stem = directory / f"{side}-{next(_numbers)}"
     paths = {"certPath": stem.with_suffix(".pem"), "keyPath": stem.with_suffix(".key")}
     paths["certPath"].write_bytes(cert.cert_chain_pems[0].bytes())
@@ -58,19 +60,21 @@ def identity(directory: Path, side: str, signer: str = "good", names: tuple[str,
 
 
 def trust(directory: Path, side: str, signer: str = "good") -> dict[str, Any]:
-    """Whom one side trusts."""
+    """The authorities trusted by one side."""
     path = directory / f"{side}-trusts.pem"
     path.write_bytes(authority(signer).cert_pem.bytes())
     return {f"tls.{side}.trustCertPath": str(path)}
 
 
 def config(directory: Path, **keys: Any) -> Config:
-    """A server with a certificate that clients trust; `keys` are settings besides."""
+    """A server with a certificate that clients trust; `keys` are further settings."""
     return settings.load(environ={}, flags=identity(directory, "server") | trust(directory, "client") | keys)
 
 
-def transport(directory: Path, quic: QuicSettings | None = None, network: FakeNetwork | None = None, **keys: Any) -> QuicTransport:
-    """For both sides."""
+def transport(
+    directory: Path, quic: QuicSettings | None = None, network: FakeNetwork | None = None, **keys: Any
+) -> QuicTransport:
+    """A transport for both sides."""
     return QuicTransport(config(directory, **keys), quic or QuicSettings(), network)
 
 
@@ -80,7 +84,7 @@ CONNECT_TIMEOUT_MS = 20_000
 
 @define
 class Pair:
-    """A server and a client on a network in memory."""
+    """A server and a client on an in-memory network."""
 
     network: FakeNetwork
     transport: QuicTransport
@@ -92,7 +96,7 @@ class Pair:
         return stream
 
     async def accepted(self, client: LanedStream) -> ServerStream:
-        """The server's end of a lane, after a first byte."""
+        """The server's end of a lane, after the first byte."""
         await client.send(b"!")
         server = await self.listener.accept()
         assert await server.receive_some(1) == b"!"
@@ -100,8 +104,10 @@ class Pair:
 
 
 @asynccontextmanager
-async def served(directory: Path, network: FakeNetwork | None = None, quic: QuicSettings | None = None, **keys: Any) -> AsyncIterator[Pair]:
-    """A listener that works."""
+async def served(
+    directory: Path, network: FakeNetwork | None = None, quic: QuicSettings | None = None, **keys: Any
+) -> AsyncIterator[Pair]:
+    """A running listener."""
     network = network or FakeNetwork()
     made = QuicTransport(config(directory, **keys), quic or QuicSettings(), network)
     (listener,) = await made.listen(SERVER)
@@ -113,7 +119,7 @@ async def served(directory: Path, network: FakeNetwork | None = None, quic: Quic
 
 
 async def read(end: ServerStream | LanedStream, count: int) -> bytes:
-    """So many bytes of either end."""
+    """Read `count` bytes from either kind of stream."""
     data = bytearray()
     while len(data) < count:
         piece = await end.receive_some(65_536) if isinstance(end, ServerStream) else await end.receive()
@@ -133,13 +139,18 @@ async def calling(stream: LanedStream) -> AsyncIterator[Connection]:
 
 
 def server_only(directory: Path) -> dict[str, Any]:
-    """A client's identity whose certificate says that it is for servers."""
+    """A client's identity whose certificate is restricted to servers."""
     made = identity(directory, "client")
     path = Path(made["tls.client.certPath"])
     cert = x509.load_pem_x509_certificate(path.read_bytes())
     signer = load_pem_private_key(authority("good").private_key_pem.bytes(), None)
     builder = x509.CertificateBuilder(
-        cert.issuer, cert.subject, cert.public_key(), cert.serial_number, cert.not_valid_before_utc, cert.not_valid_after_utc
+        cert.issuer,
+        cert.subject,
+        cert.public_key(),
+        cert.serial_number,
+        cert.not_valid_before_utc,
+        cert.not_valid_after_utc,
     ).add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     path.write_bytes(builder.sign(signer, SHA256()).public_bytes(Encoding.PEM))  # type: ignore[arg-type]
     return made

@@ -1,4 +1,5 @@
-"""A network in memory for QUIC endpoints: delay, loss and changed addresses at will, the same at every run, in the clock of the test."""
+"""A deterministic in-memory network for QUIC endpoints with configurable delay, loss and address changes, on
+the test's clock."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 import anyio
 from attrs import define
 
-from rmqkit.abc import Address
+from rmqkit.plugin.transport import Address
 from rmqkit_transport_quic.udp import Datagram, Datagrams
 
 Where = tuple[str, int]
@@ -20,7 +21,7 @@ Where = tuple[str, int]
 
 @define
 class Sent:
-    """A datagram somebody sent, as it left."""
+    """A datagram as it was sent."""
 
     at_s: float
     source: Where
@@ -79,7 +80,8 @@ class FakeSocket(Datagrams):
 
 
 class FakeNetwork:
-    """`loss`: the probability that a datagram is lost; `delay_s` one way. What was sent, lost or not, is in `sent`."""
+    """`loss` is the probability that a datagram is lost, `delay_s` the one-way delay. `sent` contains all
+    datagrams, lost or not."""
 
     def __init__(self, *, delay_s: float = 0.001, loss: float = 0.0, seed: int = 1) -> None:
         self.delay_s = delay_s
@@ -89,7 +91,7 @@ class FakeNetwork:
         self.lost = 0
         self.sockets: dict[Where, FakeSocket] = {}
         self._random = Random(seed)
-        #: What the others see of an endpoint behind an address translation, and back.
+        #: The external addresses of endpoints behind an address translation, and the reverse mapping.
         self._outside: dict[Where, Where] = {}
         self._inside: dict[Where, Where] = {}
         self._ports = iter(range(40_000, 60_000))
@@ -112,13 +114,15 @@ class FakeNetwork:
         return sock
 
     def client(self) -> FakeSocket:
-        """The last endpoint that connected."""
+        """The endpoint that connected last."""
         return [sock for (host, _), sock in self.sockets.items() if host == "10.0.0.1"][-1]
 
     def rebind(self, sock: FakeSocket) -> Where:
-        """From now on the others see it at another port, and its old one leads nowhere."""
+        """Give the endpoint another external port; its old one leads nowhere."""
         new = ("10.0.0.2", next(self._ports))
-        self._inside = {outside: inside for outside, inside in self._inside.items() if inside != sock.local} | {new: sock.local}
+        self._inside = {
+            outside: inside for outside, inside in self._inside.items() if inside != sock.local
+        } | {new: sock.local}
         self._outside[sock.local] = new
         return new
 
@@ -131,7 +135,7 @@ class FakeNetwork:
         self.inject(source, target, data)
 
     def inject(self, source: Where, target: Where, data: bytes) -> None:
-        """A datagram that claims to be from there."""
+        """Deliver a datagram with a forged source address."""
         translated = target in self._outside
         receiver = self.sockets.get(self._inside.get(target, target)) if not translated else None
         if receiver is not None:

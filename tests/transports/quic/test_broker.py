@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -15,16 +14,18 @@ import trio
 from trio.testing import MockClock
 
 from rmqkit import hookimpl
-from rmqkit.abc import Peer, Transport
 from rmqkit.client import Client, ClientError, MessageQueue, PullConsumer, PullStatus
 from rmqkit.config import Config
-from rmqkit.hooks import RpcHook
-from rmqkit.hookspecs import Register
+from rmqkit.plugin.hooks import RpcHook
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.request import Peer
+from rmqkit.plugin.transport import Transport
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command
 from rmqkit.testing.broker import Cluster, running_cluster
 from rmqkit_transport_quic.settings import QuicSettings
 from rmqkit_transport_quic.transport import QuicTransport
+from tests.ports import free_port
 from tests.transports.quic.network import FakeNetwork
 
 TEST_MODE: dict[str, Any] = {"tls.test.mode.enable": True}
@@ -39,7 +40,8 @@ async def read_all(consumer: PullConsumer, queue: MessageQueue) -> list[bytes]:
 
 
 async def exchange(client: Client, count: int, *, size_bytes: int = 1_024, at_a_time: int = 8) -> None:
-    """Send to a queue from several tasks, each waiting for its answers; read all back: nothing is missing, doubled or, by sender, out of order."""
+    """Send to a queue from several tasks that each wait for their answers, and read everything: nothing is
+    missing, duplicated or, per sender, out of order."""
     await client.admin.create_topic("T", queues=1)
     async with client.producer("p", timeout_ms=20_000) as producer, client.pull_consumer("g") as consumer:
         (queue,) = await producer.queues("T")
@@ -60,7 +62,7 @@ async def exchange(client: Client, count: int, *, size_bytes: int = 1_024, at_a_
 
 
 def test_clients_of_both_loops(tmp_path: Path) -> None:
-    """Over sockets, the client in a loop of its own; an asyncio program gets all that a trio program gets."""
+    """With its own event loop and real sockets, an asyncio client works like a trio client."""
 
     async def serve() -> None:
         async with running_cluster(tmp_path, scheme="quic", **TEST_MODE) as cluster:
@@ -87,7 +89,7 @@ def test_clients_of_both_loops(tmp_path: Path) -> None:
 
 
 class Noting(RpcHook):
-    """Which connection each request of a client came over."""
+    """Records the connection of each request of a client."""
 
     def __init__(self) -> None:
         self.seen: dict[Peer, set[int]] = {}
@@ -96,19 +98,22 @@ class Noting(RpcHook):
     def rmqkit_register_rpc_hooks(self, register: Register[RpcHook]) -> None:
         register("noting", self)
 
-    def before(self, request: Command, peer: Peer) -> None:
-        self.seen.setdefault(peer, set()).add(request.code)
+    def before(self, requests: Sequence[Command], peer: Peer) -> None:
+        self.seen.setdefault(peer, set()).update(request.code for request in requests)
 
 
 async def test_a_client_has_a_lane_for_each_kind_of_request(tmp_path: Path) -> None:
-    """The broker sees the sends, the pulls and all the rest of one client as three connections, from one address."""
+    """The broker sees sends, pulls and all other requests of one client as three connections from one
+    address."""
     noting = Noting()
     async with running_cluster(tmp_path, extra=[("noting", noting)], scheme="quic", **TEST_MODE) as cluster:
         async with Client(cluster.namesrv_text, connect=cluster.connect) as client:
             await exchange(client, 16)
         (sends,) = [peer for peer, codes in noting.seen.items() if RequestCode.SEND_MESSAGE_V2 in codes]
         (pulls,) = [peer for peer, codes in noting.seen.items() if RequestCode.PULL_MESSAGE in codes]
-        (rest,) = [peer for peer, codes in noting.seen.items() if RequestCode.UPDATE_AND_CREATE_TOPIC in codes]
+        (rest,) = [
+            peer for peer, codes in noting.seen.items() if RequestCode.UPDATE_AND_CREATE_TOPIC in codes
+        ]
         assert noting.seen[sends] == {RequestCode.SEND_MESSAGE_V2}
         assert noting.seen[pulls] == {RequestCode.PULL_MESSAGE}
         assert RequestCode.HEART_BEAT in noting.seen[rest]
@@ -117,21 +122,29 @@ async def test_a_client_has_a_lane_for_each_kind_of_request(tmp_path: Path) -> N
 
 @asynccontextmanager
 async def lossy_cluster(directory: Path, network: FakeNetwork) -> AsyncIterator[Cluster]:
-    """Name server, broker and client on a network in memory."""
+    """Name server, broker and client on an in-memory network."""
 
     class Plugin:
         @hookimpl
         def rmqkit_register_transports(self, register: Register[Transport], config: Config) -> None:
             register("quic", QuicTransport(config, QuicSettings(), network))
 
-    keys: dict[str, Any] = {"disabledPlugins": "quic", "bindAddress": "10.0.0.9", "namesrvListen": "quic://10.0.0.9:9876"} | TEST_MODE
-    async with running_cluster(directory, extra=[("quic-in-memory", Plugin())], scheme="quic", **keys) as cluster:
+    keys: dict[str, Any] = {
+        "disabledPlugins": "quic",
+        "bindAddress": "10.0.0.9",
+        "namesrvListen": "quic://10.0.0.9:9876",
+    } | TEST_MODE
+    async with running_cluster(
+        directory, extra=[("quic-in-memory", Plugin())], scheme="quic", **keys
+    ) as cluster:
         yield cluster
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.01, 0.05])
-async def test_messages_arrive_over_a_path_that_loses_datagrams(loss: float, tmp_path: Path, autojump_clock: MockClock) -> None:
-    """20 ms one way: every message once, those of each sender in order."""
+async def test_messages_arrive_over_a_path_that_loses_datagrams(
+    loss: float, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """With 20 ms of one-way delay, every message arrives once, those of each sender in order."""
     network = FakeNetwork(delay_s=0.02, loss=loss)
     async with lossy_cluster(tmp_path, network) as cluster:
         async with Client(cluster.namesrv_text, connect=cluster.connect, call_timeout_ms=20_000) as client:
@@ -140,7 +153,7 @@ async def test_messages_arrive_over_a_path_that_loses_datagrams(loss: float, tmp
 
 
 async def test_a_client_that_moves_goes_on(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Its address changes while it sends and pulls: no request fails, no connection is made anew."""
+    """The address changes during sends and pulls: no request fails, and no new connection is made."""
     network = FakeNetwork(delay_s=0.02)
     async with (
         lossy_cluster(tmp_path, network) as cluster,
@@ -164,11 +177,14 @@ async def test_a_client_that_moves_goes_on(tmp_path: Path, autojump_clock: MockC
 
 
 async def test_quic_and_tcp_at_one_port(tmp_path: Path) -> None:
-    """Name servers tell `host:port` and know of no QUIC: the broker has it at the same number, beside TCP. What one client sends, the other reads."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    keys: dict[str, Any] = {"listenPort": port, "listeners": f"quic://127.0.0.1:{port}", "tls.server.mode": "disabled"} | TEST_MODE
+    """Name servers contain `host:port` without QUIC, and the broker uses the same number for both. Each kind
+    of client reads what the other sends."""
+    port = free_port(-2)
+    keys: dict[str, Any] = {
+        "listenPort": port,
+        "listeners": f"quic://127.0.0.1:{port}",
+        "tls.server.mode": "disabled",
+    } | TEST_MODE
     async with running_cluster(tmp_path, **keys) as cluster:
         assert cluster.broker.address.port == port
         config = cluster.broker.context.config
@@ -189,18 +205,21 @@ async def test_quic_and_tcp_at_one_port(tmp_path: Path) -> None:
 
 
 async def test_a_broker_without_quic_is_named(tmp_path: Path) -> None:
-    """A client that is to use QUIC says what is missing, and does not fall back to TCP by itself."""
+    """A client configured for QUIC reports what is missing and does not fall back to TCP."""
     async with running_cluster(tmp_path, **TEST_MODE) as cluster:
         config = cluster.broker.context.config
-        async with Client(f"tcp://{cluster.namesrv_text}", config=config, transport="quic", connect_timeout_ms=500) as client:
+        async with Client(
+            f"tcp://{cluster.namesrv_text}", config=config, transport="quic", connect_timeout_ms=500
+        ) as client:
             with pytest.raises(
-                ClientError, match=r"cannot connect to 127\.0\.0\.1:\d+: nobody listens there; has the server quic:// among its listeners"
+                ClientError,
+                match=r"cannot connect to 127\.0\.0\.1:\d+: the port is not in use; add quic:// to the",
             ):
                 await client.admin.create_topic("T", queues=1)
 
 
 async def test_one_broker_without_a_name_server(tmp_path: Path) -> None:
-    """The broker's listener answers what a name server would."""
+    """The broker's listener answers requests for name servers."""
     async with running_cluster(tmp_path, listeners="quic://127.0.0.1:0", **TEST_MODE) as cluster:
         (address,) = cluster.broker.others
         async with Client(str(address), config=cluster.broker.context.config) as client:

@@ -1,4 +1,4 @@
-"""Who is let in: certificates of servers and of clients, the application protocol, and settings that will not do."""
+"""Authentication: certificates of servers and clients, the application protocol, and invalid settings."""
 
 from __future__ import annotations
 
@@ -20,21 +20,26 @@ from cryptography.hazmat.primitives.serialization import (
 from trio.testing import MockClock
 
 from rmqkit.errors import ConfigError
-from rmqkit.remoting.certificate_files import Changes, Hashes
+from rmqkit.plugin.certificate_files import Changes, Hashes
 from rmqkit_transport_quic import dialer, listener
 from rmqkit_transport_quic.credentials import ServerCredentials, client_configuration, server_credentials
 from rmqkit_transport_quic.settings import QuicSettings
 from rmqkit_transport_quic.transport import QuicTransport
 from tests.transports.quic import kit
 
-# --- servers ----------------------------------------------------------------------------------------------------------
+# --- servers ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("signer", "names", "expired", "reason"),
     [
         ("good", kit.NAMES, True, "no longer valid.*needs a new certificate"),
-        ("good", ("elsewhere.example", "10.0.0.8"), False, "doesn't match.*by a name that its certificate carries"),
+        (
+            "good",
+            ("elsewhere.example", "10.0.0.8"),
+            False,
+            "doesn't match.*by a name that its certificate carries",
+        ),
         ("stranger", kit.NAMES, False, r"unable to get local issuer certificate.*tls\.client\.trustCertPath"),
     ],
     ids=["expired", "wrong name", "untrusted"],
@@ -42,7 +47,8 @@ from tests.transports.quic import kit
 async def test_a_client_refuses_a_bad_server(
     signer: str, names: tuple[str, ...], expired: bool, reason: str, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """With an OSError that says why and what to do, at once; the server keeps nothing of it. Told not to look, it goes in."""
+    """The client raises an OSError with reason and remedy at once, and the server keeps no state. With checks
+    disabled it connects."""
     bad = kit.identity(tmp_path, "server", signer, names, expired=expired)
     async with kit.served(tmp_path, **bad) as pair:
         with trio.fail_after(1), pytest.raises(OSError, match=reason):
@@ -55,16 +61,20 @@ async def test_a_client_refuses_a_bad_server(
             await (await blind.connect(kit.SERVER, 1_000)).aclose()
 
 
-async def test_without_a_list_of_its_own_a_client_trusts_what_the_system_trusts(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Which is not the authority of the tests."""
+async def test_without_a_list_of_its_own_a_client_trusts_what_the_system_trusts(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The system's authorities do not contain that of the tests."""
     async with kit.served(tmp_path) as pair:
-        client = QuicTransport(kit.config(tmp_path, **{"tls.client.trustCertPath": ""}), QuicSettings(), pair.network)
+        client = QuicTransport(
+            kit.config(tmp_path, **{"tls.client.trustCertPath": ""}), QuicSettings(), pair.network
+        )
         with pytest.raises(OSError, match="issuer"):
             await client.connect(kit.SERVER, 1_000)
 
 
 async def test_the_test_mode_makes_a_certificate(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """For this start; clients in the same mode accept it, others do not."""
+    """The certificate is valid for this start; clients in the same mode accept it, others do not."""
     none: dict[str, Any] = {"tls.server.certPath": "", "tls.server.keyPath": "", "tls.test.mode.enable": True}
     async with kit.served(tmp_path, **none) as pair:
         await pair.accepted(await pair.connect())
@@ -73,17 +83,19 @@ async def test_the_test_mode_makes_a_certificate(tmp_path: Path, autojump_clock:
             await strict.connect(kit.SERVER, 1_000)
 
 
-# --- clients ----------------------------------------------------------------------------------------------------------
+# --- clients ------------------------------------------------------------------------------------------------
 
 
 def wanting(directory: Path, how: str = "require") -> dict[str, Any]:
-    """A server that asks for client certificates of the good authority."""
+    """A server that requests client certificates of the good authority."""
     return kit.trust(directory, "server") | {"tls.server.need.client.auth": how}
 
 
 @pytest.mark.parametrize("how", ["require", "required", "optional"])
-async def test_a_client_with_a_good_certificate_is_let_in(how: str, tmp_path: Path, autojump_clock: MockClock) -> None:
-    """And both can talk."""
+async def test_a_client_with_a_good_certificate_is_let_in(
+    how: str, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The client connects, and both sides can send."""
     async with kit.served(tmp_path, **wanting(tmp_path, how), **kit.identity(tmp_path, "client")) as pair:
         client = await pair.connect()
         server = await pair.accepted(client)
@@ -92,7 +104,8 @@ async def test_a_client_with_a_good_certificate_is_let_in(how: str, tmp_path: Pa
 
 
 async def test_a_client_without_one(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Is let in where a certificate is optional. Where it is required, its first lane ends with the reason, and nothing it sent is seen."""
+    """The client connects if a certificate is optional. If it is required, its first lane ends with the
+    reason, and its data is never read."""
     async with kit.served(tmp_path, **wanting(tmp_path, "optional")) as pair:
         await pair.accepted(await pair.connect())
     async with kit.served(tmp_path, **wanting(tmp_path)) as pair:
@@ -108,14 +121,14 @@ async def test_a_client_without_one(tmp_path: Path, autojump_clock: MockClock) -
 async def test_a_client_with_a_bad_certificate(
     how: str, signer: str, expired: bool, reason: str, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """Is not let in, also where it could have come without one."""
+    """The client is rejected, even where a certificate is optional."""
     bad = kit.identity(tmp_path, "client", signer, expired=expired)
     async with kit.served(tmp_path, **wanting(tmp_path, how), **bad) as pair:
         await refused(pair, f"the client's certificate is not accepted: .*{reason}")
 
 
 async def test_a_certificate_for_servers_only(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Is none for clients, when it says what it is for."""
+    """A certificate restricted to servers is not accepted from clients."""
     cert = kit.server_only(tmp_path)
     async with kit.served(tmp_path, **wanting(tmp_path), **cert) as pair:
         await refused(pair, "not one for clients")
@@ -124,7 +137,7 @@ async def test_a_certificate_for_servers_only(tmp_path: Path, autojump_clock: Mo
 async def test_a_stolen_certificate_is_of_no_use_without_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    """The client has to sign with it."""
+    """The client has to sign with the key."""
     good, other = kit.identity(tmp_path, "client"), kit.leaf("stranger", ("thief",))
 
     def thief(*arguments: Any) -> QuicConfiguration:
@@ -138,7 +151,8 @@ async def test_a_stolen_certificate_is_of_no_use_without_its_key(
 
 
 async def refused(pair: kit.Pair, reason: str) -> None:
-    """The client's handshake is over before the server looks at its certificate: it learns of it with the first use."""
+    """The client's handshake is complete before the server checks its certificate, so the rejection appears
+    at the first use."""
     client = await pair.connect()
     await client.send(b"let me in")
     with pytest.raises(anyio.BrokenResourceError, match=reason):
@@ -151,8 +165,10 @@ async def refused(pair: kit.Pair, reason: str) -> None:
     assert not pair.listener.routes
 
 
-async def test_both_ends_speak_rocketmq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
-    """Somebody who speaks HTTP/3, or does not say, is told so in the handshake."""
+async def test_both_ends_speak_rocketmq(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """A client with another application protocol, or with none, is rejected in the handshake."""
 
     def speaking(protocols: list[str] | None) -> Any:
         def make(*arguments: Any) -> QuicConfiguration:
@@ -172,7 +188,7 @@ async def test_both_ends_speak_rocketmq(tmp_path: Path, monkeypatch: pytest.Monk
 async def test_a_server_that_speaks_something_else_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    """One that ignores what the client speaks."""
+    """A client leaves a server that ignores the application protocol."""
 
     def silent(*arguments: Any) -> ServerCredentials:
         made = server_credentials(*arguments)
@@ -185,11 +201,11 @@ async def test_a_server_that_speaks_something_else_is_left(
             await pair.connect()
 
 
-# --- files that change ------------------------------------------------------------------------------------------------
+# --- files that change --------------------------------------------------------------------------------------
 
 
 class Looks:
-    """The looks that are taken at the files."""
+    """Counts the checks of the files."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._taken = trio.Event()
@@ -203,7 +219,7 @@ class Looks:
         monkeypatch.setattr(Changes, "noticed", counting)
 
     async def one_more(self) -> None:
-        """Until one has been taken that began after this."""
+        """Wait for a check that began after this call."""
         for _ in range(2):
             await self._taken.wait()
         await trio.testing.wait_all_tasks_blocked()
@@ -219,8 +235,13 @@ def put(path: str, data: bytes) -> None:
 async def test_new_certificates_are_used_from_the_next_connection_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    """When certificate and key have both changed; connections that are open stay, and files that will not do change nothing."""
-    looks, files, other = Looks(monkeypatch), kit.identity(tmp_path, "server"), kit.leaf("stranger", kit.NAMES)
+    """New files are used when certificate and key have both changed; open connections stay, and invalid files
+    have no effect."""
+    looks, files, other = (
+        Looks(monkeypatch),
+        kit.identity(tmp_path, "server"),
+        kit.leaf("stranger", kit.NAMES),
+    )
     cert, key = files["tls.server.certPath"], files["tls.server.keyPath"]
     async with kit.served(tmp_path, **files) as pair:
         before = await pair.connect()
@@ -240,8 +261,10 @@ async def test_new_certificates_are_used_from_the_next_connection_on(
         assert await kit.read(server, 10) == b"still here"
 
 
-async def test_a_new_list_of_authorities_counts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
-    """For the next handshake."""
+async def test_a_new_list_of_authorities_counts_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """The new list is used by the next handshake."""
     looks, wanted = Looks(monkeypatch), wanting(tmp_path)
     async with kit.served(tmp_path, **wanted, **kit.identity(tmp_path, "client")) as pair:
         await pair.accepted(await pair.connect())
@@ -253,7 +276,7 @@ async def test_a_new_list_of_authorities_counts_at_once(tmp_path: Path, monkeypa
             await client.receive()
 
 
-# --- settings ---------------------------------------------------------------------------------------------------------
+# --- settings -----------------------------------------------------------------------------------------------
 
 
 def encrypted(directory: Path, password: str) -> dict[str, Any]:
@@ -261,24 +284,30 @@ def encrypted(directory: Path, password: str) -> dict[str, Any]:
     made = kit.identity(directory, "server")
     path = Path(made["tls.server.keyPath"])
     key = load_pem_private_key(path.read_bytes(), None)
-    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.encode())))
+    path.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.encode()))
+    )
     return made
 
 
 def test_an_encrypted_key_needs_its_password(tmp_path: Path) -> None:
-    """What was given as the password is in no error."""
+    """The given password appears in no error."""
     made = encrypted(tmp_path, "right horse")
-    server_credentials(QuicSettings(), kit.config(tmp_path, **made, **{"tls.server.keyPassword": "right horse"}))
+    server_credentials(
+        QuicSettings(), kit.config(tmp_path, **made, **{"tls.server.keyPassword": "right horse"})
+    )
     made = encrypted(tmp_path, "right horse")
     for wrong in ("wrong horse", ""):
         with pytest.raises(ConfigError, match=r"tls\.server\.keyPassword") as error:
-            server_credentials(QuicSettings(), kit.config(tmp_path, **made, **{"tls.server.keyPassword": wrong}))
+            server_credentials(
+                QuicSettings(), kit.config(tmp_path, **made, **{"tls.server.keyPassword": wrong})
+            )
         assert "horse" not in str(error.value)
         assert error.value.__cause__ is None
 
 
 def test_a_key_may_stand_beside_its_certificate(tmp_path: Path) -> None:
-    """In one file, as PKCS#8."""
+    """Certificate and key can be in one file, as PKCS#8."""
     made = kit.identity(tmp_path, "server")
     key = load_pem_private_key(Path(made["tls.server.keyPath"]).read_bytes(), None)
     with Path(made["tls.server.certPath"]).open("ab") as file:
@@ -287,7 +316,7 @@ def test_a_key_may_stand_beside_its_certificate(tmp_path: Path) -> None:
 
 
 def test_files_that_will_not_do(tmp_path: Path) -> None:
-    """Each fault names its setting and its file."""
+    """Each error names its setting and its file."""
     good = kit.identity(tmp_path, "server")
     other = tmp_path / "other.key"
     other.write_bytes(kit.leaf("good", ("other",)).private_key_pem.bytes())
@@ -297,7 +326,10 @@ def test_files_that_will_not_do(tmp_path: Path) -> None:
     def fault(**keys: str) -> str:
         with pytest.raises(ConfigError) as error:
             server_credentials(
-                QuicSettings(), kit.config(tmp_path, **good | {name.replace("_", "."): value for name, value in keys.items()})
+                QuicSettings(),
+                kit.config(
+                    tmp_path, **good | {name.replace("_", "."): value for name, value in keys.items()}
+                ),
             )
         return str(error.value)
 
@@ -310,14 +342,22 @@ def test_files_that_will_not_do(tmp_path: Path) -> None:
     assert "cannot be read" in fault(tls_server_keyPath=str(text))
     for wrong, reason in ((text, "PEM file of certificates"), (tmp_path / "gone.pem", "No such file")):
         with pytest.raises(ConfigError, match=f"tls.client.trustCertPath = .*{reason}"):
-            client_configuration(kit.config(tmp_path, **{"tls.client.trustCertPath": str(wrong)}), QuicSettings(), "localhost")
+            client_configuration(
+                kit.config(tmp_path, **{"tls.client.trustCertPath": str(wrong)}), QuicSettings(), "localhost"
+            )
 
 
 async def test_a_server_without_a_certificate_does_not_start(tmp_path: Path) -> None:
-    """TLS is a part of QUIC. Authorities that cannot be read stop it as well."""
+    """QUIC requires TLS, so the start fails; unreadable authorities also stop it."""
     cases: list[tuple[dict[str, Any], str]] = [
         ({"tls.server.certPath": "", "tls.server.keyPath": ""}, "quic needs a certificate"),
-        ({"tls.server.need.client.auth": "require", "tls.server.trustCertPath": str(tmp_path / "gone.pem")}, "gone.pem: No such file"),
+        (
+            {
+                "tls.server.need.client.auth": "require",
+                "tls.server.trustCertPath": str(tmp_path / "gone.pem"),
+            },
+            "gone.pem: No such file",
+        ),
     ]
     for keys, reason in cases:
         with pytest.raises(ConfigError, match=reason):
@@ -325,14 +365,14 @@ async def test_a_server_without_a_certificate_does_not_start(tmp_path: Path) -> 
 
 
 def test_settings_are_checked() -> None:
-    """Values that cannot work are refused."""
+    """Unusable values are refused."""
     for wrong in ({"idle_timeout_ms": 999}, {"datagram_bytes": 1_199}, {"datagram_bytes": 70_000}):
         with pytest.raises(ValueError, match="must be"):
             QuicSettings(**wrong)  # type: ignore[arg-type]
 
 
 async def test_a_client_takes_its_new_files_with_the_next_connection(tmp_path: Path) -> None:
-    """A trust file alone is enough; while it cannot be used the old one stays in use."""
+    """A new trust file is used by itself; while it is invalid, the old one stays in use."""
     path = trio.Path(tmp_path / "client-trusts.pem")
     async with kit.served(tmp_path) as pair:
         await (await pair.connect()).aclose()

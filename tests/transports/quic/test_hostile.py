@@ -1,4 +1,5 @@
-"""Strangers' datagrams: garbage, replays, forgeries and floods leave nothing behind, are answered with less than they sent, and harm nobody."""
+"""Hostile datagrams: garbage, replays, forgeries and floods leave no state, get less data than they sent, and
+do not affect others."""
 
 from __future__ import annotations
 
@@ -12,12 +13,17 @@ from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import QuicProtocolVersion, encode_quic_version_negotiation
 from trio.testing import MockClock
 
-from rmqkit.limits import MAX_QUIC_HANDSHAKES, QUIC_HANDSHAKE_TIMEOUT_MS, QUIC_RETRY_ABOVE_HANDSHAKES
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import request
-from rmqkit.remoting.serve import RequestServer, Router
+from rmqkit.remoting.request_loop import Router
+from rmqkit.remoting.server import RequestServer
 from rmqkit.testing.listening import Echo
 from rmqkit_transport_quic.credentials import client_configuration
+from rmqkit_transport_quic.limits import (
+    MAX_QUIC_HANDSHAKES,
+    QUIC_HANDSHAKE_TIMEOUT_MS,
+    QUIC_RETRY_ABOVE_HANDSHAKES,
+)
 from rmqkit_transport_quic.settings import QuicSettings, Retry
 from tests.transports.quic import kit
 from tests.transports.quic.network import FakeNetwork, Where
@@ -31,8 +37,10 @@ def sent_to(network: FakeNetwork, target: Where) -> int:
 
 
 def first_datagram(directory: Path) -> bytes:
-    """What a client begins with."""
-    connection = QuicConnection(configuration=client_configuration(kit.config(directory), QuicSettings(), "localhost"))
+    """The first datagram of a client."""
+    connection = QuicConnection(
+        configuration=client_configuration(kit.config(directory), QuicSettings(), "localhost")
+    )
     connection.connect(WHERE, now=0.0)
     return connection.datagrams_to_send(now=0.0)[0][0]
 
@@ -45,16 +53,26 @@ GARBAGE = {
     "an unknown connection": b"\x40" + bytes(1_300),
     "http": b"GET / HTTP/1.1\r\n\r\n" * 80,
     "a remoting frame": b"\0\0\0\x64\0\0\0\x60" + b"{" * 1_200,
-    "an initial that does not decrypt": b"\xc3\0\0\0\x01\x08" + bytes(8) + b"\x08" + bytes(8) + b"\0\x44\x96" + bytes(1_200),
+    "an initial that does not decrypt": b"\xc3\0\0\0\x01\x08"
+    + bytes(8)
+    + b"\x08"
+    + bytes(8)
+    + b"\0\x44\x96"
+    + bytes(1_200),
     "a version negotiation": encode_quic_version_negotiation(bytes(8), bytes(8), [1, 2]).ljust(1_200, b"\0"),
     "a huge token": b"\xc3\0\0\0\x01\x08" + bytes(8) + b"\x08" + bytes(8) + b"\x7f\xff" + bytes(1_200),
-    "an id that is too short": b"\xc3\0\0\0\x01\x04" + bytes(4) + b"\x08" + bytes(8) + b"\0\x44\x96" + bytes(1_200),
+    "an id that is too short": b"\xc3\0\0\0\x01\x04"
+    + bytes(4)
+    + b"\x08"
+    + bytes(8)
+    + b"\0\x44\x96"
+    + bytes(1_200),
 }
 
 
 @pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE)
 async def test_garbage_is_dropped(data: bytes, tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Without an answer and without a trace; a client that is there does not notice."""
+    """Garbage gets no answer and leaves no state; a connected client is not affected."""
     async with kit.served(tmp_path) as pair:
         client = await pair.connect()
         server = await pair.accepted(client)
@@ -73,7 +91,7 @@ def client_address(pair: kit.Pair) -> Where:
 
 
 async def test_noise_is_dropped(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Also when it looks like a packet at the beginning, or is a real one with a bit changed."""
+    """Datagrams that begin like a packet, and real packets with a changed bit, are dropped too."""
     random = Random(7)
     real = first_datagram(tmp_path)
     async with kit.served(tmp_path) as pair:
@@ -89,7 +107,7 @@ async def test_noise_is_dropped(tmp_path: Path, autojump_clock: MockClock) -> No
 
 
 async def test_an_unknown_version_is_told_those_there_are(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """With a small answer, and only to a datagram of full size (RFC 9000, section 6.1)."""
+    """The answer is small and is sent only for a datagram of full size (RFC 9000, section 6.1)."""
     hello = b"\xc3\xba\xba\xba\xba\x08" + bytes(8) + b"\x08" + bytes(8)
     async with kit.served(tmp_path) as pair:
         pair.network.inject(STRANGER, WHERE, hello.ljust(1_199, b"\0"))
@@ -103,8 +121,9 @@ async def test_an_unknown_version_is_told_those_there_are(tmp_path: Path, autoju
 
 
 async def test_a_replayed_first_datagram_harms_nobody(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """From the client's address and from elsewhere, while the connection lives and after it: nothing stays, the client does not notice, and
-    whoever is named as the sender gets at most three times what was sent in its name."""
+    """Replays from the client's address and from others, during the connection and after it, leave no state
+    and do not affect the client, and the claimed sender gets at most three times the data sent in its name.
+    """
     async with kit.served(tmp_path) as pair:
         client = await pair.connect()
         server = await pair.accepted(client)
@@ -132,7 +151,8 @@ async def test_a_replayed_first_datagram_harms_nobody(tmp_path: Path, autojump_c
 
 
 async def test_replayed_data_from_elsewhere_moves_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A recorded datagram of a connection sent again under another address neither repeats the data nor takes the connection along."""
+    """A recorded datagram sent again from another address neither repeats the data nor moves the
+    connection."""
     async with kit.served(tmp_path) as pair:
         client = await pair.connect()
         server = await pair.accepted(client)
@@ -148,14 +168,19 @@ async def test_replayed_data_from_elsewhere_moves_nothing(tmp_path: Path, autoju
 
 
 async def test_a_flood_of_handshakes_is_bounded(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Under load strangers get a short retry packet and nothing is kept of them; who proves its address comes through all the same."""
+    """Under load strangers get a short retry packet and no state is kept; a client that proves its address
+    still connects."""
     hellos = [first_datagram(tmp_path) for _ in range(100)]
     async with kit.served(tmp_path) as pair:
         for number, hello in enumerate(hellos):
             pair.network.inject(("203.0.113.7", number), WHERE, hello)
         await trio.sleep(0.1)
         assert len(pair.listener.handshakes) == QUIC_RETRY_ABOVE_HANDSHAKES < MAX_QUIC_HANDSHAKES
-        answers = [each for each in pair.network.sent if each.target[0] == "203.0.113.7" and each.target[1] >= QUIC_RETRY_ABOVE_HANDSHAKES]
+        answers = [
+            each
+            for each in pair.network.sent
+            if each.target[0] == "203.0.113.7" and each.target[1] >= QUIC_RETRY_ABOVE_HANDSHAKES
+        ]
         assert len(answers) == len(hellos) - QUIC_RETRY_ABOVE_HANDSHAKES
         assert all(len(each.data) < 200 for each in answers)
         await pair.accepted(await pair.connect())
@@ -163,8 +188,11 @@ async def test_a_flood_of_handshakes_is_bounded(tmp_path: Path, autojump_clock: 
         assert not pair.listener.handshakes
 
 
-async def test_addresses_are_always_proved_when_the_setting_says_so(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """The first datagram is answered with a retry packet, and a connection comes about all the same; a stolen token is of no use elsewhere."""
+async def test_addresses_are_always_proved_when_the_setting_says_so(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The first datagram is answered with a retry packet, and the connection succeeds; a stolen token is
+    useless elsewhere."""
     async with kit.served(tmp_path, quic=QuicSettings(retry=Retry.ALWAYS)) as pair:
         pair.network.inject(STRANGER, WHERE, first_datagram(tmp_path))
         await trio.sleep(0.1)
@@ -183,7 +211,7 @@ async def test_addresses_are_always_proved_when_the_setting_says_so(tmp_path: Pa
 
 
 async def test_a_lane_of_garbage_ends_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Under the request server a lane is a connection: broken framing ends it, and the others go on."""
+    """Under the request server a lane is a connection: broken framing ends it, and the others continue."""
     async with kit.served(tmp_path) as pair, trio.open_nursery() as nursery:
         echo = Echo()
         server = RequestServer(Router({1: echo}), name="test")
@@ -200,9 +228,12 @@ async def test_a_lane_of_garbage_ends_alone(tmp_path: Path, autojump_clock: Mock
 
 
 async def test_a_bug_of_the_library_costs_one_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    autojump_clock: MockClock,
 ) -> None:
-    """Whatever it raises on somebody's bytes."""
+    """An exception raised by the library for received bytes ends only that connection."""
     async with kit.served(tmp_path) as pair:
         good, bad = await pair.connect(), await pair.connect()
         good_end, bad_end = await pair.accepted(good), await pair.accepted(bad)

@@ -1,4 +1,5 @@
-"""How QUIC connections live and end: lanes, idle time-outs, pings, peers that vanish, addresses that change, goodbyes. Times are virtual."""
+"""The life of QUIC connections: lanes, idle time-outs, pings, vanished peers, address changes, closing. Times
+are virtual."""
 
 from __future__ import annotations
 
@@ -10,15 +11,15 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from rmqkit.abc import Address
-from rmqkit.limits import (
+from rmqkit.plugin.transport import Address
+from rmqkit_transport_quic import dialer
+from rmqkit_transport_quic.limits import (
     MAX_LANES_PER_QUIC_CONNECTION,
     QUIC_EMPTY_TIMEOUT_MS,
     QUIC_HANDSHAKE_TIMEOUT_MS,
     QUIC_LANE_WINDOW_BYTES,
     QUIC_LINGER_MS,
 )
-from rmqkit_transport_quic import dialer
 from rmqkit_transport_quic.settings import QuicSettings
 from tests.transports.quic import kit
 from tests.transports.quic.network import FakeNetwork
@@ -27,11 +28,11 @@ IDLE_S = 5
 IDLE = QuicSettings(idle_timeout_ms=IDLE_S * 1000)
 
 
-# --- lanes ------------------------------------------------------------------------------------------------------------
+# --- lanes --------------------------------------------------------------------------------------------------
 
 
 async def test_lanes_are_connections_to_the_server(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """One QUIC connection, one stream for each lane; each ends by itself, the connection with the last one."""
+    """One QUIC connection has one stream per lane; lanes end separately, the connection with the last one."""
     async with kit.served(tmp_path) as pair:
         first = await pair.connect()
         second = await first.open_lane()
@@ -52,8 +53,10 @@ async def test_lanes_are_connections_to_the_server(tmp_path: Path, autojump_cloc
             await second.open_lane()
 
 
-async def test_lanes_can_be_opened_for_ever_but_not_too_many_at_a_time(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A closed lane makes room for another one; above the limit a lane has to wait."""
+async def test_lanes_can_be_opened_for_ever_but_not_too_many_at_a_time(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A closed lane makes room for another one; above the limit a new lane waits."""
     async with kit.served(tmp_path) as pair:
         first = await pair.connect()
         await pair.accepted(first)
@@ -73,8 +76,10 @@ async def test_lanes_can_be_opened_for_ever_but_not_too_many_at_a_time(tmp_path:
             assert await (await pair.listener.accept()).receive_some(1) == b"!"
 
 
-async def test_a_lane_that_nobody_reads_stops_its_sender_only(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A window is what was read plus a fixed size, after megabytes as at the beginning."""
+async def test_a_lane_that_nobody_reads_stops_its_sender_only(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A window is the number of bytes read plus a fixed size, at any time."""
     async with kit.served(tmp_path) as pair, trio.open_nursery() as nursery:
         lane = await pair.connect()
         other = await lane.open_lane()
@@ -92,8 +97,11 @@ async def test_a_lane_that_nobody_reads_stops_its_sender_only(tmp_path: Path, au
         assert carrier.machine.unread_bytes == 0
 
 
-async def test_what_was_not_read_of_a_closed_lane_is_no_burden_to_the_others(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """The connection's window gets it back: lanes that are filled and closed again and again do not use it up."""
+async def test_what_was_not_read_of_a_closed_lane_is_no_burden_to_the_others(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The connection's window gets the unread bytes back: lanes that are filled and closed repeatedly do not
+    use it up."""
     async with kit.served(tmp_path) as pair:
         first = await pair.connect()
         first_end = await pair.accepted(first)
@@ -110,11 +118,14 @@ async def test_what_was_not_read_of_a_closed_lane_is_no_burden_to_the_others(tmp
 
 
 async def test_one_task_at_a_time_reads_and_writes(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """As with trio's and anyio's own streams."""
+    """Concurrent reads or writes are refused, as with trio's and anyio's own streams."""
     async with kit.served(tmp_path) as pair, trio.open_nursery() as nursery:
         client = await pair.connect()
         server = await pair.accepted(client)
-        for end, error in ((server.receive_some, trio.BusyResourceError), (client.receive, anyio.BusyResourceError)):
+        for end, error in (
+            (server.receive_some, trio.BusyResourceError),
+            (client.receive, anyio.BusyResourceError),
+        ):
             nursery.start_soon(end)
             await trio.testing.wait_all_tasks_blocked()
             with pytest.raises(error):
@@ -128,11 +139,11 @@ async def test_one_task_at_a_time_reads_and_writes(tmp_path: Path, autojump_cloc
         nursery.cancel_scope.cancel()
 
 
-# --- time -------------------------------------------------------------------------------------------------------------
+# --- time ---------------------------------------------------------------------------------------------------
 
 
 async def test_pings_keep_a_silent_connection(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Nothing is said for many idle time-outs, and the lane still works; datagrams are few."""
+    """The lane works after many idle time-outs without data, with few datagrams."""
     async with kit.served(tmp_path, quic=IDLE) as pair:
         client = await pair.connect()
         server = await pair.accepted(client)
@@ -145,7 +156,7 @@ async def test_pings_keep_a_silent_connection(tmp_path: Path, autojump_clock: Mo
 
 
 async def test_a_client_that_vanishes_is_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """After the idle time-out its lanes end with an error, and nothing of it is left."""
+    """After the idle time-out its lanes end with an error, and no state remains."""
     async with kit.served(tmp_path, quic=IDLE) as pair:
         client = await pair.connect()
         server = await pair.accepted(client)
@@ -160,7 +171,8 @@ async def test_a_client_that_vanishes_is_forgotten(tmp_path: Path, autojump_cloc
 
 
 async def test_a_server_that_vanishes_is_noticed(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Silently: after the idle time-out; when its port is closed: earlier, after a moment in which it could have answered. A send that waits ends, too."""
+    """A silent server is detected after the idle time-out, a closed port earlier, after a short time for an
+    answer. A blocked send ends, too."""
     for port_is_closed, patience_s in ((False, IDLE_S + 0.5), (True, IDLE_S - 1)):
         async with kit.served(tmp_path, quic=IDLE) as pair:
             client = await pair.connect()
@@ -175,7 +187,7 @@ async def test_a_server_that_vanishes_is_noticed(tmp_path: Path, autojump_clock:
 
 
 async def test_a_lie_about_a_closed_port_harms_nobody(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Anybody can send such a message; the peer answers the question that follows."""
+    """Such a message may be forged, so the connection stays if the peer answers the following query."""
     async with kit.served(tmp_path, quic=IDLE) as pair:
         client = await pair.connect()
         server = await pair.accepted(client)
@@ -188,7 +200,7 @@ async def test_a_lie_about_a_closed_port_harms_nobody(tmp_path: Path, autojump_c
 
 
 async def test_a_connection_without_lanes_is_closed(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """By the server, after a while: pings do not count as use."""
+    """The server closes it after a while: pings do not count as use."""
     async with kit.served(tmp_path, quic=IDLE) as pair:
         client = await pair.connect()
         await trio.sleep(0.9 * QUIC_EMPTY_TIMEOUT_MS / 1000)
@@ -200,7 +212,7 @@ async def test_a_connection_without_lanes_is_closed(tmp_path: Path, autojump_clo
 
 
 async def test_a_handshake_has_a_time_limit(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """What is kept of a client that says nothing after its first datagram is forgotten."""
+    """The state of a client that is silent after its first datagram is removed."""
     async with kit.served(tmp_path) as pair, trio.open_nursery() as nursery:
         nursery.start_soon(_connect_in_vain, pair)
         await trio.sleep(0.5 * pair.network.delay_s)
@@ -217,11 +229,13 @@ async def _connect_in_vain(pair: kit.Pair) -> None:
         await pair.transport.connect(kit.SERVER, 3_000)
 
 
-# --- addresses --------------------------------------------------------------------------------------------------------
+# --- addresses ----------------------------------------------------------------------------------------------
 
 
-async def test_a_client_whose_address_changes_stays_connected(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """An address translation forgets a client and gives it another port, several times, in the middle of transfers in both directions."""
+async def test_a_client_whose_address_changes_stays_connected(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """An address translation assigns new ports several times during transfers in both directions."""
     network = FakeNetwork(delay_s=0.01)
     async with kit.served(tmp_path, network) as pair:
         client = await pair.connect()
@@ -239,13 +253,22 @@ async def test_a_client_whose_address_changes_stays_connected(tmp_path: Path, au
         assert server.remote == ("10.0.0.1", 40_000)
 
 
-async def test_each_address_of_a_host_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
-    """In turn; when none will do, the first one's reason counts. A host without any is an error as well."""
+async def test_each_address_of_a_host_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """Addresses are tried in turn; if none works, the first one's error is raised. A host without addresses
+    is an error."""
     dead, live = ("10.0.0.8", 1), (kit.SERVER.host, kit.SERVER.port)
     async with kit.served(tmp_path) as pair:
-        for targets, reason in (([dead, live], ""), ([dead, dead], "nobody listens there"), ([], "no address of 10.0.0.9 is known")):
+        for targets, reason in (
+            ([dead, live], ""),
+            ([dead, dead], "the port is not in use"),
+            ([], "no address of 10.0.0.9 is known"),
+        ):
 
-            async def find(address: Address, targets: list[tuple[str, int]] = targets) -> list[tuple[str, int]]:
+            async def find(
+                address: Address, targets: list[tuple[str, int]] = targets
+            ) -> list[tuple[str, int]]:
                 return targets
 
             monkeypatch.setattr(pair.network, "find", find)
@@ -257,12 +280,14 @@ async def test_each_address_of_a_host_is_tried(tmp_path: Path, monkeypatch: pyte
         assert not [where for where in pair.network.sockets if where[0] == "10.0.0.1"][1:]
 
 
-# --- goodbyes ---------------------------------------------------------------------------------------------------------
+# --- goodbyes -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.3])
-async def test_what_was_sent_before_a_close_arrives(loss: float, tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Closing does not wait, but what was sent is sent again when it was lost, until the peer has it."""
+async def test_what_was_sent_before_a_close_arrives(
+    loss: float, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Closing does not wait, but lost data is retransmitted until the peer has it."""
     network = FakeNetwork(delay_s=0.02)
     async with kit.served(tmp_path, network) as pair:
         client = await pair.connect()
@@ -277,7 +302,7 @@ async def test_what_was_sent_before_a_close_arrives(loss: float, tmp_path: Path,
 
 
 async def test_a_listener_that_ends_says_goodbye(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """What was sent arrives, then the end; connections without lanes end at once."""
+    """Sent data arrives, then the end; connections without lanes end at once."""
     network = FakeNetwork(delay_s=0.02)
     async with kit.served(tmp_path, network) as pair:
         idle, client = await pair.connect(), await pair.connect()
@@ -299,7 +324,8 @@ async def test_a_listener_that_ends_says_goodbye(tmp_path: Path, autojump_clock:
 
 
 async def test_a_listener_can_end_at_any_moment(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Closed and cancelled in either order, before it has begun to work and after: it ends, and its address is free."""
+    """A listener closed and cancelled in either order, before and after it starts, ends, and its address is
+    free."""
     for moments in range(6):
         for closed in (False, True):
             network = FakeNetwork()
@@ -316,8 +342,10 @@ async def test_a_listener_can_end_at_any_moment(tmp_path: Path, autojump_clock: 
             assert not network.sockets
 
 
-async def test_a_listener_does_not_wait_long_for_those_who_vanished(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Their acknowledgements get QUIC_LINGER_MS."""
+async def test_a_listener_does_not_wait_long_for_those_who_vanished(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Acknowledgements are waited for at most QUIC_LINGER_MS."""
     async with kit.served(tmp_path) as pair:
         client = await pair.connect()
         server = await pair.accepted(client)
@@ -331,7 +359,8 @@ async def test_a_listener_does_not_wait_long_for_those_who_vanished(tmp_path: Pa
 async def test_what_a_client_sent_last_arrives_when_its_loop_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    """trio waits for the task of the connection, and that for the peer's acknowledgement, though the program did not."""
+    """trio waits for the connection's task, and the task for the peer's acknowledgement, although the program
+    did not."""
     network = FakeNetwork(delay_s=0.02)
     async with kit.served(tmp_path, network) as pair:
         async with trio.open_nursery() as loop:

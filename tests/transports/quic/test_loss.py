@@ -1,4 +1,5 @@
-"""Over paths that lose datagrams, all bytes of every lane arrive, in order. Times are virtual: 20 ms one way, seeded loss."""
+"""Over paths that lose datagrams, all bytes of every lane arrive, in order. Times are virtual: 20 ms one
+way, seeded loss."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rmqkit.abc import LanedStream, ServerStream
+from rmqkit.plugin.transport import LanedStream, ServerStream
 from tests.transports.quic import kit
 from tests.transports.quic.network import FakeNetwork
 
@@ -17,8 +18,10 @@ DELAY_S = 0.02
 
 
 @pytest.mark.parametrize(("loss", "seed"), [(0.0, 1), (0.01, 1), (0.01, 2), (0.05, 1), (0.05, 2), (0.2, 3)])
-async def test_bytes_arrive_in_order_on_every_lane(loss: float, seed: int, tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Three lanes at a time, both ways, the handshake included."""
+async def test_bytes_arrive_in_order_on_every_lane(
+    loss: float, seed: int, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Three lanes at a time carry data both ways, including the handshake."""
     network = FakeNetwork(delay_s=DELAY_S, loss=loss, seed=seed)
     random = Random(seed)
     async with kit.served(tmp_path, network) as pair:
@@ -41,8 +44,11 @@ async def _expect(end: ServerStream | LanedStream, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.05])
-async def test_a_big_answer_does_not_hold_up_a_small_one(loss: float, tmp_path: Path, autojump_clock: MockClock) -> None:
-    """While megabytes arrive on one lane, a request on another is answered in a few round trips, lost datagrams or not."""
+async def test_a_big_answer_does_not_hold_up_a_small_one(
+    loss: float, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """While megabytes arrive on one lane, a request on another is answered within a few round trips, even
+    with lost datagrams."""
     network = FakeNetwork(delay_s=DELAY_S, loss=loss)
     async with kit.served(tmp_path, network) as pair, trio.open_nursery() as nursery:
         big = await pair.connect()

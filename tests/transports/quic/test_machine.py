@@ -1,4 +1,5 @@
-"""What is used of aioquic's inner parts still does what is meant: windows follow the reader, and a driver learns what it needs."""
+"""The used internals of aioquic behave as expected: windows follow the reader, and a driver gets the state it
+needs."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from aioquic.quic.packet import QuicErrorCode
 from aioquic.tls import AlertDescription
 from attrs import define, field
 
-from rmqkit.limits import QUIC_CONNECTION_WINDOW_BYTES, QUIC_LANE_WINDOW_BYTES
 from rmqkit_transport_quic.carrier import described
 from rmqkit_transport_quic.credentials import client_configuration, server_credentials
+from rmqkit_transport_quic.limits import QUIC_CONNECTION_WINDOW_BYTES, QUIC_LANE_WINDOW_BYTES
 from rmqkit_transport_quic.machine import Machine, alert_of
 from rmqkit_transport_quic.settings import QuicSettings
 from tests.transports.quic import kit
@@ -25,7 +26,7 @@ LANES = 8
 
 @define
 class Both:
-    """Two machines and no network."""
+    """Two machines without a network."""
 
     client: Machine
     server: Machine
@@ -33,11 +34,14 @@ class Both:
     events: dict[Machine, list[QuicEvent]] = field(factory=dict)
 
     def exchange(self, rounds: int = 200) -> None:
-        """Carry datagrams to and fro until nobody has any, or for so many rounds; time passes."""
+        """Exchange datagrams until there are none, or for this many rounds; time passes."""
         for _ in range(rounds):
             self.now += 0.001
             quiet = True
-            for sender, receiver, address in ((self.client, self.server, CLIENT), (self.server, self.client, SERVER)):
+            for sender, receiver, address in (
+                (self.client, self.server, CLIENT),
+                (self.server, self.client, SERVER),
+            ):
                 timer = sender.get_timer()
                 if timer is not None and timer <= self.now:
                     sender.handle_timer(self.now)
@@ -55,12 +59,12 @@ class Both:
                 machine.read_bytes.setdefault(event.stream_id, 0)
 
     def arrived(self, stream_id: int) -> int:
-        """Bytes of a stream that the server has got."""
+        """Bytes of a stream received by the server."""
         found = (event for event in self.events.get(self.server, []) if isinstance(event, StreamDataReceived))
         return sum(len(event.data) for event in found if event.stream_id == stream_id)
 
     def read(self, stream_id: int, count: int) -> None:
-        """The server's application takes bytes."""
+        """Let the server's application read bytes."""
         self.server.read_bytes[stream_id] += count
 
 
@@ -84,21 +88,24 @@ def both(tmp_path: Path) -> Both:
 
 
 def test_a_window_follows_the_reader(both: Both) -> None:
-    """However much has passed through a lane: what is unread never exceeds one window, and reading lets more through."""
+    """Unread data never exceeds one window, and reading permits more, however much has passed."""
     both.client.send_stream_data(0, bytes(20 * QUIC_LANE_WINDOW_BYTES))
     for _ in range(12):
         both.exchange()
         unread = both.arrived(0) - both.server.read_bytes[0]
         assert QUIC_LANE_WINDOW_BYTES // 2 <= unread <= QUIC_LANE_WINDOW_BYTES
         assert not both.server.owes_window(0)
-        assert both.client.unsent_bytes(0, 20 * QUIC_LANE_WINDOW_BYTES) == 20 * QUIC_LANE_WINDOW_BYTES - both.arrived(0)
+        assert both.client.unsent_bytes(
+            0, 20 * QUIC_LANE_WINDOW_BYTES
+        ) == 20 * QUIC_LANE_WINDOW_BYTES - both.arrived(0)
         both.read(0, unread)
         assert both.server.owes_window(0)
     assert both.arrived(0) > 6 * QUIC_LANE_WINDOW_BYTES
 
 
 def test_all_lanes_share_a_window(both: Both) -> None:
-    """Lanes that nobody reads stop at the connection's window together; what one gives back the others may use."""
+    """Unread lanes stop together at the connection's window; what one lane gives back is available to the
+    others."""
     for lane in range(LANES):
         both.client.send_stream_data(4 * lane, bytes(2 * QUIC_LANE_WINDOW_BYTES))
     both.exchange(400)
@@ -110,7 +117,8 @@ def test_all_lanes_share_a_window(both: Both) -> None:
 
 
 def test_what_lies_behind_a_gap_counts_as_unread(both: Both) -> None:
-    """Memory is taken up to the highest byte that has come, on lanes nobody knows of yet, too: the connection's window holds for that as well."""
+    """Memory is counted up to the highest byte received, also on unknown lanes, so the connection's window
+    limits it."""
     both.client.send_stream_data(0, b"x")
     both.exchange(20)
     both.read(0, 1)
@@ -130,7 +138,7 @@ def test_what_lies_behind_a_gap_counts_as_unread(both: Both) -> None:
 
 
 def test_a_peer_that_ignores_a_window_is_cut(both: Both) -> None:
-    """It is told so."""
+    """The connection is closed with the reason."""
     both.client.send_stream_data(0, bytes(2 * QUIC_LANE_WINDOW_BYTES))
     both.exchange(20)
     both.client._streams[0].max_stream_data_remote *= 2
@@ -141,7 +149,7 @@ def test_a_peer_that_ignores_a_window_is_cut(both: Both) -> None:
 
 @pytest.mark.parametrize("stream_id", [4 * LANES, 2], ids=["one lane too many", "a lane in one direction"])
 def test_a_peer_that_opens_too_much_is_cut(both: Both, stream_id: int) -> None:
-    """Eight lanes at a time, none that lead one way only."""
+    """At most eight bidirectional lanes are permitted, and no unidirectional ones."""
     both.client._remote_max_streams_bidi = both.client._remote_max_streams_uni = 100
     both.client._remote_max_stream_data_uni = 100
     both.client.send_stream_data(stream_id, b"x")
@@ -151,14 +159,14 @@ def test_a_peer_that_opens_too_much_is_cut(both: Both, stream_id: int) -> None:
 
 
 def test_a_server_opens_no_lanes(both: Both) -> None:
-    """It may not, and asking does not help."""
+    """A server cannot open lanes."""
     both.server.send_stream_data(1, b"x")
     both.exchange()
     assert not any(isinstance(event, StreamDataReceived) for event in both.events.get(both.client, []))
 
 
 def test_what_was_delivered_is_known(both: Both) -> None:
-    """A lane is done with when the peer has acknowledged its end, not before; then nothing of it is left."""
+    """A lane is finished when the peer has acknowledged its end; then no state of it remains."""
     both.client.send_stream_data(0, bytes(5_000), end_stream=True)
     assert not both.client.is_delivered(0)
     both.exchange()
@@ -171,7 +179,7 @@ def test_what_was_delivered_is_known(both: Both) -> None:
 
 
 def test_an_ending_is_known_at_once(both: Both) -> None:
-    """On both sides, before the closing period is over; then all is over."""
+    """Both sides know the end before the closing period is over; then everything is over."""
     assert both.client.ending is None
     both.client.close(QuicErrorCode.NO_ERROR)
     both.exchange(2)
@@ -185,14 +193,17 @@ def test_an_ending_is_known_at_once(both: Both) -> None:
 
 
 def test_endings_in_words() -> None:
-    """What a peer gave as its reason is shortened, and can do nothing to a terminal or a log."""
+    """The peer's reason is shortened and cannot affect a terminal or a log."""
 
     def ended(code: int, frame_type: int | None = None, reason: str = "") -> ConnectionTerminated:
         return ConnectionTerminated(error_code=code, frame_type=frame_type, reason_phrase=reason)
 
     assert described(ended(0)) == "the connection was closed"
     assert described(ended(1, 0, "Idle timeout")) == "Idle timeout"
-    assert described(ended(0xA, 6, "no\x1b[31m\nred")) == r"QUIC ended the connection: PROTOCOL_VIOLATION (no\x1b[31m\nred)"
+    assert (
+        described(ended(0xA, 6, "no\x1b[31m\nred"))
+        == r"QUIC ended the connection: PROTOCOL_VIOLATION (no\x1b[31m\nred)"
+    )
     assert described(ended(0x100 + 116, 6)) == "TLS refused the connection: certificate_required"
     assert described(ended(4711)) == "QUIC ended the connection: error 4711"
     assert len(described(ended(0xA, 6, "x" * 10_000))) < 300

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqkit import plugins
-from rmqkit.abc import Address, Transport
 from rmqkit.config import load
 from rmqkit.errors import ConfigError
+from rmqkit.plugin import loader as plugins
+from rmqkit.plugin.transport import Address, Transport
 from rmqkit.testing.listening import Listening, listening
 from rmqkit.testing.transport import TransportContract
 from rmqkit_transport_quic import transport as module
@@ -39,34 +39,44 @@ class TestQuic(TransportContract):
 
     @asynccontextmanager
     async def silent(self, at: Listening) -> AsyncIterator[Address]:
-        """A socket that nobody reads."""
+        """A socket that is never read."""
         with socket.socket(type=socket.SOCK_DGRAM) as deaf:
             deaf.bind(("127.0.0.1", 0))
             yield Address("quic", *deaf.getsockname())
 
 
 async def test_over_ipv6(tmp_path: Path) -> None:
-    """Both ends know each other's address without IPv6's extra numbers."""
-    async with listening(kit.transport(tmp_path), Address("quic", "::1", 0)) as at, at.pair() as (server, client):
+    """Both ends report the other's address without IPv6's extra numbers."""
+    async with (
+        listening(kit.transport(tmp_path), Address("quic", "::1", 0)) as at,
+        at.pair() as (server, client),
+    ):
         assert server.remote[0] == server.local[0] == "::1"
         await server.send_all(bytes(100_000))
         await kit.read(client, 100_000)  # type: ignore[arg-type]
 
 
 async def test_one_port_for_tcp_and_quic(tmp_path: Path) -> None:
-    """TCP and UDP count their ports apart: a broker has both at the port that its name servers tell."""
+    """TCP and UDP have separate port numbers, so a broker has both on its registered port."""
     tcp = TcpTransport(kit.config(tmp_path))
     async with listening(tcp, Address("tcp", "127.0.0.1", 0)) as one:
         address = Address("quic", "127.0.0.1", one.address.port)
-        async with listening(kit.transport(tmp_path), address) as other, one.pair() as (_, first), other.pair() as (server, _):
+        async with (
+            listening(kit.transport(tmp_path), address) as other,
+            one.pair() as (_, first),
+            other.pair() as (server, _),
+        ):
             await first.send(b"x")
             assert server.local[1] == one.address.port
 
 
 @pytest.mark.parametrize("retry", Retry)
 async def test_addresses_are_proved_over_sockets_too(retry: Retry, tmp_path: Path) -> None:
-    """The token is for the address that the operating system tells."""
-    async with listening(kit.transport(tmp_path, QuicSettings(retry=retry)), ANY) as at, at.pair() as (server, client):
+    """The token is bound to the address reported by the operating system."""
+    async with (
+        listening(kit.transport(tmp_path, QuicSettings(retry=retry)), ANY) as at,
+        at.pair() as (server, client),
+    ):
         await client.send(b"x")
         assert await server.receive_some() == b"x"
 
@@ -81,7 +91,7 @@ async def test_a_larger_datagram_where_paths_are_known(tmp_path: Path) -> None:
 
 
 def test_the_plugin_brings_quic(tmp_path: Path) -> None:
-    """With the settings of its table; a wrong one is named."""
+    """The plugin uses the settings of its table; a wrong one is reported by name."""
     config = load(environ={}, flags={"plugins.quic.retry": "always", "plugins.quic.idleTimeoutMs": 5_000})
     transport = plugins.load(config).chosen("transports", "quic")
     assert isinstance(transport, QuicTransport)
@@ -95,8 +105,10 @@ def test_the_plugin_brings_quic(tmp_path: Path) -> None:
             plugins.load(load(environ={}, flags={f"plugins.quic.{key}": value}))
 
 
-async def test_without_the_extra_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When somebody wants QUIC, not before."""
+async def test_without_the_extra_the_way_out_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The missing extra is reported when QUIC is used, not before."""
 
     def none(name: str) -> ModuleSpec | None:
         assert name == "aioquic"
@@ -110,9 +122,12 @@ async def test_without_the_extra_the_way_out_is_named(tmp_path: Path, monkeypatc
 
 
 def test_the_plugin_loads_without_the_extra() -> None:
-    """Nothing of aioquic is imported by it: a plain installation has all its transports."""
+    """The plugin does not import aioquic, so a plain installation has all its transports."""
     program = (
-        "import sys; sys.modules['aioquic'] = None; from rmqkit import plugins, config; print(*plugins.load(config.Config()).transports)"
+        "import sys; sys.modules['aioquic'] = None; from rmqkit import config; from rmqkit.plugin import"
+        " loader; print(*loader.load(config.Config()).transports)"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
     assert "quic" in result.stdout.split()

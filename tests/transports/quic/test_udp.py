@@ -1,4 +1,4 @@
-"""UDP sockets: datagrams in trains, both ways, whatever the system can do."""
+"""UDP sockets: batches of datagrams in both directions, with and without system support."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from rmqkit.abc import Address
+from rmqkit.plugin.transport import Address
 from rmqkit_transport_quic import udp
 from rmqkit_transport_quic.udp import Datagram, UdpNetwork, UdpSocket
 
@@ -29,10 +29,20 @@ A, B = ("192.0.2.1", 1), ("192.0.2.2", 2)
         ([(b"a", A)] * 100, [(1, 64, A), (1, 36, A)]),
         ([(bytes(10_000), A)] * 10, [(10_000, 6, A), (10_000, 4, A)]),
     ],
-    ids=["none", "one", "a shorter last one", "a shorter one between", "a longer one", "two peers", "many", "large"],
+    ids=[
+        "none",
+        "one",
+        "a shorter last one",
+        "a shorter one between",
+        "a longer one",
+        "two peers",
+        "many",
+        "large",
+    ],
 )
 def test_trains(datagrams: list[Datagram], expected: list[tuple[int, int, Any]]) -> None:
-    """To one peer, of one size but for the last one, 64 at most and 64 KiB together."""
+    """A group goes to one peer, has one size except for the last datagram, and at most 64 datagrams and 64
+    KiB."""
     trains = list(udp._trains(datagrams))
     assert [(len(train[0]), len(train), where) for train, where in trains] == expected
     assert [data for train, _ in trains for data in train] == [data for data, _ in datagrams]
@@ -41,8 +51,11 @@ def test_trains(datagrams: list[Datagram], expected: list[tuple[int, int, Any]])
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("trains", [True, False])
-def test_datagrams_keep_their_borders(host: str, backend: str, trains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the system's help and without, in both directions, each with its sender's address."""
+def test_datagrams_keep_their_borders(
+    host: str, backend: str, trains: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Datagrams arrive separately with their sender's address, in both directions, with and without system
+    support."""
     if not trains:
         monkeypatch.setattr(udp, "_try_option", lambda *_: False)
 
@@ -73,7 +86,7 @@ def test_datagrams_keep_their_borders(host: str, backend: str, trains: bool, mon
 
 
 def test_a_closed_port_is_told_to_those_who_connected() -> None:
-    """The operating system passes on what the peer's says."""
+    """The operating system passes on the report of the peer's system."""
 
     async def talk() -> None:
         network = UdpNetwork()
@@ -91,7 +104,7 @@ def test_a_closed_port_is_told_to_those_who_connected() -> None:
 
 
 def test_a_close_wakes_who_waits() -> None:
-    """ClosedResourceError."""
+    """A waiting task gets ClosedResourceError."""
 
     async def talk() -> None:
         sock = await UdpNetwork().bind(Address("quic", "127.0.0.1", 0))
@@ -110,7 +123,7 @@ def test_a_close_wakes_who_waits() -> None:
 
 
 class Refusing:
-    """A socket whose device cannot cut trains, or that is full."""
+    """A socket whose device does not support segmentation, or whose buffer is full."""
 
     def __init__(self, *errors: int) -> None:
         self.sent: list[list[bytes]] = []
@@ -133,7 +146,8 @@ class Refusing:
     ids=["no trains", "full", "filtered", "too large for the path"],
 )
 def test_what_cannot_be_sent_is_lost(errors: list[int], sent: list[list[bytes]]) -> None:
-    """Without an error: QUIC sends it again. A device that cannot cut trains gets single datagrams from then on."""
+    """Datagrams that cannot be sent are dropped without an error, because QUIC retransmits them. Without
+    segmentation, single datagrams are sent from then on."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as real:
         endpoint = UdpSocket(real)
         endpoint._trains = True

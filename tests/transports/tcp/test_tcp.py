@@ -1,4 +1,4 @@
-"""The TCP transport: the contract of transports, and what is particular to sockets."""
+"""The TCP transport: the contract of transports, and properties of sockets."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 import trio
 import trio.testing
 
-from rmqkit import plugins
-from rmqkit.abc import Address, ServerStream
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, PluginError
+from rmqkit.plugin import loader
+from rmqkit.plugin.sockets import ListeningSocket, SocketStream
+from rmqkit.plugin.transport import Address, ServerStream
 from rmqkit.remoting.listen import bind
-from rmqkit.remoting.sockets import SocketStream
 from rmqkit.testing.listening import Listening
 from rmqkit.testing.transport import TransportContract
 from rmqkit_transport_tcp.tcp import TcpListener, TcpTransport
@@ -28,15 +28,15 @@ ANY = Address("tcp", "127.0.0.1", 0)
 
 @contextmanager
 def full_queue() -> Iterator[Address]:
-    """A listening socket whose queue is full: the system lets further callers wait."""
+    """A listening socket whose queue is full: the system lets further connects wait."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)
         host, port = listening.getsockname()
         with socket.socket() as first, socket.socket() as second:
-            for each in (first, second):
-                each.setblocking(False)
-                each.connect_ex((host, port))
+            first.connect((host, port))
+            second.setblocking(False)
+            second.connect_ex((host, port))
             yield Address("tcp", host, port)
 
 
@@ -63,8 +63,10 @@ class TestTcpOverIpv6(TestTcp):
 
 
 @asynccontextmanager
-async def pair(host: str = "127.0.0.1", receive_buffer_bytes: int | None = None) -> AsyncIterator[tuple[ServerStream, trio.SocketStream]]:
-    """Both ends of one connection, the client's as a socket."""
+async def pair(
+    host: str = "127.0.0.1", receive_buffer_bytes: int | None = None
+) -> AsyncIterator[tuple[ServerStream, trio.SocketStream]]:
+    """Both ends of one connection; the client's end is a socket."""
     transport = TcpTransport(Config())
     (listener,) = await transport.listen(Address("tcp", host, 0))
     address = transport.bound_address(listener)
@@ -79,24 +81,28 @@ async def pair(host: str = "127.0.0.1", receive_buffer_bytes: int | None = None)
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 async def test_both_ends_know_each_other(host: str) -> None:
-    """Addresses without IPv6's extra numbers."""
+    """The addresses have no extra numbers of IPv6."""
     async with pair(host) as (stream, client):
         assert stream.remote == client.socket.getsockname()[:2]
         assert stream.local == client.socket.getpeername()[:2]
 
 
 async def test_nothing_delays() -> None:
-    """TCP_NODELAY is set at both ends: answers leave at once."""
+    """TCP_NODELAY is set on both ends, so that answers are sent at once."""
     transport = TcpTransport(Config())
     (listener,) = await transport.listen(ANY)
-    async with listener, await transport.connect(transport.bound_address(listener), 5_000) as client, await listener.accept() as stream:
+    async with (
+        listener,
+        await transport.connect(transport.bound_address(listener), 5_000) as client,
+        await listener.accept() as stream,
+    ):
         assert isinstance(stream, SocketStream)
         for sock in (stream.socket, client.extra(anyio.abc.SocketAttribute.raw_socket)):
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
 
 
 async def test_parts_through_small_buffers() -> None:
-    """The system takes a few bytes at a time, wherever a part ends: nothing is lost or doubled."""
+    """If the system accepts a few bytes at a time, nothing is lost or duplicated, wherever a part ends."""
     parts = [bytes([number % 256]) * (number * 37 % 5_000) for number in range(1_000)]
     expected = b"".join(parts)
     async with pair(receive_buffer_bytes=8_192) as (stream, client), trio.open_nursery() as nursery:
@@ -109,7 +115,7 @@ async def test_parts_through_small_buffers() -> None:
 
 
 async def test_a_reset_is_a_broken_resource() -> None:
-    """For reading and for all ways of writing."""
+    """Reading and all ways of writing raise it."""
     async with pair() as (stream, client):
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         client.socket.close()
@@ -122,24 +128,24 @@ async def test_a_reset_is_a_broken_resource() -> None:
             await stream.send_parts([bytes(200_000), b"x"])
 
 
-# --- listening --------------------------------------------------------------------------------------------------------
+# --- listening ----------------------------------------------------------------------------------------------
 
 
 class Accepting:
-    """A listening socket that fails first."""
+    """A listening socket that fails at first."""
 
-    def __init__(self, real: trio.socket.SocketType, *errors: int) -> None:
+    def __init__(self, real: ListeningSocket, *errors: int) -> None:
         self._real = real
         self._errors = list(errors)
 
-    async def accept(self) -> tuple[trio.socket.SocketType, object]:
+    async def accept(self) -> tuple[socket.socket, object]:
         if self._errors:
             raise OSError(self._errors.pop(0), "accept failed")
         return await self._real.accept()
 
 
 async def test_a_connection_that_died_before_it_was_accepted_is_passed_over() -> None:
-    """The listener goes on; running out of file descriptors, which the caller must know, is raised."""
+    """The listener continues; running out of file descriptors is raised to the caller."""
     transport = TcpTransport(Config())
     (listener,) = await transport.listen(ANY)
     assert isinstance(listener, TcpListener)
@@ -151,12 +157,38 @@ async def test_a_connection_that_died_before_it_was_accepted_is_passed_over() ->
         await (await failing.accept()).aclose()
 
 
+async def test_connections_that_wait_together_are_taken_several_in_a_turn() -> None:
+    """Waiting connections are accepted together, but other tasks get a turn in between."""
+    transport = TcpTransport(Config())
+    (listener,) = await transport.listen(ANY)
+    port, turns, accepting = transport.bound_address(listener).port, 0, True
+    async with listener:
+        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
+
+        async def count() -> None:
+            nonlocal turns
+            while accepting:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count)
+            streams = [await listener.accept() for _ in clients]
+            accepting = False
+        for client, stream in zip(clients, streams, strict=True):
+            client.close()
+            await stream.aclose()
+    assert 5 <= turns <= 100
+
+
 @pytest.mark.parametrize(
-    ("host", "step"), [("192.0.2.1", "choose one that does"), ("127.0.0.1", "choose another port")], ids=["not local", "taken"]
+    ("host", "step"),
+    [("192.0.2.1", "choose one that does"), ("127.0.0.1", "choose another port")],
+    ids=["not local", "taken"],
 )
 async def test_binding_names_the_address_and_the_next_step(host: str, step: str) -> None:
-    """And what was bound before is free again: all or none."""
-    registry = plugins.load(Config())
+    """If one address cannot be bound, those bound before are free again."""
+    registry = loader.load(Config())
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -170,6 +202,6 @@ async def test_binding_names_the_address_and_the_next_step(host: str, step: str)
 
 
 async def test_an_unknown_scheme_names_those_there_are() -> None:
-    """PluginError."""
+    """The error is a PluginError."""
     with pytest.raises(PluginError, match=r"'carrier-pigeon'.*tcp"):
-        await bind(plugins.load(Config()), [Address("carrier-pigeon", "127.0.0.1", 0)])
+        await bind(loader.load(Config()), [Address("carrier-pigeon", "127.0.0.1", 0)])

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority of this run, and what it signs."""
+"""Certificates for tests: an authority of this run, and certificates signed by it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def authority() -> trustme.CA:
 
 @cache
 def other_authority() -> trustme.CA:
-    """One that nobody trusts."""
+    """An authority that is not trusted."""
     return trustme.CA()
 
 
@@ -44,7 +44,13 @@ def _issued(names: tuple[str, ...], days: int, trusted: bool) -> trustme.LeafCer
 
 
 def write(
-    folder: Path, side: str = "server", *, names: tuple[str, ...] = HERE, days: int = 30, trusted: bool = True, fresh: bool = False
+    folder: Path,
+    side: str = "server",
+    *,
+    names: tuple[str, ...] = HERE,
+    days: int = 30,
+    trusted: bool = True,
+    fresh: bool = False,
 ) -> dict[str, str]:
     """Certificate and key as files; returns the settings that name them."""
     issued = _issued.__wrapped__(names, days, trusted) if fresh else _issued(names, days, trusted)
@@ -55,12 +61,14 @@ def write(
 
 
 def _pkcs8(key: bytes, encryption: KeySerializationEncryption | None = None) -> bytes:
-    """The form of key that Java reads, too."""
-    return load_pem_private_key(key, None).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption or NoEncryption())
+    """The key format that Java can read, too."""
+    return load_pem_private_key(key, None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, encryption or NoEncryption()
+    )
 
 
 def write_encrypted(folder: Path, side: str = "server") -> dict[str, str]:
-    """As `write`, the key with a password."""
+    """Like `write`, with a password on the key."""
     settings = write(folder, side)
     path = Path(settings[f"tls.{side}.keyPath"])
     path.write_bytes(_pkcs8(path.read_bytes(), BestAvailableEncryption(PASSWORD.encode())))
@@ -75,12 +83,12 @@ def trust(folder: Path, side: str = "client", *, trusted: bool = True) -> dict[s
 
 
 def files(settings: dict[str, str], *keys: str) -> list[Path]:
-    """The files that settings name, by default certificate and key."""
+    """The files named by settings, by default certificate and key."""
     return [Path(settings[key]) for key in keys or ("tls.server.certPath", "tls.server.keyPath")]
 
 
 def both(folder: Path) -> dict[str, str]:
-    """What a server and a client of one configuration need."""
+    """The files of a server and a client with one configuration."""
     return write(folder) | trust(folder)
 
 
@@ -92,7 +100,7 @@ def config(*tables: dict[str, Any]) -> Config:
 
 
 def presented(port: int) -> bytes:
-    """The certificate that a server shows on a new connection, in DER."""
+    """The certificate presented by a server on a new connection, in DER."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

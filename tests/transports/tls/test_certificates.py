@@ -16,8 +16,8 @@ import trio
 import trio.testing
 from attrs import define
 
-from rmqkit.abc import Address
-from rmqkit.remoting.certificate_files import Changes, Hashes
+from rmqkit.plugin.certificate_files import Changes, Hashes
+from rmqkit.plugin.transport import Address
 from rmqkit.testing.listening import Listening, echoing, listening, received, until
 from rmqkit_transport_tcp.tcp import TcpTransport
 from rmqkit_transport_tcp.tls import TlsTransport
@@ -51,7 +51,8 @@ START: dict[str, bytes | None] = {"cert": b"1", "key": b"1", "trust": b"1"}
     ],
 )
 def test_when_to_read_the_files_again(looks: list[dict[str, bytes | None]], noticed: list[bool]) -> None:
-    """Certificate and key must both differ from what is in use, in whatever order; the trust file is enough by itself; a missing file is not yet a change."""
+    """Certificate and key must both differ from those in use, in any order; the trust file is used by itself;
+    a missing file is not a change."""
     changes, now = Changes(OWN, TRUSTED, START), START
     found = []
     for look in looks:
@@ -63,7 +64,7 @@ def test_when_to_read_the_files_again(looks: list[dict[str, bytes | None]], noti
 
 
 def test_files_that_would_not_do_are_tried_again_when_they_change() -> None:
-    """And only then; it takes one more change, not two."""
+    """Invalid files are read again only after a further change."""
     changes = Changes(OWN, TRUSTED, START)
     half_written = {**START, "cert": b"2", "key": b"2"}
     assert changes.noticed(half_written)
@@ -71,12 +72,12 @@ def test_files_that_would_not_do_are_tried_again_when_they_change() -> None:
     assert changes.noticed({**half_written, "key": b"3"})
 
 
-# --- with files and connections ---------------------------------------------------------------------------------------
+# --- with files and connections -----------------------------------------------------------------------------
 
 
 @define
 class Watched:
-    """A server whose certificate is watched, and the looks it has taken."""
+    """A server with a watched certificate, and the number of checks."""
 
     at: Listening
     clock: trio.testing.MockClock
@@ -84,7 +85,7 @@ class Watched:
     known: int = 0
 
     async def look(self, times: int = 1) -> None:
-        """Let the time pass in which it looks so often, and wait until it has."""
+        """Let the time of this many checks pass and wait for them."""
         for _ in range(times):
             self.known += 1
             self.clock.jump(0.5)
@@ -96,9 +97,14 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(monkeypatch: pytest.MonkeyPatch, clock: trio.testing.MockClock, *tables: dict[str, Any]) -> AsyncIterator[Watched]:
+async def watched(
+    monkeypatch: pytest.MonkeyPatch, clock: trio.testing.MockClock, *tables: dict[str, Any]
+) -> AsyncIterator[Watched]:
     noticed = Changes.noticed
-    async with listening(TcpTransport(certs.config(*tables)), Address("tcp", "127.0.0.1", 0)) as at, echoing(at):
+    async with (
+        listening(TcpTransport(certs.config(*tables)), Address("tcp", "127.0.0.1", 0)) as at,
+        echoing(at),
+    ):
         watch = Watched(at, clock)
 
         def counting(changes: Changes, now: Hashes) -> bool:
@@ -111,7 +117,9 @@ async def watched(monkeypatch: pytest.MonkeyPatch, clock: trio.testing.MockClock
 
 
 async def connect(at: Listening, *tables: dict[str, Any]) -> anyio.abc.ByteStream:
-    return await TlsTransport(certs.config(*tables)).connect(Address("tls", "127.0.0.1", at.address.port), 10_000)
+    return await TlsTransport(certs.config(*tables)).connect(
+        Address("tls", "127.0.0.1", at.address.port), 10_000
+    )
 
 
 async def echo(client: anyio.abc.ByteStream) -> None:
@@ -121,13 +129,20 @@ async def echo(client: anyio.abc.ByteStream) -> None:
 
 @pytest.mark.row("S088", "S344")
 async def test_a_new_certificate_is_used_once_both_files_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mock_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The files are looked at every 500 ms; one new file changes nothing, both do; connections that are open stay."""
+    """The files are checked every 500 ms; one new file changes nothing, both are used; open connections
+    stay."""
     caplog.set_level(logging.INFO)
     settings = certs.write(tmp_path)
     _, key = certs.files(settings)
-    async with watched(monkeypatch, mock_clock, settings) as server, await connect(server.at, certs.trust(tmp_path)) as open_before:
+    async with (
+        watched(monkeypatch, mock_clock, settings) as server,
+        await connect(server.at, certs.trust(tmp_path)) as open_before,
+    ):
         await echo(open_before)
         first = await server.shown()
         old_key = key.read_bytes()
@@ -160,8 +175,11 @@ async def test_a_new_certificate_is_used_once_both_files_are_there(
 async def test_a_new_trust_file_is_used_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock
 ) -> None:
-    """It needs no new certificate: clients of the other authority are let in, those of the first no more, save who is connected."""
-    demand = {"tls.server.need.client.auth": "require", "tls.server.mode": "enforcing"} | certs.trust(tmp_path, "server")
+    """Without a new certificate, clients of the other authority are accepted, those of the first are not, and
+    open connections stay."""
+    demand = {"tls.server.need.client.auth": "require", "tls.server.mode": "enforcing"} | certs.trust(
+        tmp_path, "server"
+    )
     async with watched(monkeypatch, mock_clock, certs.write(tmp_path), demand) as server:
         trust = certs.trust(tmp_path)
         async with await connect(server.at, trust, certs.write(tmp_path, "client")) as ours:
@@ -177,9 +195,12 @@ async def test_a_new_trust_file_is_used_at_once(
 
 
 async def test_files_that_will_not_do_change_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mock_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The old certificate stays in use, the log says why, once; good files that follow are taken."""
+    """The old certificate stays in use, the log has the reason once, and valid files are used later."""
     settings = certs.write(tmp_path)
     certificate, key = certs.files(settings)
     async with watched(monkeypatch, mock_clock, settings) as server:
@@ -198,17 +219,19 @@ async def test_files_that_will_not_do_change_nothing(
         assert await server.shown() != first
 
 
-# --- a client's files -------------------------------------------------------------------------------------------------
+# --- a client's files ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 async def test_a_client_takes_its_new_files_with_the_next_connection(
     tmp_path: Path, backend: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By the rules of the server's: a certificate once its key has changed, too; a new trust file at once; files that will not do leave the old ones in
-    use, and the log says why, once. Connections that are open stay."""
+    """The rules are those of the server: a certificate is used when its key has changed too, a new trust file
+    at once; invalid files leave the old ones in use and are logged once. Open connections stay."""
     caplog.set_level(logging.INFO)
-    demand = {"tls.server.need.client.auth": "require", "tls.server.mode": "enforcing"} | certs.trust(tmp_path, "server")
+    demand = {"tls.server.need.client.auth": "require", "tls.server.mode": "enforcing"} | certs.trust(
+        tmp_path, "server"
+    )
     own, trust = certs.write(tmp_path, "client"), certs.trust(tmp_path)
     certificate, key = (Path(own[name]) for name in ("tls.client.certPath", "tls.client.keyPath"))
     transport = TlsTransport(certs.config(own, trust))
@@ -243,6 +266,11 @@ async def test_a_client_takes_its_new_files_with_the_next_connection(
             await heard()
         await first.aclose()
 
-    async with listening(TcpTransport(certs.config(certs.write(tmp_path), demand)), Address("tcp", "127.0.0.1", 0)) as at, echoing(at):
+    async with (
+        listening(
+            TcpTransport(certs.config(certs.write(tmp_path), demand)), Address("tcp", "127.0.0.1", 0)
+        ) as at,
+        echoing(at),
+    ):
         address = Address("tls", "127.0.0.1", at.address.port)
         await trio.to_thread.run_sync(partial(anyio.run, talk, address, backend=backend))

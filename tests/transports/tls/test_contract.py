@@ -1,4 +1,4 @@
-"""The contract of transports over TLS, and over the port that takes both."""
+"""The contract of transports over TLS, and over the port that accepts both."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from rmqkit.abc import Address, Transport
+from rmqkit.plugin.transport import Address, Transport
 from rmqkit.testing.listening import Listening
 from rmqkit.testing.transport import TransportContract
 from rmqkit_transport_tcp.tcp import TcpTransport

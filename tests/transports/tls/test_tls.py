@@ -1,4 +1,4 @@
-"""TLS on the TCP port: who is let in by which mode and certificate, and what the others are told."""
+"""TLS on the TCP port: acceptance by mode and certificate, and the errors of rejected clients."""
 
 from __future__ import annotations
 
@@ -18,26 +18,36 @@ import pytest
 import trio
 import trio.testing
 
-from rmqkit.abc import Address, Transport
 from rmqkit.errors import ConfigError, ConnectFailed
 from rmqkit.limits import MAX_TLS_ANSWER_BYTES
+from rmqkit.plugin.connect import connect_tcp
+from rmqkit.plugin.transport import Address, Transport
 from rmqkit.protocol.command import request
 from rmqkit.protocol.frame import encode
-from rmqkit.remoting.dial import Dialer, connect_tcp
+from rmqkit.remoting.dial import Dialer
 from rmqkit.remoting.pool import ConnectionPool
-from rmqkit.testing.listening import Listening, caller, echoing, has_ended, listening, received, request_server, until
+from rmqkit.testing.listening import (
+    Listening,
+    caller,
+    echoing,
+    has_ended,
+    listening,
+    received,
+    request_server,
+    until,
+)
 from rmqkit_transport_tcp.channel import TlsChannel
 from rmqkit_transport_tcp.tcp import TcpTransport
 from rmqkit_transport_tcp.tls import TlsTransport
 from tests.transports.tls import certs
 
 ANY = Address("tcp", "127.0.0.1", 0)
-TIMEOUT_MS = 10_000
+TIMEOUT_MS = 30_000
 
 
 @asynccontextmanager
 async def serving(*tables: dict[str, Any], tls: bool = False) -> AsyncIterator[Listening]:
-    """The port with those settings."""
+    """A listening port with these settings."""
     config = certs.config(*tables)
     transport: Transport = TlsTransport(config) if tls else TcpTransport(config)
     async with listening(transport, Address(transport.scheme, "127.0.0.1", 0)) as at:
@@ -46,21 +56,23 @@ async def serving(*tables: dict[str, Any], tls: bool = False) -> AsyncIterator[L
 
 async def connect(at: Listening, *tables: dict[str, Any], host: str = "127.0.0.1") -> anyio.abc.ByteStream:
     """A TLS connection with the client's settings."""
-    return await TlsTransport(certs.config(*tables)).connect(Address("tls", host, at.address.port), TIMEOUT_MS)
+    return await TlsTransport(certs.config(*tables)).connect(
+        Address("tls", host, at.address.port), TIMEOUT_MS
+    )
 
 
 async def echo(client: anyio.abc.ByteStream) -> None:
-    """The connection works; closes it."""
+    """Check that the connection works, and close it."""
     async with client:
         await client.send(b"x" * 70_000)
         assert await received(client, 70_000) == b"x" * 70_000
 
 
-# --- modes ------------------------------------------------------------------------------------------------------------
+# --- modes --------------------------------------------------------------------------------------------------
 
 
 async def test_permissive_takes_both(tmp_path: Path) -> None:
-    """One port, at the same time: the first byte decides."""
+    """One port serves both at the same time, distinguished by the first byte."""
     async with (
         serving(certs.write(tmp_path)) as at,
         request_server(at),
@@ -73,36 +85,48 @@ async def test_permissive_takes_both(tmp_path: Path) -> None:
 
 
 async def test_a_plain_connection_is_not_wrapped(tmp_path: Path) -> None:
-    """In permissive mode it is the same kind of stream as without TLS: it costs no more per byte."""
-    async with serving(certs.write(tmp_path)) as at, at.pair() as (permissive, _), serving({}) as off, off.pair() as (disabled, _):
+    """In permissive mode a plain connection has the same stream type as without TLS, at no extra cost per
+    byte."""
+    async with (
+        serving(certs.write(tmp_path)) as at,
+        at.pair() as (permissive, _),
+        serving({}) as off,
+        off.pair() as (disabled, _),
+    ):
         assert type(permissive) is type(disabled)
 
 
 @pytest.mark.parametrize("tls", [True, False], ids=["scheme tls", "enforcing"])
-async def test_enforcing_closes_plain_connections(tmp_path: Path, tls: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """With one line in the log that names the setting; TLS connections are served."""
+async def test_enforcing_closes_plain_connections(
+    tmp_path: Path, tls: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One log line names the setting; TLS connections are served."""
     mode = {} if tls else {"tls.server.mode": "enforcing"}
     async with serving(certs.write(tmp_path), mode, tls=tls) as at, request_server(at):
         async with await connect_tcp(Address("tcp", "127.0.0.1", at.address.port), TIMEOUT_MS) as plain:
             await plain.send(encode(request(1, body=b"plain")))
             with pytest.raises(anyio.EndOfStream):
                 await plain.receive()
-        assert [record.levelno for record in caplog.records if "tls.server.mode" in record.message] == [logging.WARNING]
+        assert [record.levelno for record in caplog.records if "tls.server.mode" in record.message] == [
+            logging.WARNING
+        ]
         async with caller(await connect(at, certs.trust(tmp_path))) as safe:
             assert (await safe.call(request(1, body=b"safe"), TIMEOUT_MS)).body == b"safe"
 
 
 async def test_disabled_closes_handshakes(tmp_path: Path) -> None:
-    """A port without TLS: the client is told what to look at, and plain connections are served."""
+    """The client's error says what to check, and plain connections are served."""
     async with serving(certs.write(tmp_path), {"tls.server.mode": "disabled"}) as at, request_server(at):
-        with pytest.raises(ConnectionError, match=r"closed the connection in the TLS handshake.*tls\.server\.mode"):
+        with pytest.raises(
+            ConnectionError, match=r"closed the connection in the TLS handshake.*tls\.server\.mode"
+        ):
             await connect(at, certs.trust(tmp_path))
         async with caller(await connect_tcp(at.address, TIMEOUT_MS)) as plain:
             await plain.call(request(1), TIMEOUT_MS)
 
 
 async def test_something_that_speaks_no_tls(tmp_path: Path) -> None:
-    """Is told apart from a bad certificate."""
+    """The error differs from that of a bad certificate."""
     async with serving({}) as at, trio.open_nursery() as nursery:
 
         async def answer_in_plain() -> None:
@@ -115,12 +139,12 @@ async def test_something_that_speaks_no_tls(tmp_path: Path) -> None:
             await connect(at, certs.trust(tmp_path))
 
 
-# --- the server's certificate -----------------------------------------------------------------------------------------
+# --- the server's certificate -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_a_trusted_certificate(tmp_path: Path, host: str) -> None:
-    """By address and by name."""
+    """The server is accepted by address and by name."""
     async with serving(certs.write(tmp_path)) as at, echoing(at):
         await echo(await connect(at, certs.trust(tmp_path), host=host))
 
@@ -136,23 +160,27 @@ async def test_a_trusted_certificate(tmp_path: Path, host: str) -> None:
     ids=["unknown authority", "expired", "another name", "another address"],
 )
 async def test_certificates_that_will_not_do(tmp_path: Path, certificate: dict[str, Any], said: str) -> None:
-    """The error names the server, the fault and what to do; who checks nothing (authServer false, test mode) gets through."""
+    """The error names the server, the fault and the remedy; without checks (authServer false, test mode) the
+    client connects."""
     async with serving(certs.write(tmp_path, **certificate)) as at, echoing(at):
-        with pytest.raises(ConnectionError, match=f"the certificate of tls://127.0.0.1:{at.address.port} is not accepted: .*{said}"):
+        with pytest.raises(
+            ConnectionError,
+            match=f"the certificate of tls://127.0.0.1:{at.address.port} is not accepted: .*{said}",
+        ):
             await connect(at, certs.trust(tmp_path))
         await echo(await connect(at, {"tls.client.authServer": False}))
         await echo(await connect(at, {"tls.test.mode.enable": True}))
 
 
 async def test_nobody_is_trusted_by_default(tmp_path: Path) -> None:
-    """Without a trust file what the system trusts counts, and it does not know an authority of ours."""
+    """Without a trust file the system's authorities apply, which do not include that of the tests."""
     async with serving(certs.write(tmp_path)) as at, echoing(at):
         with pytest.raises(ConnectionError, match=r"tls\.client\.trustCertPath"):
             await connect(at)
 
 
 async def test_the_test_mode(tmp_path: Path) -> None:
-    """A server without files shows a certificate of its own making, which only a client in test mode takes."""
+    """A server without files presents a self-signed certificate, which only a client in test mode accepts."""
     async with serving({"tls.test.mode.enable": True}) as at, echoing(at):
         await echo(await connect(at, {"tls.test.mode.enable": True}))
         with pytest.raises(ConnectionError, match="is not accepted"):
@@ -160,19 +188,25 @@ async def test_the_test_mode(tmp_path: Path) -> None:
 
 
 async def test_the_test_mode_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Says what to install, and what would do instead."""
+    """The error names the package to install and the alternative."""
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(ConfigError, match=r"pip install 'rmqkit\[tls\]', or name one in tls\.server\.certPath"):
+    with pytest.raises(
+        ConfigError, match=r"pip install 'rmqkit\[tls\]', or name one in tls\.server\.certPath"
+    ):
         await TcpTransport(certs.config({"tls.test.mode.enable": True})).listen(ANY)
 
 
 async def test_old_versions_are_refused(tmp_path: Path) -> None:
-    """TLS 1.2 and 1.3 are spoken, nothing older."""
+    """Only TLS 1.2 and 1.3 are accepted."""
     async with serving(certs.write(tmp_path)) as at, echoing(at):
 
         def spoken(version: ssl.TLSVersion) -> str | None:
             context = ssl.create_default_context(cafile=certs.trust(tmp_path)["tls.client.trustCertPath"])
-            with pytest.warns(DeprecationWarning, match="TLS") if version < ssl.TLSVersion.TLSv1_2 else nullcontext():
+            with (
+                pytest.warns(DeprecationWarning, match="TLS")
+                if version < ssl.TLSVersion.TLSv1_2
+                else nullcontext()
+            ):
                 context.minimum_version = context.maximum_version = version
             context.set_ciphers("ALL:@SECLEVEL=0")
             with (
@@ -187,27 +221,39 @@ async def test_old_versions_are_refused(tmp_path: Path) -> None:
             await trio.to_thread.run_sync(spoken, ssl.TLSVersion.TLSv1_1)
 
 
-# --- the client's certificate -----------------------------------------------------------------------------------------
+# --- the client's certificate -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wanted", ["require", "required", "optional"])
 async def test_client_certificates(tmp_path: Path, wanted: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A good one is always taken, a bad one never; none only where it is optional. The client is told, and the server's log has it."""
-    demand = {"tls.server.need.client.auth": wanted, "tls.server.mode": "enforcing"} | certs.trust(tmp_path, "server")
+    """A valid certificate is always accepted, an invalid one never, none only if it is optional. The client
+    gets an error, and the server logs it."""
+    demand = {"tls.server.need.client.auth": wanted, "tls.server.mode": "enforcing"} | certs.trust(
+        tmp_path, "server"
+    )
     async with serving(certs.write(tmp_path), demand) as at, echoing(at):
         trust = certs.trust(tmp_path)
         await echo(await connect(at, trust, certs.write(tmp_path, "client")))
         for bad in ({"trusted": False}, {"days": -1}):
-            assert "does not accept the certificate of this client" in await told(at, trust, certs.write(tmp_path, "client", **bad))
+            assert "does not accept the certificate of this client" in await told(
+                at, trust, certs.write(tmp_path, "client", **bad)
+            )
         if wanted == "optional":
             await echo(await connect(at, trust))
         else:
-            assert "the server wants a certificate of this client: name its file in tls.client.certPath" in await told(at, trust)
-        assert "TLS handshake with 127.0.0.1 failed: certificate not accepted: certificate has expired" in caplog.messages
+            assert (
+                "the server wants a certificate of this client: name its file in tls.client.certPath"
+                in await told(at, trust)
+            )
+        assert (
+            "TLS handshake with 127.0.0.1 failed: certificate not accepted: certificate has expired"
+            in caplog.messages
+        )
 
 
 async def told(at: Listening, *tables: dict[str, Any]) -> str:
-    """What a client that is not let in reads, whether connecting or with the first bytes: in TLS 1.3 the server's no comes after the client's yes."""
+    """The error read by a rejected client, while connecting or with the first bytes: in TLS 1.3 the server's
+    rejection follows the client's completion."""
     try:
         async with await connect(at, *tables) as client:
             await client.receive()
@@ -216,22 +262,26 @@ async def told(at: Listening, *tables: dict[str, Any]) -> str:
     raise AssertionError("the server let the client in")
 
 
-# --- files that will not do -------------------------------------------------------------------------------------------
+# --- files that are invalid ---------------------------------------------------------------------------------
 
 
 async def test_an_encrypted_key(tmp_path: Path) -> None:
-    """Its password is in the settings, and not in the error when it is wrong or missing."""
+    """The password is in the settings, and does not appear in the error when it is wrong or missing."""
     async with serving(certs.write_encrypted(tmp_path)) as at, echoing(at):
         await echo(await connect(at, certs.trust(tmp_path)))
     for password in ("wrong-secret", ""):
-        with pytest.raises(ConfigError, match=r"tls\.server\.keyPath = .*password in tls\.server\.keyPassword") as error:
-            await TcpTransport(certs.config(certs.write_encrypted(tmp_path), {"tls.server.keyPassword": password})).listen(ANY)
+        with pytest.raises(
+            ConfigError, match=r"tls\.server\.keyPath = .*password in tls\.server\.keyPassword"
+        ) as error:
+            await TcpTransport(
+                certs.config(certs.write_encrypted(tmp_path), {"tls.server.keyPassword": password})
+            ).listen(ANY)
         assert certs.PASSWORD not in str(error.value)
         assert "wrong-secret" not in str(error.value)
 
 
 async def test_certificate_and_key_in_one_file(tmp_path: Path) -> None:
-    """Then keyPath is left out."""
+    """keyPath is then omitted."""
     settings = certs.write(tmp_path)
     path, key = certs.files(settings)
     path.write_bytes(key.read_bytes() + path.read_bytes())
@@ -253,7 +303,7 @@ async def test_certificate_and_key_in_one_file(tmp_path: Path) -> None:
     ],
 )
 async def test_bad_files(tmp_path: Path, side: str, file: str, content: str | None, said: str) -> None:
-    """ConfigError names the setting and the file; nothing is left listening or connected."""
+    """ConfigError names the setting and the file; no listener or connection remains."""
     settings: dict[str, Any] = certs.write(tmp_path, side) | certs.trust(tmp_path, side)
     if side == "server":
         settings |= {"tls.server.need.client.auth": "require", "tls.server.mode": "enforcing"}
@@ -261,28 +311,43 @@ async def test_bad_files(tmp_path: Path, side: str, file: str, content: str | No
     path.unlink()
     if content == "another":
         (tmp_path / "another").mkdir()
-        settings[f"tls.{side}.{file}"] = certs.write(tmp_path / "another", side, days=31)[f"tls.{side}.{file}"]
+        settings[f"tls.{side}.{file}"] = certs.write(tmp_path / "another", side, days=31)[
+            f"tls.{side}.{file}"
+        ]
     elif content is not None:
         path.write_text(content)
     config = certs.config(settings)
-    use = TcpTransport(config).listen if side == "server" else partial(TlsTransport(config).connect, timeout_ms=TIMEOUT_MS)
+    use = (
+        TcpTransport(config).listen
+        if side == "server"
+        else partial(TlsTransport(config).connect, timeout_ms=TIMEOUT_MS)
+    )
     with pytest.raises(ConfigError, match=rf"tls\.{side}\.{file} = (.|\n)*{said}"):
         await use(ANY)
 
 
 async def test_no_certificate_at_all() -> None:
-    """The scheme asks for one."""
+    """The scheme requires a certificate."""
     with pytest.raises(ConfigError, match=r"name its file in tls\.server\.certPath"):
         await TlsTransport(certs.config()).listen(Address("tls", "127.0.0.1", 0))
 
 
-# --- peers that misbehave ---------------------------------------------------------------------------------------------
+# --- peers that misbehave -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("garbage", [b"\x16" + b"\xff" * 100, b"\x16\x03\x01\x00\x05hello", b"\x16\x03\x03\xff\xff" + bytes(70_000)])
-async def test_garbage_that_begins_like_a_handshake(tmp_path: Path, garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """Ends its own connection, with a line in the log, and no other one."""
-    async with serving(certs.write(tmp_path)) as at, request_server(at) as server, caller(await connect(at, certs.trust(tmp_path))) as safe:
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x16" + b"\xff" * 100, b"\x16\x03\x01\x00\x05hello", b"\x16\x03\x03\xff\xff" + bytes(70_000)],
+)
+async def test_garbage_that_begins_like_a_handshake(
+    tmp_path: Path, garbage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Garbage ends its own connection with a log line, and no other one."""
+    async with (
+        serving(certs.write(tmp_path)) as at,
+        request_server(at) as server,
+        caller(await connect(at, certs.trust(tmp_path))) as safe,
+    ):
         await safe.call(request(1), TIMEOUT_MS)
         async with await connect_tcp(at.address, TIMEOUT_MS) as bad:
             await bad.send(garbage)
@@ -293,8 +358,11 @@ async def test_garbage_that_begins_like_a_handshake(tmp_path: Path, garbage: byt
     assert any(message.startswith("TLS handshake with 127.0.0.1 failed: ") for message in caplog.messages)
 
 
-async def test_a_handshake_that_stops_in_the_middle(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
-    """Is given ten seconds; meanwhile and afterwards others are served. Who is gone is forgotten at once."""
+async def test_a_handshake_that_stops_in_the_middle(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    """An incomplete handshake has a limit of ten seconds; others are served meanwhile. A closed connection is
+    removed at once."""
     async with serving(certs.write(tmp_path)) as at, request_server(at) as server:
         async with await connect_tcp(at.address, TIMEOUT_MS) as slow:
             await slow.send(b"\x16\x03\x01")
@@ -313,7 +381,8 @@ async def test_a_handshake_that_stops_in_the_middle(tmp_path: Path, mock_clock: 
 
 
 async def test_an_end_without_farewell(tmp_path: Path) -> None:
-    """Is the end all the same: frames say themselves whether they are whole. A broken record is an error."""
+    """An end without a closing message is a normal end, because frames contain their length. A broken record
+    is an error."""
     async with serving(certs.write(tmp_path)) as at:
         for last, end in ((b"", None), (b"\x17\x03\x03\x00\x20" + bytes(32), trio.BrokenResourceError)):
             async with trio.open_nursery() as nursery:
@@ -329,7 +398,7 @@ async def test_an_end_without_farewell(tmp_path: Path) -> None:
 
 
 def _rude_client(port: int, last: bytes) -> None:
-    """Says hello over TLS, then something raw, and hangs up."""
+    """Send a TLS hello and raw bytes, then disconnect."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -342,9 +411,13 @@ def _rude_client(port: int, last: bytes) -> None:
 
 
 async def test_nothing_follows_half_a_record(tmp_path: Path) -> None:
-    """After a send that was cancelled both ends refuse to send: what came next would be taken for the rest of it."""
+    """After a cancelled send both ends refuse to send, because later data would be taken for the rest of the
+    record."""
     config = certs.config(certs.both(tmp_path))
-    async with listening(TlsTransport(config), Address("tls", "127.0.0.1", 0)) as at, at.pair() as (server, client):
+    async with (
+        listening(TlsTransport(config), Address("tls", "127.0.0.1", 0)) as at,
+        at.pair() as (server, client),
+    ):
         for send in (server.send_all, client.send):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(send, bytes(50_000_000))
@@ -359,13 +432,16 @@ async def test_nothing_follows_half_a_record(tmp_path: Path) -> None:
 async def test_the_socket_can_be_asked_for(tmp_path: Path) -> None:
     """TCP_NODELAY is set below TLS, too."""
     config = certs.config(certs.both(tmp_path))
-    async with listening(TlsTransport(config), Address("tls", "127.0.0.1", 0)) as at, at.pair() as (_, client):
+    async with (
+        listening(TlsTransport(config), Address("tls", "127.0.0.1", 0)) as at,
+        at.pair() as (_, client),
+    ):
         sock = client.extra(anyio.abc.SocketAttribute.raw_socket)
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
 
 
 def test_key_updates_for_ever_are_an_error() -> None:
-    """What OpenSSL answers by itself waits for the next write; a peer that never gives cause for one cannot fill the memory with it."""
+    """Data produced by OpenSSL itself waits for the next write; a peer cannot fill the memory with it."""
     channel = TlsChannel(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), server_side=True)
     channel._outgoing.write(bytes(MAX_TLS_ANSWER_BYTES + 1))
     with pytest.raises(ssl.SSLError, match="new keys again and again"):
@@ -374,12 +450,13 @@ def test_key_updates_for_ever_are_an_error() -> None:
     assert fresh.read(10) is None
 
 
-# --- the client's settings --------------------------------------------------------------------------------------------
+# --- the client's settings ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 async def test_plain_addresses_go_by_the_setting(tmp_path: Path, backend: str) -> None:
-    """`host:port`, as it stands in routes, is TLS with tls.enable and plain without; `tls://` always is TLS. Under both loops."""
+    """`host:port` uses TLS with tls.enable and is plain without; `tls://` always uses TLS, under both
+    loops."""
     enforcing = certs.write(tmp_path) | {"tls.server.mode": "enforcing"}
     async with serving(enforcing) as at, request_server(at):
         address, trust = f"127.0.0.1:{at.address.port}", certs.trust(tmp_path)
@@ -395,5 +472,5 @@ async def test_plain_addresses_go_by_the_setting(tmp_path: Path, backend: str) -
         assert await asked(f"tls://{address}", trust) == b"x" * 300_000
         with pytest.raises(ConnectFailed, match=r"tls\.client\.trustCertPath"):
             await asked(address, {"tls.enable": "true"})
-        with pytest.raises(ConnectFailed, match=r"tls\.client\.trustCertPath = nowhere: No such file"):
+        with pytest.raises(ConfigError, match=r"tls\.client\.trustCertPath = nowhere: No such file"):
             await asked(address, {"tls.enable": "true", "tls.client.trustCertPath": "nowhere"})

@@ -1,4 +1,4 @@
-"""The unix socket transport: the contract of transports, and what is particular to files."""
+"""The unix socket transport: the contract of transports, and properties of files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 import trio
 import trio.testing
 
-from rmqkit import plugins
-from rmqkit.abc import Address, Transport
 from rmqkit.config import Config, load
 from rmqkit.errors import ConfigError
+from rmqkit.plugin import loader
+from rmqkit.plugin.transport import Address, Transport
 from rmqkit.remoting.listen import bind
 from rmqkit.testing.listening import Listening, listening
 from rmqkit.testing.transport import TransportContract
@@ -43,14 +43,15 @@ class TestUnix(TransportContract):
 
     @pytest.fixture
     def tmp_path(self, folder: Path) -> Path:
-        """The usual names are too long for sockets."""
+        """A replacement with short names, because the usual ones are too long for sockets."""
         return folder
 
     def where(self, directory: Path) -> Address:
         return Address("unix", name=str(directory / "s"))
 
     async def test_nobody_answers(self, at: Listening) -> None:
-        """A full queue is said at once: the system does not let callers wait, and a socket that looks connected is none."""
+        """A full queue is reported at once: the system does not let connects wait, and the unconnected socket
+        is detected."""
         address = Address("unix", name=f"{at.address.name}2")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(unix, "BACKLOG", 1)
@@ -67,7 +68,7 @@ class TestUnix(TransportContract):
 
 @pytest.mark.parametrize("mode", [0o600, 0o660])
 async def test_the_mode_of_the_file(folder: Path, mode: int) -> None:
-    """Only its owner can connect unless told otherwise, whatever the process' umask says."""
+    """By default only the owner can connect, whatever the umask is."""
     before = os.umask(0o007)
     try:
         path = folder / "s"
@@ -78,18 +79,18 @@ async def test_the_mode_of_the_file(folder: Path, mode: int) -> None:
 
 
 async def test_the_setting_of_the_mode(folder: Path) -> None:
-    """unixSocketMode, octal."""
+    """The table [plugins.unix] sets the mode of a socket, in octal digits."""
     path = folder / "s"
-    config = load(environ={}, flags={"unixSocketMode": "0640"})
-    (listener,), (where,) = await bind(plugins.load(config), [Address.parse(f"unix://{path}")])
+    config = load(environ={}, flags={"plugins.unix.socketMode": "0640"})
+    (listener,), (where,) = await bind(loader.load(config), [Address.parse(f"unix://{path}")])
     async with listener:
         assert (where.name, path.stat().st_mode & 0o777) == (str(path), 0o640)
-    with pytest.raises(ConfigError, match="unixSocketMode"):
-        load(environ={}, flags={"unixSocketMode": "rw"})
+    with pytest.raises(ConfigError, match=r"plugins\.unix\.socketMode"):
+        loader.load(load(environ={}, flags={"plugins.unix.socketMode": "rw"}))
 
 
 async def test_the_file_goes_with_the_listener(folder: Path) -> None:
-    """Unless another server has put its own there."""
+    """Closing removes the file, unless another server has replaced it."""
     path = folder / "s"
     address = Address("unix", name=str(path))
     async with listening(UnixTransport(), address):
@@ -102,7 +103,8 @@ async def test_the_file_goes_with_the_listener(folder: Path) -> None:
 
 
 async def test_a_stale_file_is_replaced(folder: Path) -> None:
-    """What a killed server left; a file that somebody listens on, or that is no socket, is not touched."""
+    """A file left by a killed server is replaced; a socket with a listener, or another kind of file, is not
+    touched."""
     path = folder / "s"
     address = Address("unix", name=str(path))
     with socket.socket(socket.AF_UNIX) as dead:
@@ -121,20 +123,24 @@ async def test_a_stale_file_is_replaced(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("/" + "x" * MAX_PATH_BYTES, "longer than"), ("relative", "absolute path"), ("/nowhere/at/all", "No such file")],
+    [
+        ("/" + "x" * MAX_PATH_BYTES, "longer than"),
+        ("relative", "absolute path"),
+        ("/nowhere/at/all", "No such file"),
+    ],
 )
 async def test_paths_that_will_not_do(name: str, said: str) -> None:
-    """Binding names the address and what is wrong with it; connecting says the same."""
+    """Binding and connecting name the address and the fault."""
     address = Address("unix", name=name)
     with pytest.raises(ConfigError, match=f"cannot listen on unix://{name}: .*{said}"):
-        await bind(plugins.load(Config()), [address])
+        await bind(loader.load(Config()), [address])
     with pytest.raises(OSError, match=said) as error:
         await UnixTransport().connect(address, 1_000)
     assert error.value.errno in (errno.ENAMETOOLONG, errno.EINVAL, errno.ENOENT)
 
 
 async def test_two_servers_that_start_at_once(folder: Path, autojump_clock: trio.testing.MockClock) -> None:
-    """One at a time looks at what lies there; who waits in vain says what to do."""
+    """Only one at a time checks the existing file; the error of a waiting one contains a remedy."""
     address = Address("unix", name=str(folder / "s"))
     lock = os.open(folder, os.O_RDONLY)
     try:

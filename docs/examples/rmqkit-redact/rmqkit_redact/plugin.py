@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from rmqkit import hookimpl
 from rmqkit.config import Config
-from rmqkit.hooks import PutMessageHook
-from rmqkit.hookspecs import Register
+from rmqkit.plugin.hooks import PutMessageHook
+from rmqkit.plugin.hookspecs import Register
 from rmqkit_redact.hook import Redact, RedactSettings
 
 #: The version of rmqkit's plugin interface that this is made for.
-rmqkit_api = 1
+rmqkit_api = 2
 
 
 @hookimpl

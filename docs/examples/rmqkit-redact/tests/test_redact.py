@@ -11,7 +11,7 @@ from rmqkit import config as settings
 from rmqkit.errors import PluginError
 from rmqkit.model.message import PutMessage
 from rmqkit.model.sysflag import COMPRESSED
-from rmqkit.plugins import load
+from rmqkit.plugin.loader import load
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import request
 from rmqkit.protocol.headers import SendMessageRequestHeader
@@ -25,7 +25,7 @@ BLOTTED = b"card *******************, thanks"
 
 
 def redacted(given: PutMessage, **keys: object) -> bytes:
-    Redact(RedactSettings(**keys)).before_put(given)  # type: ignore[arg-type]
+    Redact(RedactSettings(**keys)).before_each(given)  # type: ignore[arg-type]
     return given.body
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from rmqkit import hookimpl
-from rmqkit.abc import StoreFactory
 from rmqkit.config import Config
-from rmqkit.hookspecs import Register
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.store import StoreFactory
 from rmqkit_store_sqlite.store import SqliteStore
 
 #: The version of rmqkit's plugin interface that this is made for.
-rmqkit_api = 1
+rmqkit_api = 2
 
 
 @hookimpl

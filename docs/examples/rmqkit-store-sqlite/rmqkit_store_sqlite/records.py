@@ -7,18 +7,25 @@ from typing import NamedTuple
 
 import msgspec
 
-from rmqkit.abc import Appended
 from rmqkit.errors import MessageIllegal
 from rmqkit.model import properties as props
-from rmqkit.model.message import PutMessage
+from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.names import topic_fault
-from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from rmqkit.model.sysflag import (
+    BORN_HOST_V6,
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from rmqkit.plugin.store import Appended
 from rmqkit.protocol.record import message_size, pack
 from rmqkit.protocol.tags import index_hash
 
 
 class Row(NamedTuple):
-    """A message as the table `log` has it. `queue_offset` is None for what has no place in a queue; `hashes` are those of its keys."""
+    """A message as the table `log` has it. `queue_offset` is None for what has no place in a queue;
+    `hashes` are those of its keys."""
 
     message: PutMessage
     at: Appended
@@ -57,11 +64,15 @@ def row(message: PutMessage, queue_offset: int, physical_offset: int, now_ms: in
     except struct.error as error:
         raise MessageIllegal(f"a number of the message is out of range: {error}") from error
     at = Appended(queue_offset, physical_offset, len(record), now_ms)
-    return Row(message, at, queue_offset if in_queue(message) else None, record, _hashes(message))
+    return Row(message, at, queue_offset if in_queue(message) else None, record, key_hashes(message))
 
 
-def _hashes(message: PutMessage) -> list[int]:
+def key_hashes(message: PutMessage | StoredMessage) -> list[int]:
+    """Hashes of the keys that the index has of a message."""
     if message.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
         return []
-    keys = {message.properties.get(props.UNIQ_KEY, ""), *message.properties.get(props.KEYS, "").split(" ")} - {""}
+    keys = {
+        message.properties.get(props.UNIQ_KEY, ""),
+        *message.properties.get(props.KEYS, "").split(" "),
+    } - {""}
     return sorted({index_hash(message.topic, key) for key in keys})

@@ -7,7 +7,7 @@ from typing import Any
 
 from rmqkit_store_sqlite.store import SqliteStore
 
-from rmqkit.abc import MessageStore
+from rmqkit.plugin.store import MessageStore
 from rmqkit.testing.broker import running_broker
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import NeverFlush, StoreContract, store_config

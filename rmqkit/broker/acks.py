@@ -1,0 +1,215 @@
+"""Completes pending acknowledgements after each move of a condition (Java: CommitLog.handleDiskFlushAndHA,
+GroupCommitService)."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+import trio
+from attrs import Factory, define
+
+from rmqkit.errors import RequestRefused, StoreError
+from rmqkit.plugin.acks import STORED, AckCondition, ConditionLost
+from rmqkit.plugin.flush import FlushPolicy, Level
+from rmqkit.plugin.positions import LogPosition, LowestPosition
+from rmqkit.plugin.store import Log
+from rmqkit.protocol.codes import ResponseCode
+
+_log = logging.getLogger(__name__)
+
+#: Called with SUCCESS, with another code if the message is stored nevertheless (`plugin.acks.STORED`), or
+#: with the refusal if it may or may not be stored.
+Settled = Callable[[int | RequestRefused], None]
+
+
+class LogCondition(AckCondition):
+    """The condition that the broker's own log is written, or flushed."""
+
+    title = "the disk"
+
+    def __init__(self, log: Log, level: Level, timeout_ms: int) -> None:
+        self.timeout_ms = timeout_ms
+        self.timeout_code = (
+            ResponseCode.FLUSH_DISK_TIMEOUT if level is Level.FLUSHED else ResponseCode.SERVICE_NOT_AVAILABLE
+        )
+        self._log = log
+        self._level = level
+
+    @property
+    def position(self) -> LogPosition:
+        positions = self._log.positions
+        return positions.flushed if self._level is Level.FLUSHED else positions.written
+
+    async def wait_passed(self, offset: int) -> None:
+        try:
+            await self._log.settled(offset, self._level)
+        except StoreError as error:
+            raise ConditionLost(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
+
+
+@define(eq=False)
+class _Pending:
+    """A message, or several stored together, up to log offset `end`. `left` is the number of conditions still
+    awaited; `failures` are those that failed, by their index in the list."""
+
+    end: int
+    since: float
+    then: Settled
+    left: int = 0
+    failures: dict[int, ConditionLost] = Factory(dict)
+
+    def result(self) -> int | RequestRefused:
+        for place in sorted(self.failures):
+            failure = self.failures[place]
+            if failure.code not in STORED:
+                return RequestRefused(failure.code, f"the message may or may not be stored: {failure}")
+        return self.failures[max(self.failures)].code if self.failures else ResponseCode.SUCCESS
+
+
+@define(eq=False)
+class _Line:
+    """The pending messages of one condition, in the order of the log."""
+
+    place: int
+    condition: AckCondition
+    position: LogPosition
+    pending: deque[_Pending] = Factory(deque)
+    idle: trio.lowlevel.ParkingLot = Factory(trio.lowlevel.ParkingLot)
+
+
+class AckQueue:
+    """Waits for the conditions on behalf of all senders. `run` must be running; each sender is answered once,
+    unless `run` is cancelled.
+
+    `timeout_ms` applies to the conditions of the broker's own log, `further` are those of plugins.
+    `confirmed` is the position that has passed every condition.
+    """
+
+    def __init__(
+        self, log: Log, policy: FlushPolicy, timeout_ms: int, further: Iterable[AckCondition] = ()
+    ) -> None:
+        written = LogCondition(log, Level.WRITTEN, timeout_ms)
+        flushed = LogCondition(log, Level.FLUSHED, timeout_ms)
+        own = [] if log.written_by_append else [written]
+        self._own = tuple(self._line(place, condition) for place, condition in enumerate(own))
+        conditions = [*([flushed] if policy.acknowledge_at is Level.FLUSHED else []), *further]
+        self._lines = self._own + tuple(
+            self._line(place, condition) for place, condition in enumerate(conditions, len(own))
+        )
+        self.confirmed = LowestPosition([log.positions.written, *(line.position for line in self._lines)])
+        self.refusing = [
+            condition for condition in further if type(condition).refusal is not AckCondition.refusal
+        ]
+        self._log = log
+
+    @staticmethod
+    def _line(place: int, condition: AckCondition) -> _Line:
+        return _Line(place, condition, condition.position)
+
+    def refusal(self) -> RequestRefused | None:
+        """The reason why no message whose sender waits for the conditions may be stored now; None if it
+        may. Without conditions in `refusing` it always may."""
+        for condition in self.refusing:
+            refusal = condition.refusal()
+            if refusal is not None:
+                return refusal
+        return None
+
+    def has_passed(self, end: int, wait: bool) -> bool:
+        """Whether everything before log offset `end` may be acknowledged now, to senders that `wait` for the
+        conditions or do not."""
+        for line in self._lines if wait else self._own:  # noqa: SIM110 - this is asked for each message
+            if line.position.offset < end:
+                return False
+        return True
+
+    def add(self, end: int, wait: bool, then: Settled) -> None:
+        """Call `then` when everything before log offset `end` has passed the conditions or failed: at once,
+        or later in a task of `run`. Calls must be made in the order of the log; those during a flush share
+        the next one."""
+        pending = _Pending(end, trio.current_time(), then)
+        for line in self._lines if wait else self._own:
+            if line.position.offset < end:
+                pending.left += 1
+                line.pending.append(pending)
+                line.idle.unpark()
+        if not pending.left:
+            _complete(pending)
+
+    async def settle_everything(self) -> None:
+        """Wait until everything appended so far has passed all conditions. Raises ConditionLost."""
+        end = self._log.end_offset
+        for line in self._lines:
+            await line.condition.wait_passed(end)
+        await trio.lowlevel.checkpoint()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for line in self._lines:
+                nursery.start_soon(self._run, line, nursery)
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def _run(self, line: _Line, nursery: trio.Nursery) -> None:
+        pending, condition, position = line.pending, line.condition, line.position
+        while True:
+            if not pending:
+                await line.idle.park()
+            first = pending[0]
+            failure: ConditionLost | None = ConditionLost(
+                condition.timeout_code, f"{condition.title} has not taken it within {condition.timeout_ms} ms"
+            )
+            with trio.move_on_at(first.since + condition.timeout_ms / 1000):
+                failure = await _wait_passed(condition, first.end)
+            passed = [] if failure else [pending.popleft()]
+            while pending and pending[0].end <= position.offset:
+                passed.append(pending.popleft())
+            if passed:
+                # The next wait begins before all of these are answered.
+                nursery.start_soon(_pass, passed)
+            else:
+                assert failure is not None
+                _fail(pending.popleft(), line.place, failure)
+
+
+async def _wait_passed(condition: AckCondition, offset: int) -> ConditionLost | None:
+    try:
+        await condition.wait_passed(offset)
+    except ConditionLost as lost:
+        return lost
+    except Exception as error:  # noqa: BLE001 - senders need an answer to every error of a plugin
+        _log.exception("waiting for %s failed", condition.title)
+        return ConditionLost(ResponseCode.SERVICE_NOT_AVAILABLE, f"{type(error).__name__}: {error}")
+    return None
+
+
+def _fail(pending: _Pending, place: int, failure: ConditionLost) -> None:
+    if failure.code not in STORED:
+        _log.error("a message before log offset %s cannot be promised: %s", pending.end, failure)
+    pending.failures[place] = failure
+    _count_down(pending)
+
+
+async def _pass(passed: Sequence[_Pending]) -> None:
+    for each in passed:
+        _count_down(each)
+    await trio.lowlevel.checkpoint()
+
+
+def _count_down(pending: _Pending) -> None:
+    pending.left -= 1
+    if not pending.left:
+        _complete(pending)
+
+
+def _complete(pending: _Pending) -> None:
+    try:
+        pending.then(pending.result())
+    except Exception:  # noqa: BLE001 - an error of one sender must not delay other senders
+        _log.exception("an answer that had waited for the disk failed")
+
+
+__all__ = ["AckQueue", "LogCondition", "Settled"]

@@ -1,0 +1,117 @@
+"""Errors and warnings of a start, found before anything is opened: used by the start itself and by
+`rmqkit config show` and `check`.
+
+They consider settings and plugins together; checks of settings alone are in `rmqkit.config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from ipaddress import ip_address
+
+from rmqkit import rocketmq_settings
+from rmqkit.broker.dispatch.manager import choose
+from rmqkit.config import Config, setting_fields
+from rmqkit.errors import ConfigError, Fault
+from rmqkit.plugin.loader import Registry
+from rmqkit.plugin.transport import Address
+
+
+def check(config: Config, registry: Registry) -> None:
+    """Raises ConfigError with everything that keeps a broker from starting with these settings and
+    plugins."""
+    found = faults(config, registry)
+    if found:
+        raise ConfigError.of(found)
+
+
+def faults(config: Config, registry: Registry, *, name_server: bool = False) -> list[Fault]:
+    """The faults that keep a broker from starting with these settings and plugins, and a name server of the
+    same process."""
+    return [
+        *setting_faults(config, registry),
+        *_unreachable(config),
+        *_choice_faults(config, registry, name_server),
+    ]
+
+
+def setting_faults(config: Config, registry: Registry) -> Iterator[Fault]:
+    """RocketMQ's settings that this build and its plugins do not support, and invalid values of settings that
+    plugins own."""
+    owned = setting_fields(registry.settings.values())
+    yield from rocketmq_settings.faults(config.unknown, config.sources, owned)
+    for kind in registry.settings.values():
+        try:
+            config.owned(kind)
+        except ConfigError as error:
+            yield from error.faults
+
+
+def warnings(config: Config, registry: Registry) -> Iterator[Fault]:
+    """Settings without effect: RocketMQ's in one line, and tables of disabled plugins."""
+    unused = rocketmq_settings.without_effect(config.unknown, setting_fields(registry.settings.values()))
+    if unused:
+        listed = "; ".join(f"{', '.join(keys)} ({reason})" for reason, keys in unused.items())
+        yield Fault(
+            next(iter(unused.values()))[0], f"these settings of RocketMQ have no effect here: {listed}"
+        )
+    for plugin in registry.plugins:
+        if plugin.name in config.plugins and not plugin.enabled:
+            why = (
+                "disabledPlugins names it"
+                if plugin.name in config.disabled_plugins
+                else "the setting hooks does not name it"
+            )
+            hint = (
+                ""
+                if plugin.name in config.disabled_plugins
+                else f"; to use it set hooks = {','.join((*config.hooks, plugin.name))}"
+            )
+            yield Fault(
+                f"plugins.{plugin.name}",
+                f"table [plugins.{plugin.name}] has no effect: the plugin is off, {why}{hint}",
+            )
+
+
+def _source(config: Config, key: str) -> str:
+    return config.sources.get(key, "default")
+
+
+def _unreachable(config: Config) -> Iterator[Fault]:
+    """The wildcard address as the one that clients connect to: each would connect to its own machine."""
+    key, host = (
+        ("brokerIP1", config.broker_ip1) if config.broker_ip1 else ("bindAddress", config.bind_address)
+    )
+    try:
+        unspecified = not host or ip_address(host).is_unspecified
+    except ValueError:
+        return
+    if unspecified:
+        yield Fault(
+            key,
+            f"setting {key} = {host!r} ({_source(config, key)}): clients would be told this address, and none"
+            " can reach it; set brokerIP1 to the address of this machine that clients use",
+        )
+
+
+def _choice_faults(config: Config, registry: Registry, name_server: bool) -> Iterator[Fault]:
+    """Settings that choose something no plugin registers."""
+    for key, choice in _choices(config, registry, name_server):
+        try:
+            choice()
+        except (ConfigError, ValueError) as error:
+            where = f"setting {key} ({_source(config, key)}): "
+            yield Fault(key, where + str(error).removeprefix(where))
+
+
+def _choices(
+    config: Config, registry: Registry, name_server: bool
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """(key, the look-up that a start does because of it)."""
+    yield "store", lambda: registry.chosen("stores", config.store)
+    yield "flushDiskType", lambda: registry.chosen("flush_policies", config.flush_policy)
+    yield "dispatchers", lambda: choose(config, registry)
+    if name_server:
+        yield ("namesrvListen", lambda: registry.transport(Address.parse(config.namesrv_listen)))
+    for text in config.listeners:
+        yield "listeners", lambda text=text: registry.transport(Address.parse(text))  # type: ignore[misc]

@@ -1,0 +1,1 @@
+"""Dispatchers: selection, progress, and replay of entries that they missed."""

@@ -1,0 +1,161 @@
+"""The single path into the store: put hooks, append, acknowledgement (Java:
+DefaultMessageStore.putMessage)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import perf_counter
+
+from rmqkit.broker.acks import AckQueue, Settled
+from rmqkit.broker.claims import CLAIMABLE, unclaimed
+from rmqkit.broker.dispatch.manager import Dispatching
+from rmqkit.errors import MessageIllegal, RequestRefused, StoreError
+from rmqkit.model.properties import TRANSACTION_PREPARED
+from rmqkit.model.run import MessageRun
+from rmqkit.plugin.hook_runner import Hooks
+from rmqkit.plugin.hooks import PutMessageHook
+from rmqkit.plugin.store import Appended
+from rmqkit.protocol.codes import ResponseCode
+
+_log = logging.getLogger(__name__)
+
+#: The outcome for one message: its place, or the refusal.
+Put = Appended | RequestRefused
+
+
+def _untimed(seconds: float) -> None:
+    """Ignores the time, for an owner without statistics."""
+
+
+class LogAppender:
+    """Used by every processor and service that writes messages.
+
+    timed          called with the seconds that each append took until it could be acknowledged
+    """
+
+    def __init__(
+        self,
+        hooks: Iterable[PutMessageHook],
+        dispatching: Dispatching,
+        acks: AckQueue,
+        timed: Callable[[float], None] = _untimed,
+    ) -> None:
+        self._hooks = Hooks.of("put message hook", hooks).checked(PutMessageHook, ["before_put"])
+        #: Properties for which a hook takes responsibility.
+        self.claims = frozenset(name for hook in self._hooks for name in hook.claims)
+        self._unclaimed = tuple(name for name in CLAIMABLE if name not in self.claims)
+        #: Properties that hooks look for, or should; None when a hook wants every message.
+        self.watched: frozenset[str] | None = None
+        if all(hook.wants for hook in self._hooks):
+            self.watched = frozenset(self._unclaimed).union(*(hook.wants or () for hook in self._hooks))
+        self._dispatching = dispatching
+        self.acks = acks
+        self._timed = timed
+
+    def append(self, run: MessageRun) -> Sequence[Put]:
+        """Store a run in order with one append of the store. Returns for each message its place or the
+        refusal. A request is refused as a whole; the others are stored. Never raises."""
+        watched = self.watched
+        if watched is not None and run.special is None:
+            run.special = [
+                at for at, message in enumerate(run.messages) if not watched.isdisjoint(message.properties)
+            ]
+        acks = self.acks
+        if watched is not None and not run.special and not (acks.refusing and acks.refusal()):
+            return self._store(run)
+        refused = self._refusals(run, range(len(run)) if watched is None else run.special or ())
+        if not refused:
+            return self._store(run)
+        part = run.select([at for at in range(len(run)) if at not in refused])
+        stored = iter(self._store(part))
+        run.settled = part.settled
+        return run.note([refused[at] if at in refused else next(stored) for at in range(len(run))])
+
+    def _refusals(self, run: MessageRun, special: Sequence[int]) -> dict[int, RequestRefused]:
+        """Refusals by the acknowledgement conditions, and of special messages by put hooks and because of
+        unclaimed properties."""
+        refused: dict[int, RequestRefused] = {}
+        refusal = self.acks.refusal()
+        if refusal is not None:
+            waiting = [at for at, message in enumerate(run) if message.wait]
+            refused = {each: refusal for at in waiting for each in run.request_at(at)}
+        for entry in self._hooks.entries:
+            wants = entry.hook.wants
+            shown = [
+                at
+                for at in special
+                if at not in refused and not (wants and wants.isdisjoint(run[at].properties))
+            ]
+            if shown:
+                part = run if len(shown) == len(run) else run.select(shown)
+                for at, reason in entry.refusals("before_put", part).items():
+                    refused.update(dict.fromkeys(run.request_at(shown[at]), reason))
+        for at in special:
+            if at not in refused and (missing := self.unclaimed(run[at].properties)) is not None:
+                refused.update(dict.fromkeys(run.request_at(at), missing))
+        return refused
+
+    def unclaimed(self, properties: Mapping[str, str]) -> RequestRefused | None:
+        """The refusal of a message with these properties if one of them requires a missing plugin."""
+        for name in self._unclaimed:
+            if name in properties and (name != TRANSACTION_PREPARED or properties[name].lower() == "true"):
+                return unclaimed(name)
+        return None
+
+    def _store(self, run: MessageRun) -> Sequence[Put]:
+        if not run.messages:
+            return []
+        began = perf_counter()
+        try:
+            landed = self._dispatching.append(run.messages)
+        except Exception as error:  # noqa: BLE001 - an error of the store is the answer to its sends
+            refusal = _refusal(error)
+            parts = run.by_request() if refusal.code == ResponseCode.MESSAGE_ILLEGAL else ()
+            if len(parts) < 2:
+                return run.note([refusal] * len(run))
+            return run.note([result for part in parts for result in self._store(part)])
+        _, start, size, _ = landed[-1]
+        if self.acks.has_passed(start + size, True):
+            run.settled = True
+            self._timed(perf_counter() - began)
+        return landed
+
+    def is_settled(self, wait: bool, at: Appended) -> bool:
+        """Whether everything up to a stored message may be acknowledged now to senders that `wait` for the
+        conditions (PutMessage.wait) or do not."""
+        return self.acks.has_passed(_end(at), wait)
+
+    def when_settled(self, wait: bool, at: Appended, then: Settled) -> None:
+        """Call `then` when `is_settled` becomes true, or when a condition has failed."""
+        began = perf_counter()
+
+        def settled(result: int | RequestRefused) -> None:
+            self._timed(perf_counter() - began)
+            then(result)
+
+        self.acks.add(_end(at), wait, settled)
+
+    async def settle_everything(self) -> None:
+        """Wait until everything stored so far is as safe as an acknowledged message. Raises StoreError."""
+        await self.acks.settle_everything()
+
+
+def _refusal(error: Exception) -> RequestRefused:
+    """The answer to sends that the store did not take."""
+    if isinstance(error, MessageIllegal):
+        refusal = RequestRefused(ResponseCode.MESSAGE_ILLEGAL, str(error))
+    elif isinstance(error, StoreError):
+        refusal = RequestRefused(error.code, str(error))
+    else:
+        _log.exception("the store failed at an append")
+        refusal = RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"the store failed: {type(error).__name__}: {error}"
+        )
+    refusal.__cause__ = error
+    return refusal
+
+
+def _end(at: Appended) -> int:
+    """The log offset after a message."""
+    return at.physical_offset + at.size_bytes

@@ -1,0 +1,42 @@
+"""Refuses requests of unsupported features with the name of the feature."""
+
+from __future__ import annotations
+
+from rmqkit.plugin.request import EachRequest, Outcome, Peer
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.command import Command, answer
+
+#: Feature -> names of its requests.
+_FEATURES = {
+    "transactional messages": "END_TRANSACTION RESUME_CHECK_HALF_MESSAGE",
+    "pop consumption": (
+        "POP_MESSAGE ACK_MESSAGE BATCH_ACK_MESSAGE PEEK_MESSAGE CHANGE_MESSAGE_INVISIBLETIME NOTIFICATION"
+        " POLLING_INFO SET_MESSAGE_REQUEST_MODE GET_ALL_MESSAGE_REQUEST_MODE QUERY_ASSIGNMENT POP_ROLLBACK"
+    ),
+    "messages timed to any moment": "RECALL_MESSAGE GET_TIMER_CHECK_POINT GET_TIMER_METRICS",
+    "replication": (
+        "EXCHANGE_BROKER_HA_INFO GET_BROKER_HA_STATUS RESET_MASTER_FLUSH_OFFSET NOTIFY_MIN_BROKER_ID_CHANGE"
+    ),
+    "control of cold data reads": (
+        "UPDATE_COLD_DATA_FLOW_CTR_CONFIG REMOVE_COLD_DATA_FLOW_CTR_CONFIG GET_COLD_DATA_FLOW_CTR_INFO"
+        " SET_COMMITLOG_READ_MODE"
+    ),
+    "clean-up by request (the plugin retention)": (
+        "DELETE_EXPIRED_COMMITLOG CLEAN_EXPIRED_CONSUMEQUEUE CLEAN_UNUSED_TOPIC"
+    ),
+    "static topics": "UPDATE_AND_CREATE_STATIC_TOPIC",
+}
+_ACCESS_CONTROL = (*range(50, 55), *range(3001, 3011))
+REFUSED: dict[int, str] = {
+    **{int(RequestCode[name]): feature for feature, names in _FEATURES.items() for name in names.split()},
+    **dict.fromkeys(_ACCESS_CONTROL, "access control"),
+}
+
+
+class UnsupportedRequests(EachRequest):
+    """Answers REQUEST_CODE_NOT_SUPPORTED, which clients can handle, and names the feature."""
+
+    def handle(self, request: Command, peer: Peer) -> Outcome:
+        what = f"request code {request.code} ({RequestCode(request.code).name})"
+        remark = f"{what}: this broker does not support {REFUSED[request.code]}"
+        return answer(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)

@@ -1,0 +1,87 @@
+"""Requests that a broker refuses in a role other than MASTER.
+
+A slave refuses sends and pulls before they are read (Java: rejectRequest of SendMessageProcessor and
+PullMessageProcessor, with slaveReadEnable off), ends of transactions, recalls and resets of offsets, and
+changes of topics and groups (AdminBrokerProcessor.validateSlave of 5.0; later versions accept them, and lose
+them when the tables of the master arrive). It accepts commits of offsets and heartbeats, and answers every
+query. A fenced broker refuses the changes; its sends are refused by the appender.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rmqkit.broker.role import RoleState
+from rmqkit.plugin.request import EachRequest, Outcome, Peer, RequestProcessor
+from rmqkit.plugin.role import Role
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.command import Command, answer
+
+#: Answer code and remark.
+Refusal = tuple[int, str | None]
+
+_BUSY: Refusal = (ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while")
+_ADMITTED_BY_MASTER = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.PULL_MESSAGE,
+    RequestCode.LITE_PULL_MESSAGE,
+)
+_CHANGES = (
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+)
+_RESET = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+_SLAVE: Mapping[int, Refusal] = {
+    **dict.fromkeys(_ADMITTED_BY_MASTER, _BUSY),
+    **dict.fromkeys(
+        _CHANGES,
+        (
+            ResponseCode.SYSTEM_ERROR,
+            "Can't modify topic or subscription group from slave broker, please execute it from master"
+            " broker.",
+        ),
+    ),
+    _RESET: (ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker"),
+    RequestCode.END_TRANSACTION: (ResponseCode.SLAVE_NOT_AVAILABLE, None),
+    RequestCode.RECALL_MESSAGE: (
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        "recall failed, broker service not available",
+    ),
+}
+_FENCED: Mapping[int, Refusal] = dict.fromkeys(
+    (*_CHANGES, _RESET),
+    (ResponseCode.SYSTEM_ERROR, "this broker is FENCED: another one may be the master, and its tables count"),
+)
+REFUSALS: Mapping[Role, Mapping[int, Refusal]] = {Role.MASTER: {}, Role.SLAVE: _SLAVE, Role.FENCED: _FENCED}
+
+
+class _Refusing(EachRequest):
+    """Answers every request with one refusal."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        self._code, self._remark = refusal
+
+    def handle(self, request: Command, peer: Peer) -> Outcome:
+        return answer(request, self._code, self._remark)
+
+
+def follow_role(role: RoleState, processors: dict[int, RequestProcessor]) -> None:
+    """Replace the processors of refused requests in a router's table from now on, whenever the role changes.
+    A master serves by the table as it is."""
+    of_master = dict(processors)
+
+    def change() -> None:
+        processors.update(of_master)
+        refusals = REFUSALS[role.current]
+        processors.update({code: _Refusing(refusals[code]) for code in refusals.keys() & processors.keys()})
+
+    role.on_change.append(change)
+    change()

@@ -1,0 +1,1 @@
+"""Topics, groups and consumer offsets of a broker, in memory and on disk."""

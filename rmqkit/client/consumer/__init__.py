@@ -1,0 +1,20 @@
+"""Push consumers: members of a group that share the queues of their topics (Java: DefaultMQPushConsumer).
+
+    process_queue   messages of one queue, from their pull until they are finished; the offset to commit
+    flow_control    limits of what is pulled ahead
+    retry_schedule  when and where a failed message is delivered again
+    rebalance       which queues a member gains and loses
+    options         settings, and the expressions of a subscription
+    offset_store    offsets at the broker, or in a file of a broadcast consumer
+    queue_locker    locks of ordered queues
+    send_back       the way of a failed message to the retry or dead-letter topic
+    assigned        one assigned queue with its pulls and handlers
+    dispatcher      hands messages of the assigned queues to handlers
+    delivery        one message, or a batch, in the hands of the application
+    batches         gathers batches
+    settling        what becomes of a message after its handler
+    engine          the loops: rebalance, pulls, commits, lock renewals
+    push_consumer   what the application uses
+
+The first four are plain values without I/O and time.
+"""

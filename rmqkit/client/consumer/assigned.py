@@ -1,0 +1,95 @@
+"""One assigned queue: its messages, its pulls and the handlers of its messages."""
+
+from __future__ import annotations
+
+import anyio
+
+from rmqkit.client.consumer.flow_control import Prefetch
+from rmqkit.client.consumer.process_queue import ProcessQueue
+from rmqkit.client.received import ReceivedMessage
+from rmqkit.model.queue import MessageQueue
+
+
+class Assigned:
+    """State of a queue while it belongs to this consumer.
+
+    ordered    one message is in hand at a time
+    pulls      scope of its pulls
+    handlers   scopes of the handlers that have one of its messages
+    dropped    the queue was lost; results of handlers are ignored from then on
+    suspended  no message is given out, because the first one failed a moment ago (ordered queues)
+    committed  the offset that was committed last
+    locked_s   when its lock was requested last (ordered queues), on the clock of the event loop
+    """
+
+    def __init__(self, queue: MessageQueue, start: int, *, ordered: bool) -> None:
+        self.queue = queue
+        self.messages = ProcessQueue(start)
+        self.ordered = ordered
+        self.pulls = anyio.CancelScope()
+        self.handlers: set[anyio.CancelScope] = set()
+        self.dropped = False
+        self.suspended = False
+        self.committed: int | None = None
+        self.locked_s = 0.0
+        self._moved = anyio.Event()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a message may be given out now."""
+        if self.dropped or self.suspended or not self.messages.buffered:
+            return False
+        return not (self.ordered and self.messages.in_hand)
+
+    def drop(self) -> None:
+        """Stop pulling and cancel the handlers, whose messages stay unfinished."""
+        self.dropped = True
+        self.pulls.cancel()
+        for scope in self.handlers:
+            scope.cancel()
+
+    def finish(self, message: ReceivedMessage) -> None:
+        """Count a message as finished."""
+        self.messages.finish(message)
+        self._signal()
+
+    def give_back(self, message: ReceivedMessage) -> None:
+        """Return a message unfinished."""
+        self.messages.give_back(message)
+        self._signal()
+
+    def described(self) -> dict[str, int | bool]:
+        """The state for administrators (Java: ProcessQueueInfo)."""
+        first, last = self.messages.bounds
+        return {
+            "cachedMsgCount": len(self.messages),
+            "cachedMsgMinOffset": first,
+            "cachedMsgMaxOffset": last,
+            "cachedMsgSizeInMiB": self.messages.size >> 20,
+            "commitOffset": self.messages.commit_offset,
+            "droped": self.dropped,
+            "locked": self.locked_s > 0,
+        }
+
+    async def await_room(self, prefetch: Prefetch) -> None:
+        """Wait until the queue may be pulled."""
+        while prefetch.exceeded_by(self.messages, ordered=self.ordered) is not None:
+            await self._moved.wait()
+
+    def handled(self, scope: anyio.CancelScope) -> None:
+        """A handler has ended, and it is decided what becomes of its message."""
+        self.handlers.discard(scope)
+        self._signal()
+
+    async def await_idle(self) -> None:
+        """Wait until no handler has a message of the queue."""
+        while self.handlers:
+            await self._moved.wait()
+
+    def _signal(self) -> None:
+        self._moved.set()
+        self._moved = anyio.Event()
+
+
+#: A message in hand, with its queue.
+Held = tuple[Assigned, ReceivedMessage]

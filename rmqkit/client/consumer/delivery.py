@@ -1,0 +1,151 @@
+"""Messages in the hands of the application."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+import anyio
+
+from rmqkit.client.consumer.assigned import Assigned, Held
+from rmqkit.client.hooks import ClientConsumeContext, ClientHooks, ConsumeReturnType
+from rmqkit.client.received import ReceivedMessage
+
+
+class Retry(Exception):
+    """Raised by a handler: deliver the message again.
+
+    after  seconds until then; rounded up to the next delay level of the broker (1 s, 5 s, 10 s, 30 s, 1 to
+           10 min, 20 min, 30 min, 1 h, 2 h), in ordered queues exact between 10 ms and 30 s. Default: the
+           broker chooses a time that grows with the attempts; in ordered queues 1 s
+    """
+
+    def __init__(self, after: float | None = None) -> None:
+        super().__init__("retry" if after is None else f"retry after {after} s")
+        self.after = after
+
+
+class DeadLetter(Exception):
+    """Raised by a handler: put the message into the dead-letter topic of the group. `why` is logged."""
+
+    def __init__(self, why: str = "") -> None:
+        super().__init__(why)
+        self.why = why
+
+
+class Settlement(ABC):
+    """Decides what becomes of the messages of a group after their handlers."""
+
+    group: str
+
+    @abstractmethod
+    async def failed(self, held: Sequence[Held], error: Exception) -> None:
+        """Send the messages back, or return them to their queues. When cancelled, a message may be delivered
+        twice."""
+
+    @abstractmethod
+    def finished(self, assigned: Assigned, message: ReceivedMessage) -> None:
+        """Count the message as finished."""
+
+    @abstractmethod
+    def returned(self, assigned: Assigned, message: ReceivedMessage) -> None:
+        """Return the message to its queue, neither finished nor failed."""
+
+
+class Handling:
+    """A block of the application that handles messages. `held` has them by queue, in order."""
+
+    def __init__(
+        self, settlement: Settlement, hooks: ClientHooks, held: Mapping[Assigned, Sequence[ReceivedMessage]]
+    ) -> None:
+        self._settlement = settlement
+        self._hooks = hooks
+        self._held = held
+        self._scope = anyio.CancelScope()
+        self._contexts: list[ClientConsumeContext | None] = []
+
+    def _begin(self) -> None:
+        self._scope.__enter__()
+        for assigned, messages in self._held.items():
+            assigned.handlers.add(self._scope)
+            if assigned.dropped:
+                self._scope.cancel()
+            self._contexts.append(self._hooks.consuming(self._settlement.group, assigned.queue, messages))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        cancelled = self._scope.__exit__(kind, error, trace) is True
+        try:
+            return await self._settle(error, cancelled)
+        finally:
+            for assigned in self._held:
+                assigned.handled(self._scope)
+
+    async def _settle(self, error: BaseException | None, cancelled: bool) -> bool:
+        """Returns whether the error is dealt with."""
+        settlement = self._settlement
+        failed: list[Held] = []
+        result = ConsumeReturnType.EXCEPTION if isinstance(error, Exception) else ConsumeReturnType.FAILED
+        for (assigned, messages), context in zip(self._held.items(), self._contexts, strict=True):
+            if error is None and not assigned.dropped:
+                self._hooks.consumed(context, ConsumeReturnType.SUCCESS)
+                for message in messages:
+                    settlement.finished(assigned, message)
+                continue
+            self._hooks.consumed(context, result)
+            if isinstance(error, Exception) and not cancelled and not assigned.dropped:
+                failed.extend((assigned, message) for message in messages)
+                continue
+            for message in reversed(messages):
+                settlement.returned(assigned, message)
+        if not isinstance(error, Exception):
+            return cancelled
+        if failed:
+            await settlement.failed(failed, error)
+        return True
+
+
+class Delivery(Handling):
+    """One message, from `async for delivery in consumer`:
+
+        async with delivery as message: ...
+
+    Leaving the block finishes the message. An exception is logged, and the message is delivered again later;
+    `Retry` and `DeadLetter` say how. A cancelled block leaves the message unfinished, to be delivered again.
+    The block is cancelled when the consumer loses the message's queue.
+    """
+
+    def __init__(
+        self, settlement: Settlement, hooks: ClientHooks, assigned: Assigned, message: ReceivedMessage
+    ) -> None:
+        super().__init__(settlement, hooks, {assigned: [message]})
+        self.message = message
+
+    async def __aenter__(self) -> ReceivedMessage:
+        self._begin()
+        return self.message
+
+
+class Batch(Handling):
+    """Messages of any queues, from `async for batch in consumer.batches(100)`:
+
+        async with batch as messages: ...
+
+    The messages of one queue are together and in order. What happens to them at the end of the block is the
+    same as for a `Delivery`, and the same for all of them: an exception has every message delivered again.
+    The block is cancelled when the consumer loses one of the queues; the messages of the other queues are
+    handed out again.
+    """
+
+    def __init__(self, settlement: Settlement, hooks: ClientHooks, held: Sequence[Held]) -> None:
+        by_queue: dict[Assigned, list[ReceivedMessage]] = {}
+        for assigned, message in held:
+            by_queue.setdefault(assigned, []).append(message)
+        super().__init__(settlement, hooks, by_queue)
+        self.messages = [message for messages in by_queue.values() for message in messages]
+
+    async def __aenter__(self) -> list[ReceivedMessage]:
+        self._begin()
+        return self.messages

@@ -1,0 +1,94 @@
+"""Hands out the messages of the assigned queues."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import anyio
+
+from rmqkit.client.consumer.assigned import Assigned, Held
+
+
+class Dispatcher:
+    """Gives out the next message of the queue that has the fewest in hand; among equal ones, of the queue
+    whose turn was longest ago. So a queue with slow handlers, or with many messages, gets its share of the
+    handlers and no more while other queues have messages. Any number of tasks may take."""
+
+    def __init__(self) -> None:
+        #: Queues with a message to give out, by the number of their messages in hand, in order of their
+        #: turns. No value is empty.
+        self._ready: dict[int, OrderedDict[Assigned, None]] = {}
+        #: The key of each queue in `_ready`.
+        self._keys: dict[Assigned, int] = {}
+        #: Tasks that wait for a message, the first one first.
+        self._waiting: OrderedDict[anyio.Event, None] = OrderedDict()
+        #: Whether nothing more is given out.
+        self.closed = False
+        #: The error that ended the consumer, if any.
+        self.failure: Exception | None = None
+
+    def offer(self, assigned: Assigned) -> None:
+        """Note that the queue may have a message to give out, or fewer in hand."""
+        if self._list(assigned):
+            self._wake_one()
+
+    def close(self, failure: Exception | None = None) -> None:
+        """Give out nothing more; `failure` is the reason if it is an error."""
+        if not self.closed:
+            self.failure = failure
+        self.closed = True
+        for waiter in self._waiting:
+            waiter.set()
+
+    async def take(self, limit: int = 1) -> list[Held]:
+        """Up to `limit` messages, in hand from now on, as soon as there is one; none after `close`. When
+        cancelled, no message is taken."""
+        await anyio.lowlevel.checkpoint()
+        while True:
+            if self.closed:
+                return []
+            taken = self._next(limit)
+            if taken:
+                return taken
+            waiter = anyio.Event()
+            self._waiting[waiter] = None
+            try:
+                await waiter.wait()
+            except BaseException:
+                if waiter.is_set():
+                    self._wake_one()
+                raise
+            finally:
+                self._waiting.pop(waiter, None)
+
+    def _next(self, limit: int) -> list[Held]:
+        taken: list[Held] = []
+        while self._ready and len(taken) < limit:
+            assigned = next(iter(self._ready[min(self._ready)]))
+            message = assigned.messages.take() if assigned.has_more else None
+            if message is not None:
+                taken.append((assigned, message))
+            self._list(assigned)
+        if self._ready:
+            self._wake_one()
+        return taken
+
+    def _list(self, assigned: Assigned) -> bool:
+        """Enter the queue as it is now; returns whether it has a message to give out and had none."""
+        wanted = assigned.messages.in_hand if assigned.has_more else None
+        entered = self._keys.get(assigned)
+        if wanted == entered:
+            return False
+        if entered is not None:
+            peers = self._ready[entered]
+            del peers[assigned], self._keys[assigned]
+            if not peers:
+                del self._ready[entered]
+        if wanted is not None:
+            self._keys[assigned] = wanted
+            self._ready.setdefault(wanted, OrderedDict())[assigned] = None
+        return wanted is not None and entered is None
+
+    def _wake_one(self) -> None:
+        if self._waiting:
+            self._waiting.popitem(last=False)[0].set()

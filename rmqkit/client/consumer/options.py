@@ -1,0 +1,151 @@
+"""Settings of a push consumer, and the expressions of its subscriptions (Java: DefaultMQPushConsumer,
+MessageSelector; behaviour sheet, B1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, TypedDict
+
+from attrs import field, frozen
+
+from rmqkit.client.consumer.flow_control import Prefetch
+from rmqkit.client.consumer.retry_schedule import RetrySchedule
+from rmqkit.client.pulling import subscription
+from rmqkit.errors import ClientError
+from rmqkit.model.names import topic_fault
+from rmqkit.model.subscription import (
+    FROM_FIRST_OFFSET,
+    FROM_LAST_OFFSET,
+    FROM_TIMESTAMP,
+    SQL92,
+    SUBSCRIBE_ALL,
+    TAG,
+    SubscriptionData,
+)
+from rmqkit.plugin.allocation import AllocationStrategy
+
+#: Deliveries of a message in a group without order, unless `max_attempts` is given.
+DEFAULT_ATTEMPTS = 16
+MAX_CONCURRENCY = 10_000
+
+
+@frozen
+class Expression:
+    """Selects messages of a topic; made by `tag` and `sql`."""
+
+    text: str
+    kind: str
+
+
+def tag(text: str) -> Expression:
+    """Messages with one of the tags, joined by `||`: `tag("new || paid")`."""
+    return Expression(text, TAG)
+
+
+def sql(text: str) -> Expression:
+    """Messages whose properties satisfy the condition: `sql("amount > 10")`. The broker needs SQL92
+    filters."""
+    return Expression(text, SQL92)
+
+
+#: What to subscribe to: a topic, topics, or topics with their expressions.
+Subscribe = str | Iterable[str] | Mapping[str, str | Expression]
+
+
+def subscriptions(subscribe: Subscribe, version: int) -> dict[str, SubscriptionData]:
+    """The subscriptions by topic. Text instead of an expression means tags, or everything if it is `*`.
+    Raises ClientError for an illegal topic or expression, and when there is no topic."""
+    if isinstance(subscribe, str):
+        subscribe = [subscribe]
+    if not isinstance(subscribe, Mapping):
+        subscribe = dict.fromkeys(subscribe, SUBSCRIBE_ALL)
+    if not subscribe:
+        raise ClientError('a push consumer subscribes to a topic at least: subscribe={"Orders": "*"}')
+    found = {}
+    for topic, wanted in subscribe.items():
+        fault = topic_fault(topic)
+        if fault is not None:
+            raise ClientError(f"{fault}; a subscription needs a legal topic")
+        text, kind = (wanted.text, wanted.kind) if isinstance(wanted, Expression) else (wanted, None)
+        found[topic] = subscription(topic, text, kind, version)
+    return found
+
+
+class PushKeywords(TypedDict, total=False):
+    """Keywords that `Client.push_consumer` passes on to `PushOptions`."""
+
+    order: Literal["none", "queue"]
+    concurrency: int
+    prefetch: Prefetch
+    max_attempts: int | None
+    drain_s: float
+    start: Literal["first", "last"] | datetime
+    broadcast: bool
+    allocation: str | AllocationStrategy
+    offsets_folder: Path
+
+
+@frozen(kw_only=True)
+class PushOptions:
+    """Settings of a push consumer.
+
+    order          "none": handlers run in parallel within a queue; "queue": one message of a queue at a time,
+                   in order, under a lock at the broker
+    concurrency    maximum number of handlers at a time
+    prefetch       how much is pulled ahead of the handlers
+    max_attempts   deliveries of a message, the first one included, until it goes to the dead-letter topic;
+                   default 16, with order="queue" no limit
+    drain_s        how long handlers may go on when the consumer is left
+    start          where a queue starts for which the group has no offset. "last": at its end; at its start if
+                   the queue is young, so that no message is missed while queues are being added; "first": at
+                   its start; a datetime: at the first message stored then or later. A retry topic always
+                   starts at its first message
+    broadcast      every member gets every message; the offsets are in a local file, and failed messages are
+                   not delivered again
+    allocation     how the members share the queues: a strategy, or the name of a registered one. It must be
+                   the same for all members
+    offsets_folder where a broadcast consumer keeps its offsets, default ~/.rocketmq_offsets
+
+    Raises ClientError for a value out of range.
+    """
+
+    order: Literal["none", "queue"] = "none"
+    concurrency: int = 20
+    prefetch: Prefetch = field(factory=Prefetch)
+    max_attempts: int | None = None
+    drain_s: float = 30.0
+    start: Literal["first", "last"] | datetime = "last"
+    broadcast: bool = False
+    allocation: str | AllocationStrategy = "AVG"
+    offsets_folder: Path = field(factory=lambda: Path.home() / ".rocketmq_offsets")
+
+    def __attrs_post_init__(self) -> None:
+        if self.order not in ("none", "queue"):
+            raise ClientError(f"order={self.order!r}: must be none or queue")
+        if not 0 < self.concurrency <= MAX_CONCURRENCY:
+            raise ClientError(f"concurrency={self.concurrency}: 1 to {MAX_CONCURRENCY} are allowed")
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise ClientError(f"max_attempts={self.max_attempts}: the first delivery is an attempt")
+        if self.drain_s < 0:
+            raise ClientError(f"drain_s={self.drain_s}: must not be negative")
+        if self.start not in ("first", "last") and not isinstance(self.start, datetime):
+            raise ClientError(f"start={self.start!r}: must be first, last or a datetime")
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the messages of a queue are handled one after the other."""
+        return self.order == "queue"
+
+    @property
+    def schedule(self) -> RetrySchedule:
+        """The retries of a failed message."""
+        return RetrySchedule(self.max_attempts or (None if self.ordered else DEFAULT_ATTEMPTS))
+
+    @property
+    def consume_from_where(self) -> str:
+        """`start` in the words of heartbeats."""
+        if isinstance(self.start, datetime):
+            return FROM_TIMESTAMP
+        return FROM_FIRST_OFFSET if self.start == "first" else FROM_LAST_OFFSET

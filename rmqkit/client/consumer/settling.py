@@ -1,0 +1,130 @@
+"""What becomes of messages after their handlers (Java: ConsumeMessageConcurrentlyService,
+ConsumeMessageOrderlyService; behaviour sheet, B8 and B12)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import anyio
+from anyio.abc import TaskGroup
+from attrs import evolve
+
+from rmqkit.client.consumer.assigned import Assigned, Held
+from rmqkit.client.consumer.delivery import DeadLetter, Retry, Settlement
+from rmqkit.client.consumer.dispatcher import Dispatcher
+from rmqkit.client.consumer.options import PushOptions
+from rmqkit.client.consumer.retry_schedule import DEAD_LETTER
+from rmqkit.client.consumer.send_back import SendBack
+from rmqkit.client.received import ReceivedMessage
+from rmqkit.errors import RmqError
+
+log = logging.getLogger(__name__)
+
+#: Pause of an ordered queue after a failure, and the limits of a requested one.
+SUSPEND_S = 1.0
+SUSPEND_LIMITS_S = (0.01, 30.0)
+#: When a message could not be sent back, it is handled here again after this time.
+LOCAL_RETRY_S = 5.0
+#: Messages that are sent back at a time.
+MAX_SENDING = 64
+
+
+class Settling(Settlement):
+    """Finishes messages, sends failed ones back, and repeats those of ordered queues in place. `tasks` runs
+    the pauses until messages are given out again."""
+
+    def __init__(
+        self, group: str, options: PushOptions, send_back: SendBack, dispatcher: Dispatcher, tasks: TaskGroup
+    ) -> None:
+        self.group = group
+        self._options = options
+        self._schedule = options.schedule
+        self._send_back = send_back
+        self._dispatcher = dispatcher
+        self._tasks = tasks
+        self._sending = anyio.CapacityLimiter(MAX_SENDING)
+
+    def finished(self, assigned: Assigned, message: ReceivedMessage) -> None:
+        assigned.finish(message)
+        self._dispatcher.offer(assigned)
+
+    def returned(self, assigned: Assigned, message: ReceivedMessage) -> None:
+        assigned.give_back(message)
+        self._dispatcher.offer(assigned)
+
+    async def failed(self, held: Sequence[Held], error: Exception) -> None:
+        instruction = _instruction(error)
+        self._log(held, instruction)
+        async with anyio.create_task_group() as group:
+            for assigned, message in held:
+                group.start_soon(self._retry, assigned, message, instruction)
+
+    async def _retry(self, assigned: Assigned, message: ReceivedMessage, instruction: Exception) -> None:
+        if self._options.broadcast:
+            self.finished(assigned, message)
+            return
+        after_s = instruction.after if isinstance(instruction, Retry) else None
+        dead = isinstance(instruction, DeadLetter)
+        level = DEAD_LETTER if dead else self._schedule.level(message.reconsume_times, after_s)
+        if assigned.ordered and level != DEAD_LETTER:
+            self._again(assigned, message, _clamped(SUSPEND_S if after_s is None else after_s))
+            return
+        try:
+            async with self._sending:
+                await self._send_back.send(message, level)
+        except RmqError as problem:
+            log.warning(
+                "message %s is handled here again in %s s: %s", message.message_id, LOCAL_RETRY_S, problem
+            )
+            self._again(assigned, message, LOCAL_RETRY_S)
+        except BaseException:
+            self.returned(assigned, message)
+            raise
+        else:
+            self.finished(assigned, message)
+
+    def _again(self, assigned: Assigned, message: ReceivedMessage, pause_s: float) -> None:
+        """Handle the message again after a pause; an ordered queue gives out nothing until then."""
+        changed = evolve(message, reconsume_times=message.reconsume_times + 1)
+        if assigned.ordered:
+            assigned.suspended = True
+            assigned.give_back(changed)
+        self._tasks.start_soon(self._pause, assigned, changed, pause_s)
+
+    async def _pause(self, assigned: Assigned, message: ReceivedMessage, pause_s: float) -> None:
+        await anyio.sleep(pause_s)
+        if assigned.ordered:
+            assigned.suspended = False
+            self._dispatcher.offer(assigned)
+        else:
+            self.returned(assigned, message)
+
+    def _log(self, held: Sequence[Held], error: Exception) -> None:
+        message = held[0][1]
+        attempt = f"attempt {message.reconsume_times + 1} at message {message.message_id} of {message.topic}"
+        if len(held) > 1:
+            attempt += f" and {len(held) - 1} more of its batch"
+        if isinstance(error, Retry):
+            log.info("%s: %s", attempt, error)
+        elif isinstance(error, DeadLetter):
+            log.warning("%s: to the dead-letter topic: %s", attempt, error.why or "no reason given")
+        else:
+            log.warning("%s failed", attempt, exc_info=error)
+
+
+def _instruction(error: Exception) -> Exception:
+    """The `DeadLetter` or `Retry` in an exception group, else the error."""
+    if isinstance(error, ExceptionGroup):
+        for kind in (DeadLetter, Retry):
+            part: Exception | None = error.subgroup(kind)
+            while isinstance(part, ExceptionGroup):
+                part = part.exceptions[0]
+            if part is not None:
+                return part
+    return error
+
+
+def _clamped(pause_s: float) -> float:
+    low, high = SUSPEND_LIMITS_S
+    return min(max(pause_s, low), high)

@@ -1,0 +1,40 @@
+"""The state of a consumer as administrators ask for it (Java: ConsumerRunningInfo; behaviour sheet, B16)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from rmqkit.client.instance import Instance
+from rmqkit.model.queue import MessageQueue
+from rmqkit.model.subscription import SubscriptionData
+
+
+def running_info(
+    instance: Instance,
+    consume_type: str,
+    subscriptions: Iterable[SubscriptionData],
+    queues: Mapping[MessageQueue, Mapping[str, int | bool]],
+    *,
+    started_ms: int,
+    ordered: bool = False,
+    threads: int = 0,
+) -> dict[str, Any]:
+    """The data that `mqadmin consumerStatus` shows, with queues as keys."""
+    return {
+        "properties": {
+            "PROP_CLIENT_VERSION": "V5_3_3",
+            "PROP_CONSUMEORDERLY": "true" if ordered else "false",
+            "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
+            "PROP_CONSUME_TYPE": consume_type,
+            "PROP_NAMESERVER_ADDR": "".join(f"{address};" for address in instance.settings.name_servers),
+            "PROP_THREADPOOL_CORE_SIZE": str(threads),
+        },
+        "subscriptionSet": msgspec.to_builtins(sorted(subscriptions, key=lambda each: each.topic)),
+        "mqTable": dict(queues),
+        "mqPopTable": {},
+        "statusTable": {},
+        "userConsumerInfo": {},
+    }

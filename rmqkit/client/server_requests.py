@@ -1,0 +1,122 @@
+"""Requests of brokers to a client, passed to the group member that they address (Java:
+ClientRemotingProcessor)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from rmqkit.errors import DecodeError
+from rmqkit.model.queue import MessageQueue
+from rmqkit.model.subscription import ConsumerData
+from rmqkit.protocol import loose_json
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.command import Command, answer
+
+log = logging.getLogger(__name__)
+
+
+class GroupMember(Protocol):
+    """A consumer of this client as seen by brokers. All methods are plain functions that must not block."""
+
+    def describe(self) -> ConsumerData:
+        """The group's entry in heartbeats."""
+
+    def ids_changed(self) -> None:
+        """Called when members have joined or left the group (NOTIFY_CONSUMER_IDS_CHANGED)."""
+
+    def running_info(self) -> dict[str, Any]:
+        """The body of an answer to GET_CONSUMER_RUNNING_INFO (Java: ConsumerRunningInfo), with queues as
+        keys."""
+
+    def offsets(self, topic: str) -> Mapping[MessageQueue, int]:
+        """The offset where it continues in each queue of a topic that it reads."""
+
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Continue at these offsets. Raises RmqError when it cannot."""
+
+
+class ServerRequests:
+    """Answers requests of brokers; `members` are the consumers by group."""
+
+    def __init__(self, members: Mapping[str, GroupMember]) -> None:
+        self._members = members
+        self._handlers: dict[int, Callable[[Command, GroupMember], Command | None]] = {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset_offsets,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
+        }
+
+    def serve(self, command: Command, address: str) -> Command | None:
+        """The answer to a request of the broker at `address`. An error becomes an answer with its code and
+        text, or is logged when the request wants no answer."""
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            return answer(
+                command,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f"request code {command.code} is not served by this client",
+            )
+        fields = command.fields()
+        group = fields.get("consumerGroup") or fields.get("group") or ""
+        member = self._members.get(group)
+        if member is not None:
+            return handler(command, member)
+        log.info(
+            "%s asks for consumer group %r (request code %d), of which this client has no member",
+            address,
+            group,
+            command.code,
+        )
+        if command.is_oneway:
+            return None
+        return answer(command, ResponseCode.SYSTEM_ERROR, f"this client has no consumer of group {group!r}")
+
+    def _ids_changed(self, command: Command, member: GroupMember) -> None:
+        member.ids_changed()
+
+    def _running_info(self, command: Command, member: GroupMember) -> Command:
+        return answer(command, body=loose_json.dumps(member.running_info(), raw_keys=True))
+
+    def _status(self, command: Command, member: GroupMember) -> Command:
+        offsets = member.offsets(command.fields().get("topic", ""))
+        return answer(
+            command,
+            body=loose_json.dumps({"consumerTable": {}, "messageQueueTable": dict(offsets)}, raw_keys=True),
+        )
+
+    def _reset_offsets(self, command: Command, member: GroupMember) -> Command:
+        offsets = reset_offsets_of(command)
+        log.info("a broker resets offsets of group %r: %s", command.fields().get("group"), offsets)
+        member.reset_offsets(offsets)
+        return answer(command)
+
+    def _consume_directly(self, command: Command, member: GroupMember) -> Command:
+        return answer(
+            command,
+            ResponseCode.SYSTEM_ERROR,
+            f"group {command.fields().get('consumerGroup')!r} reads with a pull consumer here, which has no"
+            " message listener; only a push consumer can consume a message directly",
+        )
+
+
+def reset_offsets_of(command: Command) -> dict[MessageQueue, int]:
+    """The body of RESET_CONSUMER_CLIENT_OFFSET: a table with queues as keys (Java: ResetOffsetBody) or a
+    list (ResetOffsetBodyForC). Raises DecodeError."""
+    body = loose_json.loads(command.body)
+    table = body.get("offsetTable") if isinstance(body, dict) else None
+    try:
+        if isinstance(table, dict):
+            return {
+                msgspec.json.decode(key, type=MessageQueue): msgspec.convert(offset, int)
+                for key, offset in table.items()
+            }
+        rows = table if isinstance(table, list) else []
+        return {msgspec.convert(row, MessageQueue): msgspec.convert(row.get("offset"), int) for row in rows}
+    except (msgspec.DecodeError, AttributeError) as error:
+        raise DecodeError(f"the offsets to go on at cannot be read: {error}") from error

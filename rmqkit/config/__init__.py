@@ -1,0 +1,36 @@
+"""Settings of a process: those of the kernel, those owned by plugins, and the source of each value."""
+
+from __future__ import annotations
+
+from rmqkit.config.java_properties import parse_properties, properties_text
+from rmqkit.config.loading import NAMESRV_VARIABLE, examine, load, read_file
+from rmqkit.config.owned import Kinds, SettingsType, live_keys, spellings
+from rmqkit.config.owned import fields as setting_fields
+from rmqkit.config.schema import Config
+from rmqkit.config.store_host import store_host
+from rmqkit.config.value_faults import ALL_DISPATCHERS, CONSUME_QUEUE, INDEX, STORE_DISPATCHERS
+from rmqkit.config.values import LIVE, PORT, Live, has_mark
+
+__all__ = [
+    "ALL_DISPATCHERS",
+    "CONSUME_QUEUE",
+    "INDEX",
+    "LIVE",
+    "NAMESRV_VARIABLE",
+    "PORT",
+    "STORE_DISPATCHERS",
+    "Config",
+    "Kinds",
+    "Live",
+    "SettingsType",
+    "examine",
+    "has_mark",
+    "live_keys",
+    "load",
+    "parse_properties",
+    "properties_text",
+    "read_file",
+    "setting_fields",
+    "spellings",
+    "store_host",
+]

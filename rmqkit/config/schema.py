@@ -1,0 +1,239 @@
+"""The kernel's settings.
+
+Keys are broker.conf's own names (`flushDiskType`), attributes their snake_case form (`flush_disk_type`).
+Priorities: defaults < file < environment < command line; the source of every value is recorded. Settings of
+features belong to their plugins (`rmqkit.config.owned`, `rmqkit.config.tables`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from rmqkit.config import owned as owned_settings
+from rmqkit.config import tables
+from rmqkit.config.owned import Kinds
+from rmqkit.config.value_faults import ALL_DISPATCHERS, STORE_DISPATCHERS, value_faults
+from rmqkit.config.values import Live, masked, typed
+from rmqkit.errors import ConfigError
+from rmqkit.model.sysflag import PERM_RW
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """All settings of a process. Sizes in bytes, times in ms unless RocketMQ's own name says otherwise."""
+
+    # Identity and addresses of the broker.
+    broker_cluster_name: str = "DefaultCluster"
+    broker_name: str = "broker-a"
+    broker_id: int = 0
+    bind_address: str = "127.0.0.1"
+    listen_port: int = 10911
+    broker_ip1: str = msgspec.field(name="brokerIP1", default="")
+    namesrv_addr: str = ""
+    namesrv_listen: str = "127.0.0.1:9876"
+    listeners: tuple[str, ...] = ()
+    broker_permission: Live[int] = PERM_RW
+    region_id: str = "DefaultRegion"
+    # TLS: RocketMQ's own keys, which contain dots; see rmqkit.config.tls for their combined meaning.
+    tls_enable: bool = msgspec.field(name="tls.enable", default=False)
+    tls_test_mode_enable: bool = msgspec.field(name="tls.test.mode.enable", default=False)
+    tls_server_mode: str = msgspec.field(name="tls.server.mode", default="")
+    tls_server_cert_path: str = msgspec.field(name="tls.server.certPath", default="")
+    tls_server_key_path: str = msgspec.field(name="tls.server.keyPath", default="")
+    tls_server_key_password: str = msgspec.field(name="tls.server.keyPassword", default="")
+    tls_server_trust_cert_path: str = msgspec.field(name="tls.server.trustCertPath", default="")
+    tls_server_auth_client: bool = msgspec.field(name="tls.server.authClient", default=True)
+    tls_server_need_client_auth: str = msgspec.field(name="tls.server.need.client.auth", default="none")
+    tls_client_cert_path: str = msgspec.field(name="tls.client.certPath", default="")
+    tls_client_key_path: str = msgspec.field(name="tls.client.keyPath", default="")
+    tls_client_key_password: str = msgspec.field(name="tls.client.keyPassword", default="")
+    tls_client_trust_cert_path: str = msgspec.field(name="tls.client.trustCertPath", default="")
+    tls_client_auth_server: bool = msgspec.field(name="tls.client.authServer", default=True)
+    # Topics and groups.
+    auto_create_topic_enable: Live[bool] = True
+    auto_create_subscription_group: Live[bool] = True
+    default_topic_queue_nums: int = 8
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    trace_topic_enable: bool = False
+    trace_on: bool = True
+    notify_consumer_ids_changed_enable: Live[bool] = True
+    reject_transaction_message: bool = False
+    enable_mixed_message_type: Live[bool] = False
+    use_server_side_reset_offset: Live[bool] = True
+    config_black_list: str = "configBlackList;brokerConfigPath"
+    # Pulling.
+    long_polling_enable: Live[bool] = True
+    short_polling_time_mills: Live[int] = 1000
+    max_transfer_bytes_on_message_in_memory: Live[int] = 262_144
+    max_transfer_count_on_message_in_memory: Live[int] = 32
+    max_transfer_bytes_on_message_in_disk: Live[int] = 65_536
+    max_transfer_count_on_message_in_disk: Live[int] = 8
+    access_message_in_memory_max_ratio: Live[int] = 40
+    max_filter_message_size: Live[int] = 16_000
+    # Timers.
+    flush_consumer_offset_interval: Live[int] = 5_000
+    channel_expired_timeout: Live[int] = 120_000
+    # Store.
+    store: str = "mmap"
+    store_path_root_dir: str = "rmqkit-data"
+    store_path_commit_log: str = ""
+    mapped_file_size_commit_log: int = 1_073_741_824
+    mapped_file_size_consume_queue: int = 6_000_000
+    max_hash_slot_num: int = 5_000_000
+    max_index_num: int = 20_000_000
+    message_index_enable: bool = True
+    max_message_size: int = 4_194_304
+    flush_disk_type: str = "ASYNC_FLUSH"
+    sync_flush_timeout: int = 5_000
+    transient_store_pool_enable: bool = False
+    transient_store_pool_size: int = 5
+    # Plugins.
+    hooks: tuple[str, ...] = ()
+    dispatchers: tuple[str, ...] = (*STORE_DISPATCHERS, ALL_DISPATCHERS)
+    disabled_plugins: tuple[str, ...] = ()
+    disabled_services: tuple[str, ...] = ()
+
+    #: The configuration file, "" when there is none.
+    file: str = ""
+    #: Key -> "default", "file NAME", "environment NAME" or "command line".
+    sources: dict[str, str] = {}
+    #: Keys that are not settings of the kernel: plugins own some, the others have no effect.
+    unknown: dict[str, Any] = {}
+    #: Warnings to log at the start.
+    warnings: tuple[str, ...] = ()
+    #: Plugin -> its table as it was written; read it with `plugin_settings`.
+    plugins: dict[str, dict[str, Any]] = {}
+
+    @property
+    def commit_log_path(self) -> Path:
+        return (
+            Path(self.store_path_commit_log) if self.store_path_commit_log else self.root_path / "commitlog"
+        )
+
+    @property
+    def root_path(self) -> Path:
+        return Path(self.store_path_root_dir)
+
+    @property
+    def flush_policy(self) -> str:
+        """Name of the flush policy: flushDiskType, with the commit buffer where that is asked for and
+        means something."""
+        buffered = self.transient_store_pool_enable and self.flush_disk_type == "ASYNC_FLUSH"
+        return "ASYNC_FLUSH_BUFFERED" if buffered else self.flush_disk_type
+
+    def plugin_settings(self, name: str, kind: type[S]) -> S:
+        """The table [plugins.NAME] as the plugin's struct; keys that are not set have the struct's default.
+        Raises ConfigError."""
+        return tables.convert(
+            name, self.plugins.get(name, {}), lambda key: self.sources[f"plugins.{name}.{key}"], kind
+        )
+
+    def owned(self, kind: type[S]) -> S:
+        """The settings under RocketMQ's names that a plugin owns (`rmqkit.config.owned`). Raises
+        ConfigError."""
+        return owned_settings.convert(kind, self.unknown, self.sources)
+
+    @property
+    def config_path(self) -> Path:
+        """Directory of the JSON tables."""
+        return self.root_path / "config"
+
+    @property
+    def advertised_host(self) -> str:
+        """The host given to clients: brokerIP1, else the bind address."""
+        return self.broker_ip1 or self.bind_address
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        return tuple(part.strip() for part in self.namesrv_addr.split(";") if part.strip())
+
+    def described(self, kinds: Kinds = ()) -> list[tuple[str, Any, str]]:
+        """(key, value, source) of every setting, sorted by key; what is secret is masked. `kinds` are the
+        structs of plugins that own settings. Raises ConfigError when theirs cannot be read."""
+        values = {key: getattr(self, attribute) for key, attribute in KEYS.items()}
+        rest, sources = dict(self.unknown), dict(self.sources)
+        for kind in kinds:
+            settings = self.owned(kind)
+            for key, field in owned_settings.fields([kind]).items():
+                values[key] = getattr(settings, field.name)
+                for name in owned_settings.spellings(self.unknown, key):
+                    rest.pop(name)
+                    sources[key] = self.sources.get(name, "default")
+        rows = [(key, masked(key, value), sources.get(key, "default")) for key, value in values.items()]
+        for key, value in rest.items():
+            rows.append((key, masked(key, value), sources.get(key, "default") + " (unknown key)"))
+        for plugin, table in self.plugins.items():
+            for key, value in table.items():
+                whole = f"plugins.{plugin}.{key}"
+                rows.append((whole, masked(whole, value), sources.get(whole, "default")))
+        return sorted(rows, key=lambda row: row[0])
+
+    def __repr__(self) -> str:
+        given = (f"{key}={value!r}" for key, value, source in self.described() if source != "default")
+        return f"Config({', '.join(given)})"
+
+    @staticmethod
+    def has_setting(key: str) -> bool:
+        """Whether a key is one of the kernel's settings."""
+        return key in KEYS
+
+    def setting(self, key: str, kinds: Kinds = ()) -> Any:
+        """The value of a setting by its key. Raises KeyError, ConfigError."""
+        for kind in kinds:
+            field = owned_settings.fields([kind]).get(key)
+            if field is not None:
+                return getattr(self.owned(kind), field.name)
+        return getattr(self, KEYS[key])
+
+    def changed(self, texts: Mapping[str, Any], sources: Mapping[str, str], kinds: Kinds = ()) -> Config:
+        """A checked copy with some settings replaced, given as text by their keys, and their sources. Raises
+        ConfigError."""
+        theirs = {key: text for key, text in texts.items() if key not in KEYS}
+        replaced = {name for key in theirs for name in owned_settings.spellings(self.unknown, key)}
+        values = {
+            KEYS[key]: typed(key, text, FIELDS[key].type, sources[key])
+            for key, text in texts.items()
+            if key in KEYS
+        }
+        copy = msgspec.structs.replace(
+            self,
+            **values,
+            unknown={name: value for name, value in self.unknown.items() if name not in replaced} | theirs,
+            sources={name: source for name, source in self.sources.items() if name not in replaced}
+            | dict(sources),
+        )
+        check(copy)
+        for kind in kinds:
+            copy.owned(kind)
+        return copy
+
+    def with_values(self, **values: Any) -> Config:
+        """A checked copy with some attributes replaced, as if given on the command line."""
+        keys = dict(zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True))
+        copy = msgspec.structs.replace(
+            self, **values, sources=self.sources | {keys[name]: "command line" for name in values}
+        )
+        check(copy)
+        return copy
+
+
+_BOOKKEEPING = frozenset({"file", "sources", "unknown", "warnings", "plugins"})
+#: Key -> field, of the kernel's settings.
+FIELDS = {
+    field.encode_name: field for field in msgspec.structs.fields(Config) if field.name not in _BOOKKEEPING
+}
+#: Key -> attribute.
+KEYS = {key: field.name for key, field in FIELDS.items()}
+
+
+def check(config: Config) -> None:
+    """Raises ConfigError for values of the right type that cannot work."""
+    faults = value_faults(config)
+    if faults:
+        raise ConfigError.of(faults)

@@ -1,0 +1,60 @@
+"""Checks of the kernel's settings for values that have the right type but cannot work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqkit.config import tls as tls_settings
+from rmqkit.errors import Fault
+from rmqkit.model.names import group_fault, topic_fault
+
+if TYPE_CHECKING:
+    from rmqkit.config.schema import Config
+
+#: Names in the setting `dispatchers`: what a store builds by itself, always in this order, and all
+#: dispatchers of plugins that are not listed.
+CONSUME_QUEUE, INDEX = STORE_DISPATCHERS = ("consume-queue", "index")
+ALL_DISPATCHERS = "*"
+
+
+def value_faults(config: Config) -> list[Fault]:
+    """Faults of values of the right type."""
+    faults: list[tuple[str, str]] = []
+    if not 0 <= config.listen_port <= 65_535:
+        faults.append(("listenPort", "must be between 0 and 65535"))
+    if config.broker_id != 0:
+        faults.append(("brokerId", "other than 0 makes a slave, and this version has no replication"))
+    if config.mapped_file_size_commit_log < config.max_message_size + 65_536:
+        faults.append(
+            ("mappedFileSizeCommitLog", "must hold the largest message: maxMessageSize plus 64 KiB")
+        )
+    named = {
+        "brokerName": topic_fault(config.broker_name),
+        "brokerClusterName": group_fault(config.broker_cluster_name),
+    }
+    faults += [(key, fault) for key, fault in named.items() if fault]
+    positive: tuple[str, ...] = (
+        "mappedFileSizeConsumeQueue",
+        "maxMessageSize",
+        "maxHashSlotNum",
+        "flushConsumerOffsetInterval",
+        "transientStorePoolSize",
+    )
+    faults += [(key, "must be positive") for key in positive if config.setting(key) <= 0]
+    if "," in config.store_path_commit_log:
+        fault = "names several paths, and the log is kept in one: join the disks below the file system"
+        faults.append(("storePathCommitLog", fault))
+    if config.max_index_num < 2:
+        faults.append(("maxIndexNum", "must be at least 2"))
+    faults += tls_settings.faults(config)
+    own = [name for name in STORE_DISPATCHERS if name in config.dispatchers]
+    if len(set(config.dispatchers)) < len(config.dispatchers):
+        faults.append(("dispatchers", "names one twice"))
+    elif list(config.dispatchers[: len(own)]) != own:
+        fault = f"must begin with {', '.join(own)}: the store does these with the append, before all others"
+        faults.append(("dispatchers", fault))
+    where = {
+        key: f"setting {key} = {config.setting(key)!r} ({config.sources.get(key, 'default')})"
+        for key, _ in faults
+    }
+    return [Fault(key, f"{where[key]}: {fault}") for key, fault in faults]

@@ -1,0 +1,1 @@
+"""The programs of `make demo` and `make demo-spark`."""

@@ -1,0 +1,105 @@
+"""Attributes of topics and groups: their names, legal values, and changes by requests (Java: AttributeParser,
+AttributeUtil, TopicAttributes, SubscriptionGroupAttributes; wire-protocol sheet, section 3.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import frozen
+
+MESSAGE_TYPE = "message.type"
+MIXED = "MIXED"
+_LONG_MAX = (1 << 63) - 1
+
+
+class AttributeFault(ValueError):
+    """An illegal change of attributes; the text is Java's."""
+
+
+@frozen
+class Attribute:
+    """The legal values of an attribute: one of `values`, or without them a number of at least `minimum`. An
+    `unsupported` value is legal in Java, but refused by this broker because it would have no effect."""
+
+    values: tuple[str, ...] = ()
+    minimum: int = 0
+    changeable: bool = True
+    unsupported: tuple[str, ...] = ()
+
+    def check(self, name: str, value: str) -> None:
+        """Check a value. Raises AttributeFault."""
+        if self.values:
+            if value not in self.values:
+                raise AttributeFault(f"value is not in set: [{', '.join(self.values)}]")
+            if value in self.unsupported:
+                allowed = ", ".join(each for each in self.values if each not in self.unsupported)
+                raise AttributeFault(f"{name}={value} is not supported by this broker, only {allowed}")
+            return
+        try:
+            number = int(value)
+        except ValueError:
+            raise AttributeFault(f'For input string: "{value}"') from None
+        if not self.minimum <= number <= _LONG_MAX:
+            raise AttributeFault(f"value is not in range({self.minimum}, {_LONG_MAX})")
+
+
+#: `message.type` is enforced only by RocketMQ's proxy, `reserve.time` only by its tiered store.
+TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
+    "queue.type": Attribute(("BatchCQ", "SimpleCQ"), changeable=False, unsupported=("BatchCQ",)),
+    "cleanup.policy": Attribute(("COMPACTION", "DELETE"), changeable=False, unsupported=("COMPACTION",)),
+    MESSAGE_TYPE: Attribute(("DELAY", "FIFO", "MIXED", "NORMAL", "TRANSACTION", "UNSPECIFIED")),
+    "reserve.time": Attribute(minimum=-1),
+}
+#: RocketMQ 5.3 defines none.
+GROUP_ATTRIBUTES: Mapping[str, Attribute] = {}
+
+
+def parse(text: str | None) -> dict[str, str]:
+    """Parse `+key=value,-key` into signed key -> value, with "" for a deletion. Raises AttributeFault."""
+    changes: dict[str, str] = {}
+    for item in text.split(",") if text else ():
+        key, equals, rest = item.partition("=")
+        value = rest.partition("=")[0]
+        if equals and ("+" not in key or not value):
+            raise AttributeFault(f"add/alter attribute format is wrong: {key}")
+        if not equals and "-" not in key:
+            raise AttributeFault(f"delete attribute format is wrong: {key}")
+        if key in changes:
+            raise AttributeFault(f"key duplication: {key}")
+        changes[key] = value
+    return changes
+
+
+def altered(
+    known: Mapping[str, Attribute], current: Mapping[str, str] | None, changes: Mapping[str, str]
+) -> dict[str, str]:
+    """The attributes after changes under signed keys; `current` is None for a new topic or group. Raises
+    AttributeFault."""
+    result = dict(current or {})
+    seen: set[str] = set()
+    for signed in changes:
+        sign, key = signed[:1], signed[1:]
+        if not key or "+" in key or "-" in key:
+            raise AttributeFault("kv string format wrong.")
+        if key in seen:
+            raise AttributeFault(f"alter duplication key. key: {key}")
+        seen.add(key)
+        if current is None and sign != "+":
+            raise AttributeFault(f"only add attribute is supported while creating topic. key: {key}")
+        if sign not in ("+", "-"):
+            raise AttributeFault(f"wrong format key: {key}")
+        if sign == "-" and key not in result:
+            raise AttributeFault(f"attempt to delete a nonexistent key: {key}")
+    for signed, value in changes.items():
+        sign, key = signed[:1], signed[1:]
+        attribute = known.get(key)
+        if attribute is None:
+            raise AttributeFault(f"unsupported key: {key}")
+        if current is not None and not attribute.changeable:
+            raise AttributeFault(f"attempt to update an unchangeable attribute. key: {key}")
+        if sign == "-":
+            del result[key]
+        else:
+            attribute.check(key, value)
+            result[key] = value
+    return result

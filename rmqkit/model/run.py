@@ -1,0 +1,91 @@
+"""Runs: messages that arrived together and are not stored yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from types import MappingProxyType
+from typing import TypeVar, overload
+
+from rmqkit.errors import RequestRefused
+from rmqkit.model.message import PutMessage
+
+R = TypeVar("R")
+
+
+class MessageRun(Sequence[PutMessage]):
+    """Messages that arrived together over one connection, or that a service writes together, in order. A
+    single message is a run of one.
+
+    messages  all of them, as a list
+    requests  for each message the number of its request; None when each message is a request by itself. The
+              messages of a request (a batch) are neighbours, and are stored all or none
+    special   indexes of the messages with a property that put hooks watch; None before the first look
+    refused   index -> refusal, for messages that the log did not accept; set by the append
+    settled   whether all may be acknowledged at once, whatever their senders requested; set by the append
+    """
+
+    refused: Mapping[int, RequestRefused] = MappingProxyType({})
+    settled: bool = False
+
+    def __init__(
+        self,
+        messages: Sequence[PutMessage],
+        requests: Sequence[int] | None = None,
+        special: Sequence[int] | None = None,
+    ) -> None:
+        self.messages = messages
+        self.requests = requests
+        self.special = special
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __iter__(self) -> Iterator[PutMessage]:
+        return iter(self.messages)
+
+    @overload
+    def __getitem__(self, at: int) -> PutMessage: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[PutMessage]: ...
+    def __getitem__(self, at: int | slice) -> PutMessage | Sequence[PutMessage]:
+        return self.messages[at]
+
+    def note(self, results: Sequence[R]) -> Sequence[R]:
+        """Set `refused` to the refusals among the results of all messages; returns the results."""
+        self.refused = {at: each for at, each in enumerate(results) if isinstance(each, RequestRefused)}
+        return results
+
+    def select(self, indexes: Sequence[int]) -> MessageRun:
+        """A run of the messages at some indexes, which must ascend."""
+        requests = self.requests
+        return MessageRun(
+            [self.messages[at] for at in indexes],
+            None if requests is None else [requests[at] for at in indexes],
+        )
+
+    def request_at(self, index: int) -> range:
+        """The indexes of all messages of the request to which the message at `index` belongs."""
+        requests = self.requests
+        if requests is None:
+            return range(index, index + 1)
+        number, start, stop = requests[index], index, index + 1
+        while start and requests[start - 1] == number:
+            start -= 1
+        while stop < len(requests) and requests[stop] == number:
+            stop += 1
+        return range(start, stop)
+
+    def by_request(self) -> list[MessageRun]:
+        """One run per request."""
+        if self.requests is None:
+            return [MessageRun([message]) for message in self.messages]
+        parts: list[MessageRun] = []
+        for number, pairs in groupby(zip(self.requests, self.messages, strict=True), key=itemgetter(0)):
+            messages = [message for _, message in pairs]
+            parts.append(MessageRun(messages, [number] * len(messages)))
+        return parts
+
+
+__all__ = ["MessageRun"]

@@ -1,0 +1,39 @@
+"""Everything that a plugin needs: the hooks, and a module for each kind of interface.
+
+    hookspecs         every hook, when it is called and what it may do
+    store             message stores, and look-ups in place of a store's queues or index
+    flush             flush policies
+    acks              conditions for acknowledging a message
+    positions         positions of the log, and their followers
+    log_records       raw bytes of the log, cut into records
+    dispatcher        followers of the log
+    transport         addresses, listeners and byte streams
+    request           processors, connections and answers
+    queue_code        content of a queue unit besides offset and size
+    hooks             hooks around sends, consumption, puts and requests
+    filter            filter servers
+    allocation        allocation strategies
+    broker            a plugin's view of a running broker
+    role              role of a broker: master, slave or fenced
+    service           work beside the request path of a broker
+    internal_queue    walks the queues of an internal topic with saved progress
+    server            process roles besides the broker
+    command           verbs of the command line
+    store_tools       what `rmqkit store` does with a directory
+    sockets           accepted sockets of the operating system, for transports
+    connect           connecting by TCP, for transports
+    certificate_files certificates that are read again when they change, for transports
+    self_signed       the certificate of the TLS test mode, for transports
+    descriptors       file descriptors reserved from connections
+    directory_lock    the lock of a store directory
+    output            printing for commands
+    document          messages as JSON documents
+    clock             wall-clock time, passed in
+    cold_reads        reads of data that may be on the device alone, without blocking the loop
+    log_state         facts about a broker's log
+    json_file         RocketMQ's JSON tables on disk
+    loader            finds plugins and compiles what they register
+    hook_runner       calls hooks: errors are logged and counted, slow ones are named
+
+Every interface has a contract test in `rmqkit.testing` that an implementation must pass.
+"""

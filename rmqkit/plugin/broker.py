@@ -1,0 +1,231 @@
+"""A plugin's view of a running broker.
+
+`Broker` is passed to services, to the hooks around a broker's life and to request processors at their
+registration. Its parts have only the members on which a plugin may rely; a broker's own objects have further
+members, which may change at any time. Everything belongs to the broker's event loop: nothing here may be
+called from another thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rmqkit.config import Config
+    from rmqkit.errors import RequestRefused
+    from rmqkit.model.run import MessageRun
+    from rmqkit.model.subscription import SubscriptionData
+    from rmqkit.model.topic import ConsumerOffsetFile, SubscriptionGroupConfig, TopicConfig, TopicConfigTable
+    from rmqkit.plugin.clock import Clock
+    from rmqkit.plugin.loader import Registry
+    from rmqkit.plugin.request import Peer
+    from rmqkit.plugin.role import BrokerRole
+    from rmqkit.plugin.store import Appended, MessageStore
+    from rmqkit.protocol.command import Command
+
+
+class Topics(Protocol):
+    """The topics of the broker."""
+
+    @property
+    def configs(self) -> dict[str, TopicConfig]:
+        """All topics by name, new ones last. Read-only."""
+
+    @property
+    def on_change(self) -> list[Callable[[], None]]:
+        """Functions that are called, without arguments, after each change; append and remove your own. They
+        must not block."""
+
+    def get(self, topic: str) -> TopicConfig | None:
+        """The topic; None if there is none with that name."""
+
+    async def ensure(self, topic: str, queues: int) -> TopicConfig:
+        """The topic, created with this number of queues if it is missing. Raises RequestRefused when it
+        cannot be written. Cancelled: the topic is created nevertheless."""
+
+    def table(self) -> TopicConfigTable:
+        """All topics with their data version, as a registration with a name server sends them."""
+
+
+class Groups(Protocol):
+    """The consumer groups for which the broker has settings."""
+
+    @property
+    def configs(self) -> dict[str, SubscriptionGroupConfig]:
+        """All groups by name, new ones last. Read-only."""
+
+    @property
+    def on_change(self) -> list[Callable[[], None]]:
+        """As `Topics.on_change`."""
+
+
+class Offsets(Protocol):
+    """The committed offsets of groups."""
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The queue offset that the group consumes next; None when it has committed none."""
+
+    def table(self) -> ConsumerOffsetFile:
+        """All offsets, by `topic@group` and queue. Read-only."""
+
+
+class ClientConnection(Protocol):
+    """The client at the other end of one connection."""
+
+    @property
+    def language(self) -> str | None:
+        """LanguageCode's name; None when the client sent an unknown one."""
+
+    @property
+    def version(self) -> int:
+        """The ordinal of MQVersion that the client sent."""
+
+
+class OnlineGroup(Protocol):
+    """A consumer group with at least one connected member."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def consume_type(self) -> str:
+        """ConsumeType of the last heartbeat."""
+
+    @property
+    def members(self) -> Mapping[Peer, ClientConnection]: ...
+
+    @property
+    def subscriptions(self) -> Mapping[str, SubscriptionData]:
+        """Topic -> subscription, of the last heartbeat."""
+
+
+class Clients(Protocol):
+    """The clients that are connected and have sent a heartbeat."""
+
+    @property
+    def producers(self) -> Mapping[str, Mapping[Peer, ClientConnection]]:
+        """Producer group -> its members."""
+
+    @property
+    def consumers(self) -> Mapping[str, OnlineGroup]:
+        """Consumer group -> its members and subscriptions."""
+
+
+class Appender(Protocol):
+    """Appends messages to the log like a client's send: put hooks, store, dispatchers, held pulls."""
+
+    def append(self, run: MessageRun) -> Sequence[Appended | RequestRefused]:
+        """Store a run in order. Returns for each message its place or the refusal. A request is refused as a
+        whole; the others are stored. Never raises."""
+
+    async def settle_everything(self) -> None:
+        """Wait until everything appended so far is as safe as an acknowledged message. Raises StoreError."""
+
+
+class Progress(Protocol):
+    """The progress of one dispatcher."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def behind_bytes(self) -> int:
+        """Number of bytes of the log that it has not processed yet."""
+
+
+class Dispatching(Protocol):
+    """The dispatchers of the broker: those of the store and those of plugins."""
+
+    def progress(self) -> Sequence[Progress]:
+        """The progress of each dispatcher."""
+
+    def trimmed(self, log_start: int) -> None:
+        """Report that the log begins at this offset from now on; must be called by whatever removes its
+        front."""
+
+
+class Count(Protocol):
+    """A number that only increases."""
+
+    @property
+    def count(self) -> int: ...
+
+
+class DeadLetters(Protocol):
+    """Messages that were moved to a dead-letter topic."""
+
+    def items(self) -> Iterable[tuple[tuple[str, str], Count]]:
+        """((group, topic), number of messages) for each pair with at least one."""
+
+
+class Stats(Protocol):
+    """The statistics of the broker."""
+
+    @property
+    def dead_lettered(self) -> DeadLetters: ...
+
+    def put(self, topic: str, size_bytes: int) -> None:
+        """Count one stored message; `Appender` does not count."""
+
+
+class Pool(Protocol):
+    """Connections to other servers, opened on demand."""
+
+    async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
+        """Send a request and wait for the answer, whatever its code; the time-out includes the connect.
+        Raises ConnectFailed, ConnectionLost, RequestTimeout, ClientError, ProtocolError. Cancelled: the
+        answer is dropped on arrival."""
+
+
+class Broker(Protocol):
+    """One running broker."""
+
+    @property
+    def config(self) -> Config:
+        """The present settings; a request may change some of them, so read them on each use."""
+
+    @property
+    def registry(self) -> Registry:
+        """The registrations of plugins, by name."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def store(self) -> MessageStore: ...
+
+    @property
+    def topics(self) -> Topics: ...
+
+    @property
+    def groups(self) -> Groups: ...
+
+    @property
+    def offsets(self) -> Offsets: ...
+
+    @property
+    def clients(self) -> Clients: ...
+
+    @property
+    def put(self) -> Appender: ...
+
+    @property
+    def role(self) -> BrokerRole: ...
+
+    @property
+    def dispatching(self) -> Dispatching: ...
+
+    @property
+    def stats(self) -> Stats: ...
+
+    @property
+    def pool(self) -> Pool: ...
+
+    @property
+    def address(self) -> str:
+        """The address for clients, `host:port`."""
+
+    @property
+    def store_host(self) -> bytes:
+        """`address` in packed form, as in records."""

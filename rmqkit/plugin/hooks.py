@@ -1,0 +1,505 @@
+"""Hooks around sends, pulls, appends and requests of a broker: their interfaces, when they run, and their
+arguments (behaviour sheet, C14).
+
+All of them are plain functions that run in the loop between a request and its answer: they must not block.
+Hooks of one kind run in `order`, then by name. `rmqkit.testing.hooks` has their contracts as tests.
+
+An exception of a hook is logged with the name of its plugin and changes nothing, with these exceptions:
+`SendMessageHook.before` refuses sends by RequestRefused; `RpcHook.before` and `PutMessageHook.before_put`
+refuse by any exception, so that a broken check admits nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, overload
+
+import msgspec
+
+from rmqkit.model import properties as props
+from rmqkit.model.message import PutMessage
+from rmqkit.model.message_type import MessageType, message_type
+from rmqkit.model.names import namespace_of
+from rmqkit.model.run import MessageRun
+from rmqkit.plugin.request import Answers, Peer
+from rmqkit.plugin.store import Appended
+from rmqkit.protocol.codes import ResponseCode
+from rmqkit.protocol.command import Command
+from rmqkit.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from rmqkit.protocol.message_id import offset_message_id
+
+#: Header field in which clients of the cloud service name an account (Java:
+#: BrokerStatsManager.COMMERCIAL_OWNER).
+OWNER = "Owner"
+SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
+#: Answers to a send that mean that the message is stored.
+STORED_CODES = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    }
+)
+#: Index of a refused element in its run -> reason. RequestRefused is answered with its code and remark; any
+#: other exception is a failure of the hook, answered with SYSTEM_ERROR.
+Refusals = Mapping[int, Exception]
+
+# --- sends --------------------------------------------------------------------------------------------------
+
+
+class SendContext:
+    """One send of a SendRun; a batch is one send. The outcome is set for `after` only. `notes` carries data
+    of hooks from `before` to `after`, each under the hook itself as the key."""
+
+    __slots__ = ("_at", "_sends", "notes")
+
+    def __init__(self, sends: SendRun, at: int) -> None:
+        self._sends = sends
+        self._at = at
+        self.notes: dict[object, Any] = {}
+
+    @property
+    def request(self) -> Command:
+        """The request as received, with all its header fields. The body is that of the message, or the
+        batch."""
+        return self._sends.requests[self._at]
+
+    @property
+    def header(self) -> SendHeader:
+        return self._sends.headers[self._at]
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The properties of the message; for a batch, those of the request. Read-only."""
+        return MappingProxyType(self._sends.properties[self._at])
+
+    @property
+    def producer_group(self) -> str:
+        return self.header.producer_group
+
+    @property
+    def topic(self) -> str:
+        """The requested topic. `messages` has the topics under which messages were stored."""
+        return self.header.topic
+
+    @property
+    def queue_id(self) -> int:
+        """The requested queue id."""
+        return self.header.queue_id
+
+    @property
+    def body_bytes(self) -> int:
+        return len(self.request.body)
+
+    @property
+    def message_type(self) -> MessageType:
+        return message_type(self._sends.properties[self._at])
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        return self.header.born_timestamp
+
+    @property
+    def born_host(self) -> str:
+        """The address of the client, `host:port`."""
+        return self._sends.peer.remote_text
+
+    @property
+    def request_timestamp_ms(self) -> int:
+        return self._sends.request_timestamp_ms
+
+    @property
+    def broker_address(self) -> str:
+        return self._sends.broker.address
+
+    @property
+    def region_id(self) -> str:
+        return self._sends.broker.region_id
+
+    @property
+    def namespace(self) -> str:
+        return namespace_of(self.topic)
+
+    @property
+    def owner(self) -> str | None:
+        """The account that the client names."""
+        return self.request.fields().get(OWNER)
+
+    @property
+    def message_id(self) -> str | None:
+        """The id that the producer assigned and gets as the result of the send (UNIQ_KEY). For a batch the
+        ids are joined by commas, and known in `after` only. None when the producer assigned none."""
+        if len(self.messages) > 1:
+            ids = [message.properties.get(props.UNIQ_KEY) for message in self.messages]
+            return ",".join(each for each in ids if each) if all(ids) else None
+        return self._sends.properties[self._at].get(props.UNIQ_KEY)
+
+    # How it ended.
+
+    @property
+    def code(self) -> int:
+        """The code of the answer, -1 before it is known."""
+        return self._sends.code
+
+    @property
+    def remark(self) -> str | None:
+        return self._sends.remark
+
+    @property
+    def success(self) -> bool:
+        """Whether the answer to the producer means that the message is stored."""
+        return self._sends.success
+
+    @property
+    def messages(self) -> Sequence[PutMessage]:
+        """The stored messages; empty when nothing was stored."""
+        return self._sends.messages[self._sends.span(self._at)]
+
+    @property
+    def landed(self) -> Sequence[Appended]:
+        """The places of the stored messages."""
+        return self._sends.landed[self._sends.span(self._at)]
+
+    @property
+    def message_count(self) -> int:
+        return len(self.landed)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Total size of the stored records."""
+        return sum(at.size_bytes for at in self.landed)
+
+    @property
+    def queue_offset(self) -> int:
+        """The queue offset of the first message, -1 when nothing was stored."""
+        return self.landed[0].queue_offset if self.landed else -1
+
+    @property
+    def offset_message_id(self) -> str | None:
+        """The broker's message id, which contains the position in its log; for a batch the ids are joined by
+        commas."""
+        host = self._sends.broker.store_host
+        return ",".join(offset_message_id(host, at.physical_offset) for at in self.landed) or None
+
+
+class SendingBroker(NamedTuple):
+    """The broker to which a message is sent. `store_host` is `address` in packed form."""
+
+    address: str
+    region_id: str
+    store_host: bytes
+
+
+class SendRun(Sequence[SendContext]):
+    """Sends that arrived together over one connection (`before`), or those of them that have the same answer
+    (`after`). A context is created on first access; the columns always exist.
+
+    peer              the connection
+    requests          the requests as received
+    headers           their typed headers
+    properties        the properties of each message; for a batch those of the request. Read-only
+    code, remark      of the answer to all sends, for `after` only
+    messages, landed  the stored messages and their places, for `after` only; empty when nothing was stored
+    sizes             number of `messages` of each send; None when each send has one
+    """
+
+    code: int = -1
+    remark: str | None = None
+    messages: Sequence[PutMessage] = ()
+    landed: Sequence[Appended] = ()
+    sizes: Sequence[int] | None = None
+    _contexts: dict[int, SendContext] | None = None
+
+    def __init__(
+        self,
+        broker: SendingBroker,
+        peer: Peer,
+        request_timestamp_ms: int,
+        requests: Sequence[Command],
+        headers: Sequence[SendHeader],
+        properties: Sequence[dict[str, str]],
+    ) -> None:
+        self.broker = broker
+        self.peer = peer
+        self.request_timestamp_ms = request_timestamp_ms
+        self.requests = requests
+        self.headers = headers
+        self.properties = properties
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    @overload
+    def __getitem__(self, at: int) -> SendContext: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[SendContext]: ...
+    def __getitem__(self, at: int | slice) -> SendContext | Sequence[SendContext]:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(len(self)))]
+        index = at if at >= 0 else at + len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(f"{at} is no index of a run of {len(self)} sends")
+        if self._contexts is None:
+            self._contexts = {}
+        context = self._contexts.get(index)
+        if context is None:
+            context = self._contexts[index] = SendContext(self, index)
+        return context
+
+    @property
+    def contexts(self) -> Mapping[int, SendContext]:
+        """The contexts created so far, by index."""
+        return self._contexts or {}
+
+    @property
+    def success(self) -> bool:
+        """Whether the answer to the producers means that their messages are stored."""
+        return self.code in STORED_CODES
+
+    def span(self, at: int) -> slice:
+        """The part of `messages` and `landed` that belongs to one send."""
+        if self.sizes is None:
+            return slice(at, at + 1)
+        start = sum(self.sizes[:at])
+        return slice(start, start + self.sizes[at])
+
+    def stored(
+        self, messages: Sequence[PutMessage], landed: Sequence[Appended], sizes: Sequence[int] | None
+    ) -> SendRun:
+        """Set what was stored; returns this run."""
+        self.messages, self.landed, self.sizes = messages, landed, sizes
+        return self
+
+    def ended(self, code: int, remark: str | None = None) -> SendRun:
+        """Set the answer; returns this run."""
+        self.code, self.remark = code, remark
+        return self
+
+    def select(self, indexes: Sequence[int]) -> SendRun:
+        """A run of the sends at some indexes, which must ascend. Existing contexts move to the new run."""
+        if len(indexes) == len(self):
+            return self
+        part = SendRun(
+            self.broker,
+            self.peer,
+            self.request_timestamp_ms,
+            [self.requests[at] for at in indexes],
+            [self.headers[at] for at in indexes],
+            [self.properties[at] for at in indexes],
+        )
+        if self.messages:
+            spans = [self.span(at) for at in indexes]
+            part.messages = [message for span in spans for message in self.messages[span]]
+            part.landed = [at for span in spans for at in self.landed[span]]
+            part.sizes = None if self.sizes is None else [self.sizes[at] for at in indexes]
+        if self._contexts:
+            part._contexts = {}
+            for now, before in enumerate(indexes):
+                if (context := self._contexts.get(before)) is not None:
+                    context._sends, context._at = part, now
+                    part._contexts[now] = context
+        return part
+
+
+class SendMessageHook:
+    """Runs around every send that a broker handles, after its header was read and before the send is checked.
+    Sends that arrived together are passed together."""
+
+    def before(self, sends: SendRun) -> Refusals | None:
+        """Return the refused sends; later hooks and the store do not see them. Raising RequestRefused refuses
+        the whole run. Any other exception, raised or returned for a send, refuses nothing."""
+        return None
+
+    def after(self, sends: SendRun) -> None:
+        """Observe sends with the same, known answer. Each send that was passed to `before` and not refused by
+        it is passed once, even if a later hook or a check refused it."""
+        return
+
+
+class EachSendHook(SendMessageHook):
+    """A SendMessageHook that processes one send at a time."""
+
+    def before(self, sends: SendRun) -> Refusals | None:
+        refused: dict[int, Exception] = {}
+        for at, context in enumerate(sends):
+            try:
+                self.before_each(context)
+            except Exception as error:  # noqa: BLE001 - the runner distinguishes refusals from failures
+                refused[at] = error
+        return refused or None
+
+    def after(self, sends: SendRun) -> None:
+        failure = None
+        for context in sends:
+            try:
+                self.after_each(context)
+            except Exception as error:  # noqa: BLE001 - the remaining sends must still be observed
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def before_each(self, context: SendContext) -> None:
+        """Raise RequestRefused to refuse the send."""
+        return
+
+    def after_each(self, context: SendContext) -> None:
+        return
+
+
+# --- consumption --------------------------------------------------------------------------------------------
+
+#: `ConsumeContext.status` (Java: BrokerStatsManager.StatsType).
+RCV_SUCCESS, RCV_EPOLLS, SEND_BACK, SEND_BACK_TO_DLQ = (
+    "RCV_SUCCESS",
+    "RCV_EPOLLS",
+    "SEND_BACK",
+    "SEND_BACK_TO_DLQ",
+)
+
+
+class ConsumeContext(msgspec.Struct, kw_only=True, eq=False):
+    """A pull that is about to be answered, or a send-back that was answered.
+
+    status         RCV_SUCCESS (messages were found) or RCV_EPOLLS for a pull, SEND_BACK or SEND_BACK_TO_DLQ
+                   for a send-back
+    topic          of the pull; for a send-back the original topic of the message, whose new topic is
+                   `target_topic`
+    queue_id       of the pull; for a send-back the queue from which the message was read
+    code           of the answer
+    message_count  number of messages returned, 1 for a send-back; `body_bytes` is the size of their records,
+                   for a send-back the size of the body
+    offset         requested by the pull; for a send-back the offset from which the message was read
+    next_offset    where the next pull continues; -1 for a send-back
+    """
+
+    request: Command
+    status: str
+    group: str
+    topic: str
+    queue_id: int
+    client_address: str
+    code: int
+    message_count: int
+    body_bytes: int
+    offset: int
+    next_offset: int = -1
+    target_topic: str | None = None
+
+    @property
+    def namespace(self) -> str:
+        return namespace_of(self.topic)
+
+    @property
+    def owner(self) -> str | None:
+        """The account that the client names."""
+        return self.request.fields().get(OWNER)
+
+    @property
+    def success(self) -> bool:
+        return self.code == ResponseCode.SUCCESS
+
+
+class ConsumeMessageHook:
+    """`before` runs in a pull after the store was read and before the pull is answered; a held pull is passed
+    when it is answered. `after` runs after a send-back."""
+
+    def before(self, context: ConsumeContext) -> None:
+        return
+
+    def after(self, context: ConsumeContext) -> None:
+        return
+
+
+# --- appends and requests -----------------------------------------------------------------------------------
+
+
+class PutMessageHook(ABC):
+    """The last check before the append, also for messages that the broker itself writes.
+
+    wants   names of properties: only messages with one of them are passed to the hook, None for all
+    claims  properties for which the hook takes responsibility: it parks, holds back or refuses messages that
+            carry one of them. A message with a property that requires more than storing (a delay level, a
+            time of delivery, a prepared transaction) is refused if no hook claims the property
+    """
+
+    wants: frozenset[str] | None = None
+    claims: frozenset[str] = frozenset()
+
+    @abstractmethod
+    def before_put(self, run: MessageRun) -> Refusals | None:
+        """Rewrite messages, above all their destination, and return those that are refused; later hooks do
+        not see these. A refused message refuses all messages of its request. Raising refuses the whole
+        run."""
+
+
+class EachPutHook(PutMessageHook):
+    """A PutMessageHook that processes one message at a time."""
+
+    def before_put(self, run: MessageRun) -> Refusals | None:
+        refused: dict[int, Exception] = {}
+        for at, message in enumerate(run):
+            try:
+                self.before_each(message)
+            except Exception as error:  # noqa: BLE001 - the runner distinguishes refusals from failures
+                refused[at] = error
+        return refused or None
+
+    @abstractmethod
+    def before_each(self, message: PutMessage) -> None:
+        """Rewrite the message if necessary. Raise RequestRefused to refuse it."""
+
+
+class RpcHook:
+    """Runs around the requests that a server handles. Requests that arrived together and belong to the same
+    processor are passed together, as a run.
+
+    `codes` are the request codes that the hook handles, None for all. Requests that no hook handles cost
+    nothing: leave SEND_MESSAGE_V2 out if possible.
+    """
+
+    codes: frozenset[int] | None = None
+
+    def before(self, requests: Sequence[Command], peer: Peer) -> Refusals | None:
+        """Return the refused requests; later hooks and the processor do not see them. Raising refuses the
+        whole run."""
+        return None
+
+    def after(self, requests: Sequence[Command], answers: Answers, peer: Peer) -> None:
+        """Observe requests whose answers are known, including refused ones; one answer for each. A run may be
+        answered in several parts. One-way requests, and those of a connection that has ended, have no
+        answer."""
+        return
+
+
+class EachRequestHook(RpcHook):
+    """An RpcHook that processes one request at a time."""
+
+    def before(self, requests: Sequence[Command], peer: Peer) -> Refusals | None:
+        refused: dict[int, Exception] = {}
+        for at, request in enumerate(requests):
+            try:
+                self.before_each(request, peer)
+            except Exception as error:  # noqa: BLE001 - the runner distinguishes refusals from failures
+                refused[at] = error
+        return refused or None
+
+    def after(self, requests: Sequence[Command], answers: Answers, peer: Peer) -> None:
+        failure = None
+        for request, answer in zip(requests, answers, strict=True):
+            try:
+                self.after_each(request, answer, peer)
+            except Exception as error:  # noqa: BLE001 - the remaining answers must still be observed
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def before_each(self, request: Command, peer: Peer) -> None:
+        """Raise RequestRefused to refuse the request."""
+        return
+
+    def after_each(self, request: Command, answer: Command, peer: Peer) -> None:
+        """Observe the answer to one request."""
+        return

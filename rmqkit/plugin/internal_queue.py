@@ -1,0 +1,150 @@
+"""Walks the queues of an internal topic with saved progress: the base of delay levels, transactions, timers
+and the revival of POP messages."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import trio
+
+from rmqkit.errors import StoreError
+from rmqkit.model.buffer import Buffer
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.cold_reads import all_of, retry_when_cached
+from rmqkit.plugin.store import NotInMemory, QueueUnit
+
+_log = logging.getLogger(__name__)
+#: Maximum number of units per read of a queue.
+MAX_RUN: Final = 64
+POLL_S: Final = 0.1
+#: Pause of a queue after a message that could not be handled.
+RETRY_S: Final = 10.0
+
+
+class InternalQueueFollower(ABC):
+    """Passes on the messages of some queues of one topic, in order within each queue, at least once.
+
+    A subclass decides which units are due, handles their messages, and saves offsets. Life cycle: `begin`,
+    `run` with `persist_regularly` beside it, `stop`. A queue whose messages are no longer in memory is read
+    in a separate task while the other queues continue.
+    """
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self.broker = broker
+        self.topic = topic
+        #: Queue id -> offset of the next unit.
+        self.offsets: dict[int, int] = {}
+        #: Queue id -> time of trio's clock, which is never set back, until which the queue is paused.
+        self._not_before_s: dict[int, float] = {}
+        self._fetching: set[int] = set()
+        self._dirty = False
+        self._stopped = False
+        self._saving = trio.Lock()
+
+    def due(self, queue_id: int, units: Sequence[QueueUnit]) -> int:
+        """The number of units, from the first on, that may be passed on now. Must not block."""
+        return len(units)
+
+    @abstractmethod
+    def take(self, queue_id: int, units: Sequence[QueueUnit], records: Sequence[Buffer | None]) -> int:
+        """Handle messages that are due; returns the number of finished ones, from the first on. The rest is
+        passed again after `RETRY_S`. A record is None when it is no longer in the log. Must not block; an
+        exception ends `run`."""
+
+    @abstractmethod
+    async def save(self, offsets: Mapping[int, int]) -> None:
+        """Write the offsets through to the device. Raises OSError."""
+
+    def begin(self, saved: Mapping[int, int], queue_ids: Sequence[int]) -> None:
+        """Continue at the saved offsets, 0 for queues without one. An offset outside its queue, as after a
+        lost or older file, is moved to the nearest end."""
+        store = self.broker.store
+        self._not_before_s.clear()
+        self._fetching.clear()
+        for queue_id in queue_ids:
+            first, end = store.min_offset(self.topic, queue_id), store.max_offset(self.topic, queue_id)
+            self.offsets[queue_id] = max(first, min(saved.get(queue_id, 0), end))
+
+    async def run(self) -> None:
+        """Pass on messages until `stop`. Cancelled: messages whose offsets were not saved are passed on again
+        after the next start."""
+        async with trio.open_nursery() as nursery:
+            while not self._stopped:
+                await trio.sleep(POLL_S)
+                for queue_id in self.offsets:
+                    if queue_id in self._fetching:
+                        continue
+                    try:
+                        if self._step(queue_id):
+                            await trio.lowlevel.checkpoint()
+                    except NotInMemory as missed:
+                        self._fetching.add(queue_id)
+                        nursery.start_soon(self._step_when_cached, queue_id, missed)
+
+    async def _step_when_cached(self, queue_id: int, missed: NotInMemory) -> None:
+        try:
+            await retry_when_cached(self.broker.store, partial(self._step, queue_id), missed)
+        finally:
+            self._fetching.discard(queue_id)
+
+    def _step(self, queue_id: int) -> bool:
+        """Pass on one run; False when there was nothing to do. Raises NotInMemory before anything is passed
+        on."""
+        store, offset = self.broker.store, self.offsets[queue_id]
+        end = store.max_offset(self.topic, queue_id)
+        if self._stopped or self._not_before_s.get(queue_id, 0.0) > trio.current_time():
+            return False
+        units = store.read_units(self.topic, queue_id, offset, MAX_RUN) if offset < end else []
+        if not units:
+            # The front of the queue may have been removed, or its end truncated.
+            self._move(queue_id, max(store.min_offset(self.topic, queue_id), min(offset, end)))
+            return False
+        units = units[: self.due(queue_id, units)]
+        if not units:
+            return False
+        done = self.take(
+            queue_id, units, all_of(partial(store.read_record, unit.physical_offset) for unit in units)
+        )
+        if done < len(units):
+            self._not_before_s[queue_id] = trio.current_time() + RETRY_S
+        if done:
+            self._move(queue_id, units[done - 1].queue_offset + 1)
+        return True
+
+    def _move(self, queue_id: int, offset: int) -> None:
+        self._dirty |= offset != self.offsets[queue_id]
+        self.offsets[queue_id] = offset
+
+    async def persist(self) -> None:
+        """Save the offsets if they have changed, once everything appended before is as safe as an
+        acknowledged message. Raises OSError, StoreError."""
+        async with self._saving:
+            if not self._dirty:
+                return
+            self._dirty = False
+            offsets = dict(self.offsets)
+            try:
+                await self.broker.put.settle_everything()
+                await self.save(offsets)
+            except BaseException:
+                self._dirty = True
+                raise
+
+    async def persist_regularly(self, interval_ms: Callable[[], int]) -> None:
+        """Call `persist` at an interval until cancelled; a failure is logged and retried."""
+        while True:
+            await trio.sleep(interval_ms() / 1000)
+            try:
+                await self.persist()
+            except (OSError, StoreError) as error:
+                _log.error("the progress in %s cannot be saved, trying again: %s", self.topic, error)
+
+    async def stop(self) -> None:
+        """Stop passing on messages, and save, so that a restart repeats nothing. Raises OSError,
+        StoreError."""
+        self._stopped = True
+        await self.persist()

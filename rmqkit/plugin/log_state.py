@@ -1,0 +1,22 @@
+"""Facts about a broker's log that are part of both run-time information and metrics."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.cold_reads import read_when_cached
+from rmqkit.plugin.store import Log
+from rmqkit.protocol.record import peek_store_timestamp
+
+
+def dispatch_behind_bytes(broker: Broker) -> int:
+    """Bytes of the log that the slowest dispatcher, of the store or of a plugin, has not processed."""
+    return max((progress.behind_bytes for progress in broker.dispatching.progress()), default=0)
+
+
+async def earliest_store_time_ms(store: Log) -> int | None:
+    """Store time of the first message in the log; None without messages. Cancellation leaves nothing
+    behind."""
+    found = await read_when_cached(store, partial(store.read_record, store.start_offset))
+    return None if found is None else peek_store_timestamp(found)

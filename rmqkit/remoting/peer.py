@@ -1,0 +1,370 @@
+"""The serving end of one connection, on trio (Java: ChannelHandlerContext, NettyRemotingAbstract).
+
+A connection reads what has arrived, has every whole request served and sends all answers of a read with one
+call. It stops reading while too many of its requests are unanswered or too many bytes are unsent
+(`ConnectionCore.congested`); that is the only back-pressure there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import trio
+from attrs import define, field
+
+from rmqkit.limits import MAX_UNFINISHED_BYTES, READ_CHUNK_BYTES
+from rmqkit.log_limit import limited_logger
+from rmqkit.model.buffer import Buffer
+from rmqkit.plugin.request import Answer, Answers, Outcome, Peer, Reply, Ticket, Work
+from rmqkit.plugin.transport import ServerStream
+from rmqkit.protocol import frame
+from rmqkit.protocol.codes import FLAG_ONEWAY
+from rmqkit.protocol.command import Command
+from rmqkit.protocol.connection import ConnectionCore, Event, State
+from rmqkit.protocol.error_answer import error_answer
+from rmqkit.protocol.message_id import pack_host
+from rmqkit.remoting.hooks_by_code import Entries, HooksByCode
+from rmqkit.remoting.read_fairness import BIG_ANSWER_BYTES, Paced, Turns
+from rmqkit.remoting.unfinished import UnfinishedFrames
+
+_log = limited_logger(__name__)
+_FIRST_CHUNK_BYTES = 16 * 1024
+#: More than this is sent by a task, with its parts unjoined.
+_WRITTEN_NOW_BYTES = 64 * 1024
+#: More than this is sent in several steps.
+_PORTION_BYTES = 256 * 1024
+#: Connections that are taken down in one turn of the loop: each costs some tenths of a millisecond, and
+#: thousands may end at once.
+_CLOSED_PER_TURN = 8
+
+
+@define(eq=False)
+class Shared:
+    """What the connections of one server share.
+
+    name    of the server, for log lines
+    handle  serves commands of a connection, from a number on, and returns how far it came
+    """
+
+    name: str
+    hooks: HooksByCode
+    handle: Callable[[ServedPeer, Sequence[Command], int], int]
+    turns: Turns = field(factory=Turns)
+    leaving: Paced = field(factory=lambda: Paced(_CLOSED_PER_TURN))
+    unfinished: UnfinishedFrames[ServedPeer] = field(factory=UnfinishedFrames)
+
+    def note_unfinished(self, peer: ServedPeer, pending_bytes: int, begun_anew: bool) -> None:
+        """Keep account of a frame that is not whole yet; when there are too many such bytes, close the
+        connection whose frame takes longest."""
+        while (slowest := self.unfinished.note(peer, pending_bytes, begun_anew)) is not None:
+            self.unfinished.forget(slowest)
+            _log.warning(
+                "%s: connection from %s closed: unfinished frames of all connections take more than %s bytes,"
+                " and its own takes longest",
+                self.name,
+                slowest.remote_text,
+                MAX_UNFINISHED_BYTES,
+            )
+            slowest.close()
+            if slowest is peer:
+                return
+
+
+class ServedPeer(Peer):
+    """One accepted connection. `core` is its state; its time is trio's."""
+
+    def __init__(self, stream: ServerStream, shared: Shared) -> None:
+        self.remote_host = pack_host(*stream.remote)
+        self.remote_text = _host_text(*stream.remote)
+        self.attributes = {}
+        #: trio.current_time, without asking which loop runs.
+        self._time = trio.lowlevel.current_clock().current_time
+        self.core = ConnectionCore(self.remote_text, self._time())
+        self._shared = shared
+        self._stream = stream
+        self._writing = False
+        self._woken = False
+        self._big = False
+        self._room = trio.lowlevel.ParkingLot()
+        self._nursery: trio.Nursery | None = None
+        self._reading = trio.CancelScope()
+        self._receiving = False
+
+    # What processors use.
+
+    @property
+    def closed(self) -> bool:
+        return self.core.state is State.CLOSED
+
+    def postpone(self, requests: Sequence[Command], *, held: bool = False) -> Ticket:
+        if not held:
+            self.core.in_flight += len(requests)
+        return Ticket(requests, self, held)
+
+    def answer_async(self, request: Command, work: Work) -> Ticket:
+        ticket = self.postpone((request,))
+        if self._nursery is not None and not self.closed:
+            self._nursery.start_soon(self._work, ticket, work)
+        return ticket
+
+    def settle(self, ticket: Ticket, outcomes: Sequence[Outcome]) -> None:
+        requests = ticket.requests
+        if not ticket.held:
+            self.core.in_flight -= len(requests)
+        if not self.closed:
+            if len(outcomes) != len(requests):
+                outcomes = mismatched(outcomes, requests, "a ticket")
+            for hooks, part in self._shared.hooks.parts(requests):
+                self.finish(requests[part], outcomes[part], hooks)
+            if ticket.held:
+                # Held requests of one connection are often answered together: one call sends them all.
+                self._wake_writer()
+            else:
+                self._write_now()
+        self._room.unpark_all()
+
+    def push(self, command: Command) -> bool:
+        if self.closed or not self.core.has_room:
+            return False
+        self.core.oneway(command)
+        self.core.queue_frame(command)
+        self._wake_writer()
+        return True
+
+    async def call(self, command: Command, timeout_ms: int) -> Command:
+        done = trio.Event()
+        call = self.core.call(command, timeout_ms, trio.current_time(), done.set)
+        try:
+            self.core.queue_frame(command)
+            self._wake_writer()
+            with trio.move_on_at(call.deadline):
+                await done.wait()
+        finally:
+            self.core.forget(call)
+        return self.core.result(call)
+
+    def close(self) -> None:
+        self.core.happened(Event.CLOSE, "closed by this side")
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+
+    # What the server uses.
+
+    async def run(self) -> None:
+        """Serve until the peer goes away, breaks the protocol, is closed, or the server drains."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                if self.closed:
+                    return
+                try:
+                    with self._reading:
+                        await self._read_until_lost()
+                    await self._shared.leaving.wait()
+                    await self._finish()
+                finally:
+                    # No task of this connection may start from here on: its nursery is about to close.
+                    self.core.happened(Event.CLOSE)
+                self._nursery.cancel_scope.cancel()
+        finally:
+            self.core.happened(Event.CLOSE)
+            with trio.move_on_after(1, shield=True):
+                await trio.aclose_forcefully(self._stream)
+
+    def drain(self) -> None:
+        """Take no more requests. What was taken is answered: a write that is under way must not be cut in
+        the middle of a frame."""
+        self.core.happened(Event.DRAIN)
+        if self._receiving:
+            self._reading.cancel()
+
+    async def _read_until_lost(self) -> None:
+        """Read until the peer ends its stream, the server drains, or the connection breaks (CLOSE)."""
+        try:
+            await self._read()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            _log.debug("connection from %s lost: %s", self.remote_text, error)
+            self.core.happened(Event.CLOSE, str(error))
+
+    async def _read(self) -> None:
+        """Read, have served what arrived together, and send the answers that are known at once."""
+        core, shared = self.core, self._shared
+        if core.state is not State.OPEN:
+            return
+        self._receiving = True
+        self._stream = stream = await self._stream.opened()
+        turns, handle, noted_bytes = shared.turns, shared.handle, 0
+        chunk_bytes = _FIRST_CHUNK_BYTES
+        while core.state is State.OPEN:
+            self._receiving = True
+            data = await stream.receive_some(chunk_bytes)
+            self._receiving = False
+            if core.state is not State.OPEN:
+                return
+            if not data:
+                core.happened(Event.END)
+                return
+            if len(data) == chunk_bytes:
+                chunk_bytes = min(chunk_bytes * 4, READ_CHUNK_BYTES)
+            elif len(data) < chunk_bytes // 8:
+                chunk_bytes = max(chunk_bytes // 4, _FIRST_CHUNK_BYTES)
+            now = self._time()
+            if not self._big:
+                turns.lively(now)
+            elif turns.crowded(now):
+                await turns.wait()
+            commands = core.receive(bytes(data), now)
+            if core.unfinished_bytes or noted_bytes:
+                noted_bytes = core.unfinished_bytes
+                shared.note_unfinished(self, noted_bytes, bool(commands))
+            at, end = 0, len(commands)
+            while at < end:
+                at = handle(self, commands, at)
+                if core.outgoing:
+                    self._big = core.unsent_bytes > BIG_ANSWER_BYTES
+                    await self._write()
+                while core.congested:
+                    await self._room.park()
+                if at < end:
+                    await trio.lowlevel.checkpoint()
+            if core.fault is not None:
+                core.happened(Event.FAULT, str(core.fault))
+                raise core.fault
+
+    async def _finish(self) -> None:
+        """Answer what is under way and send it, before the connection ends."""
+        if self.closed:
+            return
+        while self.core.in_flight:
+            await self._room.park()
+        await self._write()
+        while self._writing:
+            await self._room.park()
+
+    async def _work(self, ticket: Ticket, work: Work) -> None:
+        try:
+            outcome = await work()
+        except Exception as error:  # noqa: BLE001 - whatever a processor raises must become an answer
+            outcome = error_answer(ticket.requests[0], error)
+        ticket.complete((outcome,))
+
+    def respond(self, answer: Command) -> None:
+        """Hand an answer of the peer to the call that awaits it."""
+        if not self.core.respond(answer):
+            _log.debug("%s answered the unknown request %s", self.remote_text, answer.opaque)
+
+    def finish(self, requests: Sequence[Command], outcomes: Sequence[Outcome], hooks: Entries) -> None:
+        """Put answers behind what is to be sent, and show them to the hooks of these requests."""
+        parts: list[Buffer] = []
+        answered: list[Command] = []
+        answers: list[Answer] = []
+        for request, outcome in zip(requests, outcomes):  # noqa: B905 - the callers have compared their numbers
+            if request.flag & FLAG_ONEWAY or outcome is None:
+                continue
+            if type(outcome) is bytes:
+                answer: Answer = outcome
+                parts.append(outcome)
+            elif isinstance(outcome, Ticket):
+                continue
+            else:
+                answer, found = _encoded(request, outcome)
+                parts += found
+            if hooks:
+                answered.append(request)
+                answers.append(answer)
+        self.core.queue_all(parts, sum(map(len, parts)))
+        if answered:
+            shown = Answers(answers)
+            for entry in hooks:
+                entry.tell("after", answered, shown, self)
+
+    def _wake_writer(self) -> None:
+        if not self._writing and not self._woken and self._nursery is not None and not self.closed:
+            self._woken = True
+            self._nursery.start_soon(self._write)
+
+    def _write_now(self) -> None:
+        """Send what is queued without a task, as far as that goes."""
+        core = self.core
+        if not core.outgoing or self._writing or self._woken:
+            return
+        if core.unsent_bytes <= _WRITTEN_NOW_BYTES:
+            parts = core.take_outgoing()
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            try:
+                sent = self._stream.send_now(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self.close()
+                return
+            if sent < len(data):
+                core.outgoing.append(memoryview(data)[sent:])
+            core.sent(sent, self._time())
+        if core.outgoing:
+            self._wake_writer()
+
+    async def _write(self) -> None:
+        """Send what is queued. One task at a time writes; the others leave theirs in the queue."""
+        self._woken = False
+        if self._writing:
+            return
+        self._writing = True
+        core = self.core
+        try:
+            while core.outgoing:
+                for parts, size in portions(core.take_outgoing(), core.unsent_bytes):
+                    if len(parts) == 1:
+                        await self._stream.send_all(parts[0])
+                    else:
+                        await self._stream.send_parts(parts)
+                    core.sent(size, self._time())
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self.close()
+        finally:
+            self._writing = False
+            if self._room:
+                self._room.unpark_all()
+
+
+def portions(parts: list[Buffer], total_bytes: int) -> Iterable[tuple[list[Buffer], int]]:
+    """The same bytes in portions of about _PORTION_BYTES, with their sizes, so that progress can be seen."""
+    return ((parts, total_bytes),) if total_bytes <= _PORTION_BYTES else _divided(parts)
+
+
+def _divided(parts: Sequence[Buffer]) -> Iterator[tuple[list[Buffer], int]]:
+    portion: list[Buffer] = []
+    size = 0
+    for part in parts:
+        for at in range(0, len(part), _PORTION_BYTES):
+            piece = memoryview(part)[at : at + _PORTION_BYTES]
+            portion.append(piece)
+            size += len(piece)
+            if size >= _PORTION_BYTES:
+                yield portion, size
+                portion, size = [], 0
+    if portion:
+        yield portion, size
+
+
+def mismatched(outcomes: Sequence[Outcome], run: Sequence[Command], source: str) -> Sequence[Outcome]:
+    """An error for each request, for outcomes of another number."""
+    error = ValueError(f"{source} gave {len(outcomes)} outcomes for {len(run)} requests")
+    return [error_answer(request, error) for request in run]
+
+
+def _encoded(request: Command, outcome: object) -> tuple[Command | Reply, Sequence[Buffer]]:
+    """The answer that is sent, and its bytes: what cannot be encoded, for its size or a plugin's wrong types,
+    becomes an error."""
+    try:
+        if isinstance(outcome, Reply):
+            head = frame.frame_head(outcome.head, outcome.total_bytes)
+            return outcome, (head, *outcome.slices)
+        if not isinstance(outcome, Command):
+            raise TypeError(f"{type(outcome).__name__} is no answer")
+        answer, parts = outcome, frame.encode_parts(outcome)
+    except Exception as error:  # noqa: BLE001 - see above
+        answer = error_answer(request, error)
+        parts = frame.encode_parts(answer)
+    return answer, parts
+
+
+def _host_text(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,199 @@
+"""Accepting connections, serving them, draining (Java: NettyRemotingServer)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import trio
+
+from rmqkit.errors import ProtocolError
+from rmqkit.limits import IDLE_TIMEOUT_MS, MAX_CONNECTIONS
+from rmqkit.log_limit import limited_logger
+from rmqkit.plugin.descriptors import left_for_connections
+from rmqkit.plugin.hook_runner import Hooks
+from rmqkit.plugin.hooks import RpcHook
+from rmqkit.plugin.request import Peer
+from rmqkit.plugin.transport import ServerStream, WorkingListener
+from rmqkit.remoting.hooks_by_code import HooksByCode
+from rmqkit.remoting.peer import ServedPeer, Shared
+from rmqkit.remoting.request_loop import RequestLoop, Router
+
+_log = limited_logger(__name__)
+_HOUSEKEEPING_MS = 10_000
+#: While the server drains: time between two looks at what was sent, and how many in a row without progress
+#: end a connection.
+_STALL_CHECK_S = 0.25
+_STALL_CHECKS = 4
+
+
+class RequestServer:
+    """Serves a router on listeners.
+
+    router      request code -> processor
+    rpc_hooks   around the requests they want to see, in order
+    on_closed   called when a connection has ended
+    name        for log lines
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        *,
+        rpc_hooks: Iterable[RpcHook] = (),
+        on_closed: Callable[[Peer], None] | None = None,
+        name: str = "server",
+    ) -> None:
+        self.peers: set[ServedPeer] = set()
+        hooks = HooksByCode(Hooks.of("rpc hook", rpc_hooks).checked(RpcHook, ("before", "after")))
+        self.shared = Shared(name, hooks, RequestLoop(router, hooks).handle)
+        self._on_closed = on_closed
+        self._name = name
+        self._accepting = trio.CancelScope()
+        self._draining = False
+        #: When a lack of file descriptors was last reported; under load there would be a line for each
+        #: connection.
+        self._short_said = -math.inf
+        self._empty = trio.Event()
+
+    async def serve(
+        self,
+        listeners: Sequence[trio.abc.Listener[ServerStream]],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Accept and serve until cancelled or drained. Cancelled: connections are cut."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._housekeeping)
+            nursery.start_soon(self.shared.turns.run)
+            nursery.start_soon(self.shared.leaving.run)
+            for listener in listeners:
+                if isinstance(listener, WorkingListener):
+                    nursery.start_soon(listener.run)
+            with self._accepting:
+                # It closes the listeners when it ends.
+                async with trio.open_nursery() as accepting:
+                    await accepting.start(
+                        partial(
+                            trio.serve_listeners, self._connection, list(listeners), handler_nursery=nursery
+                        )
+                    )
+                    task_status.started()
+            while self.peers:
+                await self._empty.wait()
+            nursery.cancel_scope.cancel()
+
+    async def drain(self, timeout_ms: int) -> None:
+        """Stop accepting and reading, answer what is in flight, close. Peers that read get all their answers;
+        one that takes nothing for about a second is cut off. After the time-out the rest is cut."""
+        self._draining = True
+        self._accepting.cancel()
+        for peer in list(self.peers):
+            peer.drain()
+        with trio.move_on_after(timeout_ms / 1000):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._cut_off_stalled)
+                while self.peers:
+                    await self._empty.wait()
+                nursery.cancel_scope.cancel()
+        for peer in list(self.peers):
+            peer.close()
+
+    async def _cut_off_stalled(self) -> None:
+        """Close connections whose peers do not read what is being sent, until cancelled. Several checks in a
+        row count, not the time alone, so that a process that was stopped gives its peers another second."""
+        stalled: dict[ServedPeer, tuple[float, int, int]] = {}
+        while True:
+            await trio.sleep(_STALL_CHECK_S)
+            for peer in list(self.peers):
+                core = peer.core
+                sent_at, unsent_bytes, checks = stalled.get(peer, (core.sent_at, core.unsent_bytes, 0))
+                if not unsent_bytes or (sent_at, unsent_bytes) != (core.sent_at, core.unsent_bytes):
+                    checks = 0
+                stalled[peer] = core.sent_at, core.unsent_bytes, checks + 1
+                if checks >= _STALL_CHECKS and not peer.closed:
+                    _log.warning(
+                        "%s: %s does not read its answers, %s bytes are dropped",
+                        self._name,
+                        peer.remote_text,
+                        core.unsent_bytes,
+                    )
+                    peer.close()
+
+    async def _connection(self, stream: ServerStream) -> None:
+        if self._draining:
+            await trio.aclose_forcefully(stream)
+            return
+        if len(self.peers) >= MAX_CONNECTIONS:
+            _log.warning(
+                "%s: more than %s connections, one from %s refused",
+                self._name,
+                MAX_CONNECTIONS,
+                stream.remote[0],
+            )
+            await trio.aclose_forcefully(stream)
+            return
+        if not left_for_connections():
+            now = trio.current_time()
+            if now >= self._short_said + _HOUSEKEEPING_MS / 1000:
+                self._short_said = now
+                _log.warning(
+                    "%s: connections are refused, for the file descriptors left are kept for the store; there"
+                    " are %s connections: close some, or allow more open files (ulimit -n)",
+                    self._name,
+                    len(self.peers),
+                )
+            await trio.aclose_forcefully(stream)
+            return
+        peer = ServedPeer(stream, self.shared)
+        self.peers.add(peer)
+        try:
+            await peer.run()
+        except* ProtocolError as group:
+            _log.warning(
+                "%s: %s broke the protocol, connection closed: %s",
+                self._name,
+                peer.remote_text,
+                _first(group),
+            )
+        except* (trio.BrokenResourceError, trio.ClosedResourceError) as group:
+            _log.debug("%s: connection from %s lost: %s", self._name, peer.remote_text, _first(group))
+        except* Exception as group:  # noqa: BLE001 - one connection's trouble must not reach the others
+            _log.error(
+                "%s: connection from %s failed and was closed",
+                self._name,
+                peer.remote_text,
+                exc_info=_first(group),
+            )
+        finally:
+            self.peers.discard(peer)
+            self.shared.unfinished.forget(peer)
+            if not self.peers:
+                event, self._empty = self._empty, trio.Event()
+                event.set()
+            if self._on_closed is not None:
+                self._on_closed(peer)
+
+    async def _housekeeping(self) -> None:
+        """Close connections over which nothing has moved for IDLE_TIMEOUT_MS (Java: IdleStateHandler)."""
+        while True:
+            await trio.sleep(_HOUSEKEEPING_MS / 1000)
+            limit = trio.current_time() - IDLE_TIMEOUT_MS / 1000
+            for peer in [peer for peer in self.peers if peer.core.last_moved < limit]:
+                _log.info(
+                    "%s: connection from %s idle for %s s, closed",
+                    self._name,
+                    peer.remote_text,
+                    IDLE_TIMEOUT_MS // 1000,
+                )
+                peer.close()
+                await self.shared.leaving.wait()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first exception inside groups of groups."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

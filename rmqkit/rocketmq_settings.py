@@ -1,0 +1,331 @@
+"""Apache RocketMQ's settings that rmqkit itself does not read, and their effect on a start.
+
+`PROMISES` are settings that require unsupported features: any value except the harmless ones stops the start.
+`NO_EFFECT` are settings without effect here: they are listed once at the start. A plugin that implements a
+setting owns it (hook `rmqkit_register_settings`); while the plugin is loaded the setting is in neither list.
+Any other key that is not one of rmqkit's settings is unknown.
+
+Source: fields of BrokerConfig, BrokerIdentity, MessageStoreConfig, NamesrvConfig, NettyServerConfig,
+NettyClientConfig and AuthConfig in versions 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from attrs import frozen
+
+from rmqkit.errors import Fault
+
+
+@frozen
+class Promise:
+    """Values without effect, in lower case, and what the others would require."""
+
+    harmless: tuple[str, ...]
+    reason: str
+
+
+_OFF = ("false", "")
+_REPLICATION = (
+    "this build has no replication: every broker is a master whose messages are on its own disk alone"
+)
+_CONTROLLER = "this build has no failover: no broker takes the place of another one"
+_ACCESS = (
+    "this build checks no users and no permissions; protect its listeners in another way before you remove"
+    " the setting"
+)
+_SQL92 = "this build filters by tags alone; subscriptions with SQL92 are refused"
+_FILTER_SERVERS = "this build starts no filter server processes"
+_DISCOVERY = "this build does not look name servers up: list them in namesrvAddr"
+_GUARD = "this build does not have this protection"
+_LITE_QUEUES = "this build has no light queues"
+_CRC = "this build neither writes nor checks a checksum of a message's properties"
+_NAMESRV = "the name server of this build cannot do this"
+
+PROMISES: dict[str, Promise] = {
+    "brokerRole": Promise(("async_master",), _REPLICATION),
+    "inSyncReplicas": Promise(("1",), _REPLICATION),
+    "minInSyncReplicas": Promise(("1",), _REPLICATION),
+    "totalReplicas": Promise(("1",), _REPLICATION),
+    "allAckInSyncStateSet": Promise(_OFF, _REPLICATION),
+    "enableAutoInSyncReplicas": Promise(_OFF, _REPLICATION),
+    "haMasterAddress": Promise(("",), _REPLICATION),
+    "duplicationEnable": Promise(_OFF, _REPLICATION),
+    "slaveReadEnable": Promise(_OFF, _REPLICATION),
+    "enableDLegerCommitLog": Promise(_OFF, _REPLICATION),
+    "enableSlaveActingMaster": Promise(_OFF, _CONTROLLER),
+    "enableRemoteEscape": Promise(_OFF, _CONTROLLER),
+    "enableControllerMode": Promise(_OFF, _CONTROLLER),
+    "controllerAddr": Promise(("",), _CONTROLLER),
+    "fetchControllerAddrByDnsLookup": Promise(_OFF, _CONTROLLER),
+    "enableControllerInNamesrv": Promise(_OFF, _CONTROLLER),
+    "supportActingMaster": Promise(_OFF, _CONTROLLER),
+    "notifyMinBrokerIdChanged": Promise(_OFF, _CONTROLLER),
+    "isBrokerContainer": Promise(_OFF, "this build runs several brokers with --brokers N"),
+    "isInBrokerContainer": Promise(_OFF, "this build runs several brokers with --brokers N"),
+    "aclEnable": Promise(_OFF, _ACCESS),
+    "authenticationEnabled": Promise(_OFF, _ACCESS),
+    "authorizationEnabled": Promise(_OFF, _ACCESS),
+    "filterServerNums": Promise(("0",), _FILTER_SERVERS),
+    "enablePropertyFilter": Promise(_OFF, _SQL92),
+    "enableCalcFilterBitMap": Promise(_OFF, _SQL92),
+    "filterSupportRetry": Promise(_OFF, _SQL92),
+    "enableConsumeQueueExt": Promise(_OFF, _SQL92),
+    "fetchNameSrvAddrByDnsLookup": Promise(_OFF, _DISCOVERY),
+    "fetchNamesrvAddrByAddressServer": Promise(_OFF, _DISCOVERY),
+    "rejectPullConsumerEnable": Promise(_OFF, _GUARD),
+    "disableConsumeIfConsumerReadSlowly": Promise(_OFF, _GUARD),
+    "coldCtrStrategyEnable": Promise(_OFF, _GUARD),
+    "coldDataFlowControlEnable": Promise(_OFF, _GUARD),
+    "enableNetWorkFlowControl": Promise(_OFF, _GUARD),
+    "startAcceptSendRequestTimeStamp": Promise(("0",), _GUARD),
+    "litePullMessageEnable": Promise(("true",), _GUARD),
+    "storeType": Promise(
+        ("default",), "this build chooses its store with the setting store: mmap, lmdb or memory"
+    ),
+    "messageStorePlugIn": Promise(("",), "this build takes plugins written in Python, see docs/plugins.md"),
+    "readOnlyCommitLogStorePaths": Promise(
+        ("",), "this build keeps its log in one directory, storePathCommitLog"
+    ),
+    "enabledAppendPropCRC": Promise(_OFF, _CRC),
+    "forceVerifyPropCRC": Promise(_OFF, _CRC),
+    "enableLmq": Promise(_OFF, _LITE_QUEUES),
+    "enableMultiDispatch": Promise(_OFF, _LITE_QUEUES),
+    "defaultMessageRequestMode": Promise(("pull",), "this build has no pop consumption"),
+    "recallMessageEnable": Promise(
+        _OFF, "this build has no timed messages that could be recalled, delay levels alone"
+    ),
+    "metricsExporterType": Promise(("disable", ""), "this build exports metrics to Prometheus alone (PROM)"),
+    "msgTraceTopicName": Promise(
+        ("rmq_sys_trace_topic",), "this build has the trace topic RMQ_SYS_TRACE_TOPIC, see traceTopicEnable"
+    ),
+    "clusterTest": Promise(_OFF, _NAMESRV),
+    "enableTopicList": Promise(("true",), _NAMESRV),
+    "needWaitForService": Promise(_OFF, _NAMESRV),
+    "deleteTopicWithBrokerRegistration": Promise(_OFF, _NAMESRV),
+    "socksProxyConfig": Promise(("{}", ""), "this build connects directly, without a proxy"),
+}
+
+#: Reason why settings have no effect -> their keys.
+NO_EFFECT: dict[str, tuple[str, ...]] = {
+    reason: tuple(keys.split())
+    for reason, keys in {
+        "the plugin that owns them is off or not installed": (
+            """
+            messageDelayLevel flushDelayOffsetInterval registerNameServerPeriod registerBrokerTimeoutMills
+            fileReservedTime deleteWhen diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio
+            diskSpaceWarningLevelRatio cleanFileForciblyEnable cleanResourceInterval
+            deleteCommitLogFilesInterval deleteFileBatchMax scanNotActiveBrokerInterval kvConfigPath
+            orderMessageEnable enableAllTopicList returnOrderTopicConfigToBroker metricsPromExporterHost
+            metricsPromExporterPort metricsLabel flushIntervalCommitLog flushCommitLogLeastPages
+            flushCommitLogThoroughInterval commitIntervalCommitLog commitCommitLogLeastPages
+            commitCommitLogThoroughInterval
+            """
+        ),
+        "one event loop does the work of thread pools, their queues and their locks": (
+            """
+            sendMessageThreadPoolNums putMessageFutureThreadPoolNums pullMessageThreadPoolNums
+            litePullMessageThreadPoolNums ackMessageThreadPoolNums processReplyMessageThreadPoolNums
+            queryMessageThreadPoolNums adminBrokerThreadPoolNums clientManageThreadPoolNums
+            consumerManageThreadPoolNums loadBalanceProcessorThreadPoolNums heartbeatThreadPoolNums
+            recoverThreadPoolNums endTransactionThreadPoolNums sendThreadPoolQueueCapacity
+            putThreadPoolQueueCapacity pullThreadPoolQueueCapacity litePullThreadPoolQueueCapacity
+            ackThreadPoolQueueCapacity replyThreadPoolQueueCapacity queryThreadPoolQueueCapacity
+            clientManagerThreadPoolQueueCapacity consumerManagerThreadPoolQueueCapacity
+            heartbeatThreadPoolQueueCapacity endTransactionPoolQueueCapacity
+            adminBrokerThreadPoolQueueCapacity loadBalanceThreadPoolQueueCapacity
+            clientRequestThreadPoolNums defaultThreadPoolNums clientRequestThreadPoolQueueCapacity
+            defaultThreadPoolQueueCapacity unRegisterBrokerQueueCapacity batchDispatchRequestThreadPoolNums
+            compactionThreadNum dispatchCqThreads dispatchCqCacheNum recoverConcurrently
+            brokerFastFailureEnable waitTimeMillsInSendQueue waitTimeMillsInPullQueue
+            waitTimeMillsInLitePullQueue waitTimeMillsInHeartbeatQueue waitTimeMillsInTransactionQueue
+            waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue asyncSendEnable
+            maxAsyncPutMessageRequests putMessageTimeout useReentrantLockWhenPutMessage topicQueueLockNum
+            spinLockCollisionRetreatOptimalDegree useABSLock debugLockEnable lockInStrictMode
+            dispatchFromSenderThread enableAsyncReput enableBuildConsumeQueueConcurrently
+            """
+        ),
+        "sockets and buffers are the system's and Python's": (
+            """
+            serverWorkerThreads serverCallbackExecutorThreads serverSelectorThreads
+            serverOnewaySemaphoreValue serverAsyncSemaphoreValue serverChannelMaxIdleTimeSeconds
+            serverSocketSndBufSize serverSocketRcvBufSize writeBufferHighWaterMark writeBufferLowWaterMark
+            serverSocketBacklog serverNettyWorkerGroupEnable serverPooledByteBufAllocatorEnable
+            enableShutdownGracefully shutdownWaitTimeSeconds useEpollNativeSelector clientWorkerThreads
+            clientCallbackExecutorThreads clientOnewaySemaphoreValue clientAsyncSemaphoreValue
+            connectTimeoutMillis channelNotActiveInterval isScanAvailableNameSrv
+            clientChannelMaxIdleTimeSeconds clientSocketSndBufSize clientSocketRcvBufSize
+            clientPooledByteBufAllocatorEnable clientCloseSocketIfTimeout disableCallbackExecutor
+            disableNettyWorkerGroup maxReconnectIntervalTimeSeconds enableReconnectForGoAway
+            transferMsgByHeap enableFastChannelEventProcess printChannelGroups printChannelGroupsMinNum
+            highSpeedMode
+            """
+        ),
+        "files are mapped, flushed, recovered and deleted in this build's own way": (
+            """
+            maxRecoveryCommitlogFiles flushCommitLogTimed flushIntervalConsumeQueue
+            deleteConsumeQueueFilesInterval destroyMapedFileIntervalForcibly redeleteHangedFileInterval
+            putMsgIndexHightWater checkCRCOnRecover flushLeastPagesWhenWarmMapedFile
+            flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval messageIndexSafe
+            warmMapedFileEnable diskFallRecorded osPageCacheBusyTimeOutMills fastFailIfNoBufferInStorePool
+            writeWithoutMmap maxBatchDeleteFilesNum recheckReputOffsetFromCq enableRunningFlagsInFlush
+            travelCqFileNumWhenGetMessage correctLogicMinOffsetSleepInterval
+            correctLogicMinOffsetForceInterval mappedFileSwapEnable commitLogForceSwapMapInterval
+            commitLogSwapMapInterval commitLogSwapMapReserveFileNum logicQueueForceSwapMapInterval
+            logicQueueSwapMapInterval cleanSwapedMapInterval logicQueueSwapMapReserveFileNum
+            searchBcqByCacheEnable wakeCommitWhenPutMessage wakeFlushWhenPutMessage enableCleanExpiredOffset
+            maxChecksumRange replicasPerDiskPartition logicalDiskSpaceCleanForciblyThreshold
+            maxConsumeQueueScan sampleCountThreshold sampleSteps coldDataScanEnable dataReadAheadEnable
+            timerColdDataCheckIntervalMs accessMessageInMemoryHotRatio readUnCommitted
+            putConsumeQueueDataByFileChannel enableAcceleratedRecovery
+            enableLogConsumeQueueRepeatedlyBuildWhenRecover mapperFileSizeBatchConsumeQueue
+            mappedFileSizeConsumeQueueExt bitMapLengthConsumeQueueExt maxTopicLength
+            autoMessageVersionOnTopicLen defaultQueryMaxNum maxMsgsNumBatch pullBatchMaxMessageCount
+            maxDelayTime
+            """
+        ),
+        "this build has no replication and no failover": (
+            """
+            brokerIP2 haListenPort haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize
+            haMaxGapNotInSync haSlaveFallbehindMax slaveTimeout offsetCheckInSlave haFlowControlEnable
+            maxHaTransferByteInSecond haMaxTimeSlaveNotCatchup syncMasterFlushOffsetWhenStartup
+            maxSlaveResendLength syncFromLastFile asyncLearner dLegerGroup dLegerPeers dLegerSelfId
+            preferredLeaderId enableBatchPush isEnableBatchPush storePathDLedgerCommitLog storePathEpochFile
+            storePathBrokerIdentity skipPreOnline forwardTimeout consumerOffsetUpdateVersionStep
+            delayOffsetUpdateVersionStep compatibleWithOldNameSrv syncBrokerMetadataPeriod
+            checkSyncStateSetPeriod syncControllerMetadataPeriod controllerHeartBeatTimeoutMills
+            brokerElectionPriority syncBrokerMemberGroupPeriod brokerHeartbeatInterval
+            brokerNotActiveTimeoutMillis sendHeartbeatTimeoutMillis cleanOfflineBrokerInterval
+            """
+        ),
+        "this build refuses transactional messages": (
+            """
+            transactionTimeOut transactionCheckMax transactionCheckInterval transactionMetricFlushInterval
+            transactionOpMsgMaxSize transactionOpBatchInterval
+            """
+        ),
+        "this build has delay levels and refuses messages for any other time": (
+            """
+            timerWheelEnable timerPrecisionMs timerRollWindowSlot timerFlushIntervalMs
+            timerGetMessageThreadNum timerPutMessageThreadNum timerEnableDisruptor timerEnableCheckMetrics
+            timerInterceptDelayLevel timerMaxDelaySec disappearTimeAfterStart timerStopEnqueue
+            timerCheckMetricsWhen timerSkipUnknownError timerWarmEnable timerStopDequeue
+            timerEnableRetryUntilSuccess timerCongestNumEachSlot timerMetricSmallThreshold
+            timerProgressLogIntervalMs mappedFileSizeTimerLog enableScheduleMessageStats
+            enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
+            scheduleAsyncDeliverMaxResendNum2Blocked allowRecallWhenBrokerNotWriteable
+            """
+        ),
+        "this build has no pop consumption": (
+            """
+            popPollingSize popPollingMapSize popPollingMapExpireTimeSeconds maxPopPollingSize reviveQueueNum
+            reviveInterval reviveMaxSlow reviveScanTime enableSkipLongAwaitingAck reviveAckWaitMs
+            enablePopLog enablePopBufferMerge popCkStayBufferTime popCkStayBufferTimeOut popCkMaxBufferSize
+            popCkOffsetMaxQueueSize enablePopBatchAck popLongPollingForceNotifyInterval
+            enableNotifyBeforePopCalculateLag enableNotifyAfterPopOrderLockRelease
+            initPopOffsetByCheckMsgInMem retrieveMessageFromPopRetryTopicV1 enableRetryTopicV2
+            popFromRetryProbability popConsumerFSServiceInit popConsumerKVServiceLog
+            popConsumerKVServiceInit popConsumerKVServiceEnable popReviveMaxReturnSizePerRead
+            popReviveMaxAttemptTimes defaultPopShareQueueNum popResponseReturnActualRetryTopic
+            popInflightMessageThreshold enablePopMessageThreshold skipWhenCKRePutReachMaxTimes
+            appendAckAsync appendCkAsync serverLoadBalancerEnable loadBalancePollNameServerInterval
+            """
+        ),
+        "this build has no RocksDB, no compaction and no light queues": (
+            """
+            cleanRocksDBDirtyCQIntervalMin statRocksDBCQIntervalSec memTableFlushIntervalMs
+            realTimePersistRocksDBConfig enableRocksDBLog rocksdbCQDoubleWriteEnable combineCQLoadingCQTypes
+            combineCQPreferCQType combineAssignOffsetCQType combineCQEnableCheckSelf
+            combineCQMaxExtraSearchCommitLogFiles bottomMostCompressionTypeForConsumeQueueStore
+            rocksdbCompressionType rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold
+            configManagerVersion enableCompaction compactionMappedFileSize compactionCqMappedFileSize
+            compactionScheduleInternal maxOffsetMapSize maxLmqConsumeQueueNum enableLmqStats
+            """
+        ),
+        "this build has statistics, metrics and logs of its own": (
+            """
+            commercialEnable commercialBaseCount commercialSizePerMsg commercialTimerCount
+            commercialTransCount commercialBigCount accountStatsEnable accountStatsPrintZeroValues
+            maxStatsIdleTimeInMinutes enableDetailStat autoDeleteUnusedStats isolateLogEnable
+            metricsOtelCardinalityLimit metricsGrpcExporterTarget metricsGrpcExporterHeader
+            metricGrpcExporterTimeOutInMills metricGrpcExporterIntervalInMills
+            metricLoggingExporterIntervalInMills metricsInDelta enableRemotingMetrics
+            enableMessageStoreMetrics enablePopMetrics enableConnectionMetrics enableTransactionMetrics
+            enableStatsMetrics enableRequestMetrics enableLagAndDlqMetrics estimateAccumulation
+            flushConsumerOffsetHistoryInterval
+            """
+        ),
+        "this build filters by tags and has no access control": (
+            """
+            expectConsumerNumUseFilter maxErrorRateOfBloomFilter filterDataCleanTimeSpan configName
+            clusterName authConfigPath authenticationProvider authenticationMetadataProvider
+            authenticationStrategy authenticationWhitelist initAuthenticationUser
+            innerClientAuthenticationCredentials authorizationProvider authorizationMetadataProvider
+            authorizationStrategy authorizationWhitelist migrateAuthFromV1Enabled userCacheMaxNum
+            userCacheExpiredSecond userCacheRefreshSecond aclCacheMaxNum aclCacheExpiredSecond
+            aclCacheRefreshSecond statefulAuthenticationCacheMaxNum statefulAuthenticationCacheExpiredSecond
+            statefulAuthorizationCacheMaxNum statefulAuthorizationCacheExpiredSecond usePIDColdCtrStrategy
+            cgColdReadThreshold globalColdReadThreshold consumerFallbehindThreshold
+            """
+        ),
+        "this build registers, and keeps topics and groups, in one way alone": (
+            """
+            rocketmqHome brokerConfigPath configStorePath productEnvName waitSecondsForService
+            updateNameServerAddrPeriod fetchNamesrvAddrInterval forceRegister compressedRegister
+            enableSingleTopicRegister enableSplitRegistration splitRegistrationSize enableSplitMetadata
+            splitMetadataSize storeReplyMessageEnable validateSystemTopicWhenUpdateTopic
+            clearRetryTopicWhenDeleteTopic useStaticSubscription subscriptionExpiredTimeout
+            realTimeNotifyConsumerChange enableBroadcastOffsetStore broadcastOffsetExpireSecond
+            broadcastOffsetExpireMaxSecond enableRegisterProducer enableCreateSysGroup
+            """
+        ),
+    }.items()
+}
+
+
+def bare(key: str) -> str:
+    """A key without case, dots, hyphens and underscores, to recognise other spellings (TOML, environment
+    names)."""
+    return re.sub(r"[._-]", "", key).lower()
+
+
+_ALL = (*PROMISES, *(key for keys in NO_EFFECT.values() for key in keys))
+#: Every key of both lists, by its bare form.
+KEYS: dict[str, str] = {bare(key): key for key in _ALL}
+_ENV_PREFIX = "rmqkit"
+
+
+def key_of(given: str) -> str | None:
+    """RocketMQ's key in any spelling; None when there is none."""
+    form = bare(given)
+    return KEYS.get(form) or KEYS.get(form.removeprefix(_ENV_PREFIX))
+
+
+def faults(
+    unknown: Mapping[str, Any], sources: Mapping[str, str], claimed: Collection[str]
+) -> Iterator[Fault]:
+    """Promises among the keys that no setting has, save those that plugins claimed."""
+    for given, value in unknown.items():
+        key = key_of(given)
+        promise = PROMISES.get(key) if key is not None and key not in claimed else None
+        if promise is not None and str(value).strip().lower() not in promise.harmless:
+            where = sources.get(given, "default")
+            yield Fault(
+                given,
+                f"setting {given} = {value!r} ({where}) asks for something that is not there:"
+                f" {promise.reason}",
+            )
+
+
+def without_effect(unknown: Iterable[str], claimed: Collection[str]) -> dict[str, list[str]]:
+    """Why -> keys as they were given that have no effect, among those that no setting has and no plugin
+    claimed."""
+    meant = {given: key_of(given) for given in unknown}
+    found = {
+        reason: [given for given, key in meant.items() if key in keys and key not in claimed]
+        for reason, keys in NO_EFFECT.items()
+    }
+    return {reason: keys for reason, keys in found.items() if keys}

@@ -1,0 +1,1 @@
+"""Tables of the options for reading and writing."""

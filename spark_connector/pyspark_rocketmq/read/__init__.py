@@ -1,0 +1,1 @@
+"""Batch reading: planned in the driver, executed in the workers."""

@@ -1,0 +1,1 @@
+"""Streaming: starting offsets, offset tracking, rate and lag."""

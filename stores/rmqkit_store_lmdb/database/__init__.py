@@ -1,0 +1,1 @@
+"""The LMDB environment: layout, opening, writing and deleting."""

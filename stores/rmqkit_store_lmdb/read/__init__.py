@@ -1,0 +1,1 @@
+"""Reading: queues, keys, and fetching of cold data from the device."""

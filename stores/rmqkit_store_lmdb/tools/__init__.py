@@ -1,0 +1,1 @@
+"""`rmqkit store` for directories of this store."""

@@ -1,0 +1,1 @@
+"""Opening a store: recovery, checkpoint, abort file; trimming and work in the background."""

@@ -1,0 +1,175 @@
+"""Adds records found by a recovery to queues and index (store-format sheet, section 7; Java:
+CommitLogDispatcher)."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from rmqkit.errors import StoreCorrupt
+from rmqkit.model import properties as props
+from rmqkit.model.names import queue_fault
+from rmqkit.model.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK, UNQUEUED
+from rmqkit.plugin.queue_code import QueueCodes, queue_code
+from rmqkit.protocol.damage import FILLER_TOPIC
+from rmqkit.protocol.record import MIN_RECORD_BYTES
+from rmqkit.protocol.tags import extend_hash
+from rmqkit_store_mmap.index.key_index import KeyIndex
+from rmqkit_store_mmap.log.scan import Found
+from rmqkit_store_mmap.queue.consume_queue import ConsumeQueue
+from rmqkit_store_mmap.queue.deletions import Deletions
+from rmqkit_store_mmap.queue.queue_table import QueueTable
+
+_log = logging.getLogger(__name__)
+
+
+class Redispatch:
+    """Adds to the queues the records from log offset `queues_from` on that they lack, and to the index (if
+    any) all records from `index_from` on.
+
+    `log_start`: the start of the log. A queue whose units all refer to earlier records is restarted with the
+    first record that is added to it. `rebuild`: queues are rebuilt from the whole log; a queue whose first
+    file begins after a record of the queue has lost its first files.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        queues: QueueTable,
+        index: KeyIndex | None,
+        queue_codes: QueueCodes,
+        deletions: Deletions | None = None,
+    ) -> None:
+        self.log_start = 0
+        self.queues_from = 0
+        self.index_from = 0
+        self.rebuild = False
+        #: The last record that replaces damage, and the size of all such records.
+        self._damage: Found | None = None
+        self._damaged_bytes = 0
+        self._directory = directory
+        self._queues = queues
+        self._index = index
+        self._queue_codes = queue_codes
+        self._deletions = deletions
+
+    def dispatch(self, found: Found) -> None:
+        """Add a record to its queue and the index. Raises StoreCorrupt when its queue offset is impossible,
+        StoreNotWritable, OSError."""
+        if found.is_damage:
+            self._damage = found
+            self._damaged_bytes += found.size_bytes
+            self._keep_offset(found)
+            return
+        if queue_fault(found.topic, found.queue_id) is not None:
+            _log.warning(
+                "the record at %d has the topic %r and queue id %d and is left out",
+                found.physical_offset,
+                found.topic,
+                found.queue_id,
+            )
+            return
+        kind = found.sys_flag & TRANSACTION_MASK
+        dead = self._deletions is not None and self._deletions.is_dead(
+            found.topic, found.queue_id, found.physical_offset
+        )
+        if found.physical_offset >= self.queues_from and not found.sys_flag & UNQUEUED and not dead:
+            queue = self._queues.make(found.topic, found.queue_id)
+            if self.rebuild and 0 <= found.queue_offset < queue.files().first:
+                queue.destroy()  # its first files were lost
+            if found.end > queue.max_physical:
+                self._place(queue, found)
+        if (
+            found.physical_offset >= self.index_from
+            and self._index is not None
+            and kind != TRANSACTION_ROLLBACK
+        ):
+            self._note_keys(self._index, found)
+
+    def _note_keys(self, index: KeyIndex, found: Found) -> None:
+        """Note the keys of a record, also of a deleted message: deletion of a topic leaves the keys in the
+        index until retention removes the records."""
+        queue = self._queues.get(found.topic, found.queue_id)
+        code = extend_hash(0, f"{found.topic}#") if queue is None else queue.head.key_code
+        properties = found.properties
+        index.note(
+            code,
+            properties.get(props.UNIQ_KEY),
+            properties.get(props.KEYS),
+            found.physical_offset,
+            found.store_timestamp_ms,
+        )
+
+    def may_follow(self, found: Found) -> bool:
+        """Whether a record found after damage can be the next one of its queue."""
+        if found.is_damage or found.sys_flag & UNQUEUED:
+            return True
+        if queue_fault(found.topic, found.queue_id) is not None or found.queue_offset < 0:
+            return False
+        queue = self._queues.get(found.topic, found.queue_id)
+        if (
+            queue is None
+            or found.physical_offset < self.queues_from
+            or found.end <= queue.max_physical
+            or self._is_new(queue)
+        ):
+            return True
+        return queue.next_offset <= found.queue_offset or (
+            self.rebuild and found.queue_offset < queue.files().first
+        )
+
+    def _is_new(self, queue: ConsumeQueue) -> bool:
+        """Whether a queue has no readable units."""
+        return queue.max_physical <= self.log_start
+
+    def _keep_offset(self, damage: Found) -> None:
+        """Do not assign the queue offset of a damaged record again, if the record still contains it."""
+        offset = damage.queue_offset
+        if queue_fault(damage.topic, damage.queue_id) is not None or damage.topic == FILLER_TOPIC:
+            return
+        if damage.physical_offset < self.queues_from:
+            return
+        if self._deletions is not None and self._deletions.is_dead(
+            damage.topic, damage.queue_id, damage.physical_offset
+        ):
+            return
+        queue = self._queues.make(damage.topic, damage.queue_id)
+        if damage.end <= queue.max_physical or offset < queue.next_offset:
+            return
+        if self._is_new(queue) and offset > queue.next_offset:
+            queue.begin_at(offset)
+        if not self._is_far(queue, offset):
+            self._fill_up_to(queue, offset + 1)
+
+    def _is_far(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Whether a queue offset is too large to be valid: the gap before it exceeds both one file of units
+        and the number of records that the damage can have contained."""
+        return offset - queue.next_offset > max(queue.file_units, self._damaged_bytes // MIN_RECORD_BYTES)
+
+    def _fill_up_to(self, queue: ConsumeQueue, offset: int) -> None:
+        """Append units without a message up to `offset`. Units of damaged records refer to the record that
+        replaces the damage, because filler in the middle of a queue hides the following units from a Java
+        broker."""
+        damage = self._damage
+        while queue.next_offset < offset:
+            if damage is not None and damage.end >= queue.max_physical:
+                queue.put(damage.physical_offset, damage.size_bytes, 0)
+            else:
+                queue.put_filler()
+
+    def _place(self, queue: ConsumeQueue, found: Found) -> None:
+        """Write the unit of a record at its queue offset."""
+        offset = found.queue_offset
+        if offset < 0 or (not self._is_new(queue) and self._is_far(queue, offset)):
+            raise StoreCorrupt(
+                f"the record at {found.physical_offset} of {self._directory} says queue offset {offset} in"
+                f" {found.topic} queue {found.queue_id}, which is at {queue.next_offset}"
+            )
+        if offset < queue.next_offset:
+            queue.truncate(offset)  # the topic was deleted and created again
+        elif offset > queue.next_offset:
+            if self._is_new(queue):
+                queue.begin_at(offset)
+            self._fill_up_to(queue, offset)
+        code = queue_code(self._queue_codes, found.topic, found.properties, found.store_timestamp_ms)
+        queue.put(found.physical_offset, found.size_bytes, code)

@@ -1,0 +1,1 @@
+"""Consume queues: units in segment files, and the numbers of every queue."""

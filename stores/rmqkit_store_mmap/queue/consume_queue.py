@@ -1,0 +1,467 @@
+"""One consume queue (store-format sheet, section 3; Java: ConsumeQueue). The file being written is mapped;
+older files are opened for each read."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import shutil
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rmqkit.errors import StoreCorrupt
+from rmqkit.plugin.store import NotInMemory, QueueUnit
+from rmqkit.protocol.record_packer import TopicHead
+from rmqkit_store_mmap.cold import FileRange
+from rmqkit_store_mmap.log.commit_log import checked_files
+from rmqkit_store_mmap.log.disk import Disk, create_file, not_writable, zero_range
+from rmqkit_store_mmap.log.mincore import PAGES, address_of
+from rmqkit_store_mmap.log.segment import offset_name
+from rmqkit_store_mmap.queue.queue_trim import QueueFiles, first_kept
+from rmqkit_store_mmap.queue.units import FILLER, FILLER_SIZE, UNIT, UNIT_BYTES
+
+__all__ = ["FILLER", "FILLER_SIZE", "UNIT", "UNIT_BYTES", "ConsumeQueue", "MappedFiles"]
+
+#: Disk space of a queue's file is allocated in steps of this size, which is small because there may be
+#: thousands of queues.
+ALLOCATION_STEP_BYTES = 64 * 1024
+#: Maximum number of mapped queue files; each costs a descriptor.
+MAX_MAPPED_FILES = 384
+#: The last bytes of the units in the mapped file, which are assumed to be in memory.
+HOT_BYTES = 1024 * 1024
+_RECOVERED_FILES = 3
+_NOT_MAPPED = bytearray()
+_READ_UNITS = 1024
+_NEVER = 1 << 63
+#: Read-ahead when units are not in memory, because reads of old units are usually sequential.
+_AHEAD_BYTES = 256 * 1024
+
+
+class MappedFiles:
+    """Limits the number of mapped queue files. Beyond the limit, the first queue that was not written to
+    since its previous examination is unmapped."""
+
+    def __init__(self, limit: int = MAX_MAPPED_FILES) -> None:
+        self._limit = limit
+        self._queues: deque[ConsumeQueue] = deque()
+
+    def mapped(self, queue: ConsumeQueue) -> None:
+        queue.touched = True
+        self._queues.append(queue)
+        while len(self._queues) > self._limit:
+            oldest = self._queues.popleft()
+            if oldest.touched:
+                oldest.touched = False
+                self._queues.append(oldest)
+            else:
+                oldest.unmap()
+
+    def forget(self, queue: ConsumeQueue) -> None:
+        if queue in self._queues:
+            self._queues.remove(queue)
+
+
+class ConsumeQueue:
+    """The units of one queue. Offsets count units; `next_offset` is exclusive. `room_end` is the first offset
+    without allocated disk space. `head` contains the fields that all records of the queue share.
+    """
+
+    def __init__(
+        self, topic: str, queue_id: int, directory: Path, file_bytes: int, disk: Disk, mapped: MappedFiles
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.head = TopicHead.of(topic)
+        self.directory = directory
+        self.file_units = file_bytes // UNIT_BYTES
+        self.min_offset = 0
+        self.next_offset = 0
+        self.flushed_offset = 0
+        self.max_physical = 0
+        self.view: mmap.mmap | bytearray = _NOT_MAPPED
+        self.base_offset = 0
+        self.room_end = 0
+        self.touched = False
+        self._map: mmap.mmap | None = None
+        self._address = 0
+        self._file_bytes = file_bytes
+        self._first = 0
+        #: Log offset of the record of the first unit, -1 if it is unknown or the unit is filler.
+        self._first_physical = -1
+        #: Whether it is known that only zeros, and no further files, follow the units.
+        self._ends_clean = True
+        self._new_files = False
+        self._disk = disk
+        self._mapped = mapped
+
+    # --- writing --------------------------------------------------------------------------------------------
+
+    def reserve(self, stop: int) -> None:
+        """Allocate disk space for all units before `stop` and map the next unit, so that `put` cannot fail on
+        a full disk. Raises StoreNotWritable; space allocated by then remains allocated."""
+        if self.next_offset >= self.room_end:
+            self.make_room()
+        offset = self.room_end
+        while offset < stop:
+            base = offset - offset % self.file_units
+            end = min(stop, base + self.file_units)
+            room_end = self._allocate(base, offset - base, end - base)
+            if base == self.base_offset:
+                self.room_end = room_end
+            offset = end
+
+    def _allocate(self, base: int, at: int, stop: int) -> int:
+        """Allocate disk space for units [at, stop) of the file that begins at queue offset `base`, rounded
+        up. Returns the queue offset at which the allocated space ends. Raises StoreNotWritable."""
+        path = self._path(base)
+        start, length = (
+            at * UNIT_BYTES,
+            -(-stop * UNIT_BYTES // ALLOCATION_STEP_BYTES) * ALLOCATION_STEP_BYTES,
+        )
+        length = min(self._file_bytes, length) - start
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._new_files |= not path.exists()
+            fd = create_file(path, self._file_bytes)
+            try:
+                self._disk.allocate(fd, start, length)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise not_writable(f"no disk for {path}", error) from error
+        return base + (start + length) // UNIT_BYTES
+
+    def make_room(self) -> None:
+        """Map the unit at `next_offset` and allocate disk space for it. Raises StoreNotWritable."""
+        base = self.next_offset - self.next_offset % self.file_units
+        at = self.next_offset - base
+        room_end = self._allocate(base, at, at + 1)
+        if self._map is None or base != self.base_offset:
+            self.unmap()
+            try:
+                fd = os.open(self._path(base), os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    # The first write through a map reads ahead, up to the whole file; this one does not.
+                    self._disk.write(fd, (bytes(UNIT_BYTES),), at * UNIT_BYTES)
+                    self.view = self._map = mmap.mmap(fd, self._file_bytes)
+                finally:
+                    os.close(fd)
+            except OSError as error:
+                raise not_writable(f"cannot map {self._path(base)}", error) from error
+            self.base_offset = base
+            self._mapped.forget(self)
+            self._mapped.mapped(self)
+        self.room_end = room_end
+
+    def put(self, physical_offset: int, size_bytes: int, tags_code: int) -> None:
+        """Append one unit. Raises StoreNotWritable. (Appender contains these lines inline.)"""
+        if self.next_offset >= self.room_end:
+            self.make_room()
+        UNIT.pack_into(
+            self.view,
+            (self.next_offset - self.base_offset) * UNIT_BYTES,
+            physical_offset,
+            size_bytes,
+            tags_code,
+        )
+        self.next_offset += 1
+        self.touched = True
+        if size_bytes != FILLER_SIZE:
+            self.max_physical = physical_offset + size_bytes
+
+    def put_filler(self) -> None:
+        """Append a unit without a record, in place of a lost record. Raises StoreNotWritable."""
+        self.put(0, FILLER_SIZE, 0)
+
+    def begin_at(self, offset: int) -> None:
+        """Delete all units and begin at a queue offset, with filler before it if it lies in the middle of a
+        file (section 3.4). Raises OSError."""
+        self.destroy()
+        self.next_offset = self._first = offset - offset % self.file_units
+        while self.next_offset < offset:
+            self.put_filler()
+        self.min_offset = offset
+        self.flushed_offset = self._first
+
+    def clear_behind(self) -> bool:
+        """Zero everything behind the units. Returns whether there was anything other than zeros. Raises
+        OSError."""
+        return not self._ends_clean and self.truncate(self.next_offset)
+
+    def truncate(self, offset: int) -> bool:
+        """Keep the units before `offset`; the rest of the file is zeroed and later files are deleted. Returns
+        whether there was anything to remove. Raises OSError."""
+        self.unmap()
+        if offset < self.min_offset:
+            self.begin_at(offset)
+            return True
+        found = False
+        base = offset - offset % self.file_units
+        for other in checked_files(self.directory, self._file_bytes) if self.directory.is_dir() else []:
+            if other // UNIT_BYTES > base:
+                (self.directory / offset_name(other)).unlink()
+                found = True
+            elif other // UNIT_BYTES == base:
+                fd = os.open(self._path(base), os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    found |= zero_range(fd, (offset - base) * UNIT_BYTES, self._file_bytes) > 0
+                finally:
+                    os.close(fd)
+        self.next_offset = offset
+        self.flushed_offset = min(self.flushed_offset, offset)
+        self._find_max_physical()
+        self._ends_clean = True
+        if offset == self._first:
+            self._first_physical = -1
+        return found
+
+    def truncate_physical(self, end: int) -> None:
+        """Drop the units of records that do not end at or before `end` (section 5.7). Raises OSError."""
+        if self.max_physical > end:
+            self.truncate(
+                bisect_left(
+                    range(self.next_offset),
+                    True,
+                    self._first,
+                    key=lambda offset: self._ends_behind(offset, end),
+                )
+            )
+
+    def redirect(self, stretches: Sequence[tuple[int, int, int]]) -> list[Path]:
+        """Let the units of records within ranges of the log (start, stop, size of the record that is now at
+        the start) refer to the record at the start. Returns the changed files. Raises OSError."""
+        changed: dict[Path, None] = {}
+        at = bisect_left(
+            range(self.next_offset),
+            True,
+            self._first,
+            key=lambda offset: self._ends_behind(offset, stretches[0][0]),
+        )
+        for data in self.data(at, self.next_offset - at):
+            for physical_offset, size_bytes, _ in UNIT.iter_unpack(data):
+                start, stop, new_size = stretches[
+                    max(0, bisect_right(stretches, (physical_offset, _NEVER, 0)) - 1)
+                ]
+                if (
+                    start <= physical_offset < stop
+                    and (physical_offset, size_bytes) != (start, new_size)
+                    and size_bytes != FILLER_SIZE
+                ):
+                    self._replace(at, UNIT.pack(start, new_size, 0))
+                    changed[self.path_at(at)] = None
+                at += 1
+        self._find_max_physical()
+        return list(changed)
+
+    def _replace(self, offset: int, unit: bytes) -> None:
+        fd = os.open(self.path_at(offset), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.pwrite(fd, unit, offset % self.file_units * UNIT_BYTES)
+        finally:
+            os.close(fd)
+
+    def correct_min(self, log_min: int) -> None:
+        """Move `min_offset` to the first unit whose record is still in the log (Java: correctMinOffset).
+        Raises OSError."""
+        if self.min_offset > self._first or self._first_physical < log_min:
+            self.min_offset = first_kept(self.files(), log_min)
+
+    def files(self) -> QueueFiles:
+        """The present state of the queue, for a worker thread."""
+        return QueueFiles(self.directory, self.file_units, self._first, self.min_offset, self.next_offset)
+
+    def files_deleted(self, count: int) -> None:
+        """Record that the first `count` files were deleted."""
+        self._first += count * self.file_units
+
+    def _ends_behind(self, offset: int, end: int) -> bool:
+        unit = self.unit(offset)
+        return unit.size_bytes != FILLER_SIZE and unit.physical_offset + unit.size_bytes > end
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def data(self, offset: int, count: int) -> Iterator[bytes | bytearray]:
+        """The bytes of up to `count` existing units from `offset` on, in pieces. Raises OSError,
+        NotInMemory."""
+        stop = min(offset + count, self.next_offset)
+        while offset < stop:
+            base = offset - offset % self.file_units
+            end = min(stop, base + self.file_units, offset + _READ_UNITS)
+            yield self._bytes(base, (offset - base) * UNIT_BYTES, (end - base) * UNIT_BYTES, _AHEAD_BYTES)
+            offset = end
+
+    def unit(self, offset: int) -> QueueUnit:
+        """The unit at `offset`, which must exist. Raises OSError, NotInMemory."""
+        base = offset - offset % self.file_units
+        at = (offset - base) * UNIT_BYTES
+        return QueueUnit(offset, *UNIT.unpack(self._bytes(base, at, at + UNIT_BYTES)))
+
+    def _bytes(self, base: int, start: int, stop: int, ahead_bytes: int = 0) -> bytes | bytearray:
+        if self._map is not None and base == self.base_offset and self._is_in_memory(self._map, start, stop):
+            return self._map[start:stop]
+        path = self._path(base)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = self._disk.read(fd, start, stop)
+        finally:
+            os.close(fd)
+        if data is None:
+            raise NotInMemory(FileRange(path, start, stop, ahead_bytes))
+        return data
+
+    def _is_in_memory(self, mapped: mmap.mmap, start: int, stop: int) -> bool:
+        """Whether bytes of the mapped file can be read through the mapping without waiting for the device."""
+        if self._disk.reads_block or (self.next_offset - self.base_offset) * UNIT_BYTES - start <= HOT_BYTES:
+            return True
+        if not self._address:
+            self._address = address_of(mapped)
+        return PAGES.are_resident(self._address, start, stop)
+
+    # --- files ----------------------------------------------------------------------------------------------
+
+    def load(self, crashed: bool, flushed_to: int | None = None) -> None:
+        """Find the end of the queue (section 5.5): after a crash by reading the last three files, else by
+        bisection. Raises StoreCorrupt, OSError.
+
+        `flushed_to`: all units of records before this log offset are known to be on the device; after a crash
+        the queue then ends after these units, found by bisection.
+        """
+        bases = [base // UNIT_BYTES for base in checked_files(self.directory, self._file_bytes)]
+        if not bases:
+            return
+        if bases[0] % self.file_units:
+            raise StoreCorrupt(f"{self._path(bases[0])} does not begin at a multiple of {self._file_bytes}")
+        self._first = self.min_offset = bases[0]
+        self._ends_clean = False
+        start = bases[-_RECOVERED_FILES:][0]
+        if crashed and flushed_to is None:
+            self.next_offset = self._walk(start, bases[-1] + self.file_units)
+            self._find_max_physical()
+        else:
+            self._find_end(bases if crashed else bases[-_RECOVERED_FILES:], flushed_to if crashed else None)
+            start = self.next_offset
+        self.flushed_offset = start
+
+    def _walk(self, start: int, stop: int) -> int:
+        self.next_offset = stop
+        at = start
+        for data in self.data(start, stop - start):
+            for physical_offset, size_bytes, _ in UNIT.iter_unpack(data):
+                if physical_offset < 0 or size_bytes <= 0:
+                    return at
+                at += 1
+        return stop
+
+    def _find_end(self, bases: Sequence[int], log_end: int | None) -> None:
+        """Set `next_offset` to the end of the units, or of the units of records before `log_end` if that is
+        given, by bisection among the files, then in the file, then in memory."""
+        base = bases[0]
+        if len(bases) > 1:
+            base = bases[
+                max(
+                    0,
+                    bisect_left(
+                        bases, True, key=lambda base: _is_end(self._bytes(base, 0, UNIT_BYTES), 0, log_end)
+                    )
+                    - 1,
+                )
+            ]
+        fd = os.open(self._path(base), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            low, high = 0, -(-os.lseek(fd, 0, os.SEEK_HOLE) // UNIT_BYTES)
+            while high - low > _READ_UNITS:
+                middle = (low + high) // 2
+                if _is_end(os.pread(fd, UNIT_BYTES, middle * UNIT_BYTES), 0, log_end):
+                    high = middle
+                else:
+                    low = middle + 1
+            start = max(low - 1, 0)
+            data = os.pread(
+                fd, min(high * UNIT_BYTES, self._file_bytes) - start * UNIT_BYTES, start * UNIT_BYTES
+            )
+            count = bisect_left(
+                range(len(data) // UNIT_BYTES), True, key=lambda at: _is_end(data, at, log_end)
+            )
+            self.next_offset = base + start + count
+            behind = data[count * UNIT_BYTES :].lstrip(b"\0")
+            self._ends_clean = (
+                not behind and base == bases[-1] and not _has_data(fd, start * UNIT_BYTES + len(data))
+            )
+            if base == self._first and count:
+                first, size_bytes, _ = UNIT.unpack(
+                    data[:UNIT_BYTES] if start == 0 else os.pread(fd, UNIT_BYTES, 0)
+                )
+                self._first_physical = -1 if size_bytes == FILLER_SIZE else first
+        finally:
+            os.close(fd)
+        if count:
+            self._take_last(
+                QueueUnit(self.next_offset - 1, *UNIT.unpack_from(data, (count - 1) * UNIT_BYTES))
+            )
+        else:
+            self._find_max_physical()
+
+    def _find_max_physical(self) -> None:
+        self.max_physical = 0
+        if self.next_offset > self._first:
+            self._take_last(self.unit(self.next_offset - 1))
+
+    def _take_last(self, unit: QueueUnit) -> None:
+        self.max_physical = 0 if unit.size_bytes == FILLER_SIZE else unit.physical_offset + unit.size_bytes
+
+    def unflushed_files(self) -> list[Path]:
+        """The paths to flush for every unit to be on the device: files, and directories if files were
+        created."""
+        if self.flushed_offset >= self.next_offset:
+            return []
+        first = self.flushed_offset - self.flushed_offset % self.file_units
+        paths = [self._path(base) for base in range(first, self.next_offset, self.file_units)]
+        if self._new_files:
+            paths += [self.directory, self.directory.parent, self.directory.parent.parent]
+            self._new_files = False
+        return paths
+
+    def unmap(self) -> None:
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+            self._address = 0
+            self.view = _NOT_MAPPED
+        self.room_end = 0
+        self.touched = False
+
+    def destroy(self) -> None:
+        """Delete the queue's files. Afterwards the queue is empty and begins at 0. Raises OSError."""
+        self.unmap()
+        self._mapped.forget(self)
+        if self.directory.is_dir():
+            shutil.rmtree(self.directory)
+        self.min_offset = self.next_offset = self.flushed_offset = self.max_physical = self._first = 0
+        self._first_physical = -1
+        self._ends_clean = True
+
+    def path_at(self, offset: int) -> Path:
+        """The file in which the unit at `offset` is or would be."""
+        return self._path(offset - offset % self.file_units)
+
+    def _path(self, base: int) -> Path:
+        return self.directory / offset_name(base * UNIT_BYTES)
+
+
+def _is_end(data: bytes | bytearray, number: int, log_end: int | None) -> bool:
+    physical_offset, size_bytes, _ = UNIT.unpack_from(data, number * UNIT_BYTES)
+    return physical_offset < 0 or size_bytes <= 0 or (log_end is not None and physical_offset >= log_end)
+
+
+def _has_data(fd: int, start: int) -> bool:
+    """Whether a file has data, not only holes, from byte `start` on. Raises OSError."""
+    try:
+        os.lseek(fd, start, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return False
+        raise
+    return True

@@ -1,0 +1,47 @@
+"""The interface of a queue for reads, and an adapter to it for queues that a plugin keeps
+(rmqkit.plugin.dispatcher.QueueLookup)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from rmqkit.plugin.store import QueueLookup, QueueUnit
+from rmqkit_store_mmap.queue.units import UNIT
+
+_READ_UNITS = 1024
+
+
+class ReadableQueue(Protocol):
+    """The part of ConsumeQueue that reads use. `next_offset` is exclusive."""
+
+    min_offset: int
+    next_offset: int
+
+    def data(self, offset: int, count: int) -> Iterator[bytes | bytearray]: ...
+    def unit(self, offset: int) -> QueueUnit: ...
+
+
+class ExternalQueue:
+    """One queue of a look-up, with its offsets at the time of creation."""
+
+    def __init__(self, lookup: QueueLookup, topic: str, queue_id: int) -> None:
+        self.min_offset = lookup.min_offset(topic, queue_id)
+        self.next_offset = lookup.max_offset(topic, queue_id)
+        self._lookup = lookup
+        self._topic = topic
+        self._queue_id = queue_id
+
+    def data(self, offset: int, count: int) -> Iterator[bytes | bytearray]:
+        """As ConsumeQueue.data, but without NotInMemory: a look-up has its units in memory."""
+        stop = min(offset + count, self.next_offset)
+        while offset < stop:
+            units = self._lookup.units(self._topic, self._queue_id, offset, min(stop - offset, _READ_UNITS))
+            if not units:
+                return
+            yield b"".join(UNIT.pack(*unit[1:]) for unit in units)
+            offset += len(units)
+
+    def unit(self, offset: int) -> QueueUnit:
+        """The unit at `offset`, which must exist."""
+        return self._lookup.units(self._topic, self._queue_id, offset, 1)[0]

@@ -1,0 +1,1 @@
+"""Reading a store directory beside a running broker, without a lock."""

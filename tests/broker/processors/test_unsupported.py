@@ -1,0 +1,32 @@
+"""Requests of unsupported features."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqkit.broker.processors.unsupported import REFUSED
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from tests.broker.desk import BrokerHarness
+
+#: The plugin retention of the harness answers these. `tests/plugin/test_removed_plugins.py` removes it.
+_CLEAN_UP = {
+    RequestCode.DELETE_EXPIRED_COMMITLOG,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+    RequestCode.CLEAN_UNUSED_TOPIC,
+}
+
+
+@pytest.mark.parametrize("code", sorted(REFUSED.keys() - _CLEAN_UP))
+async def test_a_feature_that_is_not_here_is_named(desk: BrokerHarness, code: int) -> None:
+    """The answer is REQUEST_CODE_NOT_SUPPORTED with the code and the feature."""
+    answer = await desk.ask(code)
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert str(code) in (answer.remark or "")
+    assert REFUSED[code] in (answer.remark or "")
+
+
+@pytest.mark.row("S030")
+async def test_the_fast_port_does_not_pull(desk: BrokerHarness) -> None:
+    """The fast port serves all requests of the normal port except pulls."""
+    missing = set(desk.router.processors) - set(desk.fast_router.processors)
+    assert missing == {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}

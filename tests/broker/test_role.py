@@ -1,0 +1,180 @@
+"""The role of a broker: who may change it, whether messages are taken, and which services run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+import pytest
+import trio
+from attrs import define, field
+
+from rmqkit import hookimpl
+from rmqkit.broker.role import RoleState
+from rmqkit.broker.role_refusals import REFUSALS
+from rmqkit.errors import RequestRefused, StaleEpoch
+from rmqkit.model.run import MessageRun
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.role import ALL_ROLES, Role
+from rmqkit.plugin.service import Service
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.headers import UpdateConsumerOffsetRequestHeader
+from rmqkit.testing.broker import running_broker
+from rmqkit.testing.store import message
+from tests.broker.desk import BrokerHarness, open_desk
+
+
+class Noting(Service):
+    """Notes its life in a list that services share."""
+
+    def __init__(self, name: str, notes: list[str], roles: frozenset[Role]) -> None:
+        self.name = name
+        self.roles = roles
+        self._notes = notes
+
+    async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
+        await trio.lowlevel.checkpoint()
+        self._notes.append(f"{self.name} runs as {broker.role.current.name}")
+        task_status.started()
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._notes.append(f"{self.name} ended")
+
+    async def stop(self, broker: Broker) -> None:
+        await trio.lowlevel.checkpoint()
+        self._notes.append(f"{self.name} stops")
+
+
+@define
+class Plugin:
+    """Registers services in the given order."""
+
+    notes: list[str] = field(factory=list)
+    roles: Iterable[tuple[str, frozenset[Role]]] = (
+        ("always", ALL_ROLES),
+        ("writer", frozenset({Role.MASTER})),
+        ("copier", frozenset({Role.SLAVE})),
+    )
+
+    @hookimpl
+    def rmqkit_register_services(self, register: Register[Service]) -> None:
+        for order, (name, roles) in enumerate(self.roles):
+            register(name, Noting(name, self.notes, roles), order=order)
+
+    def taken(self) -> list[str]:
+        """What was noted since the last call."""
+        notes, self.notes[:] = list(self.notes), []
+        return notes
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[BrokerHarness]:
+    async with open_desk(tmp_path) as opened:
+        yield opened
+
+
+async def test_services_follow_the_role(tmp_path: Path) -> None:
+    """A change stops the services of the old role, then starts those of the new one; a service of both runs
+    on, and everything that runs is stopped with the broker."""
+    plugin = Plugin()
+    async with running_broker(tmp_path, extra=[("mine", plugin)]) as running:
+        role = running.context.role
+        assert plugin.taken() == ["always runs as MASTER", "writer runs as MASTER"]
+        await role.set(Role.SLAVE, 1)
+        assert plugin.taken() == ["writer stops", "writer ended", "copier runs as SLAVE"]
+        await role.set(Role.FENCED, 2)
+        assert plugin.taken() == ["copier stops", "copier ended"]
+        await role.set(Role.MASTER, 3)
+        assert plugin.taken() == ["writer runs as MASTER"]
+    assert plugin.taken()[:2] == ["writer stops", "always stops"]
+
+
+async def test_changes_that_come_together_end_in_the_last_one(tmp_path: Path) -> None:
+    """While the services follow one change others arrive; at the end those of the last role run."""
+    plugin = Plugin()
+    async with running_broker(tmp_path, extra=[("mine", plugin)]) as running:
+        role = running.context.role
+        async with trio.open_nursery() as nursery:
+            for epoch, wanted in enumerate((Role.SLAVE, Role.MASTER, Role.SLAVE), 1):
+                nursery.start_soon(role.set, wanted, epoch)
+                await trio.lowlevel.checkpoint()
+        assert (role.current, role.epoch) == (Role.SLAVE, 3)
+        notes = plugin.taken()
+        runs = {name: sum(note.startswith(f"{name} runs") for note in notes) for name in ("writer", "copier")}
+        ends = {name: notes.count(f"{name} ended") for name in ("writer", "copier")}
+        assert {name: runs[name] - ends[name] for name in runs} == {"writer": 0, "copier": 1}
+
+
+@pytest.mark.parametrize(
+    ("role", "code", "remark"),
+    [
+        (Role.SLAVE, ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while"),
+        (Role.FENCED, ResponseCode.SERVICE_NOT_AVAILABLE, "FENCED of epoch 7"),
+    ],
+)
+async def test_only_a_master_takes_messages(desk: BrokerHarness, role: Role, code: int, remark: str) -> None:
+    """Sends are refused with a code that producers retry elsewhere, also those of the broker's own services,
+    and as a master of a new epoch the broker takes messages again."""
+    await desk.sent(body=b"before")
+    await desk.broker.role.set(role, 7)
+    refused = await desk.send("T")
+    assert refused.code == code
+    assert remark in (refused.remark or "")
+    (own,) = desk.broker.put.append(MessageRun([message("T")]))
+    assert isinstance(own, RequestRefused)
+    assert own.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    await desk.broker.role.set(Role.MASTER, 8)
+    assert (await desk.send("T")).code == 0
+
+
+async def test_what_a_slave_refuses(desk: BrokerHarness) -> None:
+    """Sends, pulls, resets and changes of topics and groups are refused with Java's codes and remarks,
+    whoever serves them; commits of offsets and queries are served. A fenced broker serves pulls as well."""
+    await desk.sent(body=b"before")
+    state = desk.broker.role
+    commit = UpdateConsumerOffsetRequestHeader(consumer_group="g", topic="T", queue_id=0, commit_offset=1)
+    busy = "[REJECTREQUEST]system busy, start flow control for a while"
+    refusals = REFUSALS[Role.SLAVE]
+    assert refusals[RequestCode.PULL_MESSAGE] == (ResponseCode.SYSTEM_BUSY, busy)
+    assert refusals[RequestCode.END_TRANSACTION][0] == ResponseCode.SLAVE_NOT_AVAILABLE
+    for epoch, role in enumerate((Role.SLAVE, Role.FENCED), 1):
+        await state.set(role, epoch)
+        for code, (answer_code, remark) in REFUSALS[role].items():
+            if code in desk.router.processors:
+                refused = await desk.ask(code)
+                assert (refused.code, refused.remark or None) == (answer_code, remark)
+        assert (await desk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)).code == 0
+        for code in (RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG):
+            assert (await desk.ask(code)).code == 0
+        assert ((await desk.pull()).code == 0) == (role is Role.FENCED)
+        assert desk.broker.offsets.get("g", "T", 0) == 1
+    assert RequestCode.UPDATE_AND_CREATE_TOPIC in REFUSALS[Role.SLAVE].keys() & desk.router.processors.keys()
+    await state.set(Role.MASTER, 9)
+    assert (await desk.pull()).code == 0
+
+
+@pytest.mark.parametrize(
+    ("role", "epoch"), [(Role.MASTER, 4), (Role.SLAVE, 4), (Role.FENCED, 4), (Role.MASTER, 5)]
+)
+async def test_a_change_of_an_epoch_that_is_over_is_refused(
+    desk: BrokerHarness, role: Role, epoch: int
+) -> None:
+    """A late order changes nothing; nobody becomes the master again in the epoch in which it was fenced."""
+    state = desk.broker.role
+    await state.set(Role.FENCED, 5)
+    with pytest.raises(StaleEpoch, match="FENCED of 5"):
+        await state.set(role, epoch)
+    assert (state.current, state.epoch) == (Role.FENCED, 5)
+    assert (await desk.send("T")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+async def test_who_follows_the_role_is_called_after_each_change(desk: BrokerHarness) -> None:
+    """Functions in `on_change` see the new role."""
+    state: RoleState = desk.broker.role
+    seen: list[tuple[Role, int]] = []
+    state.on_change.append(lambda: seen.append((state.current, state.epoch)))
+    await state.set(Role.FENCED, 1)
+    await state.set(Role.MASTER, 2)
+    assert seen == [(Role.FENCED, 1), (Role.MASTER, 2)]

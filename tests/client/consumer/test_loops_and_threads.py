@@ -1,0 +1,142 @@
+"""Push consumers under asyncio, with handlers in threads, and from scripts without an event loop, over real
+sockets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import uuid
+
+import anyio
+import pytest
+
+from rmqkit.client import BlockingClient, Client, Message, PushConsumer, ReceivedMessage, Retry
+from rmqkit.testing.broker import ThreadedCluster
+
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def topic(rocketmq: ThreadedCluster) -> str:
+    """A new topic with ten messages."""
+    name = f"T-{uuid.uuid4().hex}"
+    with BlockingClient(rocketmq.namesrv_text) as client, client.producer("producers") as producer:
+        for number in range(10):
+            producer.send(name, b"%d" % number)
+    return name
+
+
+@pytest.mark.row("S199")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_coroutines_and_threads_handle_messages(rocketmq: ThreadedCluster, topic: str, backend: str) -> None:
+    """`async def` runs in the event loop; a plain function runs in threads, several at a time, and its error
+    is a failure as well. What one consumer has finished, the next one does not get."""
+    loop_thread: list[int] = []
+    seen: list[tuple[bytes, int, int]] = []
+    both = threading.Barrier(2)
+
+    def plain(message: ReceivedMessage) -> None:
+        if message.body in (b"0", b"1") and message.reconsume_times == 0:
+            both.wait(PATIENCE_S)
+        seen.append((message.body, message.reconsume_times, threading.get_ident()))
+        if message.body == b"3" and message.reconsume_times == 0:
+            raise Retry(after=1)
+
+    async def coroutine(message: ReceivedMessage) -> None:
+        await anyio.lowlevel.checkpoint()
+        seen.append((message.body, message.reconsume_times, threading.get_ident()))
+
+    async def handled(count: int) -> None:
+        with anyio.fail_after(PATIENCE_S):
+            while True:
+                if len(seen) >= count:
+                    return
+                await anyio.sleep(0.01)
+
+    async def main() -> None:
+        loop_thread.append(threading.get_ident())
+        async with Client(rocketmq.namesrv_text) as client:
+            for handle, expected in ((plain, 11), (coroutine, 12)):
+                async with (
+                    client.push_consumer(f"g-{topic}", subscribe=topic) as consumer,
+                    anyio.create_task_group() as tasks,
+                ):
+                    tasks.start_soon(consumer.run, handle)
+                    await handled(expected)
+                    consumer.stop()
+                if expected == 11:
+                    async with client.producer("producers") as producer:
+                        await producer.send(Message(topic, b"more"))
+
+    anyio.run(main, backend=backend)
+    assert sorted(body for body, _, _ in seen) == sorted([*(b"%d" % n for n in range(10)), b"3", b"more"])
+    assert (b"3", 1) in [one[:2] for one in seen[:11]]
+    assert loop_thread[0] not in {thread for _, _, thread in seen[:11]}
+    assert seen[11][2] == loop_thread[0]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_script_consumes_in_threads(rocketmq: ThreadedCluster, topic: str, backend: str) -> None:
+    """`run` opens the consumer, calls the handler in threads, and returns after `stop`; the finished messages
+    are committed then."""
+    bodies: list[bytes] = []
+
+    with BlockingClient(rocketmq.namesrv_text, backend=backend) as client:
+        consumer = client.push_consumer(f"g-{topic}", subscribe={topic: "*"})
+
+        def handle(message: ReceivedMessage) -> None:
+            bodies.append(message.body)
+            if len(bodies) == 10:
+                consumer.stop()
+
+        consumer.run(handle, threads=4)
+        assert sorted(bodies) == [b"%d" % number for number in range(10)]
+        with client.pull_consumer(f"g-{topic}") as reader:
+            committed = sum(reader.committed(queue) or 0 for queue in reader.queues(topic))
+        assert committed == 10
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio", "blocking"])
+def test_a_signal_stops_the_consumption(rocketmq: ThreadedCluster, topic: str, backend: str) -> None:
+    """The message in hand is finished and committed, no further one is begun, and the signal's former handler
+    is back afterwards."""
+    begun: list[bytes] = []
+    ended: list[bytes] = []
+    stopped = threading.Event()
+
+    def handle(message: ReceivedMessage) -> None:
+        begun.append(message.body)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert stopped.wait(PATIENCE_S)
+        ended.append(message.body)
+
+    async def main() -> None:
+        async with (
+            Client(rocketmq.namesrv_text) as client,
+            client.push_consumer(f"g-{topic}", subscribe=topic) as consumer,
+        ):
+            watch(consumer)
+            await consumer.run(handle, concurrency=1, stop_on=[signal.SIGUSR1])
+
+    def watch(consumer: PushConsumer) -> None:
+        stop = consumer.stop
+
+        def tell() -> None:
+            stop()
+            stopped.set()
+
+        consumer.stop = tell  # type: ignore[method-assign]
+
+    before = signal.getsignal(signal.SIGUSR1)
+    with BlockingClient(rocketmq.namesrv_text) as client:
+        if backend == "blocking":
+            consumer = client.push_consumer(f"g-{topic}", subscribe=topic)
+            watch(consumer.asynchronous)
+            consumer.run(handle, threads=1, stop_on=[signal.SIGUSR1])
+        else:
+            anyio.run(main, backend=backend)
+        assert len(begun) == len(ended) == 1
+        assert signal.getsignal(signal.SIGUSR1) == before
+        with client.pull_consumer(f"g-{topic}") as reader:
+            assert sum(reader.committed(queue) or 0 for queue in reader.queues(topic)) == 1

@@ -1,0 +1,96 @@
+"""Expressions of consumers: tags, and conditions given by mistake."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqkit.client import ClientError, MessageQueue
+from rmqkit.client.pulling import subscription
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.command import answer
+from tests.client.cluster import cluster
+from tests.client.fakes import run
+
+CONDITIONS = [
+    "a > 3",
+    "a>3",
+    "a = 'x'",
+    "a <> 2",
+    "A || b >= 1",
+    "a IS NULL",
+    "a is not null",
+    "a IN ('x', 'y')",
+    "a not in('x')",
+    "a BETWEEN 1 AND 3",
+    "a LIKE '%x'",
+    "a && b",
+    "A | B",
+]
+TAGS = [
+    "*",
+    "",
+    "A",
+    "A||B",
+    "A || B || C",
+    "new order",
+    "rock and roll",
+    "is",
+    "Bestellung-7",
+    "größer",
+    "a.b/c",
+    "in stock",
+    "between",
+    "(x)",
+    "a,b",
+    "100%",
+]
+
+
+@pytest.mark.parametrize("text", CONDITIONS)
+def test_a_condition_is_not_taken_for_tags(text: str) -> None:
+    """The error names the mark of a condition and the correct form."""
+    with pytest.raises(ClientError, match=r'joined by \|\|.*expression_type="SQL92".*expression_type="TAG"'):
+        subscription("T", text, None, 0)
+    assert subscription("T", text, "TAG", 0).is_tag
+    assert subscription("T", text, "SQL92", 0).sub_string == text
+
+
+@pytest.mark.parametrize("text", TAGS)
+def test_tags_are_taken_as_java_takes_them(text: str) -> None:
+    """Spaces and signs within a tag belong to the tag, as in Java."""
+    assert subscription("T", text, None, 0).is_tag
+
+
+def test_every_way_to_read_refuses_a_condition() -> None:
+    """Every method refuses a condition at once and sends nothing; `messages` does so before the first message
+    is awaited."""
+
+    async def body() -> None:
+        async with cluster() as (fake, client), client.pull_consumer("cg") as consumer:
+            queue = MessageQueue("T", "broker-a", 0)
+            with pytest.raises(ClientError, match="looks like a condition"):
+                consumer.messages("T", expression="a > 3")
+            with pytest.raises(ClientError, match="looks like a condition"):
+                await consumer.pull(queue, 0, expression="a > 3")
+            with pytest.raises(ClientError, match="looks like a condition"):
+                await client.raw_reader("r").pull(queue, 0, expression="a > 3")
+            with pytest.raises(TypeError, match="expression is a str"):
+                consumer.messages("T", expression=["A"])
+            assert fake.brokers["broker-a"].server.seen(RequestCode.PULL_MESSAGE) == []
+
+    run("trio", body)
+
+
+def test_a_stream_with_a_condition_ends_when_the_broker_has_no_filter() -> None:
+    """The broker's error is raised out of the loop instead of waiting for messages."""
+
+    async def body() -> None:
+        async with cluster() as (fake, client), client.pull_consumer("cg") as consumer:
+            broker = fake.brokers["broker-a"]
+            broker.overrides[RequestCode.PULL_MESSAGE] = lambda command: answer(
+                command, ResponseCode.FILTER_DATA_NOT_EXIST, "the broker does not filter by SQL92"
+            )
+            with pytest.raises(ClientError, match="does not filter by SQL92"):
+                await anext(consumer.messages("T", expression="a > 3", expression_type="SQL92"))
+
+    run("trio", body)

@@ -1,0 +1,222 @@
+"""The follower of an internal topic's queues: order, progress, restarts, cold reads and moved ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+import trio
+import trio.testing
+
+from rmqkit.config import Config
+from rmqkit.errors import StoreNotWritable
+from rmqkit.model.buffer import Buffer
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.internal_queue import MAX_RUN, POLL_S, RETRY_S, InternalQueueFollower
+from rmqkit.plugin.store import NotInMemory, QueueUnit
+from rmqkit.protocol.record import unpack
+from rmqkit.testing.clock import FakeClock
+from rmqkit.testing.store import FlushWhenWanted, message
+from rmqkit_store_memory.store import MemoryStore
+
+TOPIC = "rmq_sys_inner"
+A_LOOK_S = 1.5 * POLL_S
+
+
+class Store(MemoryStore):
+    """Reads of the queues in `cold` fail until `device` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(Config(), FakeClock(), FlushWhenWanted())
+        self.cold: set[int] = set()
+        self.device = trio.Event()
+
+    def read_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueUnit]:
+        if queue_id in self.cold and not self.device.is_set():
+            raise NotInMemory(queue_id)
+        return super().read_units(topic, queue_id, offset, count)
+
+    async def fetch(self, missed: NotInMemory) -> None:
+        await self.device.wait()
+
+    def add(self, *bodies: bytes, queue_id: int = 0) -> None:
+        self.append([message(TOPIC, queue_id, body) for body in bodies])
+
+
+class Noted(InternalQueueFollower):
+    """Keeps the messages it is given. Handles one run up to the body `stuck`; messages after `limit` are not
+    due."""
+
+    def __init__(self, store: Store, saved: Mapping[int, int] | None = None, queues: int = 1) -> None:
+        self.settled: Exception | None = None
+        self.runs: list[list[bytes]] = []
+        self.saves: list[dict[int, int]] = []
+        self.stuck: bytes | None = None
+        self.limit = 1 << 60
+        put = SimpleNamespace(settle_everything=self._settle)
+        super().__init__(cast(Broker, SimpleNamespace(store=store, put=put)), TOPIC)
+        self.begin(saved or {}, range(queues))
+
+    async def _settle(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.settled is not None:
+            raise self.settled
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [body for run in self.runs for body in run]
+
+    def due(self, queue_id: int, units: Sequence[QueueUnit]) -> int:
+        return sum(unit.queue_offset < self.limit for unit in units)
+
+    def take(self, queue_id: int, units: Sequence[QueueUnit], records: Sequence[Buffer | None]) -> int:
+        bodies = [unpack(found).body if found is not None else b"gone" for found in records]
+        done = bodies.index(self.stuck) if self.stuck in bodies else len(bodies)
+        self.runs.append(bodies[:done])
+        return done
+
+    async def save(self, offsets: Mapping[int, int]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.saves.append(dict(offsets))
+
+
+@pytest.fixture
+async def store() -> Store:
+    made = Store()
+    await made.open()
+    return made
+
+
+@asynccontextmanager
+async def running(follower: Noted) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(follower.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def test_messages_come_in_order_in_runs(store: Store, autojump_clock: trio.testing.MockClock) -> None:
+    """A queue is handed on from its offset to its end, one run at each look, and later messages follow."""
+    follower = Noted(store)
+    numbers = [b"%d" % number for number in range(2 * MAX_RUN + 3)]
+    store.add(*numbers)
+    async with running(follower):
+        await trio.sleep(4 * POLL_S)
+        assert [len(run) for run in follower.runs] == [MAX_RUN, MAX_RUN, 3]
+        store.add(b"later")
+        await trio.sleep(A_LOOK_S)
+    assert follower.bodies == [*numbers, b"later"]
+    assert follower.offsets == {0: len(numbers) + 1}
+
+
+async def test_only_what_is_due_is_handed_on(store: Store, autojump_clock: trio.testing.MockClock) -> None:
+    """The others are looked at again later and do not count as done."""
+    follower = Noted(store)
+    store.add(b"now", b"then")
+    follower.limit = 1
+    async with running(follower):
+        await trio.sleep(1)
+        assert follower.bodies == [b"now"]
+        follower.limit = 2
+        await trio.sleep(A_LOOK_S)
+    assert follower.bodies == [b"now", b"then"]
+
+
+async def test_what_could_not_be_done_comes_again(
+    store: Store, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A stuck queue is retried after a pause, from the message it was stuck at; other queues are not
+    affected."""
+    follower = Noted(store, queues=2)
+    store.add(b"a", b"b", b"c")
+    follower.stuck = b"b"
+    async with running(follower):
+        await trio.sleep(A_LOOK_S)
+        assert (follower.bodies, follower.offsets[0]) == ([b"a"], 1)
+        follower.stuck = None
+        store.add(b"other", queue_id=1)
+        await trio.sleep(RETRY_S - 1)
+        assert follower.bodies == [b"a", b"other"]
+        await trio.sleep(2)
+    assert follower.bodies == [b"a", b"other", b"b", b"c"]
+
+
+async def test_cold_queues_hold_up_no_other(store: Store, autojump_clock: trio.testing.MockClock) -> None:
+    """A queue whose data is fetched from the device is handed on afterwards, once, while others go on."""
+    follower = Noted(store, queues=2)
+    store.add(b"old")
+    store.add(b"new", queue_id=1)
+    store.cold.add(0)
+    async with running(follower):
+        await trio.sleep(1)
+        assert follower.bodies == [b"new"]
+        store.device.set()
+        await trio.sleep(A_LOOK_S)
+    assert follower.bodies == [b"new", b"old"]
+
+
+@pytest.mark.parametrize(("saved", "expected"), [(-3, b"0"), (2, b"2"), (99, b"new")])
+async def test_it_goes_on_at_the_saved_offset(
+    store: Store, autojump_clock: trio.testing.MockClock, saved: int, expected: bytes
+) -> None:
+    """A saved offset outside the queue is moved to the nearest end of the queue."""
+    store.add(b"0", b"1", b"2")
+    follower = Noted(store, {0: saved})
+    store.add(b"new")
+    async with running(follower):
+        await trio.sleep(A_LOOK_S)
+    assert follower.bodies[0] == expected
+
+
+async def test_a_queue_whose_front_was_removed_goes_on_at_its_minimum(
+    store: Store, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Messages that retention has removed are passed over, and the new offset is saved."""
+    store.add(b"0", b"1", b"2")
+    follower = Noted(store)
+    queue = store._queues[TOPIC, 0]
+    queue.first, queue.units = 2, queue.units[2:]
+    async with running(follower):
+        await trio.sleep(3 * POLL_S)
+    assert follower.bodies == [b"2"]
+    await follower.persist()
+    assert follower.saves == [{0: 3}]
+
+
+async def test_progress_is_saved_once_what_was_put_is_safe(
+    store: Store, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Changed offsets are saved regularly, but not before the messages stored meanwhile are safe, and again
+    after a failed save."""
+    store.add(b"0", b"1")
+    follower = Noted(store)
+    follower.settled = StoreNotWritable("no disk")
+    async with running(follower), trio.open_nursery() as nursery:
+        nursery.start_soon(follower.persist_regularly, lambda: 1_000)
+        await trio.sleep(1.5)
+        assert follower.saves == []
+        assert "no disk" in caplog.text
+        follower.settled = None
+        await trio.sleep(3)
+        assert follower.saves == [{0: 2}]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stop_hands_on_nothing_more_and_saves(
+    store: Store, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A follower started again from the saved offsets repeats nothing."""
+    store.add(b"0")
+    first = Noted(store)
+    async with running(first):
+        await trio.sleep(A_LOOK_S)
+        await first.stop()
+        store.add(b"1")
+        await trio.sleep(A_LOOK_S)
+    second = Noted(store, first.saves[-1])
+    async with running(second):
+        await trio.sleep(A_LOOK_S)
+    assert (first.bodies, second.bodies) == ([b"0"], [b"1"])

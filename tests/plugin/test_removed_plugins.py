@@ -1,0 +1,152 @@
+"""The kernel without one of the built-in plugins: it starts, or says what is missing, and its refusals name
+what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import distributions, entry_points
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rmqkit.broker import checks
+from rmqkit.config import load
+from rmqkit.errors import ConfigError
+from rmqkit.model import properties as props
+from rmqkit.plugin import loader
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.command import Command
+from rmqkit.testing.broker import test_config as settings_of
+from tests.broker.desk import BrokerHarness, open_desk
+
+BUILT_IN = {
+    point.name
+    for group in (loader.ENTRY_POINT_GROUP, loader.OPTIONAL_GROUP)
+    for point in entry_points(group=group)
+    if point.dist is not None and point.dist.metadata["Name"] == "rmqkit"
+}
+
+pytestmark = [
+    pytest.mark.only_store(why="the memory store is needed where another plugin is removed"),
+    pytest.mark.only_transport(why="without connections"),
+]
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Take a plugin out of the entry points that the loader sees."""
+
+    def remove(name: str) -> None:
+        assert name in BUILT_IN
+        left = [
+            SimpleNamespace(
+                entry_points=[point for point in each.entry_points if point.name != name],
+                metadata=each.metadata,
+                version=each.version,
+                requires=each.requires,
+            )
+            for each in distributions()
+        ]
+        monkeypatch.setattr(loader, "distributions", lambda: left)
+
+    return remove
+
+
+#: Plugin -> settings that need it, and the error of the start without it.
+ASKED_FOR = {
+    "memory": ({"store": "memory"}, "no plugin brings 'memory' among the stores"),
+    "mmap": ({"store": "mmap"}, "no plugin brings 'mmap' among the stores"),
+    "lmdb": ({"store": "lmdb"}, "no plugin brings 'lmdb' among the stores"),
+    "tcp": ({"listeners": "tls://127.0.0.1:1"}, "no plugin brings 'tls' among the transports"),
+    "unix": ({"listeners": "unix:///run/x"}, "no plugin brings 'unix' among the transports"),
+    "quic": ({"listeners": "quic://127.0.0.1:1"}, "no plugin brings 'quic' among the transports"),
+    "memory-pipes": ({"listeners": "memory://x"}, "no plugin brings 'memory' among the transports"),
+    "flush": ({"flushDiskType": "SYNC_FLUSH"}, "no plugin brings 'SYNC_FLUSH' among the flush policies"),
+    "audit": ({"hooks": "audit"}, "setting hooks .* names 'audit', but there is no such plugin"),
+    "trace": ({"hooks": "trace"}, "setting hooks .* names 'trace', but there is no such plugin"),
+    "metrics": (
+        {"metricsExporterType": "PROM"},
+        "setting metricsExporterType = 'PROM' .* asks for something",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ASKED_FOR)
+def test_a_start_that_asks_for_a_removed_plugin_is_refused(
+    without: Callable[[str], None], tmp_path: Path, name: str
+) -> None:
+    """The error names the setting's value that nothing serves; nothing has been opened."""
+    keys, said = ASKED_FOR[name]
+    without(name)
+    config = load(environ={}, flags={"storePathRootDir": str(tmp_path / "data")} | keys)
+    with pytest.raises(ConfigError, match=said):
+        checks.check(config, loader.load(config))
+    assert not (tmp_path / "data").exists()
+
+
+async def _filtered(desk: BrokerHarness) -> Command:
+    await desk.sent(body=b"x")
+    return await desk.pull(subscription="a || b")
+
+
+async def _delayed(desk: BrokerHarness) -> Command:
+    return await desk.send("T", properties={props.DELAY: "1"})
+
+
+async def _cleaned(desk: BrokerHarness) -> Command:
+    return await desk.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)
+
+
+#: Plugin that a broker can start without -> a request that needs it, and the answer.
+REFUSED = {
+    "filter": (_filtered, ResponseCode.SYSTEM_ERROR, "no plugin filters by expressions of type 'TAG'"),
+    "delay": (_delayed, ResponseCode.MESSAGE_ILLEGAL, "delay"),
+    "retention": (_cleaned, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "plugin retention"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+async def test_a_request_that_needs_a_removed_plugin_is_refused(
+    without: Callable[[str], None], tmp_path: Path, name: str
+) -> None:
+    """The broker starts, and the remark of the refusal names what is missing."""
+    ask, code, remark = REFUSED[name]
+    without(name)
+    async with open_desk(tmp_path) as desk:
+        assert (await desk.send("T")).code == 0
+        refused = await ask(desk)
+        assert (refused.code, remark in (refused.remark or "")) == (code, True), refused.remark
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN - {"memory", "tcp", "flush"}))
+async def test_a_broker_works_without_a_plugin_that_it_does_not_ask_for(
+    without: Callable[[str], None], tmp_path: Path, name: str
+) -> None:
+    """Messages are stored and pulled, and no RocketMQ setting that the plugin owns stops the start."""
+    without(name)
+    async with open_desk(tmp_path) as desk:
+        assert name not in {plugin.name for plugin in desk.broker.registry.plugins}
+        await desk.sent(body=b"kept")
+        assert [message.body for message in desk.stored("T", 0)] == [b"kept"]
+
+
+@pytest.mark.parametrize("kind", ["servers", "services", "allocation_strategies"])
+def test_what_is_looked_up_by_name_is_missed_by_name(without: Callable[[str], None], kind: str) -> None:
+    """The roles, services and strategies of a removed plugin are missing, and a failed look-up lists the
+    known names."""
+    plugin, thing = {
+        "servers": ("namesrv", "namesrv"),
+        "services": ("registration", "registration"),
+        "allocation_strategies": ("allocation", "AVG"),
+    }[kind]
+    without(plugin)
+    registry = loader.load(settings_of(Path("data")))
+    with pytest.raises(ConfigError, match=f"no plugin brings {thing!r}"):
+        registry.chosen(kind, thing)
+
+
+def test_every_built_in_plugin_is_removed_by_some_test() -> None:
+    """A new plugin needs a case in this module."""
+    looked_up = {"namesrv", "registration", "allocation"}
+    assert ASKED_FOR.keys() | REFUSED.keys() | looked_up == BUILT_IN

@@ -1,0 +1,175 @@
+"""The contracts of services and request processors over those of the built-in plugins, and a test that every
+thing which these plugins register runs the contract of its kind."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from rmqkit.config import Config, load
+from rmqkit.plugin import loader
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.request import RequestProcessor
+from rmqkit.plugin.service import Service
+from rmqkit.protocol.codes import RequestCode
+from rmqkit.protocol.command import Command
+from rmqkit.testing.processor import ProcessorContract
+from rmqkit.testing.service import ServiceContract
+from rmqkit_delay.levels import parse_levels
+from rmqkit_delay.service import DelayService
+from rmqkit_delay.settings import DelaySettings
+from rmqkit_hook_audit.service import AuditService
+from rmqkit_hook_audit.settings import AuditSettings
+from rmqkit_hook_metrics.service import MetricsService
+from rmqkit_hook_metrics.settings import MetricsSettings
+from rmqkit_registration.service import RegistrationService
+from rmqkit_retention.processor import CODES, CleanProcessor
+from rmqkit_retention.service import RetentionService
+from tests.hooks import test_contracts as hooks
+from tests.plugins import test_contracts as plugins
+from tests.plugins.allocation import test_strategies as strategies
+from tests.plugins.filter import test_tag as tags
+from tests.stores import test_lmdb, test_memory, test_mmap
+from tests.stores.tools import test_contract as store_tools
+from tests.transports.memory import test_memory as pipes
+from tests.transports.quic import test_transport as quic
+from tests.transports.tcp import test_tcp as tcp
+from tests.transports.tls import test_contract as tls
+from tests.transports.unix import test_unix as unix
+
+
+class TestRetention(ServiceContract):
+    def settings(self) -> dict[str, Any]:
+        return {"disabledServices": "retention"}
+
+    def make_service(self, config: Config) -> Service:
+        return RetentionService(config)
+
+
+class TestDelay(ServiceContract):
+    def settings(self) -> dict[str, Any]:
+        return {"disabledServices": "delay"}
+
+    def make_service(self, config: Config) -> Service:
+        return DelayService(parse_levels(config.owned(DelaySettings).message_delay_level))
+
+
+class TestRegistration(ServiceContract):
+    """The name server that is named does not answer."""
+
+    def settings(self) -> dict[str, Any]:
+        return {"disabledServices": "registration", "namesrvAddr": "127.0.0.1:1"}
+
+    def make_service(self, config: Config) -> Service:
+        return RegistrationService()
+
+
+class TestAudit(ServiceContract):
+    def settings(self) -> dict[str, Any]:
+        return {"hooks": "audit", "disabledServices": "audit"}
+
+    def make_service(self, config: Config) -> Service:
+        return AuditService(AuditSettings())
+
+    def assembled(self, service: AuditService, broker: Broker) -> None:
+        service.begin(broker)
+
+
+class TestMetrics(ServiceContract):
+    def settings(self) -> dict[str, Any]:
+        return {"hooks": "metrics", "disabledServices": "metrics", "metricsPromExporterPort": 0}
+
+    def make_service(self, config: Config) -> Service:
+        return MetricsService(MetricsSettings())
+
+    def assembled(self, service: MetricsService, broker: Broker) -> None:
+        service.begin(broker)
+
+
+class TestDeleteExpiredLog(ProcessorContract):
+    """The retention plugin is switched off, for it registers the codes itself; its service is there, but does
+    not run."""
+
+    code = RequestCode.DELETE_EXPIRED_COMMITLOG
+
+    def settings(self) -> dict[str, Any]:
+        return {"disabledPlugins": "retention"}
+
+    def make_processor(self, broker: Broker) -> RequestProcessor:
+        broker.registry.services["retention"] = RetentionService(broker.config)
+        return CleanProcessor(broker)
+
+    def good(self) -> Command:
+        return Command(code=self.code)
+
+
+class TestCleanExpiredQueues(TestDeleteExpiredLog):
+    code = RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE
+
+
+class TestCleanUnusedTopics(TestDeleteExpiredLog):
+    code = RequestCode.CLEAN_UNUSED_TOPIC
+
+
+#: Where the contract of each thing runs: the module, and the class or function in it.
+COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
+    ("store", "memory"): (test_memory, "TestMemoryStore"),
+    ("store", "mmap"): (test_mmap, "TestMmapStore"),
+    ("store", "lmdb"): (test_lmdb, "TestLmdbStore"),
+    ("store tools", "mmap"): (store_tools, "TestMmapTools"),
+    ("store tools", "lmdb"): (store_tools, "TestLmdbTools"),
+    ("transport", "memory"): (pipes, "TestMemory"),
+    ("transport", "quic"): (quic, "TestQuic"),
+    ("transport", "tcp"): (tcp, "TestTcp"),
+    ("transport", "tls"): (tls, "TestTls"),
+    ("transport", "unix"): (unix, "TestUnix"),
+    ("flush policy", "ASYNC_FLUSH"): (plugins, "TestAsyncFlush"),
+    ("flush policy", "ASYNC_FLUSH_BUFFERED"): (plugins, "TestBufferedAsyncFlush"),
+    ("flush policy", "SYNC_FLUSH"): (plugins, "TestSyncFlush"),
+    ("allocation strategy", "AVG"): (strategies, "check_allocation_strategy"),
+    ("allocation strategy", "AVG_BY_CIRCLE"): (strategies, "check_allocation_strategy"),
+    ("allocation strategy", "CONSISTENT_HASH"): (strategies, "check_allocation_strategy"),
+    ("filter server", "TAG"): (tags, "check_filter_server"),
+    ("service", "audit"): (None, "TestAudit"),
+    ("service", "delay"): (None, "TestDelay"),
+    ("service", "metrics"): (None, "TestMetrics"),
+    ("service", "registration"): (None, "TestRegistration"),
+    ("service", "retention"): (None, "TestRetention"),
+    ("server", "namesrv"): (plugins, "TestNameServer"),
+    ("send message hook", "audit"): (hooks, "TestSendAudit"),
+    ("send message hook", "metrics"): (hooks, "TestSendMetrics"),
+    ("send message hook", "trace"): (hooks, "TestSendSpans"),
+    ("consume message hook", "audit"): (hooks, "TestConsumeAudit"),
+    ("consume message hook", "metrics"): (hooks, "TestConsumeMetrics"),
+    ("rpc hook", "audit"): (hooks, "TestRequestAudit"),
+    ("rpc hook", "metrics"): (hooks, "TestRpcMetrics"),
+    ("put message hook", "delay"): (hooks, "TestParkDelayed"),
+}
+#: Kinds that are values rather than objects with an interface.
+VALUES = {"settings", "queue code"}
+
+
+def test_everything_that_is_built_in_runs_the_contract_of_its_kind() -> None:
+    """Every thing that a built-in plugin registers, and nothing else, is named above with its tests."""
+    registered = loader.load(load(environ={}, flags={"hooks": ["audit", "metrics", "trace"]})).registrations
+    builtin = {(each.kind, each.name) for each in registered if each.kind not in VALUES}
+    assert builtin == set(COVERED)
+
+
+@pytest.mark.parametrize(("kind", "name"), COVERED)
+def test_the_contract_is_there(kind: str, name: str) -> None:
+    """The tests that are named above exist, and are those of the kind's contract."""
+    module, title = COVERED[kind, name]
+    found = globals()[title] if module is None else getattr(module, title)
+    if isinstance(found, type):
+        assert any(base.__name__.endswith("Contract") for base in found.__mro__)
+    else:
+        assert found.__name__.startswith("check_")
+
+
+def test_every_request_of_the_plugins_runs_the_contract() -> None:
+    """The request codes that built-in plugins register are those of the processors above."""
+    tested = {each.code for each in (TestDeleteExpiredLog, TestCleanExpiredQueues, TestCleanUnusedTopics)}
+    assert tested == set(CODES)
