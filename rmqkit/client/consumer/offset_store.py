@@ -75,22 +75,26 @@ class _OffsetTable(msgspec.Struct, rename="camel"):
 
 class FileOffsets(OffsetStore):
     """Offsets in a local file in Java's form, for broadcasting: `FOLDER/CLIENT/GROUP/offsets.json`, with the
-    previous version as `.bak`. The file is read once."""
+    previous version as `.bak`. The file is read once, and written by one task at a time: a lost queue and the
+    consumer itself may commit at once."""
 
     def __init__(self, folder: Path, client_id: str, group: str) -> None:
         self._file = JsonFile(folder / client_id / group / "offsets.json", _OffsetTable)
         self._known: dict[MessageQueue, int] | None = None
+        self._lock = anyio.Lock()
 
     async def read(self, queue: MessageQueue, *, young_is_zero: bool) -> int | None:
         """Raises ConfigError when neither the file nor its backup can be read."""
-        return (await self._table()).get(queue)
+        async with self._lock:
+            return (await self._table()).get(queue)
 
     async def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         try:
-            table = await self._table()
-            table.update(offsets)
-            text = loose_json.dumps({"offsetTable": table}, raw_keys=True)
-            await anyio.to_thread.run_sync(self._file.write, [text])
+            async with self._lock:
+                table = await self._table()
+                table.update(offsets)
+                text = loose_json.dumps({"offsetTable": table}, raw_keys=True)
+                await anyio.to_thread.run_sync(self._file.write, [text])
         except (OSError, RmqError) as error:
             log.warning("offsets are not saved in %s yet: %s", self._file.path, error)
             return {}

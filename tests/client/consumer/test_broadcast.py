@@ -52,6 +52,24 @@ async def test_every_member_gets_every_message(tmp_path: Path, autojump_clock: M
     assert (tmp_path / "10.0.0.1@b" / "g" / "offsets.json").read_text() == text
 
 
+async def test_commits_at_once_are_all_kept(tmp_path: Path) -> None:
+    """Tasks that commit at the same time write one after the other, and the file holds what all of them
+    committed."""
+    store = FileOffsets(tmp_path, "c", "g")
+    kept: list[int] = []
+
+    async def commit(number: int) -> None:
+        kept.extend((await store.commit({MessageQueue("T", "broker-a", number): number})).values())
+
+    async with trio.open_nursery() as nursery:
+        for number in range(30):
+            nursery.start_soon(commit, number)
+    assert sorted(kept) == list(range(30))
+    again = FileOffsets(tmp_path, "c", "g")
+    for number in range(30):
+        assert await again.read(MessageQueue("T", "broker-a", number), young_is_zero=True) == number
+
+
 async def test_a_broken_file_is_replaced_by_its_backup(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The previous version is read; without one the consumer does not start over but raises. Offsets of
     Java's form and of strict JSON are read."""
