@@ -2,44 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
 import anyio
 
 from rmqkit.client.consumer.flow_control import Prefetch
-from rmqkit.client.consumer.process_queue import ProcessQueue
+from rmqkit.client.consumer.process_queue import LaneOf, ProcessQueue
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.model.queue import MessageQueue
+
+#: Which messages of a queue are handled one after the other: none, all, or those with the same ordering key.
+Order = Literal["none", "queue", "key"]
+LANES: Mapping[str, LaneOf | None] = MappingProxyType(
+    {"none": None, "queue": lambda message: True, "key": lambda message: message.ordering_key}
+)
 
 
 class Assigned:
     """State of a queue while it belongs to this consumer.
 
-    ordered    one message is in hand at a time
+    order      which of its messages are handled one after the other
     pulls      scope of its pulls
     handlers   scopes of the handlers that have one of its messages
     dropped    the queue was lost; results of handlers are ignored from then on
-    suspended  no message is given out, because the first one failed a moment ago (ordered queues)
     committed  the offset that was committed last
     locked_s   when its lock was requested last (ordered queues), on the clock of the event loop
     """
 
-    def __init__(self, queue: MessageQueue, start: int, *, ordered: bool) -> None:
+    def __init__(self, queue: MessageQueue, start: int, *, order: Order = "none") -> None:
         self.queue = queue
-        self.messages = ProcessQueue(start)
-        self.ordered = ordered
+        self.messages = ProcessQueue(start, LANES[order])
+        self.order: Order = order
         self.pulls = anyio.CancelScope()
         self.handlers: set[anyio.CancelScope] = set()
         self.dropped = False
-        self.suspended = False
         self.committed: int | None = None
         self.locked_s = 0.0
         self._moved = anyio.Event()
 
     @property
+    def ordered(self) -> bool:
+        """Whether failed messages are repeated in place, and the queue has a lock."""
+        return self.order != "none"
+
+    @property
     def has_more(self) -> bool:
         """Whether a message may be given out now."""
-        if self.dropped or self.suspended or not self.messages.buffered:
-            return False
-        return not (self.ordered and self.messages.in_hand)
+        return self.messages.ready > 0 and not self.dropped
 
     def drop(self) -> None:
         """Stop pulling and cancel the handlers, whose messages stay unfinished."""
@@ -73,7 +84,7 @@ class Assigned:
 
     async def await_room(self, prefetch: Prefetch) -> None:
         """Wait until the queue may be pulled."""
-        while prefetch.exceeded_by(self.messages, ordered=self.ordered) is not None:
+        while prefetch.exceeded_by(self.messages, ordered=self.order == "queue") is not None:
             await self._moved.wait()
 
     def handled(self, scope: anyio.CancelScope) -> None:

@@ -221,7 +221,7 @@ class Engine:
                 return
             if self._feeding.cancel_called:
                 return
-            assigned = Assigned(queue, offset, ordered=self._options.ordered)
+            assigned = Assigned(queue, offset, order=self._options.order)
             assigned.locked_s = now_s
             self.assigned[queue] = assigned
             started.append(queue)
@@ -275,7 +275,7 @@ class Engine:
         handlers are cancelled."""
         assert self._tasks is not None
         assigned.drop()
-        fresh = Assigned(assigned.queue, offset, ordered=assigned.ordered)
+        fresh = Assigned(assigned.queue, offset, order=assigned.order)
         fresh.locked_s = assigned.locked_s
         self.assigned[assigned.queue] = fresh
         self._tasks.start_soon(self._restart, assigned, fresh)

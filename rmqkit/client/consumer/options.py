@@ -10,6 +10,7 @@ from typing import Literal, TypedDict
 
 from attrs import field, frozen
 
+from rmqkit.client.consumer.assigned import LANES, Order
 from rmqkit.client.consumer.flow_control import Prefetch
 from rmqkit.client.consumer.retry_schedule import RetrySchedule
 from rmqkit.client.pulling import subscription
@@ -26,8 +27,9 @@ from rmqkit.model.subscription import (
 )
 from rmqkit.plugin.allocation import AllocationStrategy
 
-#: Deliveries of a message in a group without order, unless `max_attempts` is given.
-DEFAULT_ATTEMPTS = 16
+#: Deliveries of a message in a group without order, unless `max_attempts` is given: Java's default of 16 for
+#: maxReconsumeTimes counts the retries alone.
+DEFAULT_ATTEMPTS = 17
 MAX_CONCURRENCY = 10_000
 
 
@@ -76,7 +78,7 @@ def subscriptions(subscribe: Subscribe, version: int) -> dict[str, SubscriptionD
 class PushKeywords(TypedDict, total=False):
     """Keywords that `Client.push_consumer` passes on to `PushOptions`."""
 
-    order: Literal["none", "queue"]
+    order: Order
     concurrency: int
     prefetch: Prefetch
     max_attempts: int | None
@@ -92,11 +94,12 @@ class PushOptions:
     """Settings of a push consumer.
 
     order          "none": handlers run in parallel within a queue; "queue": one message of a queue at a time,
-                   in order, under a lock at the broker
+                   in order, under a lock at the broker; "key": the same for the messages with one ordering
+                   key, while others of the queue are handled; messages without a key have no order
     concurrency    maximum number of handlers at a time
     prefetch       how much is pulled ahead of the handlers
     max_attempts   deliveries of a message, the first one included, until it goes to the dead-letter topic;
-                   default 16, with order="queue" no limit
+                   default 17 (Java's 16 are retries), without limit if ordered
     drain_s        how long handlers may go on when the consumer is left
     start          where a queue starts for which the group has no offset. "last": at its end; at its start if
                    the queue is young, so that no message is missed while queues are being added; "first": at
@@ -111,7 +114,7 @@ class PushOptions:
     Raises ClientError for a value out of range.
     """
 
-    order: Literal["none", "queue"] = "none"
+    order: Order = "none"
     concurrency: int = 20
     prefetch: Prefetch = field(factory=Prefetch)
     max_attempts: int | None = None
@@ -122,8 +125,8 @@ class PushOptions:
     offsets_folder: Path = field(factory=lambda: Path.home() / ".rocketmq_offsets")
 
     def __attrs_post_init__(self) -> None:
-        if self.order not in ("none", "queue"):
-            raise ClientError(f"order={self.order!r}: must be none or queue")
+        if self.order not in LANES:
+            raise ClientError(f"order={self.order!r}: must be {', '.join(LANES)}")
         if not 0 < self.concurrency <= MAX_CONCURRENCY:
             raise ClientError(f"concurrency={self.concurrency}: 1 to {MAX_CONCURRENCY} are allowed")
         if self.max_attempts is not None and self.max_attempts < 1:
@@ -135,8 +138,8 @@ class PushOptions:
 
     @property
     def ordered(self) -> bool:
-        """Whether the messages of a queue are handled one after the other."""
-        return self.order == "queue"
+        """Whether queues are locked, and failed messages are repeated in place."""
+        return self.order != "none"
 
     @property
     def schedule(self) -> RetrySchedule:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
+from heapq import heappop, heappush
 
 from rmqkit.client.received import ReceivedMessage
 
+#: The lane of a message. Messages of one lane are given out one after the other; those without a lane (None)
+#: at any time.
+LaneOf = Callable[[ReceivedMessage], Hashable]
+
 
 class ProcessQueue:
-    """Messages from their pull until they are finished: buffered, then in hand, then finished.
+    """Messages from their pull until they are finished: ready, then in hand, then finished.
+
+    The ready message with the lowest offset is given out first. With lanes, one message of a lane at a
+    time is ready, in hand or held back; the next one becomes ready when it is finished.
 
     Finished messages form a prefix of the queue up to the first unfinished one. The end of that prefix is the
     only offset that may be committed.
@@ -18,23 +26,27 @@ class ProcessQueue:
     size       bytes of the bodies of unfinished messages
     """
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, lane_of: LaneOf | None = None) -> None:
         self.pulled_to = start
         self.size = 0
+        self._lane_of = lane_of
         #: Unfinished messages by offset, ascending. An OrderedDict finds its first key in constant time after
         #: many removals from the front; a dict does not.
         self._unfinished: OrderedDict[int, ReceivedMessage] = OrderedDict()
-        self._buffered: deque[ReceivedMessage] = deque()
+        #: Offsets, as a heap.
+        self._ready: list[int] = []
         self._in_hand: set[int] = set()
+        #: The offsets that wait for the current message of their lane, in order.
+        self._lanes: dict[Hashable, deque[int]] = {}
 
     def __len__(self) -> int:
         """The number of unfinished messages."""
         return len(self._unfinished)
 
     @property
-    def buffered(self) -> int:
-        """The number of messages that nobody has taken yet."""
-        return len(self._buffered)
+    def ready(self) -> int:
+        """The number of messages that can be taken now."""
+        return len(self._ready)
 
     @property
     def in_hand(self) -> int:
@@ -61,32 +73,59 @@ class ProcessQueue:
         return next(iter(self._unfinished)), next(reversed(self._unfinished))
 
     def put(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
-        """Buffer the messages of a pull, which come in order of their offsets, and let the next pull begin at
+        """Add the messages of a pull, which come in order of their offsets, and let the next pull begin at
         `next_offset`. Messages before `pulled_to` are dropped, because they were pulled before."""
         for message in messages:
-            if message.queue_offset >= self.pulled_to:
-                self._unfinished[message.queue_offset] = message
-                self._buffered.append(message)
+            offset = message.queue_offset
+            if offset >= self.pulled_to:
+                self._unfinished[offset] = message
                 self.size += len(message.body)
-                self.pulled_to = message.queue_offset + 1
+                self.pulled_to = offset + 1
+                lane = None if self._lane_of is None else self._lane_of(message)
+                if lane is None:
+                    heappush(self._ready, offset)
+                elif lane in self._lanes:
+                    self._lanes[lane].append(offset)
+                else:
+                    self._lanes[lane] = deque()
+                    heappush(self._ready, offset)
         self.pulled_to = max(self.pulled_to, next_offset)
 
     def take(self) -> ReceivedMessage | None:
-        """Take the first buffered message into hand; None when nothing is buffered."""
-        if not self._buffered:
+        """Take the first ready message into hand; None when nothing is ready."""
+        if not self._ready:
             return None
-        message = self._buffered.popleft()
-        self._in_hand.add(message.queue_offset)
-        return message
+        offset = heappop(self._ready)
+        self._in_hand.add(offset)
+        return self._unfinished[offset]
 
     def give_back(self, message: ReceivedMessage) -> None:
-        """Return a message from hand, unfinished: it is the next one to be taken. It may be a changed copy,
-        with one more reconsumption for example. Raises KeyError when it is not in hand."""
+        """Make a message from hand ready again. Raises KeyError when it is not in hand."""
+        self.hold(message)
+        self.release(message)
+
+    def hold(self, message: ReceivedMessage) -> None:
+        """Keep a message from hand back until its `release`. It may be a changed copy, with one more
+        reconsumption for example. Raises KeyError when it is not in hand."""
         self._in_hand.remove(message.queue_offset)
         self._unfinished[message.queue_offset] = message
-        self._buffered.appendleft(message)
+
+    def release(self, message: ReceivedMessage) -> None:
+        """Make a message that was held back ready."""
+        heappush(self._ready, message.queue_offset)
 
     def finish(self, message: ReceivedMessage) -> None:
         """Count a message in hand as finished. Raises KeyError when it is not in hand."""
         self._in_hand.remove(message.queue_offset)
-        self.size -= len(self._unfinished.pop(message.queue_offset).body)
+        finished = self._unfinished.pop(message.queue_offset)
+        self.size -= len(finished.body)
+        lane = None if self._lane_of is None else self._lane_of(finished)
+        if lane is not None:
+            self._end_turn(lane)
+
+    def _end_turn(self, lane: Hashable) -> None:
+        waiting = self._lanes[lane]
+        if waiting:
+            heappush(self._ready, waiting.popleft())
+        else:
+            del self._lanes[lane]

@@ -21,7 +21,7 @@ from rmqkit.errors import RmqError
 
 log = logging.getLogger(__name__)
 
-#: Pause of an ordered queue after a failure, and the limits of a requested one.
+#: Pause of an ordered queue or key after a failure, and the limits of a requested one.
 SUSPEND_S = 1.0
 SUSPEND_LIMITS_S = (0.01, 30.0)
 #: When a message could not be sent back, it is handled here again after this time.
@@ -85,20 +85,15 @@ class Settling(Settlement):
             self.finished(assigned, message)
 
     def _again(self, assigned: Assigned, message: ReceivedMessage, pause_s: float) -> None:
-        """Handle the message again after a pause; an ordered queue gives out nothing until then."""
+        """Handle the message again after a pause, and until then no other one of its lane."""
         changed = evolve(message, reconsume_times=message.reconsume_times + 1)
-        if assigned.ordered:
-            assigned.suspended = True
-            assigned.give_back(changed)
+        assigned.messages.hold(changed)
         self._tasks.start_soon(self._pause, assigned, changed, pause_s)
 
     async def _pause(self, assigned: Assigned, message: ReceivedMessage, pause_s: float) -> None:
         await anyio.sleep(pause_s)
-        if assigned.ordered:
-            assigned.suspended = False
-            self._dispatcher.offer(assigned)
-        else:
-            self.returned(assigned, message)
+        assigned.messages.release(message)
+        self._dispatcher.offer(assigned)
 
     def _log(self, held: Sequence[Held], error: Exception) -> None:
         message = held[0][1]

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from rmqkit.client import ClientError, Message, MessageQueue
-from rmqkit.client.consumer.assigned import Assigned, Held
+from rmqkit.client.consumer.assigned import Assigned, Held, Order
 from rmqkit.client.consumer.batches import Batches
 from rmqkit.client.consumer.delivery import Settlement
 from rmqkit.client.consumer.dispatcher import Dispatcher
@@ -48,10 +48,10 @@ class Settled(Settlement):
 class Gathering:
     """Two queues with buffered messages, and batches of them."""
 
-    def __init__(self, *counts: int, size: int, linger_s: float, ordered: bool = False) -> None:
+    def __init__(self, *counts: int, size: int, linger_s: float, order: Order = "none") -> None:
         self.dispatcher = Dispatcher()
         self.settled = Settled(self.dispatcher)
-        self.queues = [Assigned(queue, 0, ordered=ordered) for queue in (A, B)]
+        self.queues = [Assigned(queue, 0, order=order) for queue in (A, B)]
         for assigned, count in zip(self.queues, counts, strict=True):
             self.put(assigned, count)
         hooks = ClientHooks("client")
@@ -101,7 +101,7 @@ async def test_a_full_batch_has_messages_of_all_queues(autojump_clock: MockClock
 
 async def test_batches_of_ordered_queues(autojump_clock: MockClock) -> None:
     """A batch has one message of an ordered queue at most, since the next one waits for it."""
-    gathering = Gathering(2, 1, size=4, linger_s=0.05, ordered=True)
+    gathering = Gathering(2, 1, size=4, linger_s=0.05, order="queue")
     assert await gathering.next() == [(0, 0), (1, 0)]
 
 

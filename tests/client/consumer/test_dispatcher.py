@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqkit.client import MessageQueue
-from rmqkit.client.consumer.assigned import Assigned, Held
+from rmqkit.client.consumer.assigned import Assigned, Held, Order
 from rmqkit.client.consumer.dispatcher import Dispatcher
 from tests.client.consumer.messages import message
 
 
-def buffered(number: int, count: int, *, ordered: bool = False) -> Assigned:
+def buffered(number: int, count: int, order: Order = "none") -> Assigned:
     """Queue `number` with so many messages to give out."""
     queue = MessageQueue("T", "broker-a", number)
-    assigned = Assigned(queue, 0, ordered=ordered)
+    assigned = Assigned(queue, 0, order=order)
     assigned.messages.put([message(offset, queue=queue) for offset in range(count)], count)
     return assigned
 
@@ -66,8 +68,8 @@ async def test_an_idle_queue_leaves_its_share_to_the_others() -> None:
 
 async def test_equal_queues_take_turns() -> None:
     """With one handler the queues are served one after the other, ordered ones as well."""
-    for ordered in (False, True):
-        dispatcher = offering(*(buffered(number, 3, ordered=ordered) for number in range(3)))
+    for order in get_args(Order):
+        dispatcher = offering(*(buffered(number, 3, order) for number in range(3)))
         served = []
         for _ in range(9):
             [held] = await dispatcher.take()
@@ -77,16 +79,28 @@ async def test_equal_queues_take_turns() -> None:
 
 
 async def test_a_dropped_queue_gives_out_nothing() -> None:
-    """A queue that is lost, or suspended, after it was offered is passed over."""
-    dropped, suspended, kept = (buffered(number, 2) for number in range(3))
-    dispatcher = offering(dropped, suspended, kept)
+    """A queue that is lost after it was offered is passed over."""
+    dropped, kept = (buffered(number, 2) for number in range(2))
+    dispatcher = offering(dropped, kept)
     dropped.drop()
-    suspended.suspended = True
     taken = await dispatcher.take(6)
     assert [(assigned, each.queue_offset) for assigned, each in taken] == [(kept, 0), (kept, 1)]
-    suspended.suspended = False
-    dispatcher.offer(suspended)
-    assert [each.queue_offset for _, each in await dispatcher.take(6)] == [0, 1]
+
+
+async def test_a_lane_waits_for_a_message_that_is_held_back() -> None:
+    """An ordered queue whose first message is held back gives out nothing until its release."""
+    assigned = buffered(0, 2, "queue")
+    dispatcher = offering(assigned)
+    [(_, first)] = await dispatcher.take(6)
+    assigned.messages.hold(first)
+    dispatcher.offer(assigned)
+    assert not assigned.has_more
+    assigned.messages.release(first)
+    dispatcher.offer(assigned)
+    [held] = await dispatcher.take(6)
+    assert held == (assigned, first)
+    finish(dispatcher, held)
+    assert [each.queue_offset for _, each in await dispatcher.take(6)] == [1]
 
 
 @given(

@@ -7,20 +7,40 @@ from attrs import evolve
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from rmqkit.client import ReceivedMessage
 from rmqkit.client.consumer.process_queue import ProcessQueue
 from tests.client.consumer.messages import message
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Random pulls, takes, returns and ends; the model is a set of unfinished offsets."""
+    """Random pulls, takes, returns, pauses and ends. The model knows the state of each unfinished message and
+    its lane, by offset; messages without a lane have None."""
 
-    @initialize(start=st.integers(0, 100))
-    def begin(self, start: int) -> None:
-        self.queue = ProcessQueue(start)
-        self.unfinished: set[int] = set()
-        self.buffered: list[int] = []
-        self.taken: dict[int, object] = {}
+    @initialize(start=st.integers(0, 100), lanes=st.integers(0, 3))
+    def begin(self, start: int, lanes: int) -> None:
+        def lane_of(message: ReceivedMessage) -> int | None:
+            lane = message.queue_offset // 2 % (lanes + 1)
+            return None if lane == lanes else lane
+
+        self.lane_of = lane_of
+        self.queue = ProcessQueue(start, lane_of)
+        self.waiting: dict[int, int | None] = {}
+        self.taken: dict[int, ReceivedMessage] = {}
+        self.held: dict[int, ReceivedMessage] = {}
         self.end = start
+
+    @property
+    def ready(self) -> list[int]:
+        """The first message of each lane, if it is waiting, and those without a lane."""
+        first: dict[int, int] = {}
+        for offset, lane in sorted(self.waiting.items()):
+            if lane is not None:
+                first.setdefault(lane, offset)
+        for current in [*self.taken.values(), *self.held.values()]:
+            lane = self.lane_of(current)
+            if lane is not None:
+                first.pop(lane, None)
+        return sorted([*first.values(), *(offset for offset, lane in self.waiting.items() if lane is None)])
 
     @rule(gaps=st.lists(st.integers(1, 3), max_size=6), skipped=st.integers(0, 3), again=st.integers(0, 3))
     def pull(self, gaps: list[int], skipped: int, again: int) -> None:
@@ -32,44 +52,58 @@ class QueueMachine(RuleBasedStateMachine):
             offsets.append(at)
         repeated = list(range(max(self.end - again, 0), self.end))
         self.queue.put([message(offset, offset % 5) for offset in repeated + offsets], at + 1 + skipped)
-        self.unfinished.update(offsets)
-        self.buffered += offsets
+        self.waiting |= {offset: self.lane_of(message(offset)) for offset in offsets}
         self.end = max(self.end, at + 1 + skipped)
 
     @rule()
     def take(self) -> None:
         found = self.queue.take()
-        if not self.buffered:
+        if not self.ready:
             assert found is None
             return
         assert found is not None
-        assert found.queue_offset == self.buffered.pop(0)
+        assert found.queue_offset == self.ready[0]
+        del self.waiting[found.queue_offset]
         self.taken[found.queue_offset] = found
 
     @precondition(lambda self: self.taken)
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
-        offset = data.draw(st.sampled_from(sorted(self.taken)))
-        self.queue.finish(self.taken.pop(offset))  # type: ignore[arg-type]
-        self.unfinished.discard(offset)
+        self.queue.finish(self.taken.pop(data.draw(st.sampled_from(sorted(self.taken)))))
 
     @precondition(lambda self: self.taken)
     @rule(data=st.data())
     def give_back(self, data: st.DataObject) -> None:
-        offset = data.draw(st.sampled_from(sorted(self.taken)))
-        self.queue.give_back(self.taken.pop(offset))  # type: ignore[arg-type]
-        self.buffered.insert(0, offset)
+        returned = self.taken.pop(data.draw(st.sampled_from(sorted(self.taken))))
+        self.queue.give_back(returned)
+        self.waiting[returned.queue_offset] = self.lane_of(returned)
+
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data())
+    def hold(self, data: st.DataObject) -> None:
+        failed = self.taken.pop(data.draw(st.sampled_from(sorted(self.taken))))
+        changed = evolve(failed, reconsume_times=failed.reconsume_times + 1)
+        self.queue.hold(changed)
+        self.held[changed.queue_offset] = changed
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        released = self.held.pop(data.draw(st.sampled_from(sorted(self.held))))
+        self.queue.release(released)
+        self.waiting[released.queue_offset] = self.lane_of(released)
 
     @invariant()
     def agrees(self) -> None:
         """The offset to commit is the first unfinished message, or where the next pull begins."""
-        assert self.queue.commit_offset == min(self.unfinished, default=self.end)
+        unfinished = {*self.waiting, *self.taken, *self.held}
+        assert self.queue.commit_offset == min(unfinished, default=self.end)
         assert self.queue.pulled_to == self.end
-        assert len(self.queue) == len(self.unfinished)
-        assert self.queue.buffered == len(self.buffered)
+        assert len(self.queue) == len(unfinished)
+        assert self.queue.ready == len(self.ready)
         assert self.queue.in_hand == len(self.taken)
-        assert self.queue.size == sum(offset % 5 for offset in self.unfinished)
-        assert self.queue.span == max(self.unfinished, default=0) - min(self.unfinished, default=0)
+        assert self.queue.size == sum(offset % 5 for offset in unfinished)
+        assert self.queue.span == max(unfinished, default=0) - min(unfinished, default=0)
 
 
 TestProcessQueue = pytest.mark.row("S184", "S208")(QueueMachine.TestCase)
@@ -77,13 +111,14 @@ TestProcessQueue = pytest.mark.row("S184", "S208")(QueueMachine.TestCase)
 
 @pytest.mark.row("S186", "S187")
 def test_a_returned_message_is_the_next_one() -> None:
-    """A message that is given back as a changed copy is taken again before later ones, and holds the offset
-    back until it is finished."""
+    """A message that is held back and released as a changed copy is taken again before later ones, and holds
+    the offset back until it is finished."""
     queue = ProcessQueue(5)
     queue.put([message(5), message(6)], 7)
     first = queue.take()
     assert first is not None
-    queue.give_back(evolve(first, reconsume_times=1))
+    queue.hold(evolve(first, reconsume_times=1))
+    queue.release(first)
     again = queue.take()
     assert again is not None
     assert (again.queue_offset, again.reconsume_times, queue.commit_offset) == (5, 1, 5)

@@ -323,7 +323,7 @@ async def test_wrong_arguments_are_refused(tmp_path: Path, autojump_clock: MockC
             ({"subscribe": {}}, "a topic at least"),
             ({"subscribe": {"T": "a > 3"}}, "looks like a condition"),
             ({"subscribe": "a b"}, "characters besides"),
-            ({"subscribe": "T", "order": "key"}, "must be none or queue"),
+            ({"subscribe": "T", "order": "keys"}, "must be none, queue, key"),
             ({"subscribe": "T", "concurrency": 0}, "concurrency=0"),
             ({"subscribe": "T", "max_attempts": 0}, "max_attempts=0"),
             ({"subscribe": "T", "drain_s": -1}, "drain_s=-1"),
