@@ -22,6 +22,7 @@ _BUILT_IN = {
     "send": "rmqkit.cli.messages:SEND",
     "consume": "rmqkit.cli.messages:CONSUME",
     "topic": "rmqkit.cli.topic:TOPIC",
+    "group": "rmqkit.cli.group:GROUP",
     "status": "rmqkit.cli.status:STATUS",
     "store": "rmqkit.cli.store:STORE",
     "plugins": "rmqkit.cli.info:PLUGINS",

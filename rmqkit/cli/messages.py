@@ -7,14 +7,13 @@ import signal
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 import anyio
 import anyio.to_thread
 
 from rmqkit import Message, MessageQueue
-from rmqkit.cli import options
+from rmqkit.cli import options, shown
 from rmqkit.client import Client, PullConsumer, ReceivedMessage, SendResult, StreamOptions
 from rmqkit.errors import ConfigError, NoRoute
 from rmqkit.plugin import output
@@ -240,36 +239,9 @@ async def _drain(consumer: PullConsumer, arguments: Namespace, starts: dict[Mess
 
 def _show_received(message: ReceivedMessage, json: bool) -> None:
     if json:
-        output.json_line(_as_dict(message))
-        return
-    stored = datetime.fromtimestamp(message.store_timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    tag = f" [{message.tag}]" if message.tag else ""
-    output.line(
-        f"{stored} {message.queue} offset {message.queue_offset}{tag}"
-        f" {message.body.decode('utf-8', 'backslashreplace')}"
-    )
-
-
-def _as_dict(message: ReceivedMessage) -> dict[str, Any]:
-    try:
-        body: dict[str, Any] = {"body": message.body.decode()}
-    except UnicodeDecodeError:
-        body = {"bodyHex": message.body.hex()}
-    return {
-        "topic": message.topic,
-        "brokerName": message.queue.broker_name,
-        "queueId": message.queue.queue_id,
-        "queueOffset": message.queue_offset,
-        "messageId": message.message_id,
-        "offsetMessageId": message.offset_message_id,
-        "storeTimestamp": message.store_timestamp_ms,
-        "bornTimestamp": message.born_timestamp_ms,
-        "reconsumeTimes": message.reconsume_times,
-        "tag": message.tag,
-        "keys": list(message.keys),
-        "properties": dict(message.properties),
-        **body,
-    }
+        output.json_line(shown.message_dict(message))
+    else:
+        output.line(shown.message_text(message))
 
 
 SEND = Verb("send messages", _send_arguments, _send)

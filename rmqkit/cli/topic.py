@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from datetime import UTC, datetime
 
 import anyio
 import msgspec
 
-from rmqkit.cli import options
+from rmqkit.cli import options, shown
 from rmqkit.client import Admin
 from rmqkit.errors import NoRoute
 from rmqkit.model.sysflag import PERM_RW
@@ -125,14 +124,8 @@ async def _stats(admin: Admin, arguments: Namespace) -> None:
         members = ("brokerName", "queueId", "minOffset", "maxOffset", "lastUpdateTimestamp")
         output.as_json([dict(zip(members, row, strict=True)) for row in rows])
         return
-    shown = [(*row, _time(last_ms)) for *row, last_ms in rows]
+    shown = [(*row, shown.time_text(last_ms)) for *row, last_ms in rows]
     output.table(("BROKER", "QUEUE", "FIRST", "NEXT", "LAST UPDATE"), shown)
-
-
-def _time(timestamp_ms: int) -> str:
-    if not timestamp_ms:
-        return "-"
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 _ACTIONS = {"list": _list, "create": _create, "delete": _delete, "route": _route, "stats": _stats}

@@ -24,6 +24,7 @@ from rmqkit.client.consumer.delivery import Batch, DeadLetter, Delivery, Retry
 from rmqkit.client.consumer.flow_control import Prefetch
 from rmqkit.client.consumer.options import PushOptions, sql, tag
 from rmqkit.client.consumer.push_consumer import PushConsumer
+from rmqkit.client.group_admin import GroupAdmin, GroupConnections, GroupMemberInfo, Progress
 from rmqkit.client.latency_faults import LatencySteps
 from rmqkit.client.message_stream import MessageStream, StreamOptions
 from rmqkit.client.outgoing import PackedBatch
@@ -69,6 +70,9 @@ __all__ = [
     "ConnectionLost",
     "DeadLetter",
     "Delivery",
+    "GroupAdmin",
+    "GroupConnections",
+    "GroupMemberInfo",
     "LatencySteps",
     "Message",
     "MessageIllegal",
@@ -81,6 +85,7 @@ __all__ = [
     "Prefetch",
     "Producer",
     "ProducerOptions",
+    "Progress",
     "PullConsumer",
     "PullResult",
     "PullStatus",

@@ -4,7 +4,7 @@ and G1)."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import anyio
 import msgspec
@@ -188,6 +188,14 @@ class Admin:
         )
         return response.decode_body(KVTable).table
 
+    async def broker_settings(self, address: str) -> dict[str, str]:
+        """The settings of a broker as texts (GET_BROKER_CONFIG)."""
+        command = request(RequestCode.GET_BROKER_CONFIG)
+        response = await self._call(address, command, f"asking {address} for its settings")
+        text = response.body.decode("utf-8", "replace")
+        pairs = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
+        return {key.strip(): value.strip() for key, separator, value in pairs if separator}
+
     async def topic_config(self, topic: str, address: str) -> TopicConfig | None:
         """A topic's settings on a broker; None when the broker has no such topic or does not support
         GET_TOPIC_CONFIG. Raises DecodeError."""
@@ -203,7 +211,7 @@ class Admin:
     async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
         """Offsets of all queues, sorted. Raises NoRoute, DecodeError."""
         stats: dict[MessageQueue, QueueStats] = {}
-        for address in _masters(await self._fresh_route(topic)).values():
+        for address in masters_of((await self._fresh_route(topic)).data).values():
             stats |= await self.topic_stats_of(address, topic)
         return dict(sorted(stats.items()))
 
@@ -214,7 +222,7 @@ class Admin:
         response = await self._call(address, command, f"asking for the offsets of {topic!r}")
         table = response.decode_body(_TopicStatsBody).offset_table
         return {
-            _queue_key(text): QueueStats(entry.min_offset, entry.max_offset, entry.last_update_timestamp)
+            queue_of(text): QueueStats(entry.min_offset, entry.max_offset, entry.last_update_timestamp)
             for text, entry in table.items()
         }
 
@@ -257,7 +265,7 @@ class Admin:
     async def _query(
         self, topic: str, header: QueryMessageRequestHeader, matches: Callable[[ReceivedMessage], bool]
     ) -> list[ReceivedMessage]:
-        masters = _masters(await self._fresh_route(topic))
+        masters = masters_of((await self._fresh_route(topic)).data)
         found: list[ReceivedMessage] = []
         failures: list[RmqError] = []
 
@@ -325,14 +333,13 @@ class Admin:
         return await self._instance.call(address, command, doing, ADMIN_TIMEOUT_MS)
 
 
-def _masters(route: Route) -> Mapping[str, str]:
-    return {
-        broker.broker_name: broker.master for broker in route.data.broker_datas if broker.master is not None
-    }
+def masters_of(route: TopicRouteData) -> dict[str, str]:
+    """Broker name -> address of the masters in a route."""
+    return {broker.broker_name: broker.master for broker in route.broker_datas if broker.master is not None}
 
 
-def _queue_key(text: str) -> MessageQueue:
-    """Encode a queue as JSON text, for use as an object key in a body."""
+def queue_of(text: str) -> MessageQueue:
+    """Decode a queue that is a key in a body. Raises DecodeError."""
     try:
         return msgspec.json.decode(text, type=MessageQueue)
     except msgspec.DecodeError as error:

@@ -26,6 +26,7 @@ from rmqkit.client.admin import Admin
 from rmqkit.client.client import Client
 from rmqkit.client.consumer.options import PushKeywords, Subscribe
 from rmqkit.client.consumer.push_consumer import Handler, PushConsumer
+from rmqkit.client.group_admin import GroupAdmin
 from rmqkit.client.hooks import CallHook, ClientHook
 from rmqkit.client.message_stream import StreamOptions
 from rmqkit.client.producer import Producer
@@ -130,6 +131,12 @@ class BlockingClient:
         """Topic administration and queries."""
         self._opened()
         return BlockingAdmin(self, self._client.admin)
+
+    @property
+    def groups(self) -> BlockingGroupAdmin:
+        """Administration of consumer groups."""
+        self._opened()
+        return BlockingGroupAdmin(self, self._client.groups)
 
     def producer(self, group: str, **options: Unpack[ProducerKeywords]) -> BlockingProducer:
         """A producer, to be opened with `with`; see `Client.producer`."""
@@ -257,12 +264,28 @@ class BlockingAdmin(_Face[Admin]):
     delete_topic = derived(Admin.delete_topic)
     masters = derived(Admin.masters)
     runtime_info = derived(Admin.runtime_info)
+    broker_settings = derived(Admin.broker_settings)
     topic_config = derived(Admin.topic_config)
     topic_stats = derived(Admin.topic_stats)
     topic_stats_of = derived(Admin.topic_stats_of)
     query_by_key = derived(Admin.query_by_key)
     query_by_message_id = derived(Admin.query_by_message_id)
     view_message = derived(Admin.view_message)
+
+
+class BlockingGroupAdmin(_Face[GroupAdmin]):
+    """See `GroupAdmin`; every method takes the same arguments and raises the same."""
+
+    configs = derived(GroupAdmin.configs)
+    consuming = derived(GroupAdmin.consuming)
+    progress = derived(GroupAdmin.progress)
+    behind = derived(GroupAdmin.behind)
+    connections = derived(GroupAdmin.connections)
+    subscriptions_of = derived(GroupAdmin.subscriptions_of)
+    delete = derived(GroupAdmin.delete)
+    offsets_at = derived(GroupAdmin.offsets_at)
+    reset_to_time = derived(GroupAdmin.reset_to_time)
+    reset_to_offset = derived(GroupAdmin.reset_to_offset)
 
 
 class _Opened(_Face[Inner]):

@@ -13,6 +13,7 @@ import anyio
 from rmqkit.client.admin import Admin
 from rmqkit.client.consumer.options import PushKeywords, PushOptions, Subscribe
 from rmqkit.client.consumer.push_consumer import PushConsumer
+from rmqkit.client.group_admin import GroupAdmin
 from rmqkit.client.hooks import ClientHook, ClientHooks
 from rmqkit.client.instance import Instance, wall_clock_ms
 from rmqkit.client.producer import Producer
@@ -171,6 +172,11 @@ class Client:
     def admin(self) -> Admin:
         """Topic administration and queries."""
         return Admin(self._opened())
+
+    @property
+    def groups(self) -> GroupAdmin:
+        """Administration of consumer groups."""
+        return GroupAdmin(self._opened())
 
     def producer(self, group: str, **options: Unpack[ProducerKeywords]) -> Producer:
         """A producer, to be opened with `async with`; the keywords are those of `ProducerOptions`. Raises

@@ -262,3 +262,16 @@ class SerializeType(IntEnum):
 #: Header flag bits.
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
+
+
+#: Java's MQVersion numbers two constants for each release from 4.0.0 on: the snapshot and the release.
+_FIRST_4, _LAST = 212, 611
+
+
+def version_text(number: int) -> str:
+    """A version number as text: 479 -> 5.3.3, 412 -> 5.0.0-SNAPSHOT, 121 -> 3.x (Java: MQVersion)."""
+    if number < _FIRST_4:
+        return "3.x"
+    release, is_release = divmod(min(number, _LAST) - _FIRST_4, 2)
+    text = f"{4 + release // 100}.{release // 10 % 10}.{release % 10}"
+    return text if is_release else f"{text}-SNAPSHOT"

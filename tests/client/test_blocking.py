@@ -19,6 +19,7 @@ from rmqkit.client import (
     Admin,
     BlockingClient,
     ClientError,
+    GroupAdmin,
     Message,
     MessageQueue,
     NoRoute,
@@ -107,6 +108,7 @@ def test_misuse() -> None:
 
 FACES = {
     Admin: blocking.BlockingAdmin,
+    GroupAdmin: blocking.BlockingGroupAdmin,
     Producer: blocking.BlockingProducer,
     PullConsumer: blocking.BlockingPullConsumer,
     RawReader: blocking.BlockingRawReader,

@@ -292,7 +292,9 @@ class Engine:
         """Pull one queue until it is dropped or the consumer is left."""
         lost_connection = False
         with assigned.pulls:
-            while True:
+            # A queue dropped by its own answer must not pull once more: the broker would hold that pull, and
+            # give it the offset of the next reset.
+            while not assigned.dropped:
                 await assigned.await_room(self._options.prefetch)
                 try:
                     result = await self._pull(assigned)

@@ -1,0 +1,205 @@
+"""`rmqkit group`: what groups consume, and where they continue."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rmqkit.client import BlockingClient, ReceivedMessage
+from tests.cli.conftest import Ready, Run, Start
+
+PATIENCE_S = 120
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition of another process."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def served(start: Start, *settings: str) -> Ready:
+    words = [word for setting in settings for word in ("--set", setting)]
+    where = ("--data", "data", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--set", "store=memory")
+    return start("serve", *where, *words)
+
+
+@pytest.fixture
+def client(server: Ready) -> Iterator[BlockingClient]:
+    with BlockingClient(server.where["namesrv"]) as client:
+        yield client
+
+
+class Group:
+    """The verb `group` with JSON answers."""
+
+    def __init__(self, run: Run, server: Ready) -> None:
+        self._run, self._where = run, ("--namesrv", server.where["namesrv"])
+
+    def text(self, *words: str, code: int = 0) -> str:
+        ended = self._run("group", *words, *self._where)
+        assert ended.returncode == code, ended.stderr
+        return ended.stdout if code == 0 else ended.stderr
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.text(*words, "--json"))
+
+
+@pytest.fixture
+def group(rmqkit: Run, server: Ready) -> Group:
+    return Group(rmqkit, server)
+
+
+def sent(client: BlockingClient, topic: str, count: int) -> None:
+    with client.producer("p") as producer:
+        client.admin.create_topic(topic, queues=1)
+        for number in range(count):
+            producer.send(topic, b"%d" % number)
+
+
+def committed(client: BlockingClient, name: str, topic: str) -> int:
+    (progress,) = client.groups.progress(name, topic).values()
+    return progress.committed
+
+
+def test_what_a_group_has_left(group: Group, client: BlockingClient) -> None:
+    """The lag is counted for each queue and in total, with the age of the first message that is left; the
+    exit code tells a script that it is too large."""
+    sent(client, "Orders", 5)
+    with client.pull_consumer("billing") as consumer:
+        (queue,) = consumer.queues("Orders")
+        until(lambda: consumer.max_offset(queue) == 5)
+        consumer.commit(queue, 2)
+    found = group.json("lag", "billing")
+    (entry,) = found["queues"]
+    assert (found["lag"], entry["committed"], entry["end"], entry["queueId"]) == (3, 2, 5, 0)
+    assert found["behindMs"] == entry["behindMs"] >= 0
+    assert entry["lastConsumedTimestamp"] > 0
+    shown = group.text("lag", "billing", "--topic", "Orders", "--fail-above", "3").splitlines()
+    assert shown[1].split()[:5] == ["Orders", "broker-a:0", "2", "5", "3"]
+    assert shown[2].startswith("total: 3 messages, ")
+    assert group.text("lag", "billing", "--fail-above", "2", code=1) == ""
+    assert "group 'nobody' has no offsets" in group.text("lag", "nobody", code=1)
+
+
+def test_groups_and_their_members(group: Group, client: BlockingClient) -> None:
+    """Groups are listed with members and lag; a member is shown with its id, language, version, address and
+    subscriptions. Groups of RocketMQ itself need --all."""
+    sent(client, "Orders", 1)
+    assert group.json("list") == []
+    assert "CID_RMQ_SYS_TRANS" in group.text("list", "--all")
+    with client.push_consumer("billing", subscribe={"Orders": "new || paid"}):
+        until(lambda: client.groups.connections("billing"))
+        until(lambda: client.groups.progress("billing"))
+        (found,) = group.json("list")
+        assert (found["group"], found["members"], found["brokers"]) == ("billing", 1, ["broker-a"])
+        assert "Orders" in found["topics"]
+        online = group.json("connections", "billing")
+        (member,) = online["members"]
+        assert (member["clientId"], member["language"], member["versionName"]) == (
+            client.client_id,
+            "PYTHON",
+            "5.3.1",
+        )
+        assert member["address"].startswith("127.0.0.1:")
+        assert online["messageModel"] == "CLUSTERING"
+        assert online["subscriptions"]["Orders"] == {"expression": "new || paid", "type": "TAG"}
+        assert client.client_id in group.text("connections", "billing")
+        shown = group.text("show", "billing")
+        assert "retryMaxTimes=16" in shown
+        assert client.client_id in shown
+        assert group.json("show", "billing")["settings"]["broker-a"]["consumeEnable"] is True
+    until(lambda: client.groups.connections("billing") is None)
+    assert group.text("connections", "billing") == "no members are online\n"
+    assert group.json("connections", "billing")["members"] == []
+    assert "no broker knows group 'nobody'" in group.text("show", "nobody", code=1)
+
+
+@pytest.mark.parametrize("at_the_broker", ["true", "false"])
+def test_a_group_without_members_continues_elsewhere(start: Start, rmqkit: Run, at_the_broker: str) -> None:
+    """A group is reset to the first message, the end, a time or an offset, also by a broker that has only
+    members reset, as RocketMQ 4; a dry run changes nothing."""
+    server = served(start, f"useServerSideResetOffset={at_the_broker}")
+    group = Group(rmqkit, server)
+    with BlockingClient(server.where["namesrv"]) as client:
+        sent(client, "Orders", 4)
+        with client.pull_consumer("billing") as consumer:
+            (queue,) = consumer.queues("Orders")
+            until(lambda: client.groups.connections("billing"))
+            until(lambda: consumer.max_offset(queue) == 4)
+            consumer.commit(queue, 2)
+            second_ms = consumer.pull(queue, 1).messages[0].store_timestamp_ms
+            expected = consumer.offset_for_time(queue, second_ms)
+        until(lambda: client.groups.connections("billing") is None)
+        for to, offset in (("first", 0), ("last", 4), (str(second_ms), expected)):
+            before = committed(client, "billing", "Orders")
+            (planned,) = group.json("reset", "billing", "Orders", "--to", to, "--dry-run")["queues"]
+            assert (planned["before"], planned["after"]) == (before, offset)
+            assert committed(client, "billing", "Orders") == before
+            (done,) = group.json("reset", "billing", "Orders", "--to", to)["queues"]
+            assert done == planned
+            assert committed(client, "billing", "Orders") == offset
+        shown = group.text("reset", "billing", "Orders", "--offset", "3", "--queue", "broker-a:0")
+        assert shown.splitlines()[1].split() == ["Orders", "broker-a:0", str(expected), "3"]
+        assert committed(client, "billing", "Orders") == 3
+        wrong = group.text("reset", "billing", "Orders", "--offset", "9", "--queue", "broker-a:0", code=1)
+        assert "offset 9 is not in" in wrong
+        alone = group.text("reset", "billing", "Orders", "--offset", "1", code=2)
+        assert "belong together" in alone
+
+
+def test_online_members_take_a_reset_over(group: Group, client: BlockingClient) -> None:
+    """A member that is online handles the messages after the new offset again, for a time and for an
+    offset."""
+    sent(client, "Orders", 3)
+    handled: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        handled.append(message.body)
+
+    with client.push_consumer("billing", subscribe={"Orders": "*"}, start="first") as consumer:
+        thread = threading.Thread(target=consumer.run, args=(handle,))
+        thread.start()
+        until(lambda: sorted(handled) == [b"0", b"1", b"2"])
+        group.text("reset", "billing", "Orders", "--to", "first")
+        until(lambda: len(handled) >= 6)
+        group.text("reset", "billing", "Orders", "--offset", "2", "--queue", "broker-a:0")
+        until(lambda: handled.count(b"2") >= 3)
+        consumer.stop()
+        thread.join()
+
+
+def test_an_offset_for_members_of_an_old_broker(start: Start, rmqkit: Run) -> None:
+    """A broker that cannot give online members an offset is not asked to: the error says what works."""
+    server = served(start, "useServerSideResetOffset=false")
+    with BlockingClient(server.where["namesrv"]) as client:
+        sent(client, "Orders", 3)
+        with client.push_consumer("billing", subscribe={"Orders": "*"}):
+            until(lambda: client.groups.connections("billing"))
+            words = ("reset", "billing", "Orders", "--offset", "1", "--queue", "broker-a:0")
+            assert "stop the members first" in Group(rmqkit, server).text(*words, code=1)
+
+
+def test_a_group_is_deleted(group: Group, client: BlockingClient) -> None:
+    """Deleting wants --yes and no members; group, offsets and retry topic are gone afterwards."""
+    sent(client, "Orders", 1)
+    with client.push_consumer("billing", subscribe={"Orders": "*"}):
+        until(lambda: client.groups.connections("billing"))
+        until(lambda: "%RETRY%billing" in client.admin.topics())
+        assert "say so with --yes" in group.text("delete", "billing", code=2)
+        assert client.client_id in group.text("delete", "billing", "--yes", code=1)
+    until(lambda: client.groups.connections("billing") is None)
+    assert group.text("delete", "billing", "--yes").splitlines() == [
+        "group billing deleted on broker-a",
+        "topic %RETRY%billing deleted",
+    ]
+    assert "billing" not in client.groups.configs()
+    assert "%RETRY%billing" not in client.admin.topics()
+    assert client.groups.progress("billing") == {}
+    assert "no broker knows group 'billing'" in group.text("delete", "billing", "--yes", code=1)
