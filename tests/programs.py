@@ -1,7 +1,8 @@
 """`rmqkit` in processes of its own, which start in a tenth of the time: a process that has imported it forks.
 
 The fork has the arguments, working directory, environment and standard streams of its caller, runs
-`rmqkit.cli.main`, and ends as an interpreter does. It is the child of a watcher, which reports its exit code.
+`rmqkit.cli.main` or a Python file, and ends as an interpreter does. It is the child of a watcher, which
+reports its exit code.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import atexit
 import json
 import os
 import resource
+import runpy
 import select
 import signal
 import socket
@@ -78,8 +80,8 @@ def spawn(
     env: Mapping[str, str] | None = None,
     files: tuple[int, int] | None = None,
 ) -> Program:
-    """Start `rmqkit WORDS` with these file descriptors; `files` are the soft and the hard limit of open
-    files."""
+    """Start `rmqkit WORDS` with these file descriptors, or the Python file that the first word names; `files`
+    are the soft and the hard limit of open files."""
     order = {
         "words": [os.fsdecode(word) for word in words],
         "directory": str(directory),
@@ -97,7 +99,8 @@ def spawn(
 def run(
     words: Sequence[str | bytes], directory: Path, *, stdin: bytes = b"", env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run `rmqkit WORDS` to its end. With variables for the interpreter itself nothing is forked."""
+    """Run `rmqkit WORDS`, or a Python file, to its end. With variables for the interpreter itself nothing is
+    forked."""
     if any(name.startswith("PYTHON") for name in env or ()):
         return subprocess.run(
             [PROGRAM, *words],
@@ -196,11 +199,18 @@ def _become(order: dict[str, object], *streams: int) -> NoReturn:
             os.chdir(directory)
             os.environ.clear()
             os.environ.update(environment)
-            sys.argv = ["rmqkit", *words]
+            sys.argv = words if _is_file(words) else ["rmqkit", *words]
     match order["files"]:
         case [int(soft), int(hard)]:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if _is_file(sys.argv):
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        sys.exit(0)
     sys.exit(program())
+
+
+def _is_file(words: Sequence[str]) -> bool:
+    return bool(words) and words[0].endswith(".py")
 
 
 if __name__ == "__main__":

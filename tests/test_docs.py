@@ -20,6 +20,7 @@ from rmqkit import config, plugin, rocketmq_settings
 from rmqkit.client import hooks as client_hooks
 from rmqkit.plugin import loader
 from rmqkit.remoting import pool
+from tests import programs
 
 ROOT = Path(__file__).parent.parent
 PLUGIN_MODULES = [
@@ -27,7 +28,6 @@ PLUGIN_MODULES = [
 ]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BIN = Path(sys.executable).parent
-_DEADLINE_S = 300
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
@@ -41,17 +41,9 @@ def blocks(language: str) -> list[tuple[str, str]]:
     return found
 
 
-def run(words: list[str], directory: Path, namesrv: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RMQKIT_")}
-    return subprocess.run(
-        words,
-        cwd=directory,
-        env=environment | {"NAMESRV_ADDR": namesrv, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"},
-        text=True,
-        capture_output=True,
-        timeout=_DEADLINE_S,
-        check=False,
-    )
+def run(words: list[str], directory: Path, namesrv: str) -> subprocess.CompletedProcess[bytes]:
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    return programs.run(words, directory, env={"NAMESRV_ADDR": namesrv, "PATH": path})
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +86,8 @@ def test_python_blocks_run(where: str, text: str, namesrv: str, tmp_path: Path) 
     """As written, but for the address of the name server."""
     program = tmp_path / "example.py"
     program.write_text(text.replace("127.0.0.1:9876", namesrv))
-    result = run([sys.executable, str(program)], tmp_path, namesrv)
-    assert result.returncode == 0, f"{where}\n{result.stderr}"
+    result = run([str(program)], tmp_path, namesrv)
+    assert result.returncode == 0, f"{where}\n{result.stderr.decode()}"
 
 
 @pytest.mark.parametrize(("where", "text"), blocks("sh"), ids=lambda value: value if len(value) < 40 else "")
@@ -116,8 +108,8 @@ def test_shell_blocks_run(where: str, text: str, namesrv: str, tmp_path: Path) -
             assert (ROOT / words[2].replace(".", "/")).with_suffix(".py").is_file(), where
             continue
         assert words[0] == "rmqkit", f"{where}: nobody runs {line!r}"
-        result = run(words, tmp_path, namesrv)
-        assert result.returncode == 0, f"{where}: {line}\n{result.stderr}"
+        result = run(words[1:], tmp_path, namesrv)
+        assert result.returncode == 0, f"{where}: {line}\n{result.stderr.decode()}"
 
 
 @pytest.mark.parametrize(
