@@ -15,6 +15,7 @@
 from rmqkit.client.admin import Admin, QueueStats
 from rmqkit.client.blocking import (
     BlockingClient,
+    BlockingLitePullConsumer,
     BlockingProducer,
     BlockingPullConsumer,
     BlockingPushConsumer,
@@ -22,8 +23,10 @@ from rmqkit.client.blocking import (
 from rmqkit.client.client import Client
 from rmqkit.client.consumer.delivery import Batch, DeadLetter, Delivery, Retry
 from rmqkit.client.consumer.flow_control import Prefetch
-from rmqkit.client.consumer.options import PushOptions, sql, tag
+from rmqkit.client.consumer.lite_pull import LitePullConsumer
+from rmqkit.client.consumer.options import LitePullOptions, PushOptions, sql, tag
 from rmqkit.client.consumer.push_consumer import PushConsumer
+from rmqkit.client.consumer.rebalance import Changes
 from rmqkit.client.group_admin import GroupAdmin, GroupConnections, GroupMemberInfo, Progress
 from rmqkit.client.latency_faults import LatencySteps
 from rmqkit.client.message_stream import MessageStream, StreamOptions
@@ -57,11 +60,13 @@ __all__ = [
     "Admin",
     "Batch",
     "BlockingClient",
+    "BlockingLitePullConsumer",
     "BlockingProducer",
     "BlockingPullConsumer",
     "BlockingPushConsumer",
     "BrokerError",
     "BrokerUnknown",
+    "Changes",
     "Client",
     "ClientError",
     "ClientErrorCode",
@@ -74,6 +79,8 @@ __all__ = [
     "GroupConnections",
     "GroupMemberInfo",
     "LatencySteps",
+    "LitePullConsumer",
+    "LitePullOptions",
     "Message",
     "MessageIllegal",
     "MessageQueue",

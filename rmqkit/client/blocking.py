@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
@@ -24,7 +24,9 @@ import anyio
 
 from rmqkit.client.admin import Admin
 from rmqkit.client.client import Client
-from rmqkit.client.consumer.options import PushKeywords, Subscribe
+from rmqkit.client.consumer.delivery import Batch, Delivery
+from rmqkit.client.consumer.lite_pull import LitePullConsumer
+from rmqkit.client.consumer.options import LitePullKeywords, PushKeywords, Subscribe
 from rmqkit.client.consumer.push_consumer import Handler, PushConsumer
 from rmqkit.client.group_admin import GroupAdmin
 from rmqkit.client.hooks import CallHook, ClientHook
@@ -153,6 +155,16 @@ class BlockingClient:
 
         return BlockingPushConsumer(self, self.run(make))
 
+    def lite_pull_consumer(
+        self, group: str, *, subscribe: Subscribe | None = None, **options: Unpack[LitePullKeywords]
+    ) -> BlockingLitePullConsumer:
+        """A lite pull consumer, to be opened with `with`; see `Client.lite_pull_consumer`."""
+
+        async def make() -> LitePullConsumer:
+            return self._client.lite_pull_consumer(group, subscribe=subscribe, **options)
+
+        return BlockingLitePullConsumer(self, self.run(make))
+
     def pull_consumer(self, group: str) -> BlockingPullConsumer:
         """A pull consumer, to be opened with `with`; see `Client.pull_consumer`."""
         self._opened()
@@ -177,6 +189,10 @@ class BlockingClient:
         """Wrap an asynchronous context manager, such as a producer of `asynchronous`, as a blocking one.
         Raises as `run`."""
         return self._opened().wrap_async_context_manager(manager)
+
+    def start_soon(self, function: Callable[[], Awaitable[T]]) -> Future[T]:
+        """Start a coroutine function in the loop's thread without waiting for it. Raises as `run`."""
+        return self._opened().start_task_soon(function)
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Call a plain function in the loop's thread without waiting for it. Raises as `run`."""
@@ -253,6 +269,37 @@ def derived(
     return call
 
 
+def called(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[_Face[Any], P], T]:
+    """A method that calls the wrapped object's plain method of the same name in the loop's thread, with the
+    same arguments, result, errors and documentation."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(face: _Face[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        bound: Callable[P, T] = getattr(face._inner, name)
+        return _call(face._client, bound, *args, **kwargs)
+
+    return call
+
+
+def _call(client: BlockingClient, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a plain function in the loop's thread."""
+
+    async def within() -> T:
+        return function(*args, **kwargs)
+
+    return client.run(within)
+
+
+def _each(client: BlockingClient, iterator: AsyncIterator[T]) -> Generator[T, None, None]:
+    """What an asynchronous iterator yields."""
+    while True:
+        try:
+            yield client.run(iterator.__anext__)
+        except StopAsyncIteration:
+            return
+
+
 class BlockingAdmin(_Face[Admin]):
     """See `Admin`; every method takes the same arguments and raises the same."""
 
@@ -321,6 +368,65 @@ class BlockingProducer(_Opened[Producer]):
     queues = derived(Producer.queues)
 
 
+class BlockingHandling(Generic[T]):
+    """A `Delivery` or a `Batch` for threads: `with delivery as message: ...`, `with batch as messages: ...`.
+
+    The block is not cancelled when the consumer loses a queue, because a thread cannot be: its messages stay
+    unfinished then, and an ordered queue is handed over when the block has ended.
+    """
+
+    def __init__(self, client: BlockingClient, handling: Delivery | Batch) -> None:
+        self._client = client
+        self._handling = handling
+        self._block: AbstractContextManager[Any] | None = None
+
+    def __enter__(self) -> T:
+        self._block = self._entered()
+        entered: T = self._block.__enter__()
+        return entered
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        assert self._block is not None
+        return self._block.__exit__(kind, error, trace)
+
+    def finish(self, *messages: ReceivedMessage) -> None:
+        """See `Batch.finish`."""
+        assert isinstance(self._handling, Batch)
+        _call(self._client, self._handling.finish, *messages)
+
+    @contextmanager
+    def _entered(self) -> Generator[Any, None, None]:
+        opened: Future[tuple[Any, anyio.Event]] = Future()
+        failure: BaseException | None = None
+
+        async def hold() -> None:
+            left = anyio.Event()
+            with anyio.CancelScope() as scope:
+                async with self._handling as value:
+                    opened.set_result((value, left))
+                    with anyio.CancelScope(shield=True):
+                        await left.wait()
+                    if isinstance(failure, Exception):
+                        raise failure
+                    if failure is not None:
+                        scope.cancel()
+                    await anyio.lowlevel.checkpoint_if_cancelled()
+
+        ended = self._client.start_soon(hold)
+        value, left = opened.result()
+        try:
+            yield value
+        except BaseException as error:
+            failure = error
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._client.call_soon(left.set)
+            ended.result()
+
+
 class BlockingPushConsumer(_Opened[PushConsumer]):
     """See `PushConsumer`; every method takes the same arguments and raises the same."""
 
@@ -343,6 +449,19 @@ class BlockingPushConsumer(_Opened[PushConsumer]):
         """See `PushConsumer.stop`; may be called from any thread and from signal handlers."""
         self._client.call_soon(self._inner.stop)
 
+    def __iter__(self) -> Generator[BlockingHandling[ReceivedMessage], None, None]:
+        """Messages until the consumer is stopped, each to be used with `with`; see `Delivery`. The consumer
+        must be open. Several threads may iterate."""
+        for delivery in _each(self._client, self._inner):
+            yield BlockingHandling(self._client, delivery)
+
+    def batches(
+        self, size: int, *, linger_ms: float = 0
+    ) -> Generator[BlockingHandling[list[ReceivedMessage]], None, None]:
+        """Batches until the consumer is stopped, each to be used with `with`; see `PushConsumer.batches`."""
+        for batch in _each(self._client, self._inner.batches(size, linger_ms=linger_ms)):
+            yield BlockingHandling(self._client, batch)
+
     @property
     def asynchronous(self) -> PushConsumer:
         """The wrapped asynchronous consumer."""
@@ -352,6 +471,41 @@ class BlockingPushConsumer(_Opened[PushConsumer]):
     def queues(self) -> list[MessageQueue]:
         """See `PushConsumer.queues`."""
         return self._inner.queues
+
+
+class BlockingLitePullConsumer(_Opened[LitePullConsumer]):
+    """See `LitePullConsumer`; every method takes the same arguments and raises the same. Iterating over it
+    yields messages."""
+
+    poll = derived(LitePullConsumer.poll)
+    assign = derived(LitePullConsumer.assign)
+    topic_queues = derived(LitePullConsumer.topic_queues)
+    seek = derived(LitePullConsumer.seek)
+    seek_to_begin = derived(LitePullConsumer.seek_to_begin)
+    seek_to_end = derived(LitePullConsumer.seek_to_end)
+    seek_to_time = derived(LitePullConsumer.seek_to_time)
+    offset_for_time = derived(LitePullConsumer.offset_for_time)
+    commit = derived(LitePullConsumer.commit)
+    committed = derived(LitePullConsumer.committed)
+    pause = called(LitePullConsumer.pause)
+    resume = called(LitePullConsumer.resume)
+
+    def stop(self) -> None:
+        """See `LitePullConsumer.stop`; may be called from any thread and from signal handlers."""
+        self._client.call_soon(self._inner.stop)
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """See `LitePullConsumer.queues`."""
+        return self._inner.queues
+
+    @property
+    def paused(self) -> list[MessageQueue]:
+        """See `LitePullConsumer.paused`."""
+        return self._inner.paused
+
+    def __iter__(self) -> Generator[ReceivedMessage, None, None]:
+        return _each(self._client, self._inner)
 
 
 class BlockingPullConsumer(_Opened[PullConsumer]):

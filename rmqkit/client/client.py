@@ -11,7 +11,14 @@ from typing import Unpack
 import anyio
 
 from rmqkit.client.admin import Admin
-from rmqkit.client.consumer.options import PushKeywords, PushOptions, Subscribe
+from rmqkit.client.consumer.lite_pull import LitePullConsumer
+from rmqkit.client.consumer.options import (
+    LitePullKeywords,
+    LitePullOptions,
+    PushKeywords,
+    PushOptions,
+    Subscribe,
+)
 from rmqkit.client.consumer.push_consumer import PushConsumer
 from rmqkit.client.group_admin import GroupAdmin
 from rmqkit.client.hooks import ClientHook, ClientHooks
@@ -197,6 +204,21 @@ class Client:
         """
         chosen = PushOptions(**options)
         return PushConsumer(self._opened(), group, subscribe, chosen, self._strategy(chosen.allocation))
+
+    def lite_pull_consumer(
+        self, group: str, *, subscribe: Subscribe | None = None, **options: Unpack[LitePullKeywords]
+    ) -> LitePullConsumer:
+        """A member of a consumer group that asks for messages when it wants them, to be opened with `async
+        with`.
+
+        subscribe  as for `push_consumer`; None: the application assigns the queues, by
+                   `LitePullConsumer.assign`
+
+        The keywords are those of `LitePullOptions`. Raises as `push_consumer`.
+        """
+        chosen = LitePullOptions(**options)
+        strategy = None if subscribe is None else self._strategy(chosen.allocation)
+        return LitePullConsumer(self._opened(), group, subscribe, chosen, strategy)
 
     def _strategy(self, allocation: str | AllocationStrategy) -> AllocationStrategy:
         if not isinstance(allocation, str):

@@ -15,7 +15,7 @@ from rmqkit.errors import ClientError, ConnectFailed, ConnectionLost, HeaderErro
 from rmqkit.model import properties as props
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.subscription import TAG, SubscriptionData, tag_subscription
-from rmqkit.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from rmqkit.model.sysflag import PULL_COMMIT_OFFSET, PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
@@ -102,9 +102,12 @@ def pull_command(
     max_messages: int,
     suspend_ms: int,
     commit_offset: int = 0,
+    *,
+    lite: bool = False,
 ) -> Command:
     """A pull request that contains the subscription; with `suspend_ms` > 0 the broker holds it until a
-    message arrives. With `commit_offset` > 0 the broker also commits that offset."""
+    message arrives. With `commit_offset` > 0 the broker also commits that offset. `lite`: the request of lite
+    pull consumers."""
     header = PullMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,
@@ -113,14 +116,15 @@ def pull_command(
         max_msg_nums=max_messages,
         sys_flag=PULL_SUBSCRIPTION
         | (PULL_SUSPEND if suspend_ms > 0 else 0)
-        | (PULL_COMMIT_OFFSET if commit_offset > 0 else 0),
+        | (PULL_COMMIT_OFFSET if commit_offset > 0 else 0)
+        | (PULL_LITE if lite else 0),
         commit_offset=commit_offset,
         suspend_timeout_millis=suspend_ms,
         subscription=wanted.sub_string,
         sub_version=0 if wanted.is_tag else wanted.sub_version,
         expression_type=wanted.expression_type,
     )
-    return request(RequestCode.PULL_MESSAGE, header)
+    return request(RequestCode.LITE_PULL_MESSAGE if lite else RequestCode.PULL_MESSAGE, header)
 
 
 def pull_answer(
@@ -165,9 +169,10 @@ async def pull_result(
 class Puller:
     """Pulls for one group, from the broker that the last answer for a queue suggested, master or slave."""
 
-    def __init__(self, instance: Instance, group: str) -> None:
+    def __init__(self, instance: Instance, group: str, *, lite: bool = False) -> None:
         self._instance = instance
         self._group = group
+        self._lite = lite
         self._suggested: dict[MessageQueue, int] = {}
 
     async def pull(
@@ -191,7 +196,9 @@ class Puller:
         address = await instance.reader_address(queue, self._suggested.get(queue, 0))
         if address != instance.routes.master(queue.broker_name):
             commit_offset = 0
-        command = pull_command(self._group, queue, offset, wanted, max_messages, hold_ms, commit_offset)
+        command = pull_command(
+            self._group, queue, offset, wanted, max_messages, hold_ms, commit_offset, lite=self._lite
+        )
         try:
             response = await instance.pool.call(address, command, timeout_ms)
         except (ConnectFailed, ConnectionLost, RequestTimeout):

@@ -20,6 +20,7 @@ from rmqkit.client import (
     BlockingClient,
     ClientError,
     GroupAdmin,
+    LitePullConsumer,
     Message,
     MessageQueue,
     NoRoute,
@@ -111,6 +112,7 @@ FACES = {
     GroupAdmin: blocking.BlockingGroupAdmin,
     Producer: blocking.BlockingProducer,
     PullConsumer: blocking.BlockingPullConsumer,
+    LitePullConsumer: blocking.BlockingLitePullConsumer,
     RawReader: blocking.BlockingRawReader,
     QueueOffsets: blocking.BlockingQueueOffsets,
 }

@@ -1,4 +1,4 @@
-"""Push consumers: members of a group that share the queues of their topics (Java: DefaultMQPushConsumer).
+"""Members of consumer groups (Java: DefaultMQPushConsumer, DefaultLitePullConsumer).
 
     process_queue   messages of one queue, from their pull until they are finished; the offset to commit
     flow_control    limits of what is pulled ahead
@@ -14,7 +14,9 @@
     batches         gathers batches
     settling        what becomes of a message after its handler
     engine          the loops: rebalance, pulls, commits, lock renewals
-    push_consumer   what the application uses
+    member          joining, keeping a share and leaving
+    push_consumer   what applications with handlers use
+    lite_pull       what applications use that ask for messages
 
 The first four are plain values without I/O and time.
 """

@@ -27,6 +27,8 @@ class Assigned:
     pulls      scope of its pulls
     handlers   scopes of the handlers that have one of its messages
     dropped    the queue was lost; results of handlers are ignored from then on
+    paused     the application wants no messages of it
+    pulled_s   when its last pull began, on the clock of the event loop; None while it must not be pulled
     committed  the offset that was committed last
     locked_s   when its lock was requested last (ordered queues), on the clock of the event loop
     """
@@ -38,6 +40,8 @@ class Assigned:
         self.pulls = anyio.CancelScope()
         self.handlers: set[anyio.CancelScope] = set()
         self.dropped = False
+        self.paused = False
+        self.pulled_s: float | None = anyio.current_time()
         self.committed: int | None = None
         self.locked_s = 0.0
         self._moved = anyio.Event()
@@ -50,7 +54,7 @@ class Assigned:
     @property
     def has_more(self) -> bool:
         """Whether a message may be given out now."""
-        return self.messages.ready > 0 and not self.dropped
+        return self.messages.ready > 0 and not self.dropped and not self.paused
 
     def drop(self) -> None:
         """Stop pulling and cancel the handlers, whose messages stay unfinished."""
@@ -84,8 +88,19 @@ class Assigned:
 
     async def await_room(self, prefetch: Prefetch) -> None:
         """Wait until the queue may be pulled."""
-        while prefetch.exceeded_by(self.messages, ordered=self.order == "queue") is not None:
+        self.pulled_s = None
+        while self.paused or prefetch.exceeded_by(self.messages, ordered=self.order == "queue") is not None:
             await self._moved.wait()
+        self.pulled_s = anyio.current_time()
+
+    def pause(self) -> None:
+        """Pull and give out nothing until `resume`; a pull that the broker holds is not taken back."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        self.paused = False
+        self._signal()
 
     def handled(self, scope: anyio.CancelScope) -> None:
         """A handler has ended, and it is decided what becomes of its message."""

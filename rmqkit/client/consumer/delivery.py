@@ -54,10 +54,11 @@ class Settlement(ABC):
 
 
 class Handling:
-    """A block of the application that handles messages. `held` has them by queue, in order."""
+    """A block of the application that handles messages. `held` has those of each queue by their offsets, in
+    order."""
 
     def __init__(
-        self, settlement: Settlement, hooks: ClientHooks, held: Mapping[Assigned, Sequence[ReceivedMessage]]
+        self, settlement: Settlement, hooks: ClientHooks, held: Mapping[Assigned, dict[int, ReceivedMessage]]
     ) -> None:
         self._settlement = settlement
         self._hooks = hooks
@@ -71,7 +72,8 @@ class Handling:
             assigned.handlers.add(self._scope)
             if assigned.dropped:
                 self._scope.cancel()
-            self._contexts.append(self._hooks.consuming(self._settlement.group, assigned.queue, messages))
+            delivered = tuple(messages.values())
+            self._contexts.append(self._hooks.consuming(self._settlement.group, assigned.queue, delivered))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -91,14 +93,14 @@ class Handling:
         for (assigned, messages), context in zip(self._held.items(), self._contexts, strict=True):
             if error is None and not assigned.dropped:
                 self._hooks.consumed(context, ConsumeReturnType.SUCCESS)
-                for message in messages:
+                for message in messages.values():
                     settlement.finished(assigned, message)
                 continue
             self._hooks.consumed(context, result)
             if isinstance(error, Exception) and not cancelled and not assigned.dropped:
-                failed.extend((assigned, message) for message in messages)
+                failed.extend((assigned, message) for message in messages.values())
                 continue
-            for message in reversed(messages):
+            for message in messages.values():
                 settlement.returned(assigned, message)
         if not isinstance(error, Exception):
             return cancelled
@@ -120,7 +122,7 @@ class Delivery(Handling):
     def __init__(
         self, settlement: Settlement, hooks: ClientHooks, assigned: Assigned, message: ReceivedMessage
     ) -> None:
-        super().__init__(settlement, hooks, {assigned: [message]})
+        super().__init__(settlement, hooks, {assigned: {message.queue_offset: message}})
         self.message = message
 
     async def __aenter__(self) -> ReceivedMessage:
@@ -135,17 +137,30 @@ class Batch(Handling):
 
     The messages of one queue are together and in order. What happens to them at the end of the block is the
     same as for a `Delivery`, and the same for all of them: an exception has every message delivered again.
-    The block is cancelled when the consumer loses one of the queues; the messages of the other queues are
-    handed out again.
+    `finish` takes out those that are done. The block is cancelled when the consumer loses one of the queues;
+    the messages of the other queues are handed out again.
     """
 
     def __init__(self, settlement: Settlement, hooks: ClientHooks, held: Sequence[Held]) -> None:
-        by_queue: dict[Assigned, list[ReceivedMessage]] = {}
+        by_queue: dict[Assigned, dict[int, ReceivedMessage]] = {}
         for assigned, message in held:
-            by_queue.setdefault(assigned, []).append(message)
+            by_queue.setdefault(assigned, {})[message.queue_offset] = message
         super().__init__(settlement, hooks, by_queue)
-        self.messages = [message for messages in by_queue.values() for message in messages]
+        self.messages = [message for messages in by_queue.values() for message in messages.values()]
+        self._queues = {assigned.queue: assigned for assigned in by_queue}
 
     async def __aenter__(self) -> list[ReceivedMessage]:
         self._begin()
         return self.messages
+
+    def finish(self, *messages: ReceivedMessage) -> None:
+        """Count messages of the batch as finished now, whatever becomes of the others (Java: ackIndex).
+        Messages of a queue that was lost, or that are finished already, stay as they are. Raises ValueError
+        for a message of a queue that is not in this batch."""
+        for message in messages:
+            assigned = self._queues.get(message.queue)
+            if assigned is None:
+                raise ValueError(f"message {message.message_id} is not in this batch")
+            found = None if assigned.dropped else self._held[assigned].pop(message.queue_offset, None)
+            if found is not None:
+                self._settlement.finished(assigned, found)

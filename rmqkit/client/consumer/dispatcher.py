@@ -45,10 +45,8 @@ class Dispatcher:
         cancelled, no message is taken."""
         await anyio.lowlevel.checkpoint()
         while True:
-            if self.closed:
-                return []
-            taken = self._next(limit)
-            if taken:
+            taken = self.take_now(limit)
+            if taken or self.closed:
                 return taken
             waiter = anyio.Event()
             self._waiting[waiter] = None
@@ -61,8 +59,11 @@ class Dispatcher:
             finally:
                 self._waiting.pop(waiter, None)
 
-    def _next(self, limit: int) -> list[Held]:
+    def take_now(self, limit: int) -> list[Held]:
+        """Up to `limit` messages, in hand from now on; none if there is none, and after `close`."""
         taken: list[Held] = []
+        if self.closed:
+            return taken
         while self._ready and len(taken) < limit:
             assigned = next(iter(self._ready[min(self._ready)]))
             message = assigned.messages.take() if assigned.has_more else None

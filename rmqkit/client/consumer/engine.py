@@ -1,5 +1,5 @@
-"""The loops of a push consumer: rebalance, pulls, commits, lock renewals (behaviour sheet, B4, B7, B9, B10,
-B12).
+"""The loops of a member of a group: rebalance, pulls, commits, lock renewals (behaviour sheet, B4, B7, B9,
+B10, B12).
 
 The loops run in the client's task group, not in the tasks of handlers: a slow handler delays none of them.
 """
@@ -17,9 +17,9 @@ from anyio.abc import TaskGroup
 from rmqkit.client.consumer.assigned import Assigned
 from rmqkit.client.consumer.dispatcher import Dispatcher
 from rmqkit.client.consumer.offset_store import OffsetStore
-from rmqkit.client.consumer.options import PushOptions
+from rmqkit.client.consumer.options import GroupOptions
 from rmqkit.client.consumer.queue_locker import LOCK_LIFE_S, RENEWAL_RETRY_S, RENEWAL_S, QueueLocker
-from rmqkit.client.consumer.rebalance import Rebalance, changes
+from rmqkit.client.consumer.rebalance import Changes, Rebalance, changes
 from rmqkit.client.consumer.send_back import restored
 from rmqkit.client.instance import Instance
 from rmqkit.client.pulling import Puller, PullResult, PullStatus
@@ -42,9 +42,11 @@ SHORTEST_REBALANCE_S = 0.2
 #: the pause the new owner would repeat the messages since the last regular commit.
 HANDOVER_S = 0.5
 COMMIT_S = 5.0
-PULL_MESSAGES = 32
 HOLD_MS = 15_000
 PULL_TIMEOUT_MS = 30_000
+#: A queue whose pull has not ended in this time is given up and taken anew. No pull takes so long unless its
+#: answer is lost within this process, by a hook for example.
+PULL_EXPIRY_S = 120.0
 #: Pause after a failed pull, and after one that the broker throttled.
 PULL_RETRY_S = 1.0
 THROTTLED_S = 0.02
@@ -61,10 +63,12 @@ class Engine:
         self,
         instance: Instance,
         subscriptions: Mapping[str, SubscriptionData],
-        options: PushOptions,
+        options: GroupOptions,
         rebalance: Rebalance,
         store: OffsetStore,
         dispatcher: Dispatcher,
+        *,
+        lite: bool = False,
     ) -> None:
         self.assigned: dict[MessageQueue, Assigned] = {}
         self.dispatcher = dispatcher
@@ -75,7 +79,7 @@ class Engine:
         self._rebalance = rebalance
         self._store = store
         self._offsets = QueueOffsets(instance)
-        self._puller = Puller(instance, self._group)
+        self._puller = Puller(instance, self._group, lite=lite)
         self._locker = QueueLocker(instance, self._group) if self._locks else None
         #: Queues that were lost and are not committed or unlocked yet.
         self._releasing: dict[MessageQueue, Assigned] = {}
@@ -84,12 +88,19 @@ class Engine:
         #: Whether the group has other members.
         self._shared = False
         self._wanted = anyio.Event()
+        self._passes_begun = self._passes_ended = 0
+        self._pass_ended = anyio.Event()
         self._feeding = anyio.CancelScope()
         self._tasks: TaskGroup | None = None
 
     @property
     def _locks(self) -> bool:
-        return self._options.ordered and not self._options.broadcast
+        return self._options.queue_order != "none" and not self._options.broadcast
+
+    @property
+    def _rides(self) -> bool:
+        """Whether pulls carry the offset to commit."""
+        return self._options.commits and not self._options.broadcast
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -105,13 +116,14 @@ class Engine:
     def stop_pulling(self) -> None:
         """Assign and pull nothing more. Commits and lock renewals go on."""
         self._feeding.cancel()
+        self._end_of_pass()
         for assigned in self.assigned.values():
             assigned.pulls.cancel()
 
     async def leave(self) -> None:
         """Commit the finished prefixes and release the locks. Failures are logged."""
         held = [*self.assigned.values(), *self._releasing.values()]
-        await self.commit(held)
+        await self._commit_if_wanted(held)
         if self._locker is not None:
             await self._locker.unlock(self._claimed.union(assigned.queue for assigned in held))
 
@@ -121,27 +133,46 @@ class Engine:
         """Rebalance before the interval has passed."""
         self._wanted.set()
 
+    async def rebalance_now(self) -> None:
+        """Rebalance, and return when a pass that began after this call has ended, or when pulling has been
+        stopped. Queues that cannot be started yet follow later."""
+        awaited = self._passes_begun + 1
+        self._wanted.set()
+        while self._passes_ended < awaited and not self._feeding.cancel_called:
+            await self._pass_ended.wait()
+
     async def _rebalance_loop(self) -> None:
         failing_s = FAILED_REBALANCE_S
         while True:
             self._wanted = anyio.Event()
             began_s = anyio.current_time()
+            self._passes_begun += 1
             if await self._rebalance_once():
                 failing_s = FAILED_REBALANCE_S
                 pause_s = REBALANCE_S
             else:
                 pause_s, failing_s = failing_s, min(failing_s * 2, REBALANCE_S)
+            self._passes_ended = self._passes_begun
+            self._end_of_pass()
             with anyio.move_on_after(pause_s):
                 await self._wanted.wait()
             # A burst of notifications causes one rebalance.
             await anyio.sleep_until(began_s + SHORTEST_REBALANCE_S)
 
+    def _end_of_pass(self) -> None:
+        self._pass_ended.set()
+        self._pass_ended = anyio.Event()
+
     async def _rebalance_once(self) -> bool:
         """Compute the share and change to it. Returns False when a part of it must be tried again."""
-        shares = {topic: await self._share(topic) for topic in self._subscriptions}
+        shares = {topic: await self._share(topic) for topic in list(self._subscriptions)}
         change = changes(self.assigned, shares)
         for queue in change.lost:
             self._lose(self.assigned[queue])
+        expired = self._expired()
+        for assigned in expired:
+            log.warning("%s had no pull for %.0f s and is taken anew", assigned.queue, PULL_EXPIRY_S)
+            self._lose(assigned)
         gained = await self._gain([queue for queue in change.gained if queue not in self._releasing])
         if change.gained or change.lost:
             log.info(
@@ -151,7 +182,24 @@ class Engine:
                 ", ".join(map(str, gained)) or "none",
                 ", ".join(map(str, change.lost)) or "none",
             )
-        return None not in shares.values() and len(gained) == len(change.gained)
+        if gained or change.lost:
+            self._tell(Changes(gained=tuple(gained), lost=change.lost))
+        return None not in shares.values() and len(gained) == len(change.gained) and not expired
+
+    def _expired(self) -> list[Assigned]:
+        latest_s = anyio.current_time() - PULL_EXPIRY_S
+        return [
+            assigned
+            for assigned in self.assigned.values()
+            if assigned.pulled_s is not None and assigned.pulled_s < latest_s
+        ]
+
+    def _tell(self, change: Changes) -> None:
+        if self._options.on_rebalance is not None:
+            try:
+                self._options.on_rebalance(change)
+            except Exception:
+                log.exception("on_rebalance of group %s fails", self._group)
 
     async def _share(self, topic: str) -> list[MessageQueue] | None:
         """The share of a topic; None when it cannot be computed now."""
@@ -221,7 +269,7 @@ class Engine:
                 return
             if self._feeding.cancel_called:
                 return
-            assigned = Assigned(queue, offset, order=self._options.order)
+            assigned = Assigned(queue, offset, order=self._options.queue_order)
             assigned.locked_s = now_s
             self.assigned[queue] = assigned
             started.append(queue)
@@ -262,7 +310,7 @@ class Engine:
 
     async def _release(self, assigned: Assigned) -> None:
         try:
-            await self.commit([assigned])
+            await self._commit_if_wanted([assigned])
             if self._locker is not None:
                 # The next owner must not begin before the handler here has ended.
                 await assigned.await_idle()
@@ -270,20 +318,22 @@ class Engine:
         finally:
             del self._releasing[assigned.queue]
 
-    def restart(self, assigned: Assigned, offset: int) -> None:
-        """Continue a queue at another offset, which is committed. What was pulled is dropped, and its
-        handlers are cancelled."""
+    def restart(self, assigned: Assigned, offset: int, *, commit: bool) -> None:
+        """Continue a queue at another offset, and commit it at once if `commit` is set. What was pulled is
+        dropped, and its handlers are cancelled."""
         assert self._tasks is not None
         assigned.drop()
         fresh = Assigned(assigned.queue, offset, order=assigned.order)
         fresh.locked_s = assigned.locked_s
+        fresh.paused = assigned.paused
         self.assigned[assigned.queue] = fresh
-        self._tasks.start_soon(self._restart, assigned, fresh)
+        self._tasks.start_soon(self._restart, assigned, fresh, commit)
 
-    async def _restart(self, old: Assigned, fresh: Assigned) -> None:
+    async def _restart(self, old: Assigned, fresh: Assigned, commit: bool) -> None:
         if old.ordered:
             await old.await_idle()
-        await self.commit([fresh])
+        if commit:
+            await self.commit([fresh])
         await self._pull_loop(fresh)
 
     # --- pulls ----------------------------------------------------------------------------------------------
@@ -311,16 +361,18 @@ class Engine:
                     self._instance.heartbeat_soon()
                     self.rebalance_soon()
                 self._received(assigned, result)
+                if self._options.pull_interval_ms:
+                    await anyio.sleep(self._options.pull_interval_ms / 1000)
 
     async def _pull(self, assigned: Assigned) -> PullResult:
         return await self._puller.pull(
             assigned.queue,
             assigned.messages.pulled_to,
             self._subscriptions[assigned.queue.topic],
-            max_messages=PULL_MESSAGES,
+            max_messages=self._options.pull_messages,
             hold_ms=HOLD_MS,
             timeout_ms=PULL_TIMEOUT_MS,
-            commit_offset=0 if self._options.broadcast else assigned.messages.commit_offset,
+            commit_offset=assigned.messages.commit_offset if self._rides else 0,
         )
 
     def _received(self, assigned: Assigned, result: PullResult) -> None:
@@ -332,7 +384,7 @@ class Engine:
                 result.next_offset,
             )
             if result.next_offset < assigned.messages.pulled_to:
-                self.restart(assigned, result.next_offset)
+                self.restart(assigned, result.next_offset, commit=self._options.commits)
                 return
         messages = [restored(message, self._group) for message in result.messages]
         assigned.messages.put(messages, result.next_offset)
@@ -340,24 +392,30 @@ class Engine:
 
     # --- commits and locks ----------------------------------------------------------------------------------
 
-    async def commit(self, queues: Iterable[Assigned]) -> None:
-        """Commit the finished prefixes that have changed. Failures are logged."""
+    async def commit(self, queues: Iterable[Assigned]) -> list[MessageQueue]:
+        """Commit the finished prefixes that have changed. Returns the queues where it failed, which is
+        logged."""
         moved = {
             assigned: assigned.messages.commit_offset
             for assigned in queues
             if assigned.messages.commit_offset != assigned.committed
         }
         if not moved:
-            return
+            return []
         done = await self._store.commit({assigned.queue: offset for assigned, offset in moved.items()})
         for assigned, offset in moved.items():
             if assigned.queue in done:
                 assigned.committed = offset
+        return sorted(assigned.queue for assigned in moved if assigned.queue not in done)
 
     async def _commit_loop(self) -> None:
         while True:
             await anyio.sleep(COMMIT_S)
-            await self.commit(list(self.assigned.values()))
+            await self._commit_if_wanted(list(self.assigned.values()))
+
+    async def _commit_if_wanted(self, queues: Iterable[Assigned]) -> None:
+        if self._options.commits:
+            await self.commit(queues)
 
     async def _renew_locks(self, locker: QueueLocker) -> None:
         pause_s = RENEWAL_S

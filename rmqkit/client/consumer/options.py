@@ -1,9 +1,9 @@
-"""Settings of a push consumer, and the expressions of its subscriptions (Java: DefaultMQPushConsumer,
-MessageSelector; behaviour sheet, B1)."""
+"""Settings of the members of a group, and the expressions of their subscriptions (Java:
+DefaultMQPushConsumer, DefaultLitePullConsumer, MessageSelector; behaviour sheet, B1 and B15)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypedDict
@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from rmqkit.client.consumer.assigned import LANES, Order
 from rmqkit.client.consumer.flow_control import Prefetch
+from rmqkit.client.consumer.rebalance import Changes
 from rmqkit.client.consumer.retry_schedule import RetrySchedule
 from rmqkit.client.pulling import subscription
 from rmqkit.errors import ClientError
@@ -31,6 +32,9 @@ from rmqkit.plugin.allocation import AllocationStrategy
 #: maxReconsumeTimes counts the retries alone.
 DEFAULT_ATTEMPTS = 17
 MAX_CONCURRENCY = 10_000
+PULL_MESSAGES = 32
+MAX_PULL_MESSAGES = 1024
+MAX_PULL_INTERVAL_MS = 65_535
 
 
 @frozen
@@ -52,6 +56,8 @@ def sql(text: str) -> Expression:
     return Expression(text, SQL92)
 
 
+#: Called after a rebalance that changed something.
+OnRebalance = Callable[[Changes], object]
 #: What to subscribe to: a topic, topics, or topics with their expressions.
 Subscribe = str | Iterable[str] | Mapping[str, str | Expression]
 
@@ -64,67 +70,132 @@ def subscriptions(subscribe: Subscribe, version: int) -> dict[str, SubscriptionD
     if not isinstance(subscribe, Mapping):
         subscribe = dict.fromkeys(subscribe, SUBSCRIBE_ALL)
     if not subscribe:
-        raise ClientError('a push consumer subscribes to a topic at least: subscribe={"Orders": "*"}')
+        raise ClientError('a consumer subscribes to a topic at least: subscribe={"Orders": "*"}')
     found = {}
     for topic, wanted in subscribe.items():
         fault = topic_fault(topic)
         if fault is not None:
             raise ClientError(f"{fault}; a subscription needs a legal topic")
-        text, kind = (wanted.text, wanted.kind) if isinstance(wanted, Expression) else (wanted, None)
-        found[topic] = subscription(topic, text, kind, version)
+        found[topic] = expressed(topic, wanted, version)
     return found
 
 
-class PushKeywords(TypedDict, total=False):
-    """Keywords that `Client.push_consumer` passes on to `PushOptions`."""
+def expressed(topic: str, wanted: str | Expression, version: int) -> SubscriptionData:
+    """The subscription of one topic. Raises ClientError for an illegal expression."""
+    text, kind = (wanted.text, wanted.kind) if isinstance(wanted, Expression) else (wanted, None)
+    return subscription(topic, text, kind, version)
 
-    order: Order
-    concurrency: int
+
+class GroupKeywords(TypedDict, total=False):
+    """Keywords of `GroupOptions`."""
+
     prefetch: Prefetch
-    max_attempts: int | None
-    drain_s: float
     start: Literal["first", "last"] | datetime
     broadcast: bool
     allocation: str | AllocationStrategy
     offsets_folder: Path
+    pull_messages: int
+    pull_interval_ms: int
+    on_rebalance: OnRebalance | None
+
+
+class PushKeywords(GroupKeywords, total=False):
+    """Keywords that `Client.push_consumer` passes on to `PushOptions`."""
+
+    order: Order
+    concurrency: int
+    max_attempts: int | None
+    drain_s: float
+
+
+class LitePullKeywords(GroupKeywords, total=False):
+    """Keywords that `Client.lite_pull_consumer` passes on to `LitePullOptions`."""
+
+    auto_commit: bool
 
 
 @frozen(kw_only=True)
-class PushOptions:
-    """Settings of a push consumer.
+class GroupOptions:
+    """Settings of a member of a consumer group.
+
+    prefetch         how much is pulled ahead
+    start            where a queue starts for which the group has no offset. "last": at its end; at its start
+                     if the queue is young, so that no message is missed while queues are being added;
+                     "first": at its start; a datetime: at the first message stored then or later. A retry
+                     topic always starts at its first message
+    broadcast        every member gets every message; the offsets are in a local file, and failed messages are
+                     not delivered again
+    allocation       how the members share the queues: a strategy, or the name of a registered one. It must be
+                     the same for all members
+    offsets_folder   where a broadcast consumer keeps its offsets, default ~/.rocketmq_offsets
+    pull_messages    maximum of messages in a pull, 1 to 1024; brokers answer with 32 at most by default
+                     (Java: pullBatchSize)
+    pull_interval_ms pause between two pulls of a queue, 0 to 65535 (Java: pullInterval)
+    on_rebalance     called with the `Changes` after the member has gained or lost queues; a plain function
+                     that must not block. Its errors are logged
+
+    Raises ClientError for a value out of range.
+    """
+
+    prefetch: Prefetch = field(factory=Prefetch)
+    start: Literal["first", "last"] | datetime = "last"
+    broadcast: bool = False
+    allocation: str | AllocationStrategy = "AVG"
+    offsets_folder: Path = field(factory=lambda: Path.home() / ".rocketmq_offsets")
+    pull_messages: int = PULL_MESSAGES
+    pull_interval_ms: int = 0
+    on_rebalance: OnRebalance | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.start not in ("first", "last") and not isinstance(self.start, datetime):
+            raise ClientError(f"start={self.start!r}: must be first, last or a datetime")
+        if not 0 < self.pull_messages <= MAX_PULL_MESSAGES:
+            raise ClientError(f"pull_messages={self.pull_messages}: 1 to {MAX_PULL_MESSAGES} are allowed")
+        if not 0 <= self.pull_interval_ms <= MAX_PULL_INTERVAL_MS:
+            raise ClientError(
+                f"pull_interval_ms={self.pull_interval_ms}: 0 to {MAX_PULL_INTERVAL_MS} are allowed"
+            )
+
+    @property
+    def queue_order(self) -> Order:
+        """Which messages of a queue are handled one after the other."""
+        return "none"
+
+    @property
+    def commits(self) -> bool:
+        """Whether offsets are committed without the application's request."""
+        return True
+
+    @property
+    def consume_from_where(self) -> str:
+        """`start` in the words of heartbeats."""
+        if isinstance(self.start, datetime):
+            return FROM_TIMESTAMP
+        return FROM_FIRST_OFFSET if self.start == "first" else FROM_LAST_OFFSET
+
+
+@frozen(kw_only=True)
+class PushOptions(GroupOptions):
+    """Settings of a push consumer, in addition to those of `GroupOptions`.
 
     order          "none": handlers run in parallel within a queue; "queue": one message of a queue at a time,
                    in order, under a lock at the broker; "key": the same for the messages with one ordering
                    key, while others of the queue are handled; messages without a key have no order
     concurrency    maximum number of handlers at a time
-    prefetch       how much is pulled ahead of the handlers
     max_attempts   deliveries of a message, the first one included, until it goes to the dead-letter topic;
                    default 17 (Java's 16 are retries), without limit if ordered
     drain_s        how long handlers may go on when the consumer is left
-    start          where a queue starts for which the group has no offset. "last": at its end; at its start if
-                   the queue is young, so that no message is missed while queues are being added; "first": at
-                   its start; a datetime: at the first message stored then or later. A retry topic always
-                   starts at its first message
-    broadcast      every member gets every message; the offsets are in a local file, and failed messages are
-                   not delivered again
-    allocation     how the members share the queues: a strategy, or the name of a registered one. It must be
-                   the same for all members
-    offsets_folder where a broadcast consumer keeps its offsets, default ~/.rocketmq_offsets
 
     Raises ClientError for a value out of range.
     """
 
     order: Order = "none"
     concurrency: int = 20
-    prefetch: Prefetch = field(factory=Prefetch)
     max_attempts: int | None = None
     drain_s: float = 30.0
-    start: Literal["first", "last"] | datetime = "last"
-    broadcast: bool = False
-    allocation: str | AllocationStrategy = "AVG"
-    offsets_folder: Path = field(factory=lambda: Path.home() / ".rocketmq_offsets")
 
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         if self.order not in LANES:
             raise ClientError(f"order={self.order!r}: must be {', '.join(LANES)}")
         if not 0 < self.concurrency <= MAX_CONCURRENCY:
@@ -133,8 +204,11 @@ class PushOptions:
             raise ClientError(f"max_attempts={self.max_attempts}: the first delivery is an attempt")
         if self.drain_s < 0:
             raise ClientError(f"drain_s={self.drain_s}: must not be negative")
-        if self.start not in ("first", "last") and not isinstance(self.start, datetime):
-            raise ClientError(f"start={self.start!r}: must be first, last or a datetime")
+
+    @property
+    def queue_order(self) -> Order:
+        """`order`."""
+        return self.order
 
     @property
     def ordered(self) -> bool:
@@ -146,9 +220,18 @@ class PushOptions:
         """The retries of a failed message."""
         return RetrySchedule(self.max_attempts or (None if self.ordered else DEFAULT_ATTEMPTS))
 
+
+@frozen(kw_only=True)
+class LitePullOptions(GroupOptions):
+    """Settings of a lite pull consumer, in addition to those of `GroupOptions`.
+
+    auto_commit  messages count as processed when the next ones are requested, and their offsets are
+                 committed every 5 s; else only `commit` commits
+    """
+
+    auto_commit: bool = True
+
     @property
-    def consume_from_where(self) -> str:
-        """`start` in the words of heartbeats."""
-        if isinstance(self.start, datetime):
-            return FROM_TIMESTAMP
-        return FROM_FIRST_OFFSET if self.start == "first" else FROM_LAST_OFFSET
+    def commits(self) -> bool:
+        """`auto_commit`."""
+        return self.auto_commit

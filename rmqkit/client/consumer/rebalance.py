@@ -49,6 +49,20 @@ class Rebalance:
         return sorted({queue for queue in allocated if queue.topic == topic})
 
 
+class FixedShare(Rebalance):
+    """The share that the application assigns; `queues` may be replaced at any time."""
+
+    def __init__(self, group: str, client_id: str) -> None:
+        super().__init__(group, client_id, None)
+        self.queues: frozenset[MessageQueue] = frozenset()
+
+    def share(
+        self, topic: str, queues: Collection[MessageQueue], members: Collection[str]
+    ) -> list[MessageQueue]:
+        """The assigned queues of a topic, sorted."""
+        return sorted(queue for queue in self.queues if queue.topic == topic)
+
+
 def changes(held: Iterable[MessageQueue], shares: Mapping[str, Iterable[MessageQueue] | None]) -> Changes:
     """The changes from the queues held to the shares by topic. A topic whose share is None, because it could
     not be computed, keeps its queues; a topic without an entry loses them."""

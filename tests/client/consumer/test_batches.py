@@ -80,6 +80,7 @@ def places(messages: Sequence[ReceivedMessage]) -> list[tuple[int, int]]:
     return [(each.queue.queue_id, each.queue_offset) for each in messages]
 
 
+@pytest.mark.row("S201")
 async def test_a_full_batch_has_messages_of_all_queues(autojump_clock: MockClock) -> None:
     """The messages of a queue are together and in order. A full batch does not linger, another one does, and
     gets what arrives in that time."""
@@ -160,6 +161,43 @@ async def test_a_queue_lost_in_the_block(autojump_clock: MockClock) -> None:
         gathering.queues[0].drop()
         raise error
     assert gathering.settled.failures == [([0, 1], error)]
+
+
+@pytest.mark.row("S204")
+async def test_a_batch_may_be_done_in_part(autojump_clock: MockClock) -> None:
+    """Messages that were finished in the block stay finished whatever the block ends with; an error fails the
+    others alone, and a cancelled block returns them."""
+    gathering = Gathering(3, 2, size=5, linger_s=0)
+    error = ValueError("a defect")
+    batch = await anext(gathering.batches)
+    async with batch as messages:
+        batch.finish(*messages[:2], messages[3])
+        assert [assigned.messages.commit_offset for assigned in gathering.queues] == [2, 1]
+        batch.finish(messages[0])
+        raise error
+    assert gathering.settled.failures == [([2, 1], error)]
+    with pytest.raises(ValueError, match="id-9 is not in this batch"):
+        batch.finish(message(9, queue=MessageQueue("T", "broker-a", 9)))
+
+    gathering = Gathering(2, 0, size=5, linger_s=0)
+    batch = await anext(gathering.batches)
+    with trio.CancelScope() as scope:
+        async with batch as messages:
+            batch.finish(messages[0])
+            scope.cancel()
+            await trio.lowlevel.checkpoint()
+    assert await gathering.next() == [(0, 1)]
+
+
+async def test_a_queue_lost_before_its_messages_are_done(autojump_clock: MockClock) -> None:
+    """Finishing them has no effect, because their queue belongs to another member."""
+    gathering = Gathering(1, 0, size=5, linger_s=0)
+    batch = await anext(gathering.batches)
+    async with batch as messages:
+        gathering.queues[0].drop()
+        batch.finish(*messages)
+        await trio.lowlevel.checkpoint()
+    assert gathering.queues[0].messages.commit_offset == 0
 
 
 async def test_each_block_settles_all_its_messages(tmp_path: Path, autojump_clock: MockClock) -> None:

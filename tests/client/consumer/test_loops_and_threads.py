@@ -11,7 +11,17 @@ import uuid
 import anyio
 import pytest
 
-from rmqkit.client import BlockingClient, Client, Message, PushConsumer, ReceivedMessage, Retry
+from rmqkit.client import (
+    BlockingClient,
+    BlockingPushConsumer,
+    Client,
+    ClientError,
+    Message,
+    MessageQueue,
+    PushConsumer,
+    ReceivedMessage,
+    Retry,
+)
 from rmqkit.testing.broker import ThreadedCluster
 
 PATIENCE_S = 60
@@ -95,6 +105,74 @@ def test_a_script_consumes_in_threads(rocketmq: ThreadedCluster, topic: str, bac
         with client.pull_consumer(f"g-{topic}") as reader:
             committed = sum(reader.committed(queue) or 0 for queue in reader.queues(topic))
         assert committed == 10
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_script_consumes_in_loops(rocketmq: ThreadedCluster, topic: str, backend: str) -> None:
+    """Leaving a block finishes its messages, an error has them delivered again, and an interruption leaves
+    them unfinished and goes on."""
+    seen: list[tuple[bytes, int]] = []
+    failed: list[bytes] = []
+    with BlockingClient(rocketmq.namesrv_text, backend=backend) as client:
+        with client.push_consumer(f"g-{topic}", subscribe=topic, max_attempts=2) as consumer:
+            for batch in consumer.batches(4, linger_ms=20):
+                with batch as messages:
+                    assert 0 < len(messages) <= 4
+                    seen += [(message.body, message.reconsume_times) for message in messages]
+                    if not failed:
+                        failed.append(messages[0].body)
+                        batch.finish(*messages[1:])
+                        raise Retry(after=0)
+                if len(seen) == 11:
+                    break
+            assert [body for body, times in seen if times] == failed
+            with pytest.raises(KeyboardInterrupt):
+                interrupt_a_block(client, consumer, topic)
+            for delivery in consumer:
+                with delivery as message:
+                    assert message.body == b"more"
+                consumer.stop()
+        with client.pull_consumer(f"g-{topic}") as reader:
+            assert sum(reader.committed(queue) or 0 for queue in reader.queues(topic)) == 11
+
+
+def interrupt_a_block(client: BlockingClient, consumer: BlockingPushConsumer, topic: str) -> None:
+    with client.producer("producers") as producer:
+        producer.send(topic, b"more")
+    with next(iter(consumer)) as message:
+        assert message.body == b"more"
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_script_polls(rocketmq: ThreadedCluster, topic: str, backend: str) -> None:
+    """The lite pull consumer has the same methods without async."""
+    with BlockingClient(rocketmq.namesrv_text, backend=backend) as client:
+        with client.lite_pull_consumer(f"g-{topic}", subscribe=topic) as consumer:
+            bodies: list[bytes] = []
+            while len(bodies) < 10:
+                bodies += [message.body for message in consumer.poll()]
+            consumer.commit()
+            assert sorted(bodies) == [b"%d" % number for number in range(10)]
+            first, *_ = queues = consumer.topic_queues(topic)
+            assert queues == consumer.queues
+            consumer.pause(first)
+            assert consumer.paused == [first]
+            consumer.resume(first)
+            for queue in queues:
+                consumer.seek_to_begin(queue)
+            again: list[bytes] = []
+            for message in consumer:
+                again.append(message.body)
+                if len(again) == 10:
+                    consumer.stop()
+            assert sorted(again) == sorted(bodies)
+        with client.lite_pull_consumer(f"h-{topic}", start="first") as consumer:
+            consumer.assign(queues)
+            assert consumer.queues == queues
+            assert consumer.poll()
+            with pytest.raises(ClientError, match="does not belong"):
+                consumer.pause(MessageQueue(topic, "elsewhere", 0))
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio", "blocking"])
