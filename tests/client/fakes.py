@@ -1,9 +1,10 @@
-"""An in-memory network with scripted servers, for trio and asyncio; under trio nothing waits for real
-time."""
+"""An in-memory network with scripted servers, for trio and asyncio; nothing waits for real time."""
 
 from __future__ import annotations
 
+import asyncio
 import math
+import selectors
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import Any, TypeVar
@@ -20,13 +21,40 @@ from rmqkit.protocol.frame import FrameDecoder, encode
 
 T = TypeVar("T")
 
+#: How long nothing must happen before the clock of `JumpingLoop` jumps.
+_IDLE_S = 0.005
 on_both_backends = pytest.mark.parametrize("backend", ["trio", "asyncio"])
 
 
+class _Selector(selectors.DefaultSelector):
+    """Instead of waiting for a timer, moves the clock of its loop."""
+
+    ahead_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(timeout if timeout is None else min(timeout, _IDLE_S))
+        if not found and timeout is not None and timeout > _IDLE_S:
+            self.ahead_s += timeout - _IDLE_S
+        return found
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop of asyncio whose clock jumps to the next timer when nothing has happened for 5 ms."""
+
+    def __init__(self) -> None:
+        self._jumping = _Selector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return super().time() + self._jumping.ahead_s
+
+
 def run(backend: str, function: Callable[[], Awaitable[T]]) -> T:
-    """Run a test body under a backend; under trio the clock jumps when all tasks wait."""
+    """Run a test body under a backend; the clock jumps when all tasks wait."""
     options: dict[str, Any] = (
-        {"clock": trio.testing.MockClock(autojump_threshold=0)} if backend == "trio" else {}
+        {"clock": trio.testing.MockClock(autojump_threshold=0)}
+        if backend == "trio"
+        else {"loop_factory": JumpingLoop}
     )
     return anyio.run(function, backend=backend, backend_options=options)
 
