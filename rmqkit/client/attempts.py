@@ -35,13 +35,14 @@ class Attempts:
     budget_ms  time limit for the whole send, pauses included
     most       maximum number of attempts
     patient    whether a refused connection does not count as an attempt
+    deadline_s end of the time limit, by the clock of the event loop; default: `budget_ms` from now on
     """
 
-    def __init__(self, budget_ms: int, most: int, *, patient: bool) -> None:
+    def __init__(self, budget_ms: int, most: int, *, patient: bool, deadline_s: float | None = None) -> None:
         self.budget_ms = budget_ms
         #: Brokers that failed since the last pause, and the one that failed before it.
         self.failed: set[str] = set()
-        self._deadline_s = anyio.current_time() + budget_ms / 1000
+        self.deadline_s = anyio.current_time() + budget_ms / 1000 if deadline_s is None else deadline_s
         self._left = most
         self._patient = patient
         self._pauses = 0
@@ -52,7 +53,7 @@ class Attempts:
     @property
     def left_ms(self) -> int:
         """The remaining time in ms."""
-        return int((self._deadline_s - anyio.current_time()) * 1000)
+        return int((self.deadline_s - anyio.current_time()) * 1000)
 
     @property
     def goes_on(self) -> bool:
@@ -88,9 +89,7 @@ class Attempts:
         returns, or until the time-out of the send."""
         if self._left <= 0 or not self.failed.issuperset(brokers):
             return
-        with anyio.CancelScope(
-            deadline=min(anyio.current_time() + backoff_s(self._pauses), self._deadline_s)
-        ):
+        with anyio.CancelScope(deadline=min(anyio.current_time() + backoff_s(self._pauses), self.deadline_s)):
             await changed()
         self._pauses += 1
         self.failed = {self._last_broker}

@@ -70,7 +70,7 @@ class Mode(Enum):
 @define(slots=True, kw_only=True)
 class ClientSendContext:
     """One send or send_batch with all its attempts. The fields from `message_ids` on are set for
-    `after_send`.
+    `after_send`. Sends that are gathered into one request have a context each.
 
     messages    as the application passed them, one unless it is a batch; `before_send` may replace them, see
                 `set_property`
@@ -109,6 +109,10 @@ class ClientSendContext:
     def message_type(self) -> MessageType:
         """Normal, ordered, delayed or half message of a transaction, according to the first message."""
         return message_type(self.messages[0].all_properties())
+
+    def tried(self, queue: MessageQueue | None, address: str | None, attempts: int) -> None:
+        """Record the latest attempt."""
+        self.queue, self.address, self.attempts = queue, address, attempts
 
     def set_property(self, name: str, value: str) -> None:
         """Add a property to every message."""
@@ -300,6 +304,10 @@ class ClientHooks:
             raise
         finally:
             self._sends.tell("after_send", context)
+
+    def unseen(self, group: str, messages: list[Message]) -> ClientSendContext:
+        """The context of a request that carries the messages of several sends. The send hooks see those."""
+        return ClientSendContext(client_id=self._client_id, group=group, mode=Mode.SYNC, messages=messages)
 
     def check(self, context: ClientSendContext, queue: MessageQueue, address: str) -> None:
         """Call the CheckForbiddenHooks before one attempt. Raises the error of a hook that forbids it."""

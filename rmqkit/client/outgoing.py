@@ -24,6 +24,9 @@ from rmqkit.protocol.compressed_body import Compression
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
 
 MAX_DELAY_LEVEL = 18
+_TIMED = frozenset({props.DELAY, *props.TIMER_INPUTS})
+#: Properties of messages that a batch cannot contain, or that brokers treat by themselves.
+_SINGLE = _TIMED | {props.TRANSACTION_PREPARED, props.PRODUCER_GROUP}
 
 
 @frozen(kw_only=True)
@@ -50,7 +53,7 @@ class PackedBatch:
 @frozen(kw_only=True)
 class Outgoing:
     """A message, or a batch, ready to be sent to any queue of its topic. `unique_keys` has one id per
-    message, none for a packed batch."""
+    message, none for a packed batch; `count` is the number of messages."""
 
     topic: str
     body: bytes
@@ -59,6 +62,7 @@ class Outgoing:
     sys_flag: int = 0
     flag: int = 0
     is_batch: bool = False
+    count: int = 1
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
 
@@ -67,11 +71,7 @@ class Outgoing:
         """Description for error texts."""
         if not self.is_batch:
             return self.unique_keys[0]
-        return (
-            f"a batch of {len(self.unique_keys)}"
-            if self.unique_keys
-            else f"a packed batch of {len(self.body)} bytes"
-        )
+        return f"a batch of {self.count}" if self.unique_keys else f"a packed batch of {len(self.body)} bytes"
 
     def command(self, group: str, queue: MessageQueue, default_queues: int, now_ms: int) -> Command:
         """The send request for one queue."""
@@ -221,7 +221,6 @@ def prepare_batch(
         raise ClientError("retry and dead-letter topics accept no batches; send the messages one by one")
     items, keys = [], []
     for message in messages:
-        check_message(message, max_message_bytes)
         if message.topic != first.topic:
             raise ClientError(
                 f"a batch has one topic, not {first.topic!r} and {message.topic!r}; send one batch per topic"
@@ -235,19 +234,51 @@ def prepare_batch(
                 "the messages of a batch go to one queue, so they have one ordering key; send one batch"
                 " per key"
             )
-        properties = message.all_properties()
-        if message.delay_level or any(name in properties for name in (props.DELAY, *props.TIMER_INPUTS)):
+        if is_timed(message):
             raise ClientError("a batch cannot contain delayed messages; send them one by one")
-        keys.append(properties.setdefault(props.UNIQ_KEY, new_key()))
-        items.append(batch.BatchItem(message.flag, bytes(message.body), properties_text(properties).encode()))
-    body = batch.encode(items)
+        key, item = batch_item(message, new_key, max_message_bytes=max_message_bytes)
+        keys.append(key)
+        items.append(item)
+    return batch_of(first.topic, first.wait_store, keys, b"".join(items), max_message_bytes=max_message_bytes)
+
+
+def is_timed(message: Message) -> bool:
+    """Whether the message has a delay level or a delivery time."""
+    return bool(message.delay_level) or not _TIMED.isdisjoint(message.properties)
+
+
+def fits_batches(message: Message) -> bool:
+    """Whether the message may share a request with others: it has no delay, belongs to no transaction, and
+    its topic is not one of retries or dead letters."""
+    return (
+        not message.delay_level
+        and _SINGLE.isdisjoint(message.properties)
+        and not message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    )
+
+
+def batch_item(message: Message, new_key: Callable[[], str], *, max_message_bytes: int) -> tuple[str, bytes]:
+    """The id of a message and its form within a batch. Raises like `check_message`."""
+    check_message(message, max_message_bytes)
+    properties = message.all_properties()
+    key = properties.setdefault(props.UNIQ_KEY, new_key())
+    text = properties_text(properties).encode()
+    return key, batch.encode([batch.BatchItem(message.flag, bytes(message.body), text)])
+
+
+def batch_of(
+    topic: str, wait_store: bool, keys: Iterable[str], body: bytes, *, max_message_bytes: int
+) -> Outgoing:
+    """The batch with the messages of `batch_item` as its body. Raises MessageIllegal when it is too large."""
     _check_batch_bytes(body, max_message_bytes)
+    unique_keys = tuple(keys)
     return Outgoing(
-        topic=first.topic,
+        topic=topic,
         body=body,
-        properties=properties_text({props.WAIT: "true" if first.wait_store else "false"}),
-        unique_keys=tuple(keys),
+        properties=properties_text({props.WAIT: "true" if wait_store else "false"}),
+        unique_keys=unique_keys,
         is_batch=True,
+        count=len(unique_keys),
     )
 
 
@@ -267,7 +298,14 @@ def prepare_packed(packed: PackedBatch, *, max_message_bytes: int) -> Outgoing:
         raise MessageIllegal(f"a batch of {packed.count} messages, 1 to {MAX_BATCH_MESSAGES} are allowed")
     _check_batch_bytes(packed.body, max_message_bytes)
     text = properties_text({props.WAIT: "true"})
-    return Outgoing(topic=packed.topic, body=packed.body, properties=text, unique_keys=(), is_batch=True)
+    return Outgoing(
+        topic=packed.topic,
+        body=packed.body,
+        properties=text,
+        unique_keys=(),
+        is_batch=True,
+        count=packed.count,
+    )
 
 
 def _check_batch_bytes(body: bytes, max_message_bytes: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
@@ -9,14 +10,26 @@ from types import TracebackType
 
 import anyio
 
+from rmqkit.client.accumulator import Accumulator, Entry, Gathering, GatheringKey
 from rmqkit.client.answers import refusal
 from rmqkit.client.attempts import Attempts
 from rmqkit.client.hooks import ClientSendContext, Mode
+from rmqkit.client.in_flight import Bounds, InFlight
 from rmqkit.client.instance import Instance
 from rmqkit.client.latency_faults import LatencyFaults
-from rmqkit.client.outgoing import Outgoing, PackedBatch, as_message, prepare, prepare_batch, prepare_packed
+from rmqkit.client.outgoing import (
+    Outgoing,
+    PackedBatch,
+    as_message,
+    batch_item,
+    batch_of,
+    fits_batches,
+    prepare,
+    prepare_batch,
+    prepare_packed,
+)
 from rmqkit.client.queue_choice import RoundRobin, by_key
-from rmqkit.client.send_result import STATUS_OF_CODE, SendResult, SendStatus, send_result
+from rmqkit.client.send_result import STATUS_OF_CODE, SendResult, SendStatus, results_of_batch, send_result
 from rmqkit.client.settings import ProducerOptions
 from rmqkit.errors import (
     BrokerError,
@@ -25,12 +38,15 @@ from rmqkit.errors import (
     ConnectFailed,
     ConnectionLost,
     RequestTimeout,
+    RmqError,
 )
 from rmqkit.model.message import Message
 from rmqkit.model.names import group_fault
 from rmqkit.model.queue import MessageQueue
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.compressed_body import compression
+
+log = logging.getLogger(__name__)
 
 #: After these answers another broker is tried.
 RETRY_CODES = frozenset(
@@ -72,6 +88,13 @@ class Producer:
         self._member = member
         self._round_robin = RoundRobin()
         self._faults = None if options.latency_faults is None else LatencyFaults(options.latency_faults)
+        self._in_flight = InFlight(Bounds(options.max_in_flight, options.max_in_flight_bytes))
+        self._batch_bytes = min(options.batch_bytes, options.max_message_bytes)
+        self._accumulator = (
+            None
+            if options.linger_ms is None
+            else Accumulator(options.linger_ms / 1000, self._batch_bytes, self._deliver, self._start_soon)
+        )
         self._open = False
 
     async def start(self) -> Producer:
@@ -87,10 +110,16 @@ class Producer:
         return self
 
     async def aclose(self) -> None:
-        """Leave the group and unregister it from the brokers, within the time limit of one call. May be
-        called twice. When cancelled, brokers notice it later."""
+        """Send what is gathered, wait for the sends of other tasks, each within its time-out, leave the group
+        and unregister it from the brokers, within the time limit of one call. May be called twice. When
+        cancelled, brokers notice it later."""
         was_open, self._open = self._open, False
-        if was_open and self._member:
+        if not was_open:
+            return
+        if self._accumulator is not None:
+            self._accumulator.flush()
+        await self._in_flight.idle()
+        if self._member:
             await self._instance.leave(producer=self.group)
 
     async def __aenter__(self) -> Producer:
@@ -122,16 +151,28 @@ class Producer:
         connecting is repeated with growing pauses until the time-out, so that a send survives the restart of
         a broker within that time. With `retries` = 0 the first failure of any kind ends the send.
 
+        With `linger_ms` the sends of concurrent tasks are gathered. Each has its own result; a batch that the
+        broker refuses is sent again message by message, so that a refusal concerns one message. Messages with
+        a delay, to retry topics, of transactions, and those that are compressed or larger than a batch, are
+        sent by themselves; so are all messages while a CheckForbiddenHook is installed.
+
+        While `max_in_flight` messages are unanswered, the send waits.
+
         Raises TypeError (a value of a wrong type), MessageIllegal and ClientError (the message is wrong;
         nothing was sent), NoRoute, NameServersUnreachable, BrokerError (an answer that a retry cannot change)
-        and SendFailed (all attempts failed; the text lists them, `code` is the last broker's). When
-        cancelled, the message may have been stored.
+        and SendFailed (all attempts failed; the text lists them, `code` is the last broker's; or there was no
+        room in flight in time). When cancelled, the message may have been stored, also if it was gathered and
+        its batch had departed.
         """
         given = as_message(message, body, tag, keys, properties, ordering_key, delay_level)
         self._check_open()
         with self._instance.hooks.sending(self.group, Mode.SYNC, [given], queue) as context:
-            outgoing = await self._prepare(context)
-            return await self._send(outgoing, queue, given.ordering_key, timeout_ms, context)
+            if self._accumulator is not None and self._gathers(context.messages[0]):
+                return await self._send_gathered(self._accumulator, context, queue, timeout_ms)
+            outgoing = await self._prepare(context.messages[0])
+            context.message_ids = outgoing.unique_keys
+            attempts = self._attempts(queue, given.ordering_key, timeout_ms)
+            return await self._send(outgoing, queue, given.ordering_key, attempts, context)
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
@@ -150,7 +191,9 @@ class Producer:
                 context.messages, self._new_key, max_message_bytes=self.options.max_message_bytes
             )
             context.message_ids = outgoing.unique_keys
-            return await self._send(outgoing, queue, messages[0].ordering_key, timeout_ms, context)
+            ordering_key = messages[0].ordering_key
+            attempts = self._attempts(queue, ordering_key, timeout_ms)
+            return await self._send(outgoing, queue, ordering_key, attempts, context)
 
     async def send_packed(
         self, packed: PackedBatch, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
@@ -165,7 +208,7 @@ class Producer:
         self._check_open()
         outgoing = prepare_packed(packed, max_message_bytes=self.options.max_message_bytes)
         with self._instance.hooks.sending(self.group, Mode.SYNC, [], queue) as context:
-            return await self._send(outgoing, queue, None, timeout_ms, context)
+            return await self._send(outgoing, queue, None, self._attempts(queue, None, timeout_ms), context)
 
     async def send_oneway(
         self,
@@ -189,16 +232,17 @@ class Producer:
         given = as_message(message, body, tag, keys, properties, ordering_key, delay_level)
         self._check_open()
         with self._instance.hooks.sending(self.group, Mode.ONEWAY, [given], queue) as context:
-            outgoing = await self._prepare(context)
-            target, _ = await self._target(outgoing, queue, given.ordering_key)
-            address = self._tried(context, target)
-            command = outgoing.command(
-                self.group, target, self.options.default_topic_queues, self._instance.now_ms()
-            )
-            with self._measured(target.broker_name):
-                await self._instance.pool.oneway(
-                    address, command, self.options.timeout_ms if timeout_ms is None else timeout_ms
+            outgoing = await self._prepare(context.messages[0])
+            context.message_ids = outgoing.unique_keys
+            attempts = self._attempts(queue, given.ordering_key, timeout_ms)
+            async with self._in_flight.room(1, len(outgoing.body), attempts.deadline_s):
+                target, _ = await self._target(outgoing.topic, queue, given.ordering_key)
+                address = self._tried(context, target)
+                command = outgoing.command(
+                    self.group, target, self.options.default_topic_queues, self._instance.now_ms()
                 )
+                with self._measured(target.broker_name):
+                    await self._instance.pool.oneway(address, command, max(attempts.left_ms, 1))
             return outgoing.unique_keys[0]
 
     async def queues(self, topic: str) -> list[MessageQueue]:
@@ -209,22 +253,118 @@ class Producer:
             (await self._instance.routes.for_writing(topic, self.options.default_topic_queues)).write_queues
         )
 
+    # --- gathered sends -------------------------------------------------------------------------------------
+
+    def _gathers(self, message: Message) -> bool:
+        """Whether a message may travel in a batch with others."""
+        return (
+            len(message.body) < self.options.compress_over_bytes
+            and fits_batches(message)
+            and not len(self._instance.hooks.forbidding)
+        )
+
+    async def _send_gathered(
+        self,
+        accumulator: Accumulator,
+        context: ClientSendContext,
+        queue: MessageQueue | None,
+        timeout_ms: int | None,
+    ) -> SendResult:
+        """Send one message in a batch with those of other tasks."""
+        message = context.messages[0]
+        key, item = batch_item(message, self._new_key, max_message_bytes=self.options.max_message_bytes)
+        context.message_ids = (key,)
+        if queue is not None or message.ordering_key:
+            queue, _ = await self._target(message.topic, queue, message.ordering_key)
+        entry = Entry(message, key, item, context)
+        budget_ms = self.options.timeout_ms if timeout_ms is None else timeout_ms
+        deadline_s = anyio.current_time() + budget_ms / 1000
+        where = GatheringKey(message.topic, queue, message.wait_store, budget_ms)
+        async with self._in_flight.room(1, len(item), deadline_s):
+            if len(item) <= self._batch_bytes:
+                return await accumulator.send(entry, where, deadline_s)
+            await self._deliver([entry], where, deadline_s)
+        assert isinstance(entry.outcome, SendResult)
+        return entry.outcome
+
+    async def _deliver(self, entries: Sequence[Entry], key: GatheringKey, deadline_s: float) -> None:
+        """Send a batch, see `accumulator.Deliver`. A batch that a broker refuses is not stored, so its
+        messages are sent one by one."""
+        if len(entries) > 1:
+            outgoing = batch_of(
+                key.topic,
+                key.wait_store,
+                [entry.unique_key for entry in entries],
+                b"".join([entry.item for entry in entries]),
+                max_message_bytes=self.options.max_message_bytes,
+            )
+            context = self._instance.hooks.unseen(self.group, [entry.message for entry in entries])
+            try:
+                attempts = self._attempts(key.queue, None, key.timeout_ms, deadline_s)
+                whole = await self._attempt_until_sent(outgoing, key.queue, None, attempts, context)
+            except BrokerError as error:
+                log.info("a batch of %d messages is sent message by message: %s", len(entries), error)
+            else:
+                results = results_of_batch(whole, outgoing.unique_keys)
+                for entry, result in zip(entries, results, strict=True):
+                    entry.outcome = entry.context.result = result
+                return
+            finally:
+                for entry in entries:
+                    entry.context.tried(context.queue, context.address, context.attempts)
+        for entry in entries:
+            try:
+                outgoing = await self._prepare(entry.message, entry.unique_key)
+                attempts = self._attempts(key.queue, None, key.timeout_ms, deadline_s)
+                entry.outcome = await self._attempt_until_sent(
+                    outgoing, key.queue, None, attempts, entry.context
+                )
+            except RmqError as error:
+                if len(entries) == 1:
+                    raise
+                entry.outcome = error
+
+    def _start_soon(self, gathering: Gathering) -> None:
+        assert self._accumulator is not None
+        self._instance.group.start_soon(self._accumulator.run, gathering)
+
     # --- the attempts ---------------------------------------------------------------------------------------
+
+    def _attempts(
+        self,
+        queue: MessageQueue | None,
+        ordering_key: str | None,
+        timeout_ms: int | None,
+        deadline_s: float | None = None,
+    ) -> Attempts:
+        """The attempts of one send, whose time begins now or ends at the deadline."""
+        budget_ms = self.options.timeout_ms if timeout_ms is None else timeout_ms
+        most = 1 if queue is not None or ordering_key else 1 + self.options.retries
+        return Attempts(budget_ms, most, patient=self.options.retries > 0, deadline_s=deadline_s)
 
     async def _send(
         self,
         outgoing: Outgoing,
         queue: MessageQueue | None,
         ordering_key: str | None,
-        timeout_ms: int | None,
+        attempts: Attempts,
         context: ClientSendContext,
     ) -> SendResult:
-        budget_ms = self.options.timeout_ms if timeout_ms is None else timeout_ms
-        most = 1 if queue is not None or ordering_key else 1 + self.options.retries
-        attempts = Attempts(budget_ms, most, patient=self.options.retries > 0)
+        """Send when there is room in flight."""
+        async with self._in_flight.room(outgoing.count, len(outgoing.body), attempts.deadline_s):
+            return await self._attempt_until_sent(outgoing, queue, ordering_key, attempts, context)
+
+    async def _attempt_until_sent(
+        self,
+        outgoing: Outgoing,
+        queue: MessageQueue | None,
+        ordering_key: str | None,
+        attempts: Attempts,
+        context: ClientSendContext,
+    ) -> SendResult:
         kept: SendResult | None = None
         while True:
-            target, brokers = await self._target(outgoing, queue, ordering_key, attempts.failed)
+            target, brokers = await self._target(outgoing.topic, queue, ordering_key, attempts.failed)
             if not attempts.goes_on:
                 break
             try:
@@ -267,18 +407,16 @@ class Producer:
 
     async def _target(
         self,
-        outgoing: Outgoing,
+        topic: str,
         queue: MessageQueue | None,
         ordering_key: str | None,
         failed: AbstractSet[str] = frozenset(),
     ) -> tuple[MessageQueue, set[str]]:
         """The queue of the next attempt, and the brokers from which it was chosen."""
         self._instance.check_usable()
-        if queue is not None and queue.topic != outgoing.topic:
-            raise ClientError(
-                f"the message goes to topic {outgoing.topic!r}, the queue belongs to {queue.topic!r}"
-            )
-        route = await self._instance.routes.for_writing(outgoing.topic, self.options.default_topic_queues)
+        if queue is not None and queue.topic != topic:
+            raise ClientError(f"the message goes to topic {topic!r}, the queue belongs to {queue.topic!r}")
+        route = await self._instance.routes.for_writing(topic, self.options.default_topic_queues)
         if queue is None and ordering_key:
             queue = by_key(route.write_queues, ordering_key)
         if queue is not None:
@@ -286,7 +424,7 @@ class Producer:
         avoid: list[AbstractSet[str]] = [failed]
         if self._faults is not None:
             avoid = [failed | self._faults.avoided(anyio.current_time()), failed | self._faults.unreachable]
-        return self._round_robin.choose(outgoing.topic, route.write_queues, *avoid), {
+        return self._round_robin.choose(topic, route.write_queues, *avoid), {
             each.broker_name for each in route.write_queues
         }
 
@@ -318,23 +456,21 @@ class Producer:
     def _tried(self, context: ClientSendContext, queue: MessageQueue) -> str:
         """The address for one attempt. Raises BrokerUnknown, and the error of a hook that forbids the
         attempt."""
-        context.queue, context.attempts = queue, context.attempts + 1
-        context.address = self._master(queue)
-        self._instance.hooks.check(context, queue, context.address)
-        return context.address
+        address = self._master(queue)
+        context.tried(queue, address, context.attempts + 1)
+        self._instance.hooks.check(context, queue, address)
+        return address
 
-    async def _prepare(self, context: ClientSendContext) -> Outgoing:
+    async def _prepare(self, message: Message, unique_key: str | None = None) -> Outgoing:
         options = self.options
-        outgoing = await prepare(
-            context.messages[0],
-            self._new_key,
+        return await prepare(
+            message,
+            self._new_key if unique_key is None else lambda: unique_key,
             max_message_bytes=options.max_message_bytes,
             compression=self._compression,
             compress_over_bytes=options.compress_over_bytes,
             compress_level=options.compress_level,
         )
-        context.message_ids = outgoing.unique_keys
-        return outgoing
 
     def _new_key(self) -> str:
         return self._instance.unique_keys.make(self._instance.now_ms())

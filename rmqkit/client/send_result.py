@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
 from attrs import frozen
@@ -76,3 +77,24 @@ def send_result(
         header.region_id,
         header.trace_on is not False,
     )
+
+
+def results_of_batch(whole: SendResult, message_ids: Sequence[str]) -> list[SendResult]:
+    """The result of each message of a batch. A broker that keeps the batch as one record has one offset id
+    for all of them."""
+    offset_ids = whole.offset_message_id.split(",")
+    if len(offset_ids) != len(message_ids):
+        offset_ids = [whole.offset_message_id] * len(message_ids)
+    return [
+        SendResult(
+            whole.status,
+            message_id,
+            offset_id,
+            whole.queue,
+            whole.queue_offset + number,
+            whole.transaction_id,
+            whole.region_id,
+            whole.trace_on,
+        )
+        for number, (message_id, offset_id) in enumerate(zip(message_ids, offset_ids, strict=True))
+    ]

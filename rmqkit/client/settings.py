@@ -12,12 +12,14 @@ from typing import TypedDict
 from attrs import field, frozen
 
 from rmqkit.client.latency_faults import LatencySteps
-from rmqkit.errors import ConfigError
+from rmqkit.errors import ClientError, ConfigError
 from rmqkit.protocol.codes import SerializeType
 from rmqkit.protocol.message_id import pack_host
 
 NAMESRV_VARIABLE = "NAMESRV_ADDR"
 SERIALIZE_VARIABLE = "ROCKETMQ_SERIALIZE_TYPE"
+#: Java: ProduceAccumulator.batchMaxDelayMs.
+MAX_LINGER_MS = 30_000
 
 
 def local_ip() -> str:
@@ -123,11 +125,15 @@ class ProducerKeywords(TypedDict, total=False):
     compress_level: int
     default_topic_queues: int
     latency_faults: LatencySteps | None
+    linger_ms: float | None
+    batch_bytes: int
+    max_in_flight: int
+    max_in_flight_bytes: int
 
 
 @frozen(kw_only=True)
 class ProducerOptions:
-    """Settings of one producer (Java: DefaultMQProducer).
+    """Settings of one producer (Java: DefaultMQProducer). Raises ClientError for a value out of range.
 
     timeout_ms                       time limit of one send with all its attempts
     retries                          further attempts after the first; 0 also means that a refused connection
@@ -141,6 +147,13 @@ class ProducerOptions:
     default_topic_queues             number of queues of a topic created by its first send
     latency_faults                   also avoid slow and failed brokers in later sends, for the durations of
                                      `LatencySteps` (Java: sendLatencyFaultEnable); default off
+    linger_ms                        gather the sends of concurrent tasks into batches (Java: autoBatch): how
+                                     long the first message of a batch waits for others. 0: only sends of
+                                     tasks that run at the same time are gathered. Default: every send is a
+                                     request
+    batch_bytes                      size of a batch that departs at once; `max_message_bytes` if that is less
+    max_in_flight                    messages that are sent and not answered yet; further sends wait
+    max_in_flight_bytes              the same in bytes of their bodies
     """
 
     timeout_ms: int = 3000
@@ -152,3 +165,18 @@ class ProducerOptions:
     compress_level: int = 5
     default_topic_queues: int = 4
     latency_faults: LatencySteps | None = None
+    linger_ms: float | None = None
+    batch_bytes: int = 32 * 1024
+    max_in_flight: int = 10_000
+    max_in_flight_bytes: int = 100 * 1024 * 1024
+
+    def __attrs_post_init__(self) -> None:
+        if self.linger_ms is not None and not 0 <= self.linger_ms <= MAX_LINGER_MS:
+            raise ClientError(f"linger_ms={self.linger_ms}: 0 to {MAX_LINGER_MS} are allowed")
+        if self.batch_bytes < 1:
+            raise ClientError(f"batch_bytes={self.batch_bytes}: must be positive")
+        if self.max_in_flight < 1 or self.max_in_flight_bytes < 1:
+            raise ClientError(
+                f"max_in_flight={self.max_in_flight}, max_in_flight_bytes={self.max_in_flight_bytes}: a send"
+                " needs room for at least one message"
+            )

@@ -1,0 +1,154 @@
+"""Sends of many tasks gathered into batches (Java: ProduceAccumulator; behaviour sheet, A10).
+
+A gathering takes the messages of one topic that may travel in one request. It departs when it is full, when
+its time is over, or when the producer is closed; then it is sent, in the client's task group, and every
+sender gets the result of its own message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import anyio
+from attrs import define, field, frozen
+
+from rmqkit.client.hooks import ClientSendContext
+from rmqkit.client.send_result import SendResult
+from rmqkit.errors import ClientError
+from rmqkit.limits import MAX_BATCH_MESSAGES
+from rmqkit.model.message import Message
+from rmqkit.model.queue import MessageQueue
+
+
+@frozen
+class GatheringKey:
+    """What the messages of one gathering have in common. `queue` is None when any queue will do."""
+
+    topic: str
+    queue: MessageQueue | None
+    wait_store: bool
+    timeout_ms: int
+
+
+@define(eq=False)
+class Entry:
+    """One message of a gathering.
+
+    item     its form within a batch
+    context  what the hooks of its send see
+    outcome  its result or error, once there is one
+    """
+
+    message: Message
+    unique_key: str
+    item: bytes
+    context: ClientSendContext
+    outcome: SendResult | Exception | None = None
+
+
+@define(eq=False)
+class Gathering:
+    """Messages that go out together, until `deadline_s`. A cancelled send takes its message back until
+    `departed`."""
+
+    key: GatheringKey
+    deadline_s: float
+    entries: dict[Entry, None] = field(factory=dict)
+    size_bytes: int = 0
+    departed: bool = False
+    full: anyio.Event = field(factory=anyio.Event)
+    done: anyio.Event = field(factory=anyio.Event)
+
+
+class Deliver(Protocol):
+    """Sends the entries in one request until the deadline, and sets their outcomes. An error that it raises
+    is that of every entry without one."""
+
+    def __call__(self, entries: Sequence[Entry], key: GatheringKey, deadline_s: float) -> Awaitable[None]: ...
+
+
+class Accumulator:
+    """Gathers messages.
+
+    linger_s      how long a gathering waits after its first message; 0: until the tasks that can run now have
+                  run
+    batch_bytes   size of a full batch
+    deliver       sends a batch
+    start_soon    runs `run` with a gathering in a task of its own
+    """
+
+    def __init__(
+        self, linger_s: float, batch_bytes: int, deliver: Deliver, start_soon: Callable[[Gathering], object]
+    ) -> None:
+        self._linger_s = linger_s
+        self._batch_bytes = batch_bytes
+        self._deliver = deliver
+        self._start_soon = start_soon
+        self._gatherings: dict[GatheringKey, Gathering] = {}
+
+    async def send(self, entry: Entry, key: GatheringKey, deadline_s: float) -> SendResult:
+        """Add a message and wait for its result. The deadline of a batch is that of its first message.
+
+        Raises what `deliver` raises, and ClientError when the client is closed meanwhile. When cancelled, the
+        message is not sent, unless its batch has departed.
+        """
+        gathering = self._gatherings.get(key)
+        if gathering is not None and gathering.size_bytes + len(entry.item) > self._batch_bytes:
+            self._close(gathering)
+            gathering = None
+        if gathering is None:
+            gathering = self._gatherings[key] = Gathering(key, deadline_s)
+            self._start_soon(gathering)
+        gathering.entries[entry] = None
+        gathering.size_bytes += len(entry.item)
+        if gathering.size_bytes >= self._batch_bytes or len(gathering.entries) == MAX_BATCH_MESSAGES:
+            self._close(gathering)
+        try:
+            await gathering.done.wait()
+        except BaseException:
+            if not gathering.departed:
+                del gathering.entries[entry]
+                gathering.size_bytes -= len(entry.item)
+            raise
+        if isinstance(entry.outcome, SendResult):
+            return entry.outcome
+        raise entry.outcome or ClientError(
+            "the client was closed while the message was being sent; a broker may have stored it"
+        )
+
+    def flush(self) -> None:
+        """Let everything gathered so far depart."""
+        for gathering in list(self._gatherings.values()):
+            self._close(gathering)
+
+    def _close(self, gathering: Gathering) -> None:
+        if self._gatherings.get(gathering.key) is gathering:
+            del self._gatherings[gathering.key]
+        gathering.full.set()
+
+    async def run(self, gathering: Gathering) -> None:
+        """Wait for the departure of a gathering, and send it."""
+        try:
+            with anyio.move_on_after(self._linger_s):
+                await gathering.full.wait()
+            self._close(gathering)
+            gathering.departed = True
+            entries = list(gathering.entries)
+            if entries:
+                await self._deliver(entries, gathering.key, gathering.deadline_s)
+        except Exception as error:  # noqa: BLE001 - the senders get it
+            _share(error, [entry for entry in gathering.entries if entry.outcome is None])
+        finally:
+            gathering.departed = True
+            gathering.done.set()
+
+
+def _share(error: Exception, entries: Sequence[Entry]) -> None:
+    """Give each entry an error object of its own: several tasks that raise one object would mix up its
+    traceback."""
+    for entry in entries:
+        own = type(error).__new__(type(error), *error.args)
+        own.__dict__.update(error.__dict__)
+        own.__cause__ = error.__cause__ or error
+        entry.outcome = own
