@@ -16,9 +16,7 @@ from rmqkit.model import properties as props
 from rmqkit.model.message import Message
 from rmqkit.model.message_type import MessageType
 from rmqkit.model.names import without_namespace
-
-FIELD_END = "\x01"
-RECORD_END = "\x02"
+from rmqkit.protocol.trace_records import FIELD_END, RECORD_END
 
 
 class TraceRecord(NamedTuple):

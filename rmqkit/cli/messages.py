@@ -1,108 +1,25 @@
-"""`rmqkit send` and `rmqkit consume`."""
+"""`rmqkit consume` and `rmqkit tail`."""
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import AsyncIterator
-from typing import Any, Literal
+from typing import Literal
 
 import anyio
-import anyio.to_thread
 
-from rmqkit import Message, MessageQueue
+from rmqkit import MessageQueue
 from rmqkit.cli import options, shown
-from rmqkit.client import Client, PullConsumer, ReceivedMessage, SendResult, StreamOptions
+from rmqkit.client import Client, PullConsumer, ReceivedMessage, StreamOptions
+from rmqkit.client.group_admin import END_MS
 from rmqkit.errors import ConfigError, NoRoute
 from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
 
-#: Bytes per read of standard input.
-_READ_BYTES = 65_536
 _PULL_MESSAGES = 32
 _COMMITTED = "committed"
-_PRODUCER_GROUP = "rmqkit_cli_producer"
 _CONSUMER_GROUP = "rmqkit_cli_consumer"
-
-
-def _send_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("topic")
-    parser.add_argument(
-        "body", nargs="?", help="the message (default: every line of standard input is sent as a message)"
-    )
-    parser.add_argument("--tag", help="tag that consumers can filter by")
-    parser.add_argument("--key", action="append", default=[], help="key for message queries; repeatable")
-    options.add_pairs(parser, "--property", "repeatable")
-    parser.add_argument("--ordering-key", help="messages with the same key go to one queue, in order")
-    parser.add_argument("--delay-level", type=int, help="1 to 18: 1s 5s 10s 30s 1m ... 2h")
-    parser.add_argument(
-        "--group", default=_PRODUCER_GROUP, help=f"producer group (default {_PRODUCER_GROUP})"
-    )
-    options.add_client(parser)
-    options.add_json(parser)
-
-
-def _send(arguments: Namespace) -> int:
-    options.check_text(arguments, "topic", "tag", "key", "property", "ordering_key", "group")
-    return anyio.run(_send_all, arguments, backend="trio")
-
-
-async def _send_all(arguments: Namespace) -> int:
-    """Send the messages one after the other, in input order. When cancelled, every printed message was sent,
-    and possibly one more."""
-    bodies = _lines() if arguments.body is None else _only(os.fsencode(arguments.body))
-    fields: Any = {name: getattr(arguments, name) for name in ("tag", "ordering_key", "delay_level")}
-    fields |= {"keys": arguments.key, "properties": dict(arguments.property)}
-    sent = 0
-    async with options.client_of(arguments) as client, client.producer(arguments.group) as producer:
-        async for body in bodies:
-            if not body:
-                continue
-            _show_sent(await producer.send(Message(arguments.topic, body, **fields)), arguments.json)
-            sent += 1
-    if not sent:
-        raise ConfigError("there is nothing to send: pass a text, or lines on standard input")
-    return 0
-
-
-async def _only(body: bytes) -> AsyncIterator[bytes]:
-    yield body
-
-
-async def _lines() -> AsyncIterator[bytes]:
-    """Lines of standard input without their line ends, each as soon as it is complete; the last line may lack
-    its end."""
-    descriptor = sys.stdin.fileno()
-    started: list[bytes] = []
-    while True:
-        # Not read through sys.stdin: an abandoned thread would keep its lock, and Python could not exit.
-        data = await anyio.to_thread.run_sync(os.read, descriptor, _READ_BYTES, abandon_on_cancel=True)
-        if not data:
-            break
-        *lines, rest = data.split(b"\n")
-        for line in lines:
-            yield b"".join((*started, line))
-            started.clear()
-        started.append(rest)
-    yield b"".join(started)
-
-
-def _show_sent(result: SendResult, json: bool) -> None:
-    if json:
-        output.json_line(
-            {
-                "status": result.status.name,
-                "messageId": result.message_id,
-                "offsetMessageId": result.offset_message_id,
-                "brokerName": result.queue.broker_name,
-                "queueId": result.queue.queue_id,
-                "queueOffset": result.queue_offset,
-            }
-        )
-    else:
-        output.line(f"{result.status.name} {result.message_id} {result.queue} offset {result.queue_offset}")
+_TAIL_GROUP = "rmqkit_cli_tail"
 
 
 def _consume_arguments(parser: ArgumentParser) -> None:
@@ -136,8 +53,7 @@ def _consume(arguments: Namespace) -> int:
 
 
 async def _consume_all(arguments: Namespace) -> int:
-    if arguments.max is not None and arguments.max < 1:
-        raise ConfigError("--max must be at least 1")
+    _check_max(arguments)
     if arguments.member:
         await _consume_as_member(arguments)
         return 0
@@ -152,6 +68,11 @@ async def _consume_all(arguments: Namespace) -> int:
                 " --follow waits for more"
             )
     return 0
+
+
+def _check_max(arguments: Namespace) -> None:
+    if arguments.max is not None and arguments.max < 1:
+        raise ConfigError("--max must be at least 1")
 
 
 async def _consume_as_member(arguments: Namespace) -> None:
@@ -244,5 +165,52 @@ def _show_received(message: ReceivedMessage, json: bool) -> None:
         output.line(shown.message_text(message))
 
 
-SEND = Verb("send messages", _send_arguments, _send)
+def _tail_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("topic")
+    start = parser.add_mutually_exclusive_group()
+    since = "begin at a time: 10m (an age), 2026-05-01T10:00, or ms since 1970 (default: now)"
+    start.add_argument("--since", metavar="TIME", type=shown.moment, default=END_MS, help=since)
+    start.add_argument(
+        "--from-first",
+        dest="since",
+        action="store_const",
+        const=0,
+        default=END_MS,
+        help="begin at the first message of the topic",
+    )
+    options.add_expression(parser)
+    parser.add_argument("--max", type=int, metavar="N", help="stop after N messages")
+    options.add_client(parser)
+    options.add_json(parser)
+
+
+def _tail(arguments: Namespace) -> int:
+    options.check_text(arguments, "topic", "tag", "sql")
+    return anyio.run(_tail_all, arguments, backend="trio")
+
+
+async def _tail_all(arguments: Namespace) -> int:
+    """Print messages until the number is reached or the verb is interrupted. Nothing is committed."""
+    _check_max(arguments)
+    expression, kind = options.expression_of(arguments)
+    left = arguments.max
+    async with options.client_of(arguments) as client, client.pull_consumer(_TAIL_GROUP) as consumer:
+        await _check_topic(client, arguments.topic)
+        starts = await client.groups.offsets_at(arguments.topic, arguments.since)
+        stream = consumer.messages(
+            arguments.topic,
+            expression=expression,
+            expression_type=kind,
+            options=StreamOptions(offsets=starts, commits=False),
+        )
+        output.error(f"following topic {arguments.topic}")
+        async for message in stream:
+            _show_received(message, arguments.json)
+            left = None if left is None else left - 1
+            if left == 0:
+                break
+    return 0
+
+
 CONSUME = Verb("print messages of a topic", _consume_arguments, _consume)
+TAIL = Verb("follow the messages of a topic, and commit nothing", _tail_arguments, _tail)

@@ -86,6 +86,42 @@ def add_json(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
+def add_expression(parser: ArgumentParser) -> None:
+    """`--tag` and `--sql`."""
+    which = parser.add_mutually_exclusive_group()
+    tags = "only messages with one of these tags, joined by ||: 'new || paid'"
+    which.add_argument("--tag", metavar="EXPRESSION", help=tags)
+    condition = (
+        "only messages whose properties satisfy the condition: 'amount > 10'; the broker needs SQL92 filters"
+    )
+    which.add_argument("--sql", metavar="CONDITION", help=condition)
+
+
+def expression_of(arguments: Namespace) -> tuple[str, str | None]:
+    """The expression given by `add_expression`, and its type."""
+    if arguments.sql is not None:
+        return arguments.sql, "SQL92"
+    return arguments.tag or "*", None
+
+
+def add_rate(parser: ArgumentParser) -> None:
+    """`--rate`."""
+    parser.add_argument(
+        "--rate", type=positive, metavar="N", help="at most N messages a second (default: no limit)"
+    )
+
+
+def positive(text: str) -> float:
+    """An argparse type for a number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
+
+
 def client_of(arguments: Namespace) -> Client:
     """A client configured by the options of `add_client`, the environment and the settings. Raises
     ConfigError."""

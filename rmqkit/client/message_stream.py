@@ -63,6 +63,7 @@ class StreamOptions:
     look_ms            interval between checks for new queues of the topic
     start              where a queue without a committed offset starts: first or last
     offsets            start offsets by queue, used instead of the committed ones
+    commits            False: nothing is committed
     """
 
     max_messages: int = 32
@@ -72,6 +73,7 @@ class StreamOptions:
     look_ms: int = 30_000
     start: str = "first"
     offsets: Mapping[MessageQueue, int] = {}
+    commits: bool = True
 
 
 class MessageStream:
@@ -228,6 +230,8 @@ class MessageStream:
         self._hooks.consumed(context, result)
 
     async def _commit_done(self, *, raising: bool = False) -> None:
+        if not self._options.commits:
+            self._done.clear()
         self._committed_s = anyio.current_time()
         for queue, offset in list(self._done.items()):
             try:

@@ -45,6 +45,16 @@ TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
 TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
 #: A message with one of these properties requests a delivery time of its own.
 TIMER_INPUTS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_DEL_UNIQKEY)
+#: Properties that belong to one sending of a message: a copy that is sent anew must not have them.
+OF_ONE_SENDING = frozenset(
+    {
+        *(KEYS, TAGS, WAIT, DELAY, UNIQ_KEY, SHARDING_KEY, REAL_TOPIC, REAL_QUEUE_ID, RETRY_TOPIC),
+        *(ORIGIN_MESSAGE_ID, RECONSUME_TIME, MAX_RECONSUME_TIMES, TRANSACTION_PREPARED, PRODUCER_GROUP),
+        *(MSG_REGION, TRACE_ON, CLUSTER, MIN_OFFSET, MAX_OFFSET, CORRELATION_ID, REPLY_TO_CLIENT, TTL),
+        *(MSG_TYPE, PUSH_REPLY_TIME, POP_CK, INNER_NUM, INNER_BASE, DLQ_ORIGIN_TOPIC),
+        *(DLQ_ORIGIN_MESSAGE_ID, *TIMER_INPUTS),
+    }
+)
 
 
 def decode(text: str) -> dict[str, str]:

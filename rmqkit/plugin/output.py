@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rmqkit.errors import ConfigError, RmqError
 
-_BAR_WIDTH = 30
-_BAR_EVERY_S = 0.1
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 
 def line(text: str = "") -> None:
@@ -76,25 +76,32 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 class ProgressBar:
-    """One line on standard error that is redrawn; nothing when standard error is not a terminal."""
+    """A bar on standard error with rate and remaining time, removed at the end. Nothing is shown when
+    standard error is not a terminal, or without the extra `cli`.
 
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-        self._began = self._drawn = time.monotonic()
+    unit  of what is counted: B for bytes, otherwise a word such as " messages"
+    """
 
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if self._shown and now - self._drawn >= _BAR_EVERY_S:
-            self._drawn = now
-            part = done / max(total, 1)
-            bar = "#" * int(part * _BAR_WIDTH)
-            sys.stderr.write(
-                f"\r[{bar:{_BAR_WIDTH}}] {part:4.0%} {done / 1e6 / (now - self._began):.0f} MB/s "
-            )
-            sys.stderr.flush()
+    def __init__(self, unit: str = "B") -> None:
+        self._unit = unit
+        self._bar: tqdm[Any] | None = None
+        self._shown = sys.stderr.isatty() and find_spec("tqdm") is not None
+
+    def __call__(self, done: int, total: int | None) -> None:
+        """Show that `done` of `total` is done; None when the total is unknown."""
+        if not self._shown:
+            return
+        if self._bar is None:
+            # Imported here: it takes longer than everything else that a verb imports.
+            from tqdm import tqdm
+
+            tqdm.monitor_interval = 0
+            scaled = self._unit == "B"
+            self._bar = tqdm(total=total, unit=self._unit, unit_scale=scaled, leave=False, file=sys.stderr)
+        self._bar.total = total
+        self._bar.update(done - self._bar.n)
 
     def end(self) -> None:
-        """Erase the line."""
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.close()

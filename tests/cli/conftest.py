@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 from attrs import define
 
+from rmqkit.client import BlockingClient
 from tests.programs import Program, run, spawn
 
 
@@ -89,3 +92,50 @@ def server(start: Start) -> Ready:
         "--set",
         "store=memory",
     )
+
+
+#: How long a condition of another process may take.
+PATIENCE_S = 120
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition of another process."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def client(server: Ready) -> Iterator[BlockingClient]:
+    """A client of the server. Topics that a test reads at once are created with it: a broker registers those
+    that a send creates a moment later."""
+    with BlockingClient(server.where["namesrv"]) as client:
+        yield client
+
+
+class Verbs:
+    """Verbs against one server."""
+
+    def __init__(self, run: Run, server: Ready) -> None:
+        self._run, self._where = run, ("--namesrv", server.where["namesrv"])
+
+    def text(self, *words: str, code: int = 0, stdin: str = "") -> str:
+        """What a verb prints; its errors when it must fail."""
+        ended = self._run(*words, *self._where, stdin=stdin)
+        assert ended.returncode == code, ended.stderr
+        assert "Traceback" not in ended.stderr
+        return ended.stdout if code == 0 else ended.stderr
+
+    def json(self, *words: str, stdin: str = "") -> Any:
+        """The document that a verb prints."""
+        return json.loads(self.text(*words, "--json", stdin=stdin))
+
+    def lines(self, *words: str, stdin: str = "") -> list[Any]:
+        """The documents that a verb prints, one a line."""
+        return [json.loads(line) for line in self.text(*words, "--json", stdin=stdin).splitlines()]
+
+
+@pytest.fixture
+def verbs(rmqkit: Run, server: Ready) -> Verbs:
+    return Verbs(rmqkit, server)

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import threading
-import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from rmqkit.client import BlockingClient, ReceivedMessage
-from tests.cli.conftest import Ready, Run, Start
-
-PATIENCE_S = 120
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition of another process."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+from tests.cli.conftest import Ready, Run, Start, Verbs, until
 
 
 def served(start: Start, *settings: str) -> Ready:
@@ -30,25 +16,11 @@ def served(start: Start, *settings: str) -> Ready:
     return start("serve", *where, *words)
 
 
-@pytest.fixture
-def client(server: Ready) -> Iterator[BlockingClient]:
-    with BlockingClient(server.where["namesrv"]) as client:
-        yield client
+class Group(Verbs):
+    """The verb `group`."""
 
-
-class Group:
-    """The verb `group` with JSON answers."""
-
-    def __init__(self, run: Run, server: Ready) -> None:
-        self._run, self._where = run, ("--namesrv", server.where["namesrv"])
-
-    def text(self, *words: str, code: int = 0) -> str:
-        ended = self._run("group", *words, *self._where)
-        assert ended.returncode == code, ended.stderr
-        return ended.stdout if code == 0 else ended.stderr
-
-    def json(self, *words: str) -> Any:
-        return json.loads(self.text(*words, "--json"))
+    def text(self, *words: str, code: int = 0, stdin: str = "") -> str:
+        return super().text("group", *words, code=code, stdin=stdin)
 
 
 @pytest.fixture

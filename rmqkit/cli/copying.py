@@ -1,0 +1,112 @@
+"""Reading of a part of a topic, and sending of its messages anew at a rate."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+
+import anyio
+
+from rmqkit.cli import shown
+from rmqkit.client import Client, Message, MessageQueue, Producer, PullConsumer, ReceivedMessage
+from rmqkit.client.group_admin import END_MS
+from rmqkit.errors import SendFailed
+from rmqkit.model import properties as props
+from rmqkit.plugin import output
+
+#: The group of reads that commit nothing.
+READER_GROUP = "rmqkit_cli_reader"
+_PULL_MESSAGES = 32
+
+#: Queue -> first offset and end.
+Span = Mapping[MessageQueue, tuple[int, int]]
+
+
+async def span(client: Client, topic: str, begin_ms: int = 0, end_ms: int = END_MS) -> Span:
+    """The offsets of the messages stored from `begin_ms` until before `end_ms`; by default all that are
+    there now. Raises NoRoute."""
+    begins = await client.groups.offsets_at(topic, begin_ms)
+    ends = await client.groups.offsets_at(topic, end_ms)
+    return {queue: (begin, ends[queue]) for queue, begin in begins.items() if queue in ends}
+
+
+def count(offsets: Span) -> int:
+    """Number of messages, before filters."""
+    return sum(max(end - begin, 0) for begin, end in offsets.values())
+
+
+async def read(
+    consumer: PullConsumer, offsets: Span, expression: str = "*", expression_type: str | None = None
+) -> AsyncIterator[ReceivedMessage]:
+    """The messages of a span, queue by queue. Nothing is committed."""
+    for queue, (offset, end) in offsets.items():
+        while offset < end:
+            wanted = min(end - offset, _PULL_MESSAGES)
+            result = await consumer.pull(
+                queue, offset, expression=expression, expression_type=expression_type, max_messages=wanted
+            )
+            for message in result.messages:
+                if message.queue_offset < end:
+                    yield message
+            if result.next_offset <= offset:
+                break
+            offset = result.next_offset
+
+
+def again(message: ReceivedMessage, topic: str, added: Mapping[str, str] | None = None) -> Message:
+    """The message as it was written, for another topic. It gets a new id, and loses the properties of its
+    first sending; `added` are further properties."""
+    own = {name: value for name, value in message.properties.items() if name not in props.OF_ONE_SENDING}
+    return Message(
+        topic,
+        message.body,
+        tag=message.tag,
+        keys=message.keys,
+        properties=own | dict(added or {}),
+        ordering_key=message.ordering_key,
+        flag=message.flag,
+    )
+
+
+class Pace:
+    """Lets work through at a rate per second; None means no limit."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._step_s = 0.0 if rate is None else 1 / rate
+        self._next_s = anyio.current_time()
+
+    async def turn(self) -> None:
+        """Wait until the next piece of work may begin. Time that was not used is not made up for."""
+        now_s = anyio.current_time()
+        if self._next_s > now_s:
+            await anyio.sleep_until(self._next_s)
+        self._next_s = max(self._next_s, now_s) + self._step_s
+
+
+class Sending:
+    """Sends messages one after the other, counts them, and shows a bar. `total` is None when it is
+    unknown."""
+
+    def __init__(self, producer: Producer, rate: float | None, total: int | None) -> None:
+        self.sent = self.failed = 0
+        self._producer = producer
+        self._pace = Pace(rate)
+        self._total = total
+        self._bar = output.ProgressBar(" messages")
+
+    async def send(self, message: Message, origin: ReceivedMessage) -> bool:
+        """Send a copy of a message. A failure is counted, and reported on standard error; False then."""
+        await self._pace.turn()
+        try:
+            await self._producer.send(message)
+        except SendFailed as error:
+            self.failed += 1
+            output.error(f"{shown.queue_text(origin.queue)} offset {origin.queue_offset}: {error}")
+            return False
+        finally:
+            self._bar(self.sent + self.failed + 1, self._total)
+        self.sent += 1
+        return True
+
+    def end(self) -> None:
+        """Remove the bar."""
+        self._bar.end()

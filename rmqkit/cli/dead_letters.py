@@ -1,0 +1,222 @@
+"""`rmqkit dlq list|show|resend`: the messages that a group could not consume."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+
+from rmqkit.cli import copying, options, shown
+from rmqkit.cli.send import PRODUCER_GROUP
+from rmqkit.client import Client, ClientError, Message, MessageQueue, NoRoute, PullConsumer, ReceivedMessage
+from rmqkit.model import properties as props
+from rmqkit.model.names import DLQ_PREFIX, dlq_topic, retry_topic
+from rmqkit.plugin import output
+from rmqkit.plugin.command import Verb
+
+#: Its offsets in dead-letter topics are how far `resend --all` has come.
+_RESEND_GROUP = "rmqkit_cli_dlq"
+#: Messages between two commits of `resend --all`.
+_COMMIT_EVERY = 32
+_ORIGINAL, _RETRY = "original", "retry"
+
+
+def _arguments(parser: ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions.add_parser("list", help="the groups that have dead letters")
+
+    show = actions.add_parser("show", help="the dead letters of a group")
+    show.add_argument("group")
+    show.add_argument("--max", type=int, metavar="N", help="stop after N messages")
+
+    resend = actions.add_parser("resend", help="send dead letters again")
+    add = resend.add_argument
+    add("group")
+    which = resend.add_mutually_exclusive_group(required=True)
+    which.add_argument("--id", action="append", help="a message id or offset message id; repeatable")
+    which.add_argument("--all", action="store_true", help="all that --all has not sent again before")
+    add("--again", action="store_true", help="with --all: begin at the first one")
+    to = (
+        "original: the topic that the message was sent to, for all its groups (default); retry: the retry"
+        " topic, for this group alone; or the name of a topic"
+    )
+    add("--to", default=_ORIGINAL, metavar="WHERE", help=to)
+    options.add_rate(resend)
+    add("--dry-run", action="store_true", help="list the messages and send nothing")
+    for action in actions.choices.values():
+        options.add_client(action)
+        options.add_json(action)
+
+
+def _run(arguments: Namespace) -> int:
+    return anyio.run(_run_action, arguments, backend="trio")
+
+
+async def _run_action(arguments: Namespace) -> int:
+    async with options.client_of(arguments) as client:
+        return await _ACTIONS[arguments.action](client, arguments)
+
+
+async def _list(client: Client, arguments: Namespace) -> int:
+    found: list[dict[str, Any]] = []
+    for topic in await client.admin.topics():
+        if not topic.startswith(DLQ_PREFIX):
+            continue
+        stats = await client.admin.topic_stats(topic)
+        progress = await client.groups.progress(_RESEND_GROUP, topic)
+        waiting = sum(
+            max(at.max_offset - max(progress[queue].committed if queue in progress else 0, at.min_offset), 0)
+            for queue, at in stats.items()
+        )
+        found.append(
+            {
+                "group": topic.removeprefix(DLQ_PREFIX),
+                "messages": sum(at.max_offset - at.min_offset for at in stats.values()),
+                "notResent": waiting,
+                "lastTimestamp": max((at.last_update_timestamp_ms for at in stats.values()), default=0),
+            }
+        )
+    if arguments.json:
+        output.as_json(found)
+        return 0
+    rows = [
+        (each["group"], each["messages"], each["notResent"], shown.time_text(each["lastTimestamp"]))
+        for each in found
+    ]
+    output.table(("GROUP", "MESSAGES", "NOT RESENT", "LAST"), rows)
+    return 0
+
+
+async def _show(client: Client, arguments: Namespace) -> int:
+    left = arguments.max
+    async with client.pull_consumer(copying.READER_GROUP) as consumer:
+        offsets = await _all_of(client, arguments.group)
+        async for message in copying.read(consumer, offsets):
+            if left == 0:
+                break
+            left = None if left is None else left - 1
+            if arguments.json:
+                output.json_line(_described(message))
+            else:
+                output.line(
+                    f"{message.message_id} from {_origin(message) or '?'} {shown.message_text(message)}"
+                )
+    return 0
+
+
+async def _resend(client: Client, arguments: Namespace) -> int:
+    """The exit code is 1 when a message failed or an id was not found. `--all` stops at the first failure,
+    and continues there the next time."""
+    wanted = set(arguments.id or ())
+    offsets = await _all_of(client, arguments.group)
+    async with client.producer(PRODUCER_GROUP) as producer, client.pull_consumer(_RESEND_GROUP) as consumer:
+        if arguments.all and not arguments.again:
+            offsets = {
+                queue: (max(begin, await consumer.committed(queue) or 0), end)
+                for queue, (begin, end) in offsets.items()
+            }
+        total = len(wanted) if wanted else copying.count(offsets)
+        sending = copying.Sending(producer, arguments.rate, total)
+        place = _Place(consumer if arguments.all and not arguments.dry_run else None)
+        try:
+            async for message in _chosen(consumer, offsets, wanted):
+                if arguments.dry_run:
+                    output.line(f"{message.message_id} to {_target(message, arguments)}")
+                elif await sending.send(_copy(message, arguments), message):
+                    await place.passed(message)
+                elif arguments.all:
+                    break
+        finally:
+            sending.end()
+            with anyio.move_on_after(5, shield=True):
+                await place.save()
+    for each in sorted(wanted):
+        output.error(f"no dead letter of {arguments.group} has the id {each}")
+    if arguments.json and not arguments.dry_run:
+        output.as_json({"sent": sending.sent, "failed": sending.failed, "missing": sorted(wanted)})
+    elif not arguments.dry_run:
+        output.line(f"{sending.sent} sent, {sending.failed} failed")
+    return 1 if sending.failed or wanted else 0
+
+
+class _Place:
+    """How far `resend --all` has come; without a consumer nothing is kept."""
+
+    def __init__(self, consumer: PullConsumer | None) -> None:
+        self._consumer = consumer
+        self._offsets: dict[MessageQueue, int] = {}
+        self._unsaved = 0
+
+    async def passed(self, message: ReceivedMessage) -> None:
+        self._offsets[message.queue] = message.queue_offset + 1
+        self._unsaved += 1
+        if self._unsaved >= _COMMIT_EVERY:
+            await self.save()
+
+    async def save(self) -> None:
+        """Raises as `PullConsumer.commit`."""
+        self._unsaved = 0
+        if self._consumer is not None:
+            for queue, offset in self._offsets.items():
+                await self._consumer.commit(queue, offset)
+
+
+async def _all_of(client: Client, group: str) -> copying.Span:
+    try:
+        return await copying.span(client, dlq_topic(group))
+    except NoRoute:
+        raise ClientError(
+            f"group {group!r} has no dead letters; `rmqkit dlq list` lists those that have"
+        ) from None
+
+
+async def _chosen(
+    consumer: PullConsumer, offsets: copying.Span, wanted: set[str]
+) -> AsyncIterator[ReceivedMessage]:
+    """The messages with one of the ids, which are removed from `wanted`; all when there are no ids."""
+    every = not wanted
+    async for message in copying.read(consumer, offsets):
+        ids = {message.message_id, message.offset_message_id} & wanted
+        if every or ids:
+            wanted -= ids
+            yield message
+        if not every and not wanted:
+            break
+
+
+def _origin(message: ReceivedMessage) -> str | None:
+    """The topic that a dead letter was sent to."""
+    return message.properties.get(props.DLQ_ORIGIN_TOPIC) or message.properties.get(props.RETRY_TOPIC)
+
+
+def _target(message: ReceivedMessage, arguments: Namespace) -> str:
+    """Raises ClientError when the message does not name its topic."""
+    if arguments.to == _RETRY:
+        return retry_topic(arguments.group)
+    topic = _origin(message) if arguments.to == _ORIGINAL else arguments.to
+    if topic is None:
+        raise ClientError(f"dead letter {message.message_id} does not name its topic: choose one with --to")
+    return str(topic)
+
+
+def _copy(message: ReceivedMessage, arguments: Namespace) -> Message:
+    added = {}
+    origin = _origin(message)
+    if arguments.to == _RETRY and origin is not None:
+        # Its consumers see the topic that the message was sent to.
+        added[props.RETRY_TOPIC] = origin
+    return copying.again(message, _target(message, arguments), added)
+
+
+def _described(message: ReceivedMessage) -> dict[str, Any]:
+    origin_id = message.properties.get(props.DLQ_ORIGIN_MESSAGE_ID) or message.properties.get(
+        props.ORIGIN_MESSAGE_ID
+    )
+    return {"originTopic": _origin(message), "originMessageId": origin_id} | shown.message_dict(message)
+
+
+_ACTIONS = {"list": _list, "show": _show, "resend": _resend}
+
+DLQ = Verb("dead letters of groups: list, show, resend", _arguments, _run)

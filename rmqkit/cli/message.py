@@ -1,0 +1,222 @@
+"""`rmqkit message get|find`: messages, where they are stored, and who consumed them."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+
+from rmqkit.cli import copying, options, shown
+from rmqkit.client import Client, ClientError, NoRoute, ReceivedMessage
+from rmqkit.client.admin import FOREVER_MS
+from rmqkit.client.group_admin import END_MS
+from rmqkit.errors import ConfigError, DecodeError
+from rmqkit.model.names import TRACE_TOPIC
+from rmqkit.plugin import output
+from rmqkit.plugin.command import Verb
+from rmqkit.protocol import trace_records
+from rmqkit.protocol.message_id import parse_offset_message_id
+
+_MOST = 64
+
+
+def _arguments(parser: ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    get = actions.add_parser("get", help="a message by its id, and the groups that consumed it")
+    get.add_argument("id", help="an offset message id; with --topic also the id that the producer gave it")
+    get.add_argument("--topic", help="the topic of the message")
+
+    find = actions.add_parser("find", help="messages of a topic by key or time")
+    add = find.add_argument
+    add("topic")
+    add("--key", help="only messages with this key, from the brokers' index")
+    times = "10m (an age), 2026-05-01T10:00, or ms since 1970"
+    add("--since", metavar="TIME", type=shown.moment, default=0, help=f"stored then or later: {times}")
+    add("--until", metavar="TIME", type=shown.moment, default=END_MS, help="stored before it (default: now)")
+    options.add_expression(find)
+    add("--max", type=int, default=_MOST, metavar="N", help=f"at most N messages (default {_MOST})")
+    for action in actions.choices.values():
+        options.add_client(action)
+        options.add_json(action)
+
+
+def _run(arguments: Namespace) -> int:
+    return anyio.run(_run_action, arguments, backend="trio")
+
+
+async def _run_action(arguments: Namespace) -> int:
+    async with options.client_of(arguments) as client:
+        return await (_get if arguments.action == "get" else _find)(client, arguments)
+
+
+async def _find(client: Client, arguments: Namespace) -> int:
+    """The exit code is 1 when nothing was found."""
+    options.check_text(arguments, "topic", "key", "tag", "sql")
+    if arguments.max < 1:
+        raise ConfigError("--max must be at least 1")
+    if arguments.key is not None and (arguments.tag or arguments.sql):
+        raise ConfigError("--key and an expression exclude each other")
+    found = 0
+    async for message in _matching(client, arguments):
+        found += 1
+        if arguments.json:
+            output.json_line(shown.message_dict(message))
+        else:
+            output.line(f"{message.message_id} {shown.message_text(message)}")
+        if found == arguments.max:
+            break
+    if not found:
+        output.error("no message matches")
+    return 0 if found else 1
+
+
+async def _matching(client: Client, arguments: Namespace) -> AsyncIterator[ReceivedMessage]:
+    if arguments.key is not None:
+        end_ms = FOREVER_MS if arguments.until == END_MS else arguments.until - 1
+        for message in await client.admin.query_by_key(
+            arguments.topic,
+            arguments.key,
+            max_messages=arguments.max,
+            begin_ms=arguments.since,
+            end_ms=end_ms,
+        ):
+            yield message
+        return
+    expression, kind = options.expression_of(arguments)
+    async with client.pull_consumer(copying.READER_GROUP) as consumer:
+        offsets = await copying.span(client, arguments.topic, arguments.since, arguments.until)
+        async for message in copying.read(consumer, offsets, expression, kind):
+            yield message
+
+
+async def _get(client: Client, arguments: Namespace) -> int:
+    """Several messages may have one id: a retry of its producer stored it again."""
+    options.check_text(arguments, "id", "topic")
+    found = []
+    for message in await _by_id(client, arguments.id, arguments.topic):
+        consumers, events = await _consumers(client, message), await _traced(client, message)
+        found.append(shown.message_dict(message) | {"consumers": consumers, "trace": events})
+        if not arguments.json:
+            _print(message, consumers, events)
+    if arguments.json:
+        output.as_json(found)
+    return 0
+
+
+async def _by_id(client: Client, message_id: str, topic: str | None) -> list[ReceivedMessage]:
+    if topic is not None:
+        found = await client.admin.query_by_message_id(topic, message_id)
+        if found:
+            return found
+    try:
+        host, port, _ = parse_offset_message_id(message_id)
+    except DecodeError:
+        host, port = "", 0
+    info = await client.admin.cluster_info()
+    brokers = [each for data in info.broker_addr_table.values() for each in data.broker_addrs.values()]
+    # The id of a producer looks the same, but its bytes are the address of the producer.
+    if f"{host}:{port}" in brokers or f"[{host}]:{port}" in brokers:
+        return [await client.admin.view_message(message_id)]
+    if topic is None:
+        raise ClientError(f"{message_id} is not an offset message id of a known broker; try --topic")
+    raise ClientError(f"topic {topic!r} has no message {message_id}")
+
+
+async def _consumers(client: Client, message: ReceivedMessage) -> list[dict[str, Any]]:
+    """What the offsets of each group say about the message: `consumed`, `waiting`, or `filtered` when the
+    group does not want its tag."""
+    found = []
+    for group in await client.groups.consuming(message.topic):
+        progress = (await client.groups.progress(group, message.topic)).get(message.queue)
+        online = await client.groups.connections(group)
+        state = "waiting"
+        if progress is not None and progress.committed > message.queue_offset:
+            state = "consumed"
+            wanted = online.subscriptions.get(message.topic) if online is not None else None
+            if wanted is not None and wanted.tags_set and message.tag not in wanted.tags_set:
+                state = "filtered"
+        found.append(
+            {
+                "group": group,
+                "state": state,
+                "committed": None if progress is None else progress.committed,
+                "online": online is not None,
+            }
+        )
+    return found
+
+
+async def _traced(client: Client, message: ReceivedMessage) -> list[dict[str, Any]]:
+    """The events in the trace topic; empty when there is no such topic."""
+    try:
+        stored = await client.admin.query_by_key(TRACE_TOPIC, message.message_id)
+    except NoRoute:
+        return []
+    events = [
+        each
+        for record in stored
+        for each in trace_records.events(record.body)
+        if each.message_id == message.message_id
+    ]
+    groups = {each.request_id: each.group for each in events if each.group}
+    return [
+        {
+            "event": each.kind,
+            "timestamp": each.time_ms,
+            "group": each.group or groups.get(each.request_id, ""),
+            "costMs": each.cost_ms,
+            "success": each.success,
+        }
+        for each in sorted(events, key=lambda each: each.time_ms)
+    ]
+
+
+def _print(message: ReceivedMessage, consumers: list[dict[str, Any]], events: list[dict[str, Any]]) -> None:
+    lines = {
+        "message id": message.message_id,
+        "offset message id": message.offset_message_id,
+        "topic": message.topic,
+        "queue": f"{shown.queue_text(message.queue)} offset {message.queue_offset}",
+        "stored": f"{shown.time_text(message.store_timestamp_ms)} at {message.store_host}",
+        "sent": f"{shown.time_text(message.born_timestamp_ms)} by {message.born_host}",
+        "tag": message.tag or "-",
+        "keys": " ".join(message.keys) or "-",
+        "reconsumed": f"{message.reconsume_times} times",
+        "properties": ", ".join(f"{name}={value}" for name, value in sorted(message.properties.items())),
+        "body": message.body.decode("utf-8", "backslashreplace"),
+    }
+    for name, value in lines.items():
+        output.line(f"{name + ':':<19}{value}")
+    output.line()
+    rows = [
+        (
+            each["group"],
+            each["state"],
+            "-" if each["committed"] is None else each["committed"],
+            each["online"],
+        )
+        for each in consumers
+    ]
+    output.table(
+        ("GROUP", "STATE", "COMMITTED", "ONLINE"), [(*row[:3], "yes" if row[3] else "no") for row in rows]
+    )
+    if events:
+        output.line()
+        output.table(
+            ("EVENT", "TIME", "GROUP", "COST", "RESULT"),
+            [
+                (
+                    each["event"],
+                    shown.time_text(each["timestamp"]),
+                    each["group"],
+                    shown.span_text(each["costMs"]),
+                    "ok" if each["success"] else "failed",
+                )
+                for each in events
+            ],
+        )
+
+
+MESSAGE = Verb("messages by id, key or time; with the groups that consumed them", _arguments, _run)
