@@ -14,9 +14,28 @@ Stores, transports, flush policies, filters, the name server and the rest are pl
 own, which the layers never import. A plugin sees a broker as `rmqkit.plugin.broker.Broker`.
 """
 
-from rmqkit.model.message import Message
-from rmqkit.model.queue import MessageQueue
-from rmqkit.plugin.hookspecs import hookimpl
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rmqkit.model.message import Message
+    from rmqkit.model.queue import MessageQueue
+    from rmqkit.plugin.hookspecs import hookimpl
 
 __version__ = "0.1.0"
 __all__ = ["Message", "MessageQueue", "__version__", "hookimpl"]
+#: Imported on first use: every run of pytest imports this package for the entry point of its plugin.
+_HOMES = {
+    "Message": "rmqkit.model.message",
+    "MessageQueue": "rmqkit.model.queue",
+    "hookimpl": "rmqkit.plugin.hookspecs",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value

@@ -97,6 +97,15 @@ class RequestRefused(RmqError):
         self.remark = remark
 
 
+class RequestDelayed(RequestRefused):
+    """A request hook has a request processed `delay_s` seconds later. Not an answer: `code` and the text are
+    only used where a request cannot be delayed."""
+
+    def __init__(self, delay_s: float, remark: str = "the request is delayed") -> None:
+        super().__init__(ResponseCode.SYSTEM_BUSY, remark)
+        self.delay_s = delay_s
+
+
 class StoreError(RmqError):
     """The message store cannot perform an operation."""
 

@@ -73,8 +73,8 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-#: Its blocks are one program, which tests/spark runs.
-ONE_PROGRAM = "spark.md"
+#: The blocks of each are one program, which tests/spark and tests/testing run.
+ONE_PROGRAM = ("spark.md", "testing.md")
 
 
 @pytest.mark.parametrize(

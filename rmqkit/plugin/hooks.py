@@ -464,7 +464,8 @@ class RpcHook:
 
     def before(self, requests: Sequence[Command], peer: Peer) -> Refusals | None:
         """Return the refused requests; later hooks and the processor do not see them. Raising refuses the
-        whole run."""
+        whole run. RequestDelayed in place of a refusal passes the request on to the later hooks and the
+        processor after that time."""
         return None
 
     def after(self, requests: Sequence[Command], answers: Answers, peer: Peer) -> None:

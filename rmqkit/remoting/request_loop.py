@@ -4,7 +4,11 @@ each."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
+import trio
+
+from rmqkit.errors import RequestDelayed
 from rmqkit.limits import MAX_REQUESTS_PER_TURN
 from rmqkit.plugin.request import EachRequest, Outcome, Peer, RequestProcessor
 from rmqkit.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
@@ -79,7 +83,7 @@ class RequestLoop:
                     break
                 at += 1
             run = commands[start:at] if at - start < len(commands) else commands
-            left, refused = _admit(run, hooks, peer) if hooks else (run, None)
+            left, refused = self._admit(run, hooks, peer) if hooks else (run, None)
             try:
                 outcomes = processor.process(left, peer) if left else ()
             except Exception as error:  # noqa: BLE001 - whatever a processor raises must become an answer, never end the server
@@ -94,19 +98,36 @@ class RequestLoop:
                 break
         return at
 
+    def _admit(
+        self, run: Sequence[Command], hooks: Entries, peer: ServedPeer
+    ) -> tuple[Sequence[Command], dict[int, Outcome]]:
+        """The requests of a run that are processed now, and the outcomes of the others by the ids of
+        these."""
+        refused: dict[int, Outcome] = {}
+        left = run
+        for number, entry in enumerate(hooks, 1):
+            refusals = entry.refusals("before", left, peer)
+            if refusals:
+                for at, refusal in refusals.items():
+                    request = left[at]
+                    if isinstance(refusal, RequestDelayed):
+                        later = partial(self._process_later, refusal.delay_s, request, hooks[number:], peer)
+                        refused[id(request)] = peer.answer_async(request, later)
+                    else:
+                        refused[id(request)] = error_answer(request, refusal)
+                left = [request for at, request in enumerate(left) if at not in refusals]
+                if not left:
+                    break
+        return left, refused
 
-def _admit(
-    run: Sequence[Command], hooks: Entries, peer: ServedPeer
-) -> tuple[Sequence[Command], dict[int, Command]]:
-    """The requests of a run that no hook refuses, and the answers to the others by the ids of these."""
-    refused: dict[int, Command] = {}
-    left = run
-    for entry in hooks:
-        refusals = entry.refusals("before", left, peer)
-        if refusals:
-            for at, refusal in refusals.items():
-                refused[id(left[at])] = error_answer(left[at], refusal)
-            left = [request for at, request in enumerate(left) if at not in refusals]
-            if not left:
-                break
-    return left, refused
+    async def _process_later(
+        self, delay_s: float, request: Command, hooks: Entries, peer: ServedPeer
+    ) -> Outcome:
+        """Process a delayed request, after the hooks that have not seen it yet."""
+        await trio.sleep(delay_s)
+        left, refused = self._admit([request], hooks, peer)
+        if not left:
+            return refused[id(request)]
+        processor = self._router.processors.get(request.code, self._router.default)
+        (outcome,) = processor.process(left, peer)
+        return outcome

@@ -1,8 +1,7 @@
 """A real broker inside a test, with sockets on free loopback ports, started within milliseconds.
 
-Brokers run under trio. `running_cluster` and the other context managers are for trio tests;
-`cluster_in_thread`, and the fixture `rocketmq` based on it, are for all other tests: asyncio, threads, no
-event loop.
+Brokers run under trio, and so do the tests that use these context managers. `rmqkit.testing.rocketmq` is for
+tests of applications, under any event loop or none.
 
 Store and transport are chosen by the test or by the options of `rmqkit.testing.pytest_plugin`. A transport
 whose addresses have no ports, such as unix sockets, carries all traffic with clients, which connect to it
@@ -13,14 +12,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
 from anyio.abc import ByteStream
-from anyio.from_thread import start_blocking_portal
 from attrs import frozen
 
 from rmqkit import config as settings
@@ -85,13 +83,17 @@ def scheme_keys(scheme: str) -> dict[str, Any]:
     return {"tls.test.mode.enable": True} if scheme in _ENCRYPTED else {}
 
 
-def _used(scheme: str | None) -> str:
+def refuse_asyncio() -> None:
+    """Raises RuntimeError in an asyncio task."""
     if under_asyncio():
         raise RuntimeError(
-            "the broker needs trio, and this test runs under asyncio: use `with"
-            " rmqkit.testing.broker.cluster_in_thread() as cluster:`, which runs it in a thread of its own,"
-            " or the fixture `rocketmq` of rmqkit.testing.pytest_plugin"
+            "the broker needs trio, and this test runs under asyncio: use the fixture `rocketmq`, or `with"
+            " rmqkit.testing.rocketmq.rocketmq_in_thread() as rocketmq:`, which runs it in another thread"
         )
+
+
+def _used(scheme: str | None) -> str:
+    refuse_asyncio()
     if scheme is None:
         chosen().used.add("transport")
     return scheme or chosen().scheme
@@ -110,10 +112,10 @@ def places(scheme: str) -> Iterator[tuple[str, str]]:
 
 
 @asynccontextmanager
-async def _serving(
+async def serving_broker(
     config: Config, registry: Registry, scheme: str, socket: str, clock: Clock | None = None
 ) -> AsyncIterator[RunningBroker]:
-    """A broker with ports of the scheme, or reached by a socket."""
+    """A broker with ports of the scheme, or reached by a socket. Leaving the context stops it gracefully."""
     if socket:
         config = config.with_values(listeners=(socket, *config.listeners))
     async with trio.open_nursery() as nursery:
@@ -147,7 +149,7 @@ async def running_broker(
     scheme = _used(scheme)
     config = test_config(directory, **scheme_keys(scheme) | keys)
     with places(scheme) as (_, socket):
-        async with _serving(config, loader.load(config, extra=extra), scheme, socket, clock) as running:
+        async with serving_broker(config, loader.load(config, extra=extra), scheme, socket, clock) as running:
             yield running
 
 
@@ -173,12 +175,13 @@ async def running_namesrv(
     scheme = _used(scheme)
     with places(scheme) as (place, _):
         config = test_config(directory, **{"namesrvListen": place} | scheme_keys(scheme) | keys)
-        async with _namesrv(config, loader.load(config)) as address:
+        async with serving_namesrv(config, loader.load(config)) as address:
             yield address
 
 
 @asynccontextmanager
-async def _namesrv(config: Config, registry: Registry) -> AsyncIterator[Address]:
+async def serving_namesrv(config: Config, registry: Registry) -> AsyncIterator[Address]:
+    """A name server at `namesrvListen`. Leaving the context stops it gracefully."""
     async with trio.open_nursery() as nursery:
         server: Server = registry.chosen("servers", "namesrv")
         listen = listen_on(registry, [Address.parse(config.namesrv_listen)], server.name)
@@ -197,10 +200,10 @@ async def cluster_of(
     The broker's ports have the scheme of namesrvListen; for a scheme without ports, clients reach the broker
     at `socket`.
     """
-    async with _namesrv(config, registry) as namesrv:
+    async with serving_namesrv(config, registry) as namesrv:
         config = config.with_values(namesrv_addr=str(namesrv))
         connect = _Finding(config, registry, namesrv.scheme if namesrv.scheme not in (TCP, _UNIX) else None)
-        async with _serving(config, registry, namesrv.scheme, socket, clock) as running:
+        async with serving_broker(config, registry, namesrv.scheme, socket, clock) as running:
             yield Cluster(running, namesrv, connect)
 
 
@@ -221,35 +224,3 @@ async def running_cluster(
         registry = loader.load(config, extra=extra)
         async with cluster_of(config, registry, socket=socket, clock=clock) as cluster:
             yield cluster
-
-
-@frozen
-class ThreadedCluster:
-    """A name server and a broker that run in another thread. Clients in any thread or process of this machine
-    can use `namesrv_text`."""
-
-    namesrv_text: str
-
-
-@contextmanager
-def cluster_in_thread(
-    directory: Path | None = None, *, extra: Iterable[tuple[str, object]] = (), scheme: str = TCP, **keys: Any
-) -> Iterator[ThreadedCluster]:
-    """`running_cluster` for tests without trio: `with cluster_in_thread() as cluster:
-    Client(cluster.namesrv_text)`. Works under asyncio and without an event loop.
-
-    directory  storage of the broker, default a temporary directory
-    scheme     of its transport, default TCP
-
-    Starting takes some tenths of a second, during which a surrounding event loop is blocked. Leaving the
-    context stops the cluster gracefully. Raises the error that keeps the broker from starting.
-    """
-    chosen().used.update({"store"} - keys.keys())
-    keys = {"store": chosen().store, **keys}
-    with ExitStack() as stack:
-        place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rmqkit-")))
-        portal = stack.enter_context(start_blocking_portal("trio", name="rmqkit test cluster"))
-        running = stack.enter_context(
-            portal.wrap_async_context_manager(running_cluster(place, extra=extra, scheme=scheme, **keys))
-        )
-        yield ThreadedCluster(running.namesrv_text)

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import anyio.to_thread
 import trio
+import trio.testing
 
 
 class FakeClock:
@@ -29,3 +37,31 @@ class LoopClock:
 
     def now_ms(self) -> int:
         return self._start_ms + int((trio.current_time() - self._start_s) * 1000)
+
+
+@contextmanager
+def threads_hold_the_clock(clock: trio.testing.MockClock) -> Iterator[None]:
+    """In the block, a clock that jumps does not jump while a thread of `to_thread.run_sync`, trio's or
+    anyio's, works: no time passes for a task that waits for it."""
+    working = 0
+    threshold_s = clock.autojump_threshold
+
+    def holding(run_sync: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def run(*arguments: Any, **options: Any) -> Any:
+            nonlocal working, threshold_s
+            if not working:
+                threshold_s, clock.autojump_threshold = clock.autojump_threshold, math.inf
+            working += 1
+            try:
+                return await run_sync(*arguments, **options)
+            finally:
+                working -= 1
+                if not working:
+                    clock.autojump_threshold = threshold_s
+
+        return run
+
+    with ExitStack() as stack:
+        for module in (trio.to_thread, anyio.to_thread):
+            stack.enter_context(mock.patch.object(module, "run_sync", holding(module.run_sync)))
+        yield

@@ -1,11 +1,8 @@
-"""Options and markers for tests that start brokers. In a conftest: `pytest_plugins =
+"""Options and markers for the tests of plugins, which start brokers. In a conftest: `pytest_plugins =
 ["rmqkit.testing.pytest_plugin"]`.
 
 --store NAME        store of the brokers of `rmqkit.testing.broker` in tests that do not choose one
 --transport SCHEME  transport of these brokers, likewise
-
-The fixture `rocketmq` is a name server and a broker shared by the tests of a session, usable under any event
-loop: `Client(rocketmq.namesrv_text)`.
 
 Tests of one particular store or transport carry a marker. With another option they are deselected, and the
 summary gives the reason. The summary also counts the tests that used the chosen store or transport; zero is
@@ -22,7 +19,6 @@ import pytest
 from rmqkit.config import Config
 from rmqkit.errors import RmqError
 from rmqkit.plugin import loader
-from rmqkit.testing.broker import ThreadedCluster, cluster_in_thread
 from rmqkit.testing.choice import DURABLE_STORE, SCHEME, STORE, Choice, choosing
 
 MARKERS = (
@@ -61,14 +57,6 @@ def pytest_configure(config: pytest.Config) -> None:
     except RmqError as error:
         raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(_Choices(store, scheme), _PLUGIN)
-
-
-@pytest.fixture(scope="session")
-def rocketmq() -> Iterator[ThreadedCluster]:
-    """A cluster in its own thread, with messages in memory. It is shared: use separate topics and groups in
-    each test."""
-    with cluster_in_thread(store=STORE) as cluster:
-        yield cluster
 
 
 class _Choices:

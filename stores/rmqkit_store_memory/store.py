@@ -268,7 +268,8 @@ class MemoryStore(MessageStore):
         return on_disk and (count >= limits.max_disk_messages or total_bytes > limits.max_disk_bytes)
 
     def read_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueUnit]:
-        return self._queue(topic, queue_id).slice(offset, count)
+        queue = self._found(topic, queue_id)
+        return queue.slice(offset, count) if queue is not None else []
 
     def read_record(self, physical_offset: int) -> Buffer | None:
         record = self._log.records.get(physical_offset)
@@ -284,13 +285,17 @@ class MemoryStore(MessageStore):
         return KeyMatches(offsets[: max(0, max_results)], *self._last_indexed)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        return self._queue(topic, queue_id).first
+        queue = self._found(topic, queue_id)
+        return queue.first if queue is not None else 0
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        return self._queue(topic, queue_id).next_offset
+        queue = self._found(topic, queue_id)
+        return queue.next_offset if queue is not None else 0
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary) -> int:
-        queue = self._queue(topic, queue_id)
+        queue = self._found(topic, queue_id)
+        if queue is None:
+            return 0
         times = [self._time(unit) for unit in queue.units]
         if boundary is Boundary.LOWER:
             return queue.first + sum(time_ms < timestamp_ms for time_ms in times)
@@ -326,9 +331,6 @@ class MemoryStore(MessageStore):
             return queue
         low, high = lookup.min_offset(topic, queue_id), lookup.max_offset(topic, queue_id)
         return _Queue(queue.head, list(lookup.units(topic, queue_id, low, high - low)), low)
-
-    def _queue(self, topic: str, queue_id: int) -> _Queue:
-        return self._found(topic, queue_id) or _new_queue(topic, queue_id, 0)
 
     def refuse_writes(self, reason: str | None) -> None:
         self._refusal = reason

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from rmqkit.errors import HeaderError, RequestRefused
+from rmqkit.errors import HeaderError, RequestDelayed, RequestRefused
 from rmqkit.limits import MAX_REQUESTS_PER_TURN
 from rmqkit.plugin.hooks import EachRequestHook, Refusals, RpcHook
 from rmqkit.plugin.request import Answer, EachRequest, Outcome, Peer, Reply, RequestProcessor
@@ -408,6 +408,49 @@ async def test_a_run_that_is_refused_as_a_whole_does_not_reach_the_processor() -
         await client.send(*(numbered(ECHO, opaque=at) for at in range(3)))
         assert [(await client.receive()).code for _ in range(3)] == [16, 16, 16]
     assert mixed.runs == []
+
+
+class Delays(RpcHook):
+    """Delays the odd opaques by a minute."""
+
+    def before(self, requests: Sequence[Command], peer: Peer) -> Refusals:
+        return {at: RequestDelayed(60) for at, request in enumerate(requests) if request.opaque % 2}
+
+
+async def test_a_hook_delays_some_of_a_run(mock_clock: trio.testing.MockClock) -> None:
+    """The others are answered at once. A delayed request counts as in flight; when it is due, the later hooks
+    see it, and may refuse it."""
+    seen: list[str] = []
+    mixed = Mixed()
+    hooks = (NoteRuns("a", seen), Delays(), NoteRuns("b", seen, (3,)))
+    async with served({ECHO: mixed}, rpc_hooks=hooks) as there, there.client() as client:
+        await client.send(*(numbered(ECHO, opaque=at) for at in range(4)))
+        assert [(await client.receive()).opaque for _ in range(2)] == [0, 2]
+        (peer,) = there.server.peers
+        assert peer.core.in_flight == 2
+        assert seen[:2] == ["a before [0, 1, 2, 3]", "b before [0, 2]"]
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(60)
+        got = [await client.receive() for _ in range(2)]
+        assert {(each.opaque, each.code) for each in got} == {(1, 0), (3, ResponseCode.NO_PERMISSION)}
+        await until(lambda: peer.core.in_flight == 0)
+    assert mixed.runs == [[0, 2], [1]]
+    assert {"b before [1]", "b before [3]", "a after [1]: [0]", "a after [3]: [16]"} <= set(seen)
+
+
+async def test_a_delayed_request_ends_with_its_connection(mock_clock: trio.testing.MockClock) -> None:
+    """It is never processed, and the server has nothing left of it."""
+    mixed = Mixed()
+    async with served({ECHO: mixed}, rpc_hooks=(Delays(),)) as there:
+        async with there.client() as client:
+            await client.send(numbered(ECHO, opaque=1), numbered(ECHO, opaque=2))
+            assert (await client.receive()).opaque == 2
+            (peer,) = there.server.peers
+            peer.close()
+        await until(lambda: not there.server.peers)
+        mock_clock.jump(60)
+        await trio.testing.wait_all_tasks_blocked()
+    assert mixed.runs == [[2]]
 
 
 @pytest.mark.parametrize(

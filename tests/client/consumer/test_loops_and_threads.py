@@ -22,13 +22,13 @@ from rmqkit.client import (
     ReceivedMessage,
     Retry,
 )
-from rmqkit.testing.broker import ThreadedCluster
+from rmqkit.testing.rocketmq import ThreadedRocketMQ
 
 PATIENCE_S = 60
 
 
 @pytest.fixture
-def topic(rocketmq: ThreadedCluster) -> str:
+def topic(rocketmq: ThreadedRocketMQ) -> str:
     """A new topic with ten messages."""
     name = f"T-{uuid.uuid4().hex}"
     with BlockingClient(rocketmq.namesrv_text) as client, client.producer("producers") as producer:
@@ -39,7 +39,7 @@ def topic(rocketmq: ThreadedCluster) -> str:
 
 @pytest.mark.row("S199")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_coroutines_and_threads_handle_messages(rocketmq: ThreadedCluster, topic: str, backend: str) -> None:
+def test_coroutines_and_threads_handle_messages(rocketmq: ThreadedRocketMQ, topic: str, backend: str) -> None:
     """`async def` runs in the event loop; a plain function runs in threads, several at a time, and its error
     is a failure as well. What one consumer has finished, the next one does not get."""
     loop_thread: list[int] = []
@@ -87,7 +87,7 @@ def test_coroutines_and_threads_handle_messages(rocketmq: ThreadedCluster, topic
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_script_consumes_in_threads(rocketmq: ThreadedCluster, topic: str, backend: str) -> None:
+def test_a_script_consumes_in_threads(rocketmq: ThreadedRocketMQ, topic: str, backend: str) -> None:
     """`run` opens the consumer, calls the handler in threads, and returns after `stop`; the finished messages
     are committed then."""
     bodies: list[bytes] = []
@@ -108,7 +108,7 @@ def test_a_script_consumes_in_threads(rocketmq: ThreadedCluster, topic: str, bac
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_script_consumes_in_loops(rocketmq: ThreadedCluster, topic: str, backend: str) -> None:
+def test_a_script_consumes_in_loops(rocketmq: ThreadedRocketMQ, topic: str, backend: str) -> None:
     """Leaving a block finishes its messages, an error has them delivered again, and an interruption leaves
     them unfinished and goes on."""
     seen: list[tuple[bytes, int]] = []
@@ -145,7 +145,7 @@ def interrupt_a_block(client: BlockingClient, consumer: BlockingPushConsumer, to
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_script_polls(rocketmq: ThreadedCluster, topic: str, backend: str) -> None:
+def test_a_script_polls(rocketmq: ThreadedRocketMQ, topic: str, backend: str) -> None:
     """The lite pull consumer has the same methods without async."""
     with BlockingClient(rocketmq.namesrv_text, backend=backend) as client:
         with client.lite_pull_consumer(f"g-{topic}", subscribe=topic) as consumer:
@@ -176,7 +176,7 @@ def test_a_script_polls(rocketmq: ThreadedCluster, topic: str, backend: str) -> 
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio", "blocking"])
-def test_a_signal_stops_the_consumption(rocketmq: ThreadedCluster, topic: str, backend: str) -> None:
+def test_a_signal_stops_the_consumption(rocketmq: ThreadedRocketMQ, topic: str, backend: str) -> None:
     """The message in hand is finished and committed, no further one is begun, and the signal's former handler
     is back afterwards."""
     begun: list[bytes] = []
