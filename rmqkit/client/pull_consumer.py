@@ -12,6 +12,7 @@ from rmqkit.client.instance import Instance
 from rmqkit.client.message_stream import MessageStream, StreamOptions
 from rmqkit.client.pulling import Puller, PullResult, subscription
 from rmqkit.client.queue_offsets import QueueOffsets
+from rmqkit.client.received import ReceivedMessage
 from rmqkit.client.running_info import running_info
 from rmqkit.errors import ClientError
 from rmqkit.model.names import group_fault
@@ -255,6 +256,13 @@ class PullConsumer:
             if stream.topic == topic
             for queue, offset in stream.positions().items()
         }
+
+    async def consume_directly(self, message: ReceivedMessage) -> dict[str, Any]:
+        """Raises ClientError: there is no handler."""
+        raise ClientError(
+            f"group {self.group!r} reads with a pull consumer here, which has no message listener; only a"
+            " push consumer can consume a message directly"
+        )
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue the streams at these offsets. Queues without a stream are left alone, because the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -10,6 +11,8 @@ import msgspec
 from rmqkit.client.instance import Instance
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.subscription import SubscriptionData
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def running_info(
@@ -19,22 +22,28 @@ def running_info(
     queues: Mapping[MessageQueue, Mapping[str, int | bool]],
     *,
     started_ms: int,
-    ordered: bool = False,
-    threads: int = 0,
+    statistics: Mapping[str, Mapping[str, float | int]] = NOTHING,
+    settings: Mapping[str, str] = NOTHING,
 ) -> dict[str, Any]:
-    """The data that `mqadmin consumerStatus` shows, with queues as keys."""
+    """The data that `mqadmin consumerStatus` shows, with queues as keys. `statistics` are figures by topic,
+    `settings` further properties."""
     return {
         "properties": {
             "PROP_CLIENT_VERSION": "V5_3_3",
-            "PROP_CONSUMEORDERLY": "true" if ordered else "false",
+            "PROP_CONSUMEORDERLY": "false",
             "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
             "PROP_CONSUME_TYPE": consume_type,
             "PROP_NAMESERVER_ADDR": "".join(f"{address};" for address in instance.settings.name_servers),
-            "PROP_THREADPOOL_CORE_SIZE": str(threads),
+            "PROP_THREADPOOL_CORE_SIZE": "0",
+            "instanceName": instance.settings.instance_name,
+            "clientIP": instance.settings.ip,
+            "pollNameServerInterval": str(instance.settings.poll_name_server_interval_ms),
+            "heartbeatBrokerInterval": str(instance.settings.heartbeat_interval_ms),
+            **settings,
         },
         "subscriptionSet": msgspec.to_builtins(sorted(subscriptions, key=lambda each: each.topic)),
         "mqTable": dict(queues),
         "mqPopTable": {},
-        "statusTable": {},
+        "statusTable": {topic: dict(figures) for topic, figures in statistics.items()},
         "userConsumerInfo": {},
     }

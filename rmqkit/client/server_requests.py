@@ -4,11 +4,13 @@ ClientRemotingProcessor)."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
+from rmqkit.client.received import ReceivedMessage, received
+from rmqkit.client.thread_dump import thread_dump
 from rmqkit.errors import DecodeError
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.subscription import ConsumerData
@@ -19,8 +21,12 @@ from rmqkit.protocol.command import Command, answer
 log = logging.getLogger(__name__)
 
 
+#: An answer, now or later; None for a request that wants none.
+Outcome = Command | Awaitable[Command | None] | None
+
+
 class GroupMember(Protocol):
-    """A consumer of this client as seen by brokers. All methods are plain functions that must not block."""
+    """A consumer of this client as seen by brokers. The plain methods must not block."""
 
     def describe(self) -> ConsumerData:
         """The group's entry in heartbeats."""
@@ -38,13 +44,17 @@ class GroupMember(Protocol):
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue at these offsets. Raises RmqError when it cannot."""
 
+    async def consume_directly(self, message: ReceivedMessage) -> dict[str, Any]:
+        """Handle one message, which stays where it is, and return the body of the answer (Java:
+        ConsumeMessageDirectlyResult). Raises ClientError when it has no handler."""
+
 
 class ServerRequests:
     """Answers requests of brokers; `members` are the consumers by group."""
 
     def __init__(self, members: Mapping[str, GroupMember]) -> None:
         self._members = members
-        self._handlers: dict[int, Callable[[Command, GroupMember], Command | None]] = {
+        self._handlers: dict[int, Callable[[Command, GroupMember], Outcome]] = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,
@@ -52,7 +62,7 @@ class ServerRequests:
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
         }
 
-    def serve(self, command: Command, address: str) -> Command | None:
+    def serve(self, command: Command, address: str) -> Outcome:
         """The answer to a request of the broker at `address`. An error becomes an answer with its code and
         text, or is logged when the request wants no answer."""
         handler = self._handlers.get(command.code)
@@ -81,7 +91,10 @@ class ServerRequests:
         member.ids_changed()
 
     def _running_info(self, command: Command, member: GroupMember) -> Command:
-        return answer(command, body=loose_json.dumps(member.running_info(), raw_keys=True))
+        info = member.running_info()
+        if command.fields().get("jstackEnable") == "true":
+            info["jstack"] = thread_dump()
+        return answer(command, body=loose_json.dumps(info, raw_keys=True))
 
     def _status(self, command: Command, member: GroupMember) -> Command:
         offsets = member.offsets(command.fields().get("topic", ""))
@@ -96,13 +109,11 @@ class ServerRequests:
         member.reset_offsets(offsets)
         return answer(command)
 
-    def _consume_directly(self, command: Command, member: GroupMember) -> Command:
-        return answer(
-            command,
-            ResponseCode.SYSTEM_ERROR,
-            f"group {command.fields().get('consumerGroup')!r} reads with a pull consumer here, which has no"
-            " message listener; only a push consumer can consume a message directly",
-        )
+    async def _consume_directly(self, command: Command, member: GroupMember) -> Command:
+        messages = await received(command.body, command.fields().get("brokerName", ""))
+        if len(messages) != 1:
+            raise DecodeError(f"one message is expected to be consumed directly, not {len(messages)}")
+        return answer(command, body=msgspec.json.encode(await member.consume_directly(messages[0])))
 
 
 def reset_offsets_of(command: Command) -> dict[MessageQueue, int]:

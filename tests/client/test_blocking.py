@@ -121,14 +121,14 @@ FACES = {
 @pytest.mark.parametrize(("within", "face"), FACES.items(), ids=lambda value: value.__name__)
 def test_every_coroutine_method_has_a_blocking_twin(within: type, face: type) -> None:
     """Each coroutine method has a blocking counterpart with the same arguments and documentation; only
-    opening and closing have other names."""
+    opening and closing have other names, and answers to brokers have none."""
     methods = {
         name: value
         for name, value in vars(within).items()
         if not name.startswith("_") and inspect.iscoroutinefunction(value)
     }
     assert len(methods) > 1
-    for name in methods.keys() - {"start", "aclose"}:
+    for name in methods.keys() - {"start", "aclose", "consume_directly"}:
         twin = getattr(face, name)
         assert not inspect.iscoroutinefunction(twin)
         assert inspect.signature(twin) == inspect.signature(methods[name])

@@ -155,7 +155,7 @@ def test_a_reset_ends_a_held_pull() -> None:
 @pytest.mark.parametrize(
     ("code", "fields", "why"),
     [
-        (RequestCode.CONSUME_MESSAGE_DIRECTLY, {"consumerGroup": "cg"}, "only a push consumer"),
+        (RequestCode.CONSUME_MESSAGE_DIRECTLY, {"consumerGroup": "cg"}, "one message is expected"),
         (RequestCode.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "other"}, "no consumer of group 'other'"),
         (
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,

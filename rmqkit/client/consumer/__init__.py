@@ -4,6 +4,7 @@
     flow_control    limits of what is pulled ahead
     retry_schedule  when and where a failed message is delivered again
     rebalance       which queues a member gains and loses
+    statistics      how fast topics are pulled and consumed
     options         settings, and the expressions of a subscription
     offset_store    offsets at the broker, or in a file of a broadcast consumer
     queue_locker    locks of ordered queues
@@ -18,5 +19,5 @@
     push_consumer   what applications with handlers use
     lite_pull       what applications use that ask for messages
 
-The first four are plain values without I/O and time.
+The first five are plain values without I/O and time.
 """

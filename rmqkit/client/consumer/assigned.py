@@ -28,7 +28,9 @@ class Assigned:
     handlers   scopes of the handlers that have one of its messages
     dropped    the queue was lost; results of handlers are ignored from then on
     paused     the application wants no messages of it
-    pulled_s   when its last pull began, on the clock of the event loop; None while it must not be pulled
+    pulled_s   when its last pull began, on the clock of the event loop
+    waiting    it must not be pulled now, because too much is pulled already or it is paused
+    consumed_s when its last handler began or ended; 0 before the first one
     committed  the offset that was committed last
     locked_s   when its lock was requested last (ordered queues), on the clock of the event loop
     """
@@ -41,7 +43,9 @@ class Assigned:
         self.handlers: set[anyio.CancelScope] = set()
         self.dropped = False
         self.paused = False
-        self.pulled_s: float | None = anyio.current_time()
+        self.waiting = False
+        self.pulled_s = anyio.current_time()
+        self.consumed_s = 0.0
         self.committed: int | None = None
         self.locked_s = 0.0
         self._moved = anyio.Event()
@@ -73,24 +77,37 @@ class Assigned:
         self.messages.give_back(message)
         self._signal()
 
-    def described(self) -> dict[str, int | bool]:
-        """The state for administrators (Java: ProcessQueueInfo)."""
+    def described(self, now_ms: int) -> dict[str, int | bool]:
+        """The state for administrators (Java: ProcessQueueInfo); `now_ms` is the time of the wall clock."""
         first, last = self.messages.bounds
+        now_s = anyio.current_time()
+
+        def wall_ms(at_s: float) -> int:
+            return now_ms - int((now_s - at_s) * 1000) if at_s else 0
+
         return {
             "cachedMsgCount": len(self.messages),
             "cachedMsgMinOffset": first,
             "cachedMsgMaxOffset": last,
             "cachedMsgSizeInMiB": self.messages.size >> 20,
             "commitOffset": self.messages.commit_offset,
+            "transactionMsgCount": self.messages.in_hand if self.ordered else 0,
+            "transactionMsgMinOffset": first if self.ordered and self.messages.in_hand else 0,
+            "transactionMsgMaxOffset": first if self.ordered and self.messages.in_hand else 0,
             "droped": self.dropped,
             "locked": self.locked_s > 0,
+            "tryUnlockTimes": 0,
+            "lastLockTimestamp": wall_ms(self.locked_s),
+            "lastPullTimestamp": wall_ms(self.pulled_s),
+            "lastConsumeTimestamp": wall_ms(self.consumed_s),
         }
 
     async def await_room(self, prefetch: Prefetch) -> None:
         """Wait until the queue may be pulled."""
-        self.pulled_s = None
+        self.waiting = True
         while self.paused or prefetch.exceeded_by(self.messages, ordered=self.order == "queue") is not None:
             await self._moved.wait()
+        self.waiting = False
         self.pulled_s = anyio.current_time()
 
     def pause(self) -> None:

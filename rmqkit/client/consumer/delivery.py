@@ -40,6 +40,10 @@ class Settlement(ABC):
     group: str
 
     @abstractmethod
+    def measured(self, assigned: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
+        """Told of the end of a handler that had so many messages of the queue."""
+
+    @abstractmethod
     async def failed(self, held: Sequence[Held], error: Exception) -> None:
         """Send the messages back, or return them to their queues. When cancelled, a message may be delivered
         twice."""
@@ -64,12 +68,15 @@ class Handling:
         self._hooks = hooks
         self._held = held
         self._scope = anyio.CancelScope()
+        self._began_s = 0.0
         self._contexts: list[ClientConsumeContext | None] = []
 
     def _begin(self) -> None:
         self._scope.__enter__()
+        self._began_s = anyio.current_time()
         for assigned, messages in self._held.items():
             assigned.handlers.add(self._scope)
+            assigned.consumed_s = self._began_s
             if assigned.dropped:
                 self._scope.cancel()
             delivered = tuple(messages.values())
@@ -91,6 +98,7 @@ class Handling:
         failed: list[Held] = []
         result = ConsumeReturnType.EXCEPTION if isinstance(error, Exception) else ConsumeReturnType.FAILED
         for (assigned, messages), context in zip(self._held.items(), self._contexts, strict=True):
+            settlement.measured(assigned, len(messages), self._began_s, ok=error is None)
             if error is None and not assigned.dropped:
                 self._hooks.consumed(context, ConsumeReturnType.SUCCESS)
                 for message in messages.values():

@@ -21,6 +21,7 @@ from rmqkit.client.consumer.options import GroupOptions
 from rmqkit.client.consumer.queue_locker import LOCK_LIFE_S, RENEWAL_RETRY_S, RENEWAL_S, QueueLocker
 from rmqkit.client.consumer.rebalance import Changes, Rebalance, changes
 from rmqkit.client.consumer.send_back import restored
+from rmqkit.client.consumer.statistics import ConsumeStatistics
 from rmqkit.client.instance import Instance
 from rmqkit.client.pulling import Puller, PullResult, PullStatus
 from rmqkit.client.queue_offsets import QueueOffsets
@@ -57,6 +58,7 @@ class Engine:
 
     assigned    the queues that belong to this member now
     dispatcher  hands out their messages
+    statistics  how fast they are pulled and consumed
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Engine:
     ) -> None:
         self.assigned: dict[MessageQueue, Assigned] = {}
         self.dispatcher = dispatcher
+        self.statistics = ConsumeStatistics()
         self._instance = instance
         self._group = rebalance.group
         self._subscriptions = subscriptions
@@ -191,7 +194,7 @@ class Engine:
         return [
             assigned
             for assigned in self.assigned.values()
-            if assigned.pulled_s is not None and assigned.pulled_s < latest_s
+            if not assigned.waiting and assigned.pulled_s < latest_s
         ]
 
     def _tell(self, change: Changes) -> None:
@@ -365,7 +368,8 @@ class Engine:
                     await anyio.sleep(self._options.pull_interval_ms / 1000)
 
     async def _pull(self, assigned: Assigned) -> PullResult:
-        return await self._puller.pull(
+        began_s = anyio.current_time()
+        result = await self._puller.pull(
             assigned.queue,
             assigned.messages.pulled_to,
             self._subscriptions[assigned.queue.topic],
@@ -374,6 +378,9 @@ class Engine:
             timeout_ms=PULL_TIMEOUT_MS,
             commit_offset=assigned.messages.commit_offset if self._rides else 0,
         )
+        now_s = anyio.current_time()
+        self.statistics.pulled(assigned.queue.topic, len(result.messages), now_s - began_s, now_s)
+        return result
 
     def _received(self, assigned: Assigned, result: PullResult) -> None:
         if result.status is PullStatus.OFFSET_ILLEGAL:

@@ -17,6 +17,7 @@ from rmqkit.client.consumer.options import GroupOptions
 from rmqkit.client.consumer.rebalance import Rebalance
 from rmqkit.client.instance import Instance
 from rmqkit.client.queue_offsets import QueueOffsets
+from rmqkit.client.received import ReceivedMessage
 from rmqkit.client.running_info import running_info
 from rmqkit.errors import ClientError, NoRoute
 from rmqkit.model.names import group_fault, retry_topic
@@ -215,21 +216,23 @@ class Member:
         self._engine.rebalance_soon()
 
     def running_info(self) -> dict[str, Any]:
-        """Subscriptions, and the state of each queue."""
+        """Subscriptions, the state of each queue, figures of each topic, and the settings."""
+        now_ms = self._instance.now_ms()
         return running_info(
             self._instance,
             self.consume_type,
             self._described(),
-            {queue: assigned.described() for queue, assigned in self._engine.assigned.items()},
+            {queue: assigned.described(now_ms) for queue, assigned in self._engine.assigned.items()},
             started_ms=self._started_ms,
-            ordered=self._options.queue_order != "none",
-            threads=self._threads,
+            statistics=self._engine.statistics.described(anyio.current_time()),
+            settings={"consumerGroup": self.group} | self._options.described(),
         )
 
-    @property
-    def _threads(self) -> int:
-        """The maximum number of handlers."""
-        return 0
+    async def consume_directly(self, message: ReceivedMessage) -> dict[str, Any]:
+        """Raises ClientError: there is no handler."""
+        raise ClientError(
+            f"the consumer of {self.group!r} asks for messages, and has no handler to consume one directly"
+        )
 
     def offsets(self, topic: str) -> dict[MessageQueue, int]:
         """The end of the finished prefix of each queue of the topic."""

@@ -18,6 +18,8 @@ from rmqkit.client.pulling import subscription
 from rmqkit.errors import ClientError
 from rmqkit.model.names import topic_fault
 from rmqkit.model.subscription import (
+    BROADCASTING,
+    CLUSTERING,
     FROM_FIRST_OFFSET,
     FROM_LAST_OFFSET,
     FROM_TIMESTAMP,
@@ -166,6 +168,20 @@ class GroupOptions:
         """Whether offsets are committed without the application's request."""
         return True
 
+    def described(self) -> dict[str, str]:
+        """The settings by their names in Java, for administrators."""
+        return {
+            "PROP_CONSUMEORDERLY": "true" if self.queue_order != "none" else "false",
+            "messageModel": BROADCASTING if self.broadcast else CLUSTERING,
+            "consumeFromWhere": self.consume_from_where,
+            "allocateMessageQueueStrategy": getattr(self.allocation, "name", str(self.allocation)),
+            "pullBatchSize": str(self.pull_messages),
+            "pullInterval": str(self.pull_interval_ms),
+            "pullThresholdForQueue": str(self.prefetch.messages),
+            "pullThresholdSizeForQueue": str(self.prefetch.mib),
+            "consumeConcurrentlyMaxSpan": str(self.prefetch.span),
+        }
+
     @property
     def consume_from_where(self) -> str:
         """`start` in the words of heartbeats."""
@@ -215,6 +231,15 @@ class PushOptions(GroupOptions):
         """Whether queues are locked, and failed messages are repeated in place."""
         return self.order != "none"
 
+    def described(self) -> dict[str, str]:
+        """The settings by their names in Java, for administrators."""
+        return super().described() | {
+            "PROP_THREADPOOL_CORE_SIZE": str(self.concurrency),
+            "consumeThreadMax": str(self.concurrency),
+            "maxReconsumeTimes": str(self.schedule.max_reconsume_times),
+            "awaitTerminationMillisWhenShutdown": str(int(self.drain_s * 1000)),
+        }
+
     @property
     def schedule(self) -> RetrySchedule:
         """The retries of a failed message."""
@@ -230,6 +255,10 @@ class LitePullOptions(GroupOptions):
     """
 
     auto_commit: bool = True
+
+    def described(self) -> dict[str, str]:
+        """The settings by their names in Java, for administrators."""
+        return super().described() | {"autoCommit": str(self.auto_commit).lower()}
 
     @property
     def commits(self) -> bool:

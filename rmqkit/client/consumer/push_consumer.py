@@ -6,19 +6,19 @@ import inspect
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from rmqkit.client.consumer.batches import Batches
-from rmqkit.client.consumer.delivery import Delivery, Settlement
+from rmqkit.client.consumer.delivery import DeadLetter, Delivery, Retry, Settlement
 from rmqkit.client.consumer.member import LEAVE_S, Member
 from rmqkit.client.consumer.options import PushOptions, Subscribe, subscriptions
 from rmqkit.client.consumer.rebalance import Rebalance
-from rmqkit.client.consumer.send_back import SendBack
-from rmqkit.client.consumer.settling import Settling
+from rmqkit.client.consumer.send_back import SendBack, restored
+from rmqkit.client.consumer.settling import Settling, instruction_of
 from rmqkit.client.instance import Instance
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.errors import ClientError
@@ -69,10 +69,14 @@ class PushConsumer(Member):
         super().__init__(instance, group, subscribed, options, rebalance)
         self.options = options
         self._settlement: Settlement | None = None
+        #: The handler of `run`, while it runs.
+        self._call: Callable[[ReceivedMessage], Awaitable[object]] | None = None
 
     def _begin(self, tasks: TaskGroup) -> None:
         send_back = SendBack(self._instance, self.group, self.options.schedule)
-        self._settlement = Settling(self.group, self.options, send_back, self._dispatcher, tasks)
+        self._settlement = Settling(
+            self.group, self.options, send_back, self._dispatcher, self._engine.statistics, tasks
+        )
 
     async def _drain(self) -> None:
         """Wait up to `drain_s` for the handlers, and cancel the others."""
@@ -101,7 +105,7 @@ class PushConsumer(Member):
         """
         settlement = self._opened()
         count = concurrency or self.options.concurrency
-        call = self._caller(handle, count)
+        self._call = call = self._caller(handle, count)
         work = anyio.CancelScope(shield=True)
         taking: set[anyio.CancelScope] = set()
         ending = anyio.Event()
@@ -131,6 +135,7 @@ class PushConsumer(Member):
             try:
                 await self._stopping.wait()
             finally:
+                self._call = None
                 ending.set()
                 work.deadline = anyio.current_time() + self.options.drain_s
                 for scope in taking:
@@ -195,6 +200,27 @@ class PushConsumer(Member):
         self._instance.check_usable()
         return self._settlement
 
-    @property
-    def _threads(self) -> int:
-        return self.options.concurrency
+    async def consume_directly(self, message: ReceivedMessage) -> dict[str, Any]:
+        """Call the handler of `run` with a message that an administrator chose; its queue does not change
+        (Java: ConsumeMessageDirectlyResult).
+
+        Raises ClientError when nothing runs. When cancelled, the handler is.
+        """
+        if self._call is None:
+            raise ClientError(f"the consumer of {self.group!r} has no handler, or does not run now")
+        outcome, remark = "CR_SUCCESS", None
+        began_s = anyio.current_time()
+        try:
+            await self._call(restored(message, self.group))
+        except Exception as error:  # noqa: BLE001 - answered
+            instruction = instruction_of(error)
+            asked = isinstance(instruction, (Retry, DeadLetter))
+            outcome = "CR_LATER" if asked else "CR_THROW_EXCEPTION"
+            remark = f"{type(instruction).__name__}: {instruction}"
+        return {
+            "order": self.options.ordered,
+            "autoCommit": True,
+            "consumeResult": outcome,
+            "remark": remark,
+            "spentTimeMills": int((anyio.current_time() - began_s) * 1000),
+        }

@@ -16,6 +16,7 @@ from rmqkit.client.consumer.dispatcher import Dispatcher
 from rmqkit.client.consumer.options import PushOptions
 from rmqkit.client.consumer.retry_schedule import DEAD_LETTER
 from rmqkit.client.consumer.send_back import SendBack
+from rmqkit.client.consumer.statistics import ConsumeStatistics
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.errors import RmqError
 
@@ -35,15 +36,26 @@ class Settling(Settlement):
     the pauses until messages are given out again."""
 
     def __init__(
-        self, group: str, options: PushOptions, send_back: SendBack, dispatcher: Dispatcher, tasks: TaskGroup
+        self,
+        group: str,
+        options: PushOptions,
+        send_back: SendBack,
+        dispatcher: Dispatcher,
+        statistics: ConsumeStatistics,
+        tasks: TaskGroup,
     ) -> None:
         self.group = group
+        self._statistics = statistics
         self._options = options
         self._schedule = options.schedule
         self._send_back = send_back
         self._dispatcher = dispatcher
         self._tasks = tasks
         self._sending = anyio.CapacityLimiter(MAX_SENDING)
+
+    def measured(self, assigned: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
+        now_s = assigned.consumed_s = anyio.current_time()
+        self._statistics.consumed(assigned.queue.topic, messages, now_s - began_s, now_s, ok=ok)
 
     def finished(self, assigned: Assigned, message: ReceivedMessage) -> None:
         assigned.finish(message)
@@ -54,7 +66,7 @@ class Settling(Settlement):
         self._dispatcher.offer(assigned)
 
     async def failed(self, held: Sequence[Held], error: Exception) -> None:
-        instruction = _instruction(error)
+        instruction = instruction_of(error)
         self._log(held, instruction)
         async with anyio.create_task_group() as group:
             for assigned, message in held:
@@ -108,7 +120,7 @@ class Settling(Settlement):
             log.warning("%s failed", attempt, exc_info=error)
 
 
-def _instruction(error: Exception) -> Exception:
+def instruction_of(error: Exception) -> Exception:
     """The `DeadLetter` or `Retry` in an exception group, else the error."""
     if isinstance(error, ExceptionGroup):
         for kind in (DeadLetter, Retry):

@@ -34,6 +34,9 @@ class Settled(Settlement):
         self.failures: list[tuple[list[int], Exception]] = []
         self._dispatcher = dispatcher
 
+    def measured(self, assigned: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
+        pass
+
     async def failed(self, held: Sequence[Held], error: Exception) -> None:
         self.failures.append(([message.queue_offset for _, message in held], error))
 

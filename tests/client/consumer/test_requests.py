@@ -64,8 +64,8 @@ async def consuming(
             consumer.stop()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(PATIENCE_S):
+async def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    with anyio.fail_after(patience_s):
         while True:
             if condition():
                 return
