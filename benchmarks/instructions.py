@@ -3,8 +3,10 @@
     python -m benchmarks.instructions
 
 The broker runs in this process over memory pipes, and the interpreter counts the instructions of its code for
-each load. Unlike times, the counts are nearly the same on every machine and under any load; they leave out
-what compiled code costs, such as checksums and system calls.
+each load, without those of its services beside the requests and of opening connections. Unlike times, the
+counts are the same on every machine and under any load; they leave out what compiled code costs, such as
+checksums and system calls. Two variants have a hook of their own that checks each send and refuses none: one
+looks at the columns of a run, the other at one send at a time.
 """
 
 from __future__ import annotations
@@ -16,8 +18,11 @@ from types import FrameType
 from typing import Any
 
 import trio
+import trio.testing
 
+from benchmarks import refusing
 from benchmarks.load.frames import PULL, SendShape, encode
+from benchmarks.refusing import RefusesEach, RefusesRuns, RefusingPlugin
 from rmqkit.testing.broker import dialer, running_broker
 
 _ROOT = str(Path(__file__).parent.parent)
@@ -27,6 +32,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "metrics": {"hooks": "metrics", **_METRICS},
     "audit": {"hooks": "audit"},
     "metrics and audit": {"hooks": "metrics,audit", **_METRICS},
+    "refusing, runs": {"extra": [("refusing", RefusingPlugin(RefusesRuns()))]},
+    "refusing, each": {"extra": [("refusing", RefusingPlugin(RefusesEach()))]},
 }
 #: Load -> messages in one write of the client, and how many writes are counted.
 LOADS = {"window": (32, 20), "batch": (128, 6), "single": (1, 200), "pull": (32, 50)}
@@ -39,21 +46,34 @@ class Counter:
 
     def __init__(self) -> None:
         self.count = 0
-        self._known: dict[str, bool] = {}
+        self._own: dict[str, bool] = {}
+        self._beside: dict[str, bool] = {}
 
     def switch(self, on: bool) -> None:
         """Count from now on, or no longer."""
         sys.settrace(self._called if on else None)
 
     def _called(self, frame: FrameType, event: str, argument: object) -> Any:
-        name = frame.f_code.co_filename
-        if name not in self._known:
-            own = name.startswith(_ROOT) and "site-packages" not in name and "benchmarks" not in name
-            self._known[name] = own and not any(part in name for part in _BESIDE)
-        if not self._known[name]:
+        caller = frame.f_back
+        # What a service calls belongs to the service.
+        by_service = caller is not None and self._is_broker(caller) and caller.f_trace is None
+        if by_service or not self._is_broker(frame) or self._is_beside(frame):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._stepped
+
+    def _is_broker(self, frame: FrameType) -> bool:
+        name = frame.f_code.co_filename
+        if name not in self._own:
+            own = name.startswith(_ROOT) and "site-packages" not in name
+            self._own[name] = own and ("benchmarks" not in name or name == refusing.__file__)
+        return self._own[name]
+
+    def _is_beside(self, frame: FrameType) -> bool:
+        name = frame.f_code.co_filename
+        if name not in self._beside:
+            self._beside[name] = any(part in name[len(_ROOT) :] for part in _BESIDE)
+        return self._beside[name]
 
     def _stepped(self, frame: FrameType, event: str, argument: object) -> Any:
         self.count += event == "opcode"
@@ -81,9 +101,10 @@ async def measure(variant: str) -> dict[str, float]:
             for load, (messages, writes) in LOADS.items():
                 # The first time makes topic and queues.
                 for measured in (False, True):
-                    counter.count = 0
-                    counter.switch(measured)
                     async with await dialer("memory")(running.address, 5_000) as stream:
+                        await trio.testing.wait_all_tasks_blocked(0.01)
+                        counter.count = 0
+                        counter.switch(measured)
                         for _ in range(writes):
                             await stream.send(request(load))
                             answers = 0
@@ -93,7 +114,7 @@ async def measure(variant: str) -> dict[str, float]:
                                 else messages // (32 if load == "batch" else 1)
                             ):
                                 answers += (await stream.receive(1 << 20)).count(b'"opaque":')
-                    counter.switch(False)
+                        counter.switch(False)
                 found[load] = counter.count / messages / writes
     return found
 

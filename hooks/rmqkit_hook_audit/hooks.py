@@ -4,12 +4,20 @@ collects data; the writer does the rest."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from itertools import groupby
+from operator import attrgetter
 
 from rmqkit.errors import HeaderError
 from rmqkit.model.message import PutMessage
 from rmqkit.model.properties import UNIQ_KEY
-from rmqkit.plugin.hooks import ConsumeContext, ConsumeMessageHook, EachRequestHook, SendMessageHook, SendRun
+from rmqkit.plugin.hooks import (
+    ConsumeContext,
+    ConsumeMessageHook,
+    EachRequestHook,
+    SendHeader,
+    SendMessageHook,
+    SendRun,
+)
 from rmqkit.plugin.request import Peer
 from rmqkit.plugin.store import Appended
 from rmqkit.protocol.codes import RequestCode
@@ -21,6 +29,9 @@ from rmqkit_hook_audit.settings import AuditSettings
 
 _ACCESS_KEY = "AccessKey"
 _ACCESS_KEY_BYTES = _ACCESS_KEY.encode()
+#: The header with its fields, of a request whose fields were decoded together with it.
+_head = attrgetter("head_json")
+_destination = attrgetter("topic", "producer_group")
 
 
 def user_of(request: Command) -> str | None:
@@ -52,55 +63,35 @@ class SendAudit(Watching, SendMessageHook):
     def __init__(self, settings: AuditSettings) -> None:
         self._body_bytes = settings.body_bytes
         self._names = settings.properties
+        self._keeps_content = bool(settings.body_bytes or settings.properties)
 
     def after(self, sends: SendRun) -> None:
         if not self._recorder.on:
             return
-        headers, time = sends.headers, now()
-        group, topic, users = headers[0].producer_group, headers[0].topic, _users(sends.requests)
-        start, user = 0, users[0] if users else None
-        for at, header in enumerate(headers):
-            if header.topic == topic and header.producer_group == group and (not users or users[at] == user):
-                continue
-            self._sent(sends, range(start, at), user, time)
-            group, topic, start, user = header.producer_group, header.topic, at, users[at] if users else None
-        self._sent(sends, range(start, len(headers)), user, time)
+        users = _users(sends.requests)
+        if not users and (len(sends.requests) == 1 or len({*map(_destination, sends.headers)}) == 1):
+            self._sent(sends, sends.headers[0], sends.messages, sends.landed, None)
+            return
+        shown = [
+            (header.topic, header.producer_group, users[at] if users else None)
+            for at, header in enumerate(sends.headers)
+        ]
+        for (_, _, user), group in groupby(range(len(shown)), key=shown.__getitem__):
+            which = [*group]
+            stored = slice(sends.span(which[0]).start, sends.span(which[-1]).stop)
+            self._sent(sends, sends.headers[which[0]], sends.messages[stored], sends.landed[stored], user)
 
-    def _sent(self, sends: SendRun, which: range, user: str | None, time: datetime) -> None:
-        messages, landed, header = sends.messages, sends.landed, sends.headers[which.start]
-        if len(which) < len(sends):
-            stored = slice(sends.span(which.start).start, sends.span(which.stop - 1).stop)
-            messages, landed = messages[stored], landed[stored]
-        notes = self._messages(messages, landed, header.topic)
-        recorder = self._recorder
-        recorder.record(
-            Sent(
-                time,
-                recorder.broker,
-                sends.peer.remote_text,
-                user,
-                sends.code,
-                sends.remark[:MAX_TEXT] if sends.remark else None,
-                group=header.producer_group[:MAX_TEXT],
-                topic=header.topic[:MAX_TEXT],
-                messages=notes,
-            ),
-            self._weight(notes),
-        )
-
-    def _weight(self, notes: Sequence[Message]) -> int:
-        """The weight of events in the queue."""
-        if not self._body_bytes and not self._names:
-            return len(notes) or 1
-        kept_bytes = sum(
-            len(note.body or b"") + sum(map(len, (note.properties or {}).values())) for note in notes
-        )
-        return max(1, len(notes)) + kept_bytes // 1024
-
-    def _messages(
-        self, messages: Sequence[PutMessage], landed: Sequence[Appended], topic: str
-    ) -> list[Message]:
-        found = [
+    def _sent(
+        self,
+        sends: SendRun,
+        header: SendHeader,
+        messages: Sequence[PutMessage],
+        landed: Sequence[Appended],
+        user: str | None,
+    ) -> None:
+        """Record one event for messages whose sends have equal headers, as far as they are shown."""
+        recorder, topic = self._recorder, header.topic
+        notes = [
             Message(
                 message.properties.get(UNIQ_KEY, "")[:MAX_TEXT],
                 None if message.topic == topic else message.topic,
@@ -110,22 +101,42 @@ class SendAudit(Watching, SendMessageHook):
             )
             for message, at in zip(messages, landed, strict=True)
         ]
-        if self._body_bytes or self._names:
-            for note, message in zip(found, messages, strict=True):
-                if self._body_bytes:
-                    note.body = message.body[: self._body_bytes]
-                note.properties = {
-                    name: message.properties[name] for name in self._names if name in message.properties
-                } or None
-        return found
+        weight = len(notes) or 1
+        if self._keeps_content:
+            weight += self._add_content(notes, messages) // 1024
+        event = Sent(
+            now(),
+            recorder.broker,
+            sends.peer.remote_text,
+            user,
+            sends.code,
+            sends.remark[:MAX_TEXT] if sends.remark else None,
+            group=header.producer_group[:MAX_TEXT],
+            topic=topic[:MAX_TEXT],
+            messages=notes,
+        )
+        recorder.record(event, weight)
+
+    def _add_content(self, notes: Sequence[Message], messages: Sequence[PutMessage]) -> int:
+        """Add what is configured of bodies and properties; returns its size in bytes."""
+        kept_bytes = 0
+        for note, message in zip(notes, messages, strict=True):
+            if self._body_bytes:
+                note.body = message.body[: self._body_bytes]
+                kept_bytes += len(note.body)
+            found = {name: message.properties[name] for name in self._names if name in message.properties}
+            note.properties = found or None
+            kept_bytes += sum(map(len, found.values()))
+        return kept_bytes
 
 
 def _users(requests: Sequence[Command]) -> Sequence[str | None]:
     """The access key of each request; empty when no request has one, which costs one search for all."""
-    heads = [request.head_json or bytes(request.ext_json) for request in requests]
-    if all(heads) and _ACCESS_KEY_BYTES not in b" ".join(heads):
+    heads = [*map(_head, requests)]
+    if all(heads) and _ACCESS_KEY_BYTES not in (heads[0] if len(heads) == 1 else b" ".join(heads)):
         return ()
-    return [user_of(request) for request in requests]
+    users = [user_of(request) for request in requests]
+    return users if any(users) else ()
 
 
 class ConsumeAudit(Watching, ConsumeMessageHook):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from operator import attrgetter, contains, itemgetter
 from time import perf_counter
 
 from rmqkit.errors import HeaderError
@@ -11,7 +13,14 @@ from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
 from rmqkit.model.message_type import MessageType, message_type
 from rmqkit.model.sysflag import PULL_SUSPEND
-from rmqkit.plugin.hooks import ConsumeContext, ConsumeMessageHook, RpcHook, SendMessageHook, SendRun
+from rmqkit.plugin.hooks import (
+    STORED_CODES,
+    ConsumeContext,
+    ConsumeMessageHook,
+    RpcHook,
+    SendMessageHook,
+    SendRun,
+)
 from rmqkit.plugin.request import Answers, Peer
 from rmqkit.plugin.store import Appended
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -27,6 +36,8 @@ TYPE_LABELS = {
     MessageType.HALF: "transaction",
     MessageType.COMMIT: "transaction",
 }
+_NOT_COUNTED = (names.RETRY_PREFIX, names.DLQ_PREFIX)
+_topic, _properties, _record_bytes = attrgetter("topic"), attrgetter("properties"), itemgetter(2)
 #: Maximum number of requests in progress that are tracked. Requests whose connection ends are never answered,
 #: so the oldest are dropped.
 MAX_UNDER_WAY = 16_384
@@ -42,7 +53,7 @@ _SUCCESS = _RESPONSE_NAMES[ResponseCode.SUCCESS]
 def is_retry_or_dead(topic: str) -> bool:
     """Traffic of retry and dead-letter topics is not counted (Java:
     BrokerMetricsManager.isRetryOrDlqTopic)."""
-    return topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))
+    return topic.startswith(_NOT_COUNTED)
 
 
 class Counting:
@@ -61,24 +72,27 @@ class SendMetrics(Counting, SendMessageHook):
 
     def after(self, sends: SendRun) -> None:
         counts = self._counts
-        if counts is None or not sends.success:
+        if counts is None or sends.code not in STORED_CODES:
             return
-        messages, landed, start = sends.messages, sends.landed, 0
-        topic, fifo = messages[0].topic, props.SHARDING_KEY in messages[0].properties
-        for at, message in enumerate(messages):
-            # Messages of the other types are stored in topics of their own.
-            if message.topic != topic or (props.SHARDING_KEY in message.properties) != fifo:
-                _count(counts, topic, messages[start], landed[start:at])
-                topic, fifo, start = message.topic, props.SHARDING_KEY in message.properties, at
-        _count(counts, topic, messages[start], landed[start:] if start else landed)
+        messages, landed = sends.messages, sends.landed
+        if len(messages) == 1 or len({*zip(map(_topic, messages), _ordered(messages), strict=True)}) == 1:
+            _count(counts, messages[0], landed)
+            return
+        for message, at in zip(messages, landed, strict=True):
+            _count(counts, message, (at,))
 
 
-def _count(counts: Counts, topic: str, first: PutMessage, landed: Sequence[Appended]) -> None:
-    """Count messages of one topic and of the type of the first one."""
-    if is_retry_or_dead(topic):
-        return
-    counted = counts.incoming[topic, TYPE_LABELS[message_type(first.properties)]]
-    counted.add([at[2] for at in landed])
+def _ordered(messages: Sequence[PutMessage]) -> Iterable[bool]:
+    """Whether each message has an ordering key. Messages of the other types are stored in topics of their
+    own."""
+    return map(contains, map(_properties, messages), repeat(props.SHARDING_KEY))
+
+
+def _count(counts: Counts, first: PutMessage, landed: Sequence[Appended]) -> None:
+    """Count messages of the topic and the type of the first one."""
+    if not first.topic.startswith(_NOT_COUNTED):
+        label = TYPE_LABELS[message_type(first.properties)]
+        counts.incoming[first.topic, label].add(map(_record_bytes, landed))
 
 
 class ConsumeMetrics(Counting, ConsumeMessageHook):

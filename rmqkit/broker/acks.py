@@ -83,7 +83,8 @@ class AckQueue:
     """Waits for the conditions on behalf of all senders. `run` must be running; each sender is answered once,
     unless `run` is cancelled.
 
-    `timeout_ms` applies to the conditions of the broker's own log, `further` are those of plugins.
+    `timeout_ms` applies to the conditions of the broker's own log, `further` are those of plugins;
+    `conditions` are all of them.
     `confirmed` is the position that has passed every condition.
     """
 
@@ -98,6 +99,7 @@ class AckQueue:
         self._lines = self._own + tuple(
             self._line(place, condition) for place, condition in enumerate(conditions, len(own))
         )
+        self.conditions = tuple(line.condition for line in self._lines)
         self.confirmed = LowestPosition([log.positions.written, *(line.position for line in self._lines)])
         self.refusing = [
             condition for condition in further if type(condition).refusal is not AckCondition.refusal

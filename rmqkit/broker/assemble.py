@@ -117,6 +117,8 @@ def make_context(
     topics.on_delete += [offsets.forget_topic, store.delete_topic]
     topics.on_forget.append(offsets.persist)
     stats = BrokerStats(clock.now_ms())
+    acks = AckQueue(store, policy, config.sync_flush_timeout, conditions)
+    put = LogAppender(registry.put_message_hooks, store, dispatching, acks, timed=stats.put_times.add)
     return BrokerContext(
         config=config,
         registry=registry,
@@ -131,13 +133,8 @@ def make_context(
         held_pulls=held,
         work=work,
         dispatching=dispatching,
-        put=LogAppender(
-            registry.put_message_hooks,
-            dispatching,
-            AckQueue(store, policy, config.sync_flush_timeout, conditions),
-            timed=stats.put_times.add,
-        ),
-        role=RoleState(dispatching),
+        put=put,
+        role=RoleState(put),
         stats=stats,
         pool=pool,
         address=str(Address("tcp", ip, port)),

@@ -87,8 +87,13 @@ class _Holder:
     gone: bool = False
 
 
+def _nothing() -> None:
+    """Nobody is to be told."""
+
+
 class HeldPulls:
-    """The held pulls of a broker. `count` is their number, for the send path.
+    """The held pulls of a broker. `count` is their number; `on_first` is called before the first one is held
+    and after each time that none were left.
 
     `refused` counts pulls that were not held because of a limit, `evicted` those answered early to make room
     for other connections.
@@ -100,6 +105,7 @@ class HeldPulls:
         self._holders: dict[Peer, _Holder] = {}
         self._by_deadline: dict[int, dict[HeldPull, None]] = {}
         self.count = 0
+        self.on_first: Callable[[], None] = _nothing
         self._bytes = 0
         self._largest: _Holder | None = None
         self._now_ms = 0
@@ -132,6 +138,8 @@ class HeldPulls:
         pull._queue, pull._holder = queue, holder
         queue.pulls[pull] = holder.pulls[pull] = None
         self._by_deadline.setdefault(pull.deadline_ms // _DEADLINE_STEP_MS, {})[pull] = None
+        if not self.count:
+            self.on_first()
         self.count += 1
         self._bytes += size
         holder.bytes += size

@@ -10,12 +10,12 @@ from time import perf_counter
 from rmqkit.broker.acks import AckQueue, Settled
 from rmqkit.broker.claims import CLAIMABLE, unclaimed
 from rmqkit.broker.dispatch.manager import Dispatching
-from rmqkit.errors import MessageIllegal, RequestRefused, StoreError
+from rmqkit.errors import MessageIllegal, RequestRefused, StoreError, StoreNotWritable
 from rmqkit.model.properties import TRANSACTION_PREPARED
 from rmqkit.model.run import MessageRun
 from rmqkit.plugin.hook_runner import Hooks
 from rmqkit.plugin.hooks import PutMessageHook
-from rmqkit.plugin.store import Appended
+from rmqkit.plugin.store import Appended, MessageStore
 from rmqkit.protocol.codes import ResponseCode
 
 _log = logging.getLogger(__name__)
@@ -31,12 +31,14 @@ def _untimed(seconds: float) -> None:
 class LogAppender:
     """Used by every processor and service that writes messages.
 
-    timed          called with the seconds that each append took until it could be acknowledged
+    timed    called with the seconds that each append took until it could be acknowledged
+    refusal  the reason why the broker accepts no messages; None while it does
     """
 
     def __init__(
         self,
         hooks: Iterable[PutMessageHook],
+        store: MessageStore,
         dispatching: Dispatching,
         acks: AckQueue,
         timed: Callable[[float], None] = _untimed,
@@ -49,26 +51,60 @@ class LogAppender:
         self.watched: frozenset[str] | None = None
         if all(hook.wants for hook in self._hooks):
             self.watched = frozenset(self._unclaimed).union(*(hook.wants or () for hook in self._hooks))
+        self._store = store
+        self._positions = store.positions
         self._dispatching = dispatching
         self.acks = acks
+        #: Whether a hook wants every message, or a condition may refuse any.
+        self._checks_all = self.watched is None or bool(acks.refusing)
+        self.refusal: str | None = None
         self._timed = timed
 
-    def append(self, run: MessageRun) -> Sequence[Put]:
+    def append(self, run: MessageRun, *, checked: bool = False) -> Sequence[Put]:
         """Store a run in order with one append of the store. Returns for each message its place or the
-        refusal. A request is refused as a whole; the others are stored. Never raises."""
+        refusal. A request is refused as a whole; the others are stored. Never raises. `checked` when hooks
+        and conditions have seen the run."""
+        if not checked and (run.special is None or run.special or self._checks_all):
+            return self._append_checked(run)
+        messages, store = run.messages, self._store
+        if not messages:
+            return []
+        began = perf_counter()
+        try:
+            if self.refusal is not None:
+                raise StoreNotWritable(self.refusal)
+            if self._positions.followed:
+                start = store.end_offset
+                landed = store.append(messages)
+                self._dispatching.stored(start, messages, landed)
+                self._positions.moved()
+            else:
+                landed = store.append(messages)
+        except Exception as error:  # noqa: BLE001 - an error of the store is the answer to its sends
+            refusal = _refusal(error)
+            parts = run.by_request() if refusal.code == ResponseCode.MESSAGE_ILLEGAL else ()
+            if len(parts) < 2:
+                return run.note([refusal] * len(run))
+            return run.note([result for part in parts for result in self.append(part, checked=True)])
+        _, start, size, _ = landed[-1]
+        acks = self.acks
+        if not acks.conditions or acks.has_passed(start + size, True):
+            run.settled = True
+            self._timed(perf_counter() - began)
+        return landed
+
+    def _append_checked(self, run: MessageRun) -> Sequence[Put]:
+        """Let hooks and conditions see a run, then store what they do not refuse."""
         watched = self.watched
         if watched is not None and run.special is None:
             run.special = [
                 at for at, message in enumerate(run.messages) if not watched.isdisjoint(message.properties)
             ]
-        acks = self.acks
-        if watched is not None and not run.special and not (acks.refusing and acks.refusal()):
-            return self._store(run)
         refused = self._refusals(run, range(len(run)) if watched is None else run.special or ())
         if not refused:
-            return self._store(run)
+            return self.append(run, checked=True)
         part = run.select([at for at in range(len(run)) if at not in refused])
-        stored = iter(self._store(part))
+        stored = iter(self.append(part, checked=True))
         run.settled = part.settled
         return run.note([refused[at] if at in refused else next(stored) for at in range(len(run))])
 
@@ -102,24 +138,6 @@ class LogAppender:
             if name in properties and (name != TRANSACTION_PREPARED or properties[name].lower() == "true"):
                 return unclaimed(name)
         return None
-
-    def _store(self, run: MessageRun) -> Sequence[Put]:
-        if not run.messages:
-            return []
-        began = perf_counter()
-        try:
-            landed = self._dispatching.append(run.messages)
-        except Exception as error:  # noqa: BLE001 - an error of the store is the answer to its sends
-            refusal = _refusal(error)
-            parts = run.by_request() if refusal.code == ResponseCode.MESSAGE_ILLEGAL else ()
-            if len(parts) < 2:
-                return run.note([refusal] * len(run))
-            return run.note([result for part in parts for result in self._store(part)])
-        _, start, size, _ = landed[-1]
-        if self.acks.has_passed(start + size, True):
-            run.settled = True
-            self._timed(perf_counter() - began)
-        return landed
 
     def is_settled(self, wait: bool, at: Appended) -> bool:
         """Whether everything up to a stored message may be acknowledged now to senders that `wait` for the

@@ -15,7 +15,7 @@ from rmqkit.plugin.role import Role
 
 if TYPE_CHECKING:
     from rmqkit.broker.context import BrokerContext
-    from rmqkit.broker.dispatch.manager import Dispatching
+    from rmqkit.broker.log_appender import LogAppender
     from rmqkit.plugin.service import Service
 
 _log = logging.getLogger(__name__)
@@ -25,12 +25,12 @@ _STOP_TIMEOUT_S = 5.0
 class RoleState:
     """`rmqkit.plugin.role.BrokerRole` of one broker: master with epoch 0 until it is changed."""
 
-    def __init__(self, dispatching: Dispatching) -> None:
+    def __init__(self, put: LogAppender) -> None:
         self.current = Role.MASTER
         self.epoch = 0
         self.on_change: list[Callable[[], None]] = []
         self.services: ServiceRunner | None = None
-        self._dispatching = dispatching
+        self._put = put
 
     async def set(self, role: Role, epoch: int) -> None:
         promoted = role is Role.MASTER and self.current is not Role.MASTER
@@ -39,9 +39,9 @@ class RoleState:
                 f"{role.name} of epoch {epoch}: this broker is {self.current.name} of {self.epoch}"
             )
         self.current, self.epoch = role, epoch
-        self._dispatching.refusal = None
+        self._put.refusal = None
         if role is not Role.MASTER:
-            self._dispatching.refusal = f"this broker is {role.name} of epoch {epoch} and takes no messages"
+            self._put.refusal = f"this broker is {role.name} of epoch {epoch} and takes no messages"
         _log.info("the broker is %s of epoch %s", role.name, epoch)
         for follower in self.on_change:
             follower()

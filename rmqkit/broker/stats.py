@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 
 from rmqkit.broker.stats_items import StatsItem, StatsSet, Ticks
 from rmqkit.limits import MAX_STATS_ITEMS
@@ -16,6 +17,7 @@ from rmqkit.model.message import PutMessage
 from rmqkit.plugin.store import Appended
 
 _log = logging.getLogger(__name__)
+_record_bytes = attrgetter("size_bytes")
 SAMPLE_MS = 1_000
 #: Windows in seconds of the rates in run-time information.
 RATE_WINDOWS_S = (10, 60, 600)
@@ -41,33 +43,36 @@ class PutTimes:
     """Times of appends until they could be acknowledged, in whole milliseconds, per minute."""
 
     def __init__(self) -> None:
-        self.max_ms = 0
-        self._now = self._empty()
-        self._last: tuple[list[int], list[int]] | None = None
-
-    def _empty(self) -> tuple[list[int], list[int]]:
-        return [0] * (len(_LATENCY_BOUNDS_MS) + 1), [0] * len(_SHOWN_NAMES)
+        self._max_ms = 0
+        #: Milliseconds -> number of appends.
+        self._now: defaultdict[int, int] = defaultdict(int)
+        self._last: Mapping[int, int] | None = None
 
     def add(self, seconds: float) -> None:
         """Count one append."""
-        fine, shown = self._now
-        if seconds < 0.001:
-            fine[0] += 1
-            shown[0] += 1
-            return
-        took_ms = int(seconds * 1000)
-        fine[bisect_left(_LATENCY_BOUNDS_MS, took_ms)] += 1
-        shown[bisect_right(_SHOWN_BOUNDS_MS, took_ms)] += 1
-        self.max_ms = max(self.max_ms, took_ms)
+        self._now[int(seconds * 1000)] += 1
 
     def next_minute(self) -> None:
         """End the minute: results refer to it until the next one ends."""
-        self._last, self._now = self._now, self._empty()
+        self._max_ms = self.max_ms
+        self._last, self._now = self._now, defaultdict(int)
+
+    @property
+    def max_ms(self) -> int:
+        """The longest time since the start."""
+        return max((self._max_ms, *self._now))
+
+    def _counts(self, place: Callable[[Sequence[int], int], int], bounds: Sequence[int]) -> list[int]:
+        """The counts of the last complete minute, or of the current one if there is none, between bounds."""
+        counts = [0] * (len(bounds) + 1)
+        for took_ms, count in (self._now if self._last is None else self._last).items():
+            counts[place(bounds, took_ms)] += count
+        return counts
 
     def percentile_ms(self, share: float) -> float:
         """The time that this share (0 to 1) of the appends did not exceed, in the last complete minute, or in
         the current one if there is none."""
-        fine, _ = self._last or self._now
+        fine = self._counts(bisect_left, _LATENCY_BOUNDS_MS)
         wanted, passed, lower = int(sum(fine) * share), 0, 0
         for upper, count in zip((*_LATENCY_BOUNDS_MS, _LATENCY_BOUNDS_MS[-1]), fine, strict=True):
             if wanted <= passed + count:
@@ -77,7 +82,7 @@ class PutTimes:
 
     def distribution(self) -> str:
         """Counts by interval, in Java's form."""
-        _, shown = self._last or self._now
+        shown = self._counts(bisect_right, _SHOWN_BOUNDS_MS)
         return "".join(f"{name}:{count} " for name, count in zip(_SHOWN_NAMES, shown, strict=True))
 
 
@@ -131,13 +136,20 @@ class BrokerStats:
 
     def put_many(self, messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
         """Messages were stored together."""
-        topic, count, size_bytes = messages[0].topic, 0, 0
+        topic, count = messages[0].topic, len(messages)
+        if count == 1:
+            self._put_run(topic, 1, landed[0][2])
+            return
+        if len({message.topic for message in messages}) == 1:
+            self._put_run(topic, count, sum(map(_record_bytes, landed)))
+            return
+        count = size_bytes = 0
         for message, at in zip(messages, landed, strict=True):
             if message.topic != topic:
                 self._put_run(topic, count, size_bytes)
                 topic, count, size_bytes = message.topic, 0, 0
             count += 1
-            size_bytes += at[2]
+            size_bytes += at.size_bytes
         self._put_run(topic, count, size_bytes)
 
     def _put_run(self, topic: str, count: int, size_bytes: int) -> None:

@@ -25,7 +25,7 @@ class Appended(NamedTuple):
     store_timestamp_ms: int
 
 
-class PutMessage(msgspec.Struct, kw_only=True, gc=False):
+class PutMessage(msgspec.Struct, gc=False):
     """A message that a broker is about to store (Java: MessageExtBrokerInner). Mutable: put-message hooks
     rewrite its destination.
 

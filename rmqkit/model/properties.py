@@ -62,9 +62,10 @@ def decode(text: str) -> dict[str, str]:
     the last of equal names wins."""
     result: dict[str, str] = {}
     for item in text.split(PROPERTY_END):
-        name, separator, value = item.partition(NAME_END)
-        if name and value and separator:
-            result[name] = value
+        if item:
+            name, _, value = item.partition(NAME_END)
+            if value and name:
+                result[name] = value
     return result
 
 

@@ -39,7 +39,7 @@ class HookEntry(Generic[H_co]):
         result = getattr(self.hook, method)(*arguments)
         took_s = perf_counter() - began_s
         if result is not None or took_s > _SLOW_CALL_S:
-            self._odd(method, result, took_s)
+            self.odd(method, result, took_s)
 
     def tell(self, method: str, *arguments: object) -> None:
         """Call a hook that only observes: its exceptions are logged and counted, and change nothing."""
@@ -51,25 +51,7 @@ class HookEntry(Generic[H_co]):
             return
         took_s = perf_counter() - began_s
         if result is not None or took_s > _SLOW_CALL_S:
-            self._odd(method, result, took_s)
-
-    def teller(self, method: str) -> Callable[[object], None]:
-        """`tell` of one method with one argument, for calls that occur thousands of times a second. The
-        method is looked up once, here."""
-        call, odd, failed, slow_s = getattr(self.hook, method), self._odd, self.failed, _SLOW_CALL_S
-
-        def tell(argument: object) -> None:
-            began_s = perf_counter()
-            try:
-                result = call(argument)
-            except Exception:  # noqa: BLE001 - as in tell
-                failed(method)
-                return
-            took_s = perf_counter() - began_s
-            if result is not None or took_s > slow_s:
-                odd(method, result, took_s)
-
-        return tell
+            self.odd(method, result, took_s)
 
     def refusals(
         self, method: str, run: Sequence[object], *arguments: object, failures_refuse: bool = True
@@ -83,7 +65,7 @@ class HookEntry(Generic[H_co]):
             refused = getattr(self.hook, method)(run, *arguments)
             took_s = perf_counter() - began_s
             if took_s > _SLOW_CALL_S:
-                self._odd(method, None, took_s)
+                self.odd(method, None, took_s)
             if not refused and (refused is None or type(refused) is dict):
                 return {}
             found: Mapping[int, Exception] = {_index(at, run): error for at, error in refused.items()}
@@ -117,7 +99,8 @@ class HookEntry(Generic[H_co]):
         elif self.failures & (self.failures - 1) == 0:
             _log.error("%s has failed %s times, now in %s", self.title, self.failures, method, exc_info=cause)
 
-    def _odd(self, method: str, result: object, took_s: float) -> None:
+    def odd(self, method: str, result: object, took_s: float) -> None:
+        """Log a call that took long, or returned something, unless that was logged before."""
         if took_s > _SLOW_CALL_S:
             self._say_once(
                 "slow",
@@ -184,14 +167,25 @@ class Hooks(Generic[H_co]):
             entry.tell(method, *arguments)
 
     def teller(self, method: str) -> Callable[[object], None] | None:
-        """As HookEntry.teller, for all hooks; None without hooks."""
-        tellers = tuple(entry.teller(method) for entry in self.entries)
-        if len(tellers) <= 1:
-            return tellers[0] if tellers else None
+        """`tell` of one method with one argument, for calls that occur thousands of times a second: the
+        methods are looked up once, here. None without hooks."""
+        if not self.entries:
+            return None
+        calls = tuple((getattr(entry.hook, method), entry) for entry in self.entries)
+        slow_s = _SLOW_CALL_S
 
         def tell(argument: object) -> None:
-            for each in tellers:
-                each(argument)
+            began_s = perf_counter()
+            for call, entry in calls:
+                try:
+                    result = call(argument)
+                except Exception:  # noqa: BLE001 - as in HookEntry.tell
+                    entry.failed(method)
+                    result = None
+                ended_s = perf_counter()
+                if result is not None or ended_s - began_s > slow_s:
+                    entry.odd(method, result, ended_s - began_s)
+                began_s = ended_s
 
         return tell
 

@@ -12,7 +12,7 @@ refuse by any exception, so that a broken check admits nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, overload
 
@@ -54,12 +54,18 @@ class SendContext:
     """One send of a SendRun; a batch is one send. The outcome is set for `after` only. `notes` carries data
     of hooks from `before` to `after`, each under the hook itself as the key."""
 
-    __slots__ = ("_at", "_sends", "notes")
+    __slots__ = ("_at", "_notes", "_sends")
 
     def __init__(self, sends: SendRun, at: int) -> None:
         self._sends = sends
         self._at = at
-        self.notes: dict[object, Any] = {}
+        self._notes: dict[object, Any] | None = None
+
+    @property
+    def notes(self) -> dict[object, Any]:
+        if self._notes is None:
+            self._notes = {}
+        return self._notes
 
     @property
     def request(self) -> Command:
@@ -249,6 +255,12 @@ class SendRun(Sequence[SendContext]):
             context = self._contexts[index] = SendContext(self, index)
         return context
 
+    def __iter__(self) -> Iterator[SendContext]:
+        if not self._contexts:
+            self._contexts = {at: SendContext(self, at) for at in range(len(self.requests))}
+            return iter(self._contexts.values())
+        return iter([self[at] for at in range(len(self.requests))])
+
     @property
     def contexts(self) -> Mapping[int, SendContext]:
         """The contexts created so far, by index."""
@@ -265,13 +277,6 @@ class SendRun(Sequence[SendContext]):
             return slice(at, at + 1)
         start = sum(self.sizes[:at])
         return slice(start, start + self.sizes[at])
-
-    def stored(
-        self, messages: Sequence[PutMessage], landed: Sequence[Appended], sizes: Sequence[int] | None
-    ) -> SendRun:
-        """Set what was stored; returns this run."""
-        self.messages, self.landed, self.sizes = messages, landed, sizes
-        return self
 
     def ended(self, code: int, remark: str | None = None) -> SendRun:
         """Set the answer; returns this run."""
@@ -324,9 +329,10 @@ class EachSendHook(SendMessageHook):
 
     def before(self, sends: SendRun) -> Refusals | None:
         refused: dict[int, Exception] = {}
+        before_each = self.before_each
         for at, context in enumerate(sends):
             try:
-                self.before_each(context)
+                before_each(context)
             except Exception as error:  # noqa: BLE001 - the runner distinguishes refusals from failures
                 refused[at] = error
         return refused or None

@@ -26,11 +26,12 @@ class LogPosition:
     log is truncated.
 
     `read` returns the offset. The owner of the position calls `moved` after each change; that costs nothing
-    while there are no `followers`.
+    while there are no `followers`. `on_followers` is called when these change.
     """
 
-    def __init__(self, read: Callable[[], int]) -> None:
+    def __init__(self, read: Callable[[], int], on_followers: Callable[[], None] | None = None) -> None:
         self._read = read
+        self._on_followers = on_followers
         self.followers: tuple[PositionFollower, ...] = ()
         self._announced = 0
 
@@ -42,11 +43,16 @@ class LogPosition:
         """Call `follower` after each move from now on, after the existing followers."""
         if not self.followers:
             self._announced = self._read()
-        self.followers += (follower,)
+        self._set((*self.followers, follower))
 
     def unfollow(self, follower: PositionFollower) -> None:
         """Stop calling a follower. Does nothing if it does not follow."""
-        self.followers = tuple(other for other in self.followers if other != follower)
+        self._set(tuple(other for other in self.followers if other != follower))
+
+    def _set(self, followers: tuple[PositionFollower, ...]) -> None:
+        self.followers = followers
+        if self._on_followers is not None:
+            self._on_followers()
 
     def moved(self) -> None:
         """Call the followers if the offset has changed. Raises nothing."""
@@ -67,14 +73,16 @@ class LogPositions:
     written    the part that survives the death of the process and can be read
     flushed    the part that survives the death of the machine
     confirmed  the part that consumers, queries and dispatchers may see: the written part, or less with `gate`
+    followed   whether one of the first three has followers; `moved` does nothing otherwise
     """
 
     def __init__(
         self, appended: Callable[[], int], written: Callable[[], int], flushed: Callable[[], int]
     ) -> None:
-        self.appended = LogPosition(appended)
-        self.written = LogPosition(written)
-        self.flushed = LogPosition(flushed)
+        self.followed = False
+        self.appended = LogPosition(appended, self._followers_changed)
+        self.written = LogPosition(written, self._followers_changed)
+        self.flushed = LogPosition(flushed, self._followers_changed)
         self.confirmed = self.written
         self._all = self.appended, self.written, self.flushed
         self._truncation_followers: tuple[TruncationFollower, ...] = ()
@@ -87,6 +95,9 @@ class LogPositions:
         for position in self._all:
             if position.followers:
                 position.moved()
+
+    def _followers_changed(self) -> None:
+        self.followed = any(position.followers for position in self._all)
 
     def gate(self, positions: Sequence[LogPosition]) -> None:
         """Let `confirmed` go no further than these positions. For the owner of the store, before anything

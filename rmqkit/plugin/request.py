@@ -73,8 +73,8 @@ class Peer(ABC):
 
     @abstractmethod
     def postpone(self, requests: Sequence[Command], *, held: bool = False) -> Ticket:
-        """Promise to answer these requests. They count as in flight until the ticket is completed, unless
-        `held`."""
+        """Promise to answer these requests, which belong to one run. They count as in flight until the ticket
+        is completed, unless `held`."""
 
     @abstractmethod
     def answer_async(self, request: Command, work: Work) -> Ticket:
@@ -111,9 +111,9 @@ class RequestProcessor(ABC):
 
     @abstractmethod
     def process(self, requests: Sequence[Command], peer: Peer) -> Sequence[Outcome]:
-        """Return one outcome for each request, in order. The requests arrived together over one connection; a
-        single request is a run of one. An error of one request is the error answer to that request; an
-        exception is logged and answers all of them."""
+        """Return one outcome for each request, in order. The requests arrived together over one connection,
+        and all or none of them are one-way; a single request is a run of one. An error of one request is the
+        error answer to that request; an exception is logged and answers all of them."""
 
 
 class EachRequest(RequestProcessor):

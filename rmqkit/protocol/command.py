@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import astuple
 
 from rmqkit.errors import DecodeError, HeaderError
 from rmqkit.limits import MAX_LOOSE_JSON_BYTES
@@ -170,15 +171,15 @@ def json_answer(to: Command, value: object, *, raw_keys: bool = False) -> Comman
 def header_fields(header: msgspec.Struct) -> dict[str, str]:
     """Header struct -> text fields under their wire names; None is left out (Java: makeCustomHeaderToNet)."""
     fields: dict[str, str] = {}
-    for attribute, name in zip(header.__struct_fields__, header.__struct_encode_fields__, strict=True):
-        value = getattr(header, attribute)
-        if value is None:
-            continue
-        fields[name] = (
-            value
-            if type(value) is str
-            else ("true" if value is True else "false" if value is False else str(value))
-        )
+    for name, value in zip(header.__struct_encode_fields__, astuple(header), strict=True):
+        if type(value) is int:
+            fields[name] = str(value)
+        elif value is not None:
+            fields[name] = (
+                value
+                if type(value) is str
+                else ("true" if value is True else "false" if value is False else str(value))
+            )
     return fields
 
 

@@ -19,11 +19,11 @@ whether there is room for more. `TABLE` holds the life of a connection:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from math import inf
 
-from rmqkit.errors import ClientError, ConnectionLost, ProtocolError, RequestTimeout
+from rmqkit.errors import ClientError, ConnectionLost, RequestTimeout
 from rmqkit.limits import MAX_IN_FLIGHT_PER_CONNECTION, MAX_PENDING_CALLS, MAX_UNSENT_BYTES_PER_CONNECTION
 from rmqkit.model.buffer import Buffer
 from rmqkit.protocol.codes import FLAG_ONEWAY
@@ -86,37 +86,36 @@ class Call:
         self.expired = False
 
 
-class ConnectionCore:
-    """The state of one connection. Times are seconds of any clock that only moves forward.
+class ConnectionCore(FrameDecoder):
+    """The state of one connection. `feed` takes what arrives. Times are seconds of any clock that only moves
+    forward.
 
     peer            text that errors carry
     why             the reason of the end, None before
     fault           what was wrong with the frame behind the last commands; the owner serves these and then
                     closes
+    received_at     when bytes last arrived, set by the owner
     in_flight       requests of the peer that will be answered later
-    unsent_bytes    what is queued, and what is being sent
+    outgoing        frames and parts of frames in the order in which they are to be sent
+    unsent_bytes    what is queued in `outgoing`, and what is being sent
     takes_requests  whether requests of the peer are served
-    unfinished_bytes  of a frame whose end has not arrived
     """
 
     __slots__ = (
-        "_calls", "_decoder", "_opaque", "fault", "in_flight", "outgoing", "peer", "received_at", "sent_at",
-        "state", "takes_requests", "unfinished_bytes", "unsent_bytes", "why",
+        "_calls", "_opaque", "in_flight", "outgoing", "peer", "received_at", "sent_at", "state",
+        "takes_requests", "unsent_bytes", "why",
     )  # fmt: skip
 
     def __init__(self, peer: str, now: float) -> None:
+        super().__init__()
         self.peer = peer
         self.state = State.OPEN
         self.takes_requests = True
         self.why: str | None = None
-        self.fault: ProtocolError | None = None
         self.in_flight = 0
-        self.unfinished_bytes = 0
         self.unsent_bytes = 0
         self.received_at = self.sent_at = now
-        #: Frames and parts of frames in the order in which they are to be sent.
         self.outgoing: list[Buffer] = []
-        self._decoder = FrameDecoder()
         self._opaque = 0
         self._calls: dict[int, Call] = {}
 
@@ -151,17 +150,6 @@ class ConnectionCore:
         return max(self.received_at, self.sent_at)
 
     # What arrives.
-
-    def receive(self, data: bytes, now: float) -> list[Command]:
-        """The commands that `data` completes, in order. Broken frames set `fault`."""
-        self.received_at = now
-        decoder = self._decoder
-        try:
-            commands = decoder.feed(data)
-        except ProtocolError:
-            commands = []
-        self.fault, self.unfinished_bytes = decoder.fault, decoder.pending_bytes
-        return commands
 
     def respond(self, answer: Command) -> bool:
         """Give an answer of the peer to its call; False when no call awaits it."""
@@ -256,12 +244,8 @@ class ConnectionCore:
     def queue_frame(self, command: Command) -> None:
         """Put a command behind what is to be sent. Raises ProtocolError as `encode_parts`."""
         parts = encode_parts(command)
-        self.queue_all(parts, sum(map(len, parts)))
-
-    def queue_all(self, parts: Iterable[Buffer], total_bytes: int) -> None:
-        """Put several frames, or the slices of a body, behind what is to be sent."""
         self.outgoing += parts
-        self.unsent_bytes += total_bytes
+        self.unsent_bytes += sum(map(len, parts))
 
     def take_outgoing(self) -> list[Buffer]:
         """What is to be sent now, which is all. It stays unsent until `sent` says otherwise."""

@@ -37,6 +37,8 @@ _I16 = Struct(">h")
 _JSON = int(SerializeType.JSON)
 _BINARY = int(SerializeType.ROCKETMQ)
 _I32_MASK = 0xFFFFFFFF
+#: The largest length that a frame may state: the rest of it, without this field.
+_MAX_TOTAL = MAX_FRAME_BYTES - 4
 _NO_EXT = msgspec.Raw(b"")
 #: The bodies of frames from this size on are not copied if possible.
 _LARGE_BYTES = 32 * 1024
@@ -80,8 +82,8 @@ class _JsonOut(msgspec.Struct, gc=False, omit_defaults=True):
     version: int = msgspec.field(default_factory=int)
 
 
-_head_decoder = msgspec.json.Decoder(_JsonHead, strict=False)
-_send_decoder = msgspec.json.Decoder(_SendHead, strict=False)
+_decode_head = msgspec.json.Decoder(_JsonHead, strict=False).decode
+_decode_send = msgspec.json.Decoder(_SendHead, strict=False).decode
 #: The beginning of a send's header (SEND_MESSAGE_V2) from Java and Go clients.
 _SEND_BEGINS = b'{"code":310,'
 _encoder = msgspec.json.Encoder()
@@ -113,28 +115,50 @@ class FrameDecoder:
         if self.fault is not None:
             raise self.fault
         commands: list[Command] = []
+        prefix = _PREFIX.unpack_from
         try:
-            if self._body is not None:
-                data = self._continue(self._body, data, commands)
-                if not commands:
+            if self.pending_bytes:
+                data = self._continued(data, commands)
+                if self.pending_bytes:
                     return commands
-            elif self.pending_bytes:
-                self._kept += data
-                self.pending_bytes += len(data)
-                if self.pending_bytes < self._need:
-                    return []
-                data = bytes(self._kept)
-                self._kept.clear()
-                self.pending_bytes = 0
-            at = self._cut(data, commands)
+            at, end = 0, len(data)
+            while end - at >= 8:
+                total, word = prefix(data, at)
+                header_bytes = word & 0xFFFFFF
+                if not header_bytes + 4 <= total <= _MAX_TOTAL or header_bytes > MAX_HEADER_BYTES:
+                    raise _refused(total, header_bytes)
+                stop = at + 4 + total
+                body_at = at + 8 + header_bytes
+                if stop > end:
+                    # Where the body of a large frame begins must be known first.
+                    self._need = 4 + total if total < _LARGE_BYTES or body_at <= end else 8 + header_bytes
+                    break
+                commands.append(decode_header(data[at + 8 : body_at], word >> 24, data[body_at:stop]))
+                at = stop
+            else:
+                self._need = 8
         except ProtocolError as error:
             self.fault = error
             if not commands:
                 raise
             return commands
-        if at != len(data):
+        if at != end:
             self._keep(data[at:] if at else data)
         return commands
+
+    def _continued(self, data: bytes, commands: list[Command]) -> bytes:
+        """The bytes to divide, which begin with those of the unfinished frame; none while it remains
+        unfinished. Raises ProtocolError."""
+        if self._body is not None:
+            return self._continue(self._body, data, commands)
+        self._kept += data
+        self.pending_bytes += len(data)
+        if self.pending_bytes < self._need:
+            return b""
+        data = bytes(self._kept)
+        self._kept.clear()
+        self.pending_bytes = 0
+        return data
 
     def _keep(self, data: bytes) -> None:
         """Begin to buffer an unfinished frame."""
@@ -157,82 +181,41 @@ class FrameDecoder:
             head, self._body = bytes(self._kept), None
             self._kept.clear()
             self.pending_bytes = 0
-            command = decode_header(head[8:], head[4])
-            command.body = body.getvalue()
-            commands.append(command)
+            commands.append(decode_header(head[8:], head[4], body.getvalue()))
         return data[missing:]
 
-    def _cut(self, data: bytes, commands: list[Command]) -> int:
-        """Append the complete frames of `data` to `commands`; returns where the rest begins."""
-        at, end = 0, len(data)
-        prefix = _PREFIX.unpack_from
-        self._need = 8
-        while end - at >= 8:
-            total, word = prefix(data, at)
-            if total < 4 or total > MAX_FRAME_BYTES - 4:
-                raise ProtocolError(
-                    f"frame of {total} bytes: between 4 and {MAX_FRAME_BYTES - 4} are allowed"
-                )
-            header_bytes = word & 0xFFFFFF
-            if header_bytes > total - 4 or header_bytes > MAX_HEADER_BYTES:
-                raise ProtocolError(f"header of {header_bytes} bytes in a frame of {total}")
-            stop = at + 4 + total
-            body_at = at + 8 + header_bytes
-            if stop > end:
-                # Where the body of a large frame begins must be known first.
-                self._need = 4 + total if total < _LARGE_BYTES or body_at <= end else 8 + header_bytes
-                break
-            command = decode_header(data[at + 8 : body_at], word >> 24)
-            if body_at != stop:
-                command.body = data[body_at:stop]
-            commands.append(command)
-            at = stop
-        return at
+
+def _refused(total: int, header_bytes: int) -> ProtocolError:
+    """What is wrong with the first 8 bytes of a frame."""
+    if 4 <= total <= _MAX_TOTAL:
+        return ProtocolError(f"header of {header_bytes} bytes in a frame of {total}")
+    return ProtocolError(f"frame of {total} bytes: between 4 and {_MAX_TOTAL} are allowed")
 
 
-def decode_header(header: bytes, codec: int) -> Command:
-    """Decode a header without its frame. Raises ProtocolError."""
+def decode_header(header: bytes, codec: int, body: bytes = b"") -> Command:
+    """Decode a header without its frame; returns the command with this body. Raises ProtocolError."""
     if codec == _JSON:
-        if header.startswith(_SEND_BEGINS):
-            try:
-                sent = _send_decoder.decode(header)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                pass
-            else:
-                language = sent.language
-                return Command(
-                    sent.code,
-                    sent.flag,
-                    sent.opaque,
-                    language if language in LANGUAGE_CODES else None,
-                    sent.version,
-                    sent.remark,
-                    None,
-                    b"",
-                    _JSON,
-                    _NO_EXT,
-                    header,
-                    sent.extFields,
-                )
         try:
-            head = _head_decoder.decode(header)
+            if header.startswith(_SEND_BEGINS):
+                try:
+                    sent = _decode_send(header)
+                    language = sent.language
+                    return Command(
+                        sent.code, sent.flag, sent.opaque, language if language in LANGUAGE_CODES else None,
+                        sent.version, sent.remark, None, body, _JSON, _NO_EXT, header, sent.extFields,
+                    )  # fmt: skip
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    pass
+            head = _decode_head(header)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return _decode_loose(header)
+            return _decode_loose(header, body)
         language = head.language
         return Command(
-            head.code,
-            head.flag,
-            head.opaque,
-            language if language in LANGUAGE_CODES else None,
-            head.version,
-            head.remark,
-            None,
-            b"",
-            _JSON,
-            head.extFields,
-        )
+            head.code, head.flag, head.opaque, language if language in LANGUAGE_CODES else None,
+            head.version, head.remark, None, body, _JSON, head.extFields,
+        )  # fmt: skip
     if codec == _BINARY:
-        return _decode_binary(header)
+        return _decode_binary(header, body)
     raise ProtocolError(f"unknown header serialisation {codec}")
 
 
@@ -250,7 +233,7 @@ def _remark(value: object) -> str | None:
     return value if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _decode_loose(header: bytes) -> Command:
+def _decode_loose(header: bytes, body: bytes) -> Command:
     try:
         tree: Any = loose_json.loads(header)
     except DecodeError as error:
@@ -279,13 +262,13 @@ def _decode_loose(header: bytes) -> Command:
         version,
         remark,
         None,
-        b"",
+        body,
         _JSON,
         raw,
     )
 
 
-def _decode_binary(header: bytes) -> Command:
+def _decode_binary(header: bytes, body: bytes) -> Command:
     try:
         code, language, version, opaque, flag = _BINARY_HEAD.unpack_from(header, 0)
         remark, at = _text32(header, 13)
@@ -308,7 +291,7 @@ def _decode_binary(header: bytes) -> Command:
     except (StructError, UnicodeDecodeError) as error:
         raise ProtocolError(f"binary header: {error}") from error
     name = LANGUAGES[language] if language < len(LANGUAGES) else None
-    return Command(code, flag, opaque, name, version, remark, ext, b"", _BINARY)
+    return Command(code, flag, opaque, name, version, remark, ext, body, _BINARY)
 
 
 def _text32(header: bytes, at: int) -> tuple[str | None, int]:

@@ -26,8 +26,10 @@ from rmqkit.protocol.tags import extend_hash
 
 #: A record up to its body, IPv4; `rmqkit.protocol.record.pack` makes the others.
 _pack_head = Struct(">iIiiiqqiq8sq8siqi").pack
+#: A unit of a consume queue: physical offset and size of a record, tags code (store-format sheet, 3).
+UNIT = Struct(">qiq")
+_pack_unit = UNIT.pack
 _SHORT_HOST_BYTES, _LONG_HOST_BYTES = 8, 20
-_MIN, _MAX = -(1 << 63), (1 << 63) - 1
 _MAX_PROPERTIES = MAX_PROPERTIES_BYTES
 #: Flags of records with other host widths, or without a place in a queue.
 _UNUSUAL = BORN_HOST_V6 | STORE_HOST_V6 | UNQUEUED
@@ -102,14 +104,14 @@ class PackedRun(NamedTuple, Generic[Q]):
     end     the log position behind them
     parts   the records, `PARTS` parts for each
     landed  their places
-    queues  the queue of each, None for one without a place in a queue
+    units   what each queue gets from its `next_offset` on, packed (`UNIT`)
     notes   what the index gets
     """
 
     end: int
     parts: list[bytes]
     landed: list[Appended]
-    queues: list[Q | None]
+    units: dict[Q, list[bytes]]
     notes: list[KeyNote]
 
     def records(self) -> list[bytes]:
@@ -144,36 +146,40 @@ class RecordPacker:
         the queues in `made` are the caller's to remove."""
         parts: list[bytes] = []
         landed: list[Appended] = []
-        touched: list[Q | None] = []
+        units: dict[Q, list[bytes]] = {}
         notes: list[KeyNote] = []
-        next_offsets: dict[Q, int] = {}
+        key: QueueKey | None = None
         store_host, host_bit, max_body = self._store_host, self._host_bit, self._max_body_bytes
         try:
             for message in messages:
-                topic, queue_id = key = message.topic, message.queue_id
-                if (queue := queues.get(key)) is None:
-                    queue = made.get(key) or _new(made, key, new_queue)
+                topic, queue_id = message.topic, message.queue_id
+                if key != (topic, queue_id):
+                    key = topic, queue_id
+                    queue = queues.get(key) or made.get(key) or _new(made, key, new_queue)
+                    head = queue.head
+                    if queue in units:
+                        own = units[queue]
+                    else:
+                        own = units[queue] = []
                 if topic in queue_codes:
                     message.tags_code = queue_codes[topic](message.properties, now_ms)
-                head, sys_flag, code = queue.head, message.sys_flag, message.tags_code
-                body, properties = message.body, message.properties_bytes
+                sys_flag, body, properties = message.sys_flag, message.body, message.properties_bytes
                 body_bytes, properties_bytes = len(body), len(properties)
-                if body_bytes > max_body or properties_bytes > _MAX_PROPERTIES or not _MIN <= code <= _MAX:
+                if body_bytes > max_body or properties_bytes > _MAX_PROPERTIES:
                     raise _illegal(message, max_body)
                 size = head.fixed_bytes + body_bytes + properties_bytes
-                unusual = host_bit or sys_flag & _UNUSUAL
-                if unusual or len(message.born_host) != _SHORT_HOST_BYTES:
+                unusual = sys_flag & _UNUSUAL or host_bit or len(message.born_host) != _SHORT_HOST_BYTES
+                if unusual:
                     message, size = self._with_hosts(message, size)
                 if position + size > room_end:
                     position, room_end = turn(position, size, len(landed))
-                if sys_flag & UNQUEUED:
+                if unusual and sys_flag & UNQUEUED:
                     offset = 0
                 else:
-                    offset = next_offsets.get(queue) or queue.next_offset
+                    offset = queue.next_offset + len(own)
                     if offset >= queue.room_end:
                         queue.reserve(offset + 1)
-                    next_offsets[queue] = offset + 1
-                touched.append(None if sys_flag & UNQUEUED else queue)
+                    own.append(_pack_unit(position, size, message.tags_code))
                 if unusual:
                     parts += (pack(message, size, offset, position, now_ms, store_host), b"", b"", b"")
                 else:
@@ -189,13 +195,15 @@ class RecordPacker:
                     )  # fmt: skip
                 found = message.properties
                 unique_key, keys = found.get(UNIQ_KEY), found.get(KEYS)
-                if (unique_key or keys) and sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
+                if (unique_key or keys) and not (
+                    unusual and sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
+                ):
                     notes.append((head.key_code, unique_key, keys, position, now_ms))
                 landed.append(_new_tuple(Appended, (offset, position, size, now_ms)))
                 position += size
         except StructError as error:
             raise MessageIllegal(f"a number is out of its range: {error}") from error
-        return _new_tuple(PackedRun, (position, parts, landed, touched, notes))
+        return _new_tuple(PackedRun, (position, parts, landed, units, notes))
 
     def _with_hosts(self, message: PutMessage, size_bytes: int) -> tuple[PutMessage, int]:
         """The message with the store-host bit of this store, and its size with the hosts it has."""
@@ -235,11 +243,9 @@ def turn_in_files(file_bytes: int) -> Turn:
 def _illegal(message: PutMessage, max_body_bytes: int) -> MessageIllegal:
     if len(message.body) > max_body_bytes:
         return MessageIllegal(f"a body of {len(message.body)} bytes, at most {max_body_bytes} are allowed")
-    if len(message.properties_bytes) > MAX_PROPERTIES_BYTES:
-        return MessageIllegal(
-            f"properties of {len(message.properties_bytes)} bytes, at most {MAX_PROPERTIES_BYTES} are allowed"
-        )
-    return MessageIllegal(f"the tags code {message.tags_code} is out of its range")
+    return MessageIllegal(
+        f"properties of {len(message.properties_bytes)} bytes, at most {MAX_PROPERTIES_BYTES} are allowed"
+    )
 
 
 def _wrong_host(message: PutMessage, expected_bytes: int) -> MessageIllegal:

@@ -192,17 +192,20 @@ class Connection:
             while core.fault is None:
                 data = await receive(READ_CHUNK_BYTES)
                 heard = True
-                for command in core.receive(data, anyio.current_time()):
+                core.received_at = anyio.current_time()
+                for command in core.feed(data):
                     if not command.flag & FLAG_RESPONSE:
                         self._take_request(command, group)
                     elif not core.respond(command):
                         log.debug(
                             "%s: dropped an answer with the unknown opaque %d", self.address, command.opaque
                         )
-            self._end(Event.FAULT, f"the peer broke the framing: {core.fault}")
+            raise core.fault
+        except ProtocolError as error:
+            self._end(Event.FAULT, f"the peer broke the framing: {error}")
         except anyio.EndOfStream:
-            if core.unfinished_bytes:
-                why = f"closed by the peer inside a frame, {core.unfinished_bytes} bytes had come"
+            if core.pending_bytes:
+                why = f"closed by the peer inside a frame, {core.pending_bytes} bytes had come"
             elif heard:
                 why = "closed by the peer"
             else:

@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import trio
 from attrs import define, field
 
+from rmqkit.errors import ProtocolError
 from rmqkit.limits import MAX_UNFINISHED_BYTES, READ_CHUNK_BYTES
 from rmqkit.log_limit import limited_logger
 from rmqkit.model.buffer import Buffer
-from rmqkit.plugin.request import Answer, Answers, Outcome, Peer, Reply, Ticket, Work
+from rmqkit.plugin.request import Outcome, Peer, Ticket, Work
 from rmqkit.plugin.transport import ServerStream
-from rmqkit.protocol import frame
-from rmqkit.protocol.codes import FLAG_ONEWAY
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.connection import ConnectionCore, Event, State
 from rmqkit.protocol.error_answer import error_answer
 from rmqkit.protocol.message_id import pack_host
-from rmqkit.remoting.hooks_by_code import Entries, HooksByCode
+from rmqkit.remoting.answers import mismatched, queue_answers
+from rmqkit.remoting.hooks_by_code import HooksByCode
 from rmqkit.remoting.read_fairness import BIG_ANSWER_BYTES, Paced, Turns
 from rmqkit.remoting.unfinished import UnfinishedFrames
 
@@ -84,6 +84,8 @@ class ServedPeer(Peer):
         self._stream = stream
         self._writing = False
         self._woken = False
+        #: Whether the stream can send without waiting.
+        self._sends_now = False
         self._big = False
         self._room = trio.lowlevel.ParkingLot()
         self._nursery: trio.Nursery | None = None
@@ -115,12 +117,14 @@ class ServedPeer(Peer):
             if len(outcomes) != len(requests):
                 outcomes = mismatched(outcomes, requests, "a ticket")
             for hooks, part in self._shared.hooks.parts(requests):
-                self.finish(requests[part], outcomes[part], hooks)
+                queue_answers(self.core, self, requests[part], outcomes[part], hooks)
             if ticket.held:
                 # Held requests of one connection are often answered together: one call sends them all.
                 self._wake_writer()
-            else:
-                self._write_now()
+            elif self.core.outgoing:
+                self._write_now(self._time())
+                if self.core.outgoing:
+                    self._wake_writer()
         self._room.unpark_all()
 
     def push(self, command: Command) -> bool:
@@ -178,56 +182,64 @@ class ServedPeer(Peer):
             self._reading.cancel()
 
     async def _read_until_lost(self) -> None:
-        """Read until the peer ends its stream, the server drains, or the connection breaks (CLOSE)."""
+        """Read until the peer ends its stream, the server drains, or the connection breaks (CLOSE). Raises
+        ProtocolError (FAULT)."""
         try:
             await self._read()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             _log.debug("connection from %s lost: %s", self.remote_text, error)
             self.core.happened(Event.CLOSE, str(error))
+        except ProtocolError as error:
+            self.core.happened(Event.FAULT, str(error))
+            raise
 
     async def _read(self) -> None:
-        """Read, have served what arrived together, and send the answers that are known at once."""
-        core, shared = self.core, self._shared
-        if core.state is not State.OPEN:
+        """Read, have served what arrived together, and send the answers that are known at once. Raises
+        ProtocolError when the commands before a broken frame are served, and the errors of the stream."""
+        core, shared, is_open = self.core, self._shared, State.OPEN
+        if core.state is not is_open:
             return
         self._receiving = True
         self._stream = stream = await self._stream.opened()
-        turns, handle, noted_bytes = shared.turns, shared.handle, 0
-        chunk_bytes = _FIRST_CHUNK_BYTES
-        while core.state is State.OPEN:
+        self._sends_now = type(stream).send_now is not ServerStream.send_now
+        receive, feed, handle, turns = stream.receive_some, core.feed, shared.handle, shared.turns
+        noted_bytes, chunk_bytes = 0, _FIRST_CHUNK_BYTES
+        while core.state is is_open:
             self._receiving = True
-            data = await stream.receive_some(chunk_bytes)
+            data = await receive(chunk_bytes)
             self._receiving = False
-            if core.state is not State.OPEN:
+            if core.state is not is_open:
                 return
             if not data:
                 core.happened(Event.END)
                 return
             if len(data) == chunk_bytes:
                 chunk_bytes = min(chunk_bytes * 4, READ_CHUNK_BYTES)
-            elif len(data) < chunk_bytes // 8:
-                chunk_bytes = max(chunk_bytes // 4, _FIRST_CHUNK_BYTES)
-            now = self._time()
+            elif chunk_bytes > _FIRST_CHUNK_BYTES and len(data) < chunk_bytes // 8:
+                chunk_bytes //= 4
+            core.received_at = now = self._time()
             if not self._big:
-                turns.lively(now)
+                turns.served_at = now
             elif turns.crowded(now):
                 await turns.wait()
-            commands = core.receive(bytes(data), now)
-            if core.unfinished_bytes or noted_bytes:
-                noted_bytes = core.unfinished_bytes
+            commands = feed(bytes(data))
+            if core.pending_bytes or noted_bytes:
+                noted_bytes = core.pending_bytes
                 shared.note_unfinished(self, noted_bytes, bool(commands))
             at, end = 0, len(commands)
             while at < end:
                 at = handle(self, commands, at)
                 if core.outgoing:
                     self._big = core.unsent_bytes > BIG_ANSWER_BYTES
-                    await self._write()
-                while core.congested:
-                    await self._room.park()
+                    self._write_now(now)
+                    if core.outgoing:
+                        await self._write()
+                if core.in_flight or core.unsent_bytes:
+                    while core.congested:
+                        await self._room.park()
                 if at < end:
                     await trio.lowlevel.checkpoint()
             if core.fault is not None:
-                core.happened(Event.FAULT, str(core.fault))
                 raise core.fault
 
     async def _finish(self) -> None:
@@ -252,54 +264,27 @@ class ServedPeer(Peer):
         if not self.core.respond(answer):
             _log.debug("%s answered the unknown request %s", self.remote_text, answer.opaque)
 
-    def finish(self, requests: Sequence[Command], outcomes: Sequence[Outcome], hooks: Entries) -> None:
-        """Put answers behind what is to be sent, and show them to the hooks of these requests."""
-        parts: list[Buffer] = []
-        answered: list[Command] = []
-        answers: list[Answer] = []
-        for request, outcome in zip(requests, outcomes):  # noqa: B905 - the callers have compared their numbers
-            if request.flag & FLAG_ONEWAY or outcome is None:
-                continue
-            if type(outcome) is bytes:
-                answer: Answer = outcome
-                parts.append(outcome)
-            elif isinstance(outcome, Ticket):
-                continue
-            else:
-                answer, found = _encoded(request, outcome)
-                parts += found
-            if hooks:
-                answered.append(request)
-                answers.append(answer)
-        self.core.queue_all(parts, sum(map(len, parts)))
-        if answered:
-            shown = Answers(answers)
-            for entry in hooks:
-                entry.tell("after", answered, shown, self)
-
     def _wake_writer(self) -> None:
         if not self._writing and not self._woken and self._nursery is not None and not self.closed:
             self._woken = True
             self._nursery.start_soon(self._write)
 
-    def _write_now(self) -> None:
-        """Send what is queued without a task, as far as that goes."""
+    def _write_now(self, now: float) -> None:
+        """Send what is queued without a task, as far as that goes, unless another task sends."""
         core = self.core
-        if not core.outgoing or self._writing or self._woken:
+        if not self._sends_now or self._writing or self._woken or core.unsent_bytes > _WRITTEN_NOW_BYTES:
             return
-        if core.unsent_bytes <= _WRITTEN_NOW_BYTES:
-            parts = core.take_outgoing()
-            data = parts[0] if len(parts) == 1 else b"".join(parts)
-            try:
-                sent = self._stream.send_now(data)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                self.close()
-                return
-            if sent < len(data):
-                core.outgoing.append(memoryview(data)[sent:])
-            core.sent(sent, self._time())
-        if core.outgoing:
-            self._wake_writer()
+        parts, core.outgoing = core.outgoing, []
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        try:
+            sent = self._stream.send_now(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self.close()
+            return
+        core.unsent_bytes -= sent
+        core.sent_at = now
+        if sent < len(data):
+            core.outgoing.append(memoryview(data)[sent:])
 
     async def _write(self) -> None:
         """Send what is queued. One task at a time writes; the others leave theirs in the queue."""
@@ -342,28 +327,6 @@ def _divided(parts: Sequence[Buffer]) -> Iterator[tuple[list[Buffer], int]]:
                 portion, size = [], 0
     if portion:
         yield portion, size
-
-
-def mismatched(outcomes: Sequence[Outcome], run: Sequence[Command], source: str) -> Sequence[Outcome]:
-    """An error for each request, for outcomes of another number."""
-    error = ValueError(f"{source} gave {len(outcomes)} outcomes for {len(run)} requests")
-    return [error_answer(request, error) for request in run]
-
-
-def _encoded(request: Command, outcome: object) -> tuple[Command | Reply, Sequence[Buffer]]:
-    """The answer that is sent, and its bytes: what cannot be encoded, for its size or a plugin's wrong types,
-    becomes an error."""
-    try:
-        if isinstance(outcome, Reply):
-            head = frame.frame_head(outcome.head, outcome.total_bytes)
-            return outcome, (head, *outcome.slices)
-        if not isinstance(outcome, Command):
-            raise TypeError(f"{type(outcome).__name__} is no answer")
-        answer, parts = outcome, frame.encode_parts(outcome)
-    except Exception as error:  # noqa: BLE001 - see above
-        answer = error_answer(request, error)
-        parts = frame.encode_parts(answer)
-    return answer, parts
 
 
 def _host_text(host: str, port: int) -> str:

@@ -8,6 +8,8 @@ produces one such answer; otherwise they are not delayed.
 
 from __future__ import annotations
 
+from math import inf
+
 import trio
 
 #: Answers larger than this, from one read of a connection, are large.
@@ -39,17 +41,13 @@ class Paced:
 
 
 class Turns(Paced):
-    """The turns of one server. `run` assigns them; connections with large answers `wait`, the others report
-    that they are `lively`."""
+    """The turns of one server. `run` assigns them; connections with large answers `wait`. `served_at` is when
+    a connection with small answers was last served (trio's clock); the connection sets it."""
 
     def __init__(self) -> None:
         super().__init__(1)
-        self._until = 0.0
-
-    def lively(self, now: float) -> None:
-        """A connection with small answers was served at `now` (trio's clock)."""
-        self._until = now + _LIVELY_S
+        self.served_at = -inf
 
     def crowded(self, now: float) -> bool:
         """Whether a connection with large answers has to `wait` before it is served."""
-        return now < self._until
+        return now < self.served_at + _LIVELY_S

@@ -3,10 +3,11 @@ each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import trio
+from attrs import frozen
 
 from rmqkit.errors import RequestDelayed
 from rmqkit.limits import MAX_REQUESTS_PER_TURN
@@ -14,8 +15,9 @@ from rmqkit.plugin.request import EachRequest, Outcome, Peer, RequestProcessor
 from rmqkit.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.error_answer import error_answer
+from rmqkit.remoting.answers import mismatched, queue_answers
 from rmqkit.remoting.hooks_by_code import Entries, HooksByCode
-from rmqkit.remoting.peer import ServedPeer, mismatched
+from rmqkit.remoting.peer import ServedPeer
 
 
 class Router:
@@ -43,12 +45,34 @@ class NotSupported(EachRequest):
         )
 
 
+@frozen(eq=False)
+class Route:
+    """Where requests of some codes go: those with the same route that arrived together are a run of at most
+    `max_run`. `process` and `name` are those of the processor."""
+
+    process: Callable[[Sequence[Command], Peer], Sequence[Outcome]]
+    name: str
+    max_run: int
+    hooks: Entries
+
+
 class RequestLoop:
     """Serves the requests of connections by a router, with hooks around them."""
 
     def __init__(self, router: Router, hooks: HooksByCode) -> None:
-        self._router = router
-        self._hooks = hooks
+        routes: dict[tuple[int, Entries], Route] = {}
+
+        def route(processor: RequestProcessor, hooks: Entries) -> Route:
+            key = id(processor), hooks
+            if key not in routes:
+                routes[key] = Route(processor.process, type(processor).__name__, processor.max_run, hooks)
+            return routes[key]
+
+        self._default = route(router.default, hooks.for_all)
+        self._routes = {
+            code: route(router.processors.get(code, router.default), hooks.of(code))
+            for code in {*router.processors, *hooks.by_code}
+        }
 
     def handle(self, peer: ServedPeer, commands: Sequence[Command], at: int) -> int:
         """Run the processors for commands that arrived together, from number `at` on; answers are queued, or
@@ -57,43 +81,42 @@ class RequestLoop:
         Returns how far it came: not to the end when the peer is congested, or when MAX_REQUESTS_PER_TURN were
         processed.
         """
-        find, default = self._router.processors.get, self._router.default
-        hooks_of, for_all = self._hooks.by_code.get, self._hooks.for_all
+        find, default, core = self._routes.get, self._default, peer.core
         end = len(commands)
         if end - at > MAX_REQUESTS_PER_TURN:
             end = at + MAX_REQUESTS_PER_TURN
-        core = peer.core
         while at < end:
             if not core.takes_requests:
                 return len(commands)
-            command = commands[at]
-            if command.flag & FLAG_RESPONSE:
-                peer.respond(command)
-                at += 1
-                continue
-            start, code = at, command.code
-            processor, hooks = find(code, default), hooks_of(code, for_all)
-            limit = end if end - start <= processor.max_run else start + processor.max_run
+            start, command = at, commands[at]
+            code, flag = command.code, command.flag
             at += 1
-            while at < limit:
-                follower = commands[at]
-                if follower.flag & FLAG_RESPONSE or find(follower.code, default) is not processor:
-                    break
-                if follower.code != code and hooks_of(follower.code, for_all) != hooks:
-                    break
-                at += 1
-            run = commands[start:at] if at - start < len(commands) else commands
-            left, refused = self._admit(run, hooks, peer) if hooks else (run, None)
+            if flag & FLAG_RESPONSE:
+                peer.respond(command)
+                continue
+            route = find(code, default)
+            if at < end:
+                for follower in commands[at : min(end, start + route.max_run)]:
+                    if follower.flag != flag or (
+                        follower.code != code and find(follower.code, default) is not route
+                    ):
+                        break
+                    at += 1
+            run = left = commands[start:at] if at - start < len(commands) else commands
+            hooks = route.hooks
+            refused: Mapping[int, Outcome] | None = None
+            if hooks:
+                left, refused = self._admit(run, hooks, peer)
             try:
-                outcomes = processor.process(left, peer) if left else ()
+                outcomes = route.process(left, peer) if left else ()
             except Exception as error:  # noqa: BLE001 - whatever a processor raises must become an answer, never end the server
                 outcomes = [error_answer(request, error) for request in left]
             if len(outcomes) != len(left):
-                outcomes = mismatched(outcomes, left, type(processor).__name__)
+                outcomes = mismatched(outcomes, left, route.name)
             if refused:
                 rest = iter(outcomes)
                 outcomes = [refused[id(each)] if id(each) in refused else next(rest) for each in run]
-            peer.finish(run, outcomes, hooks)
+            queue_answers(core, peer, run, outcomes, hooks)
             if at < end and core.congested:
                 break
         return at
@@ -128,6 +151,5 @@ class RequestLoop:
         left, refused = self._admit([request], hooks, peer)
         if not left:
             return refused[id(request)]
-        processor = self._router.processors.get(request.code, self._router.default)
-        (outcome,) = processor.process(left, peer)
+        (outcome,) = self._routes.get(request.code, self._default).process(left, peer)
         return outcome

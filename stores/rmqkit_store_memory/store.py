@@ -37,7 +37,7 @@ from rmqkit.plugin.store import (
     UnitFilter,
 )
 from rmqkit.protocol.record import BLANK, BLANK_BYTES, MAGIC_BLANK, peek_size_and_magic, peek_store_timestamp
-from rmqkit.protocol.record_packer import RecordPacker, TopicHead, turn_in_files
+from rmqkit.protocol.record_packer import UNIT, RecordPacker, TopicHead, turn_in_files
 from rmqkit.protocol.tags import absolute_hash, extend_hash, index_hash
 
 
@@ -146,9 +146,10 @@ class MemoryStore(MessageStore):
             if at.physical_offset > log.end:
                 log.add(_blank(at.physical_offset - log.end))
             log.add(record)
-        for queue, at, message in zip(run.queues, run.landed, messages, strict=True):
-            if queue is not None:
-                queue.units.append(QueueUnit(*at[:3], message.tags_code))
+        for queue, units in run.units.items():
+            queue.units += [
+                QueueUnit(at, *UNIT.unpack(unit)) for at, unit in enumerate(units, queue.next_offset)
+            ]
         for note in run.notes if self._index_enabled else ():
             self._note_keys(*note)
         return run.landed

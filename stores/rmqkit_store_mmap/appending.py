@@ -6,120 +6,122 @@ to memory only. So a full disk or a failed write is detected before units and ke
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
+from rmqkit.errors import StoreNotWritable
 from rmqkit.model.message import Appended, PutMessage
+from rmqkit.plugin.clock import Clock
+from rmqkit.plugin.store import MessageStore
 from rmqkit.protocol.record import BLANK, BLANK_BYTES, MAGIC_BLANK
 from rmqkit.protocol.record_packer import PARTS, RecordPacker
-from rmqkit_store_mmap.index.key_index import KeyIndex
+from rmqkit_store_mmap.index.key_index import MAX_BACKLOG, KeyIndex
 from rmqkit_store_mmap.log.commit_log import Chunk, CommitLog
 from rmqkit_store_mmap.log.segment import Segment
 from rmqkit_store_mmap.queue.consume_queue import ConsumeQueue
 from rmqkit_store_mmap.queue.queue_table import QueueTable
-from rmqkit_store_mmap.queue.units import UNIT, UNIT_BYTES
+from rmqkit_store_mmap.replication import Replication
 
-_pack_unit = UNIT.pack_into
-Codes = Mapping[str, Callable[[Mapping[str, str], int], int]]
+#: Number of messages that an append indexes with a full backlog, in addition to twice the number it appends.
+_CATCH_UP = 256
+CLOSED = "the store is closed"
 
 
-class Appender:
-    """Appends to one open log. `cut_back` removes everything from a log offset on; it is called if units
-    cannot be written, for example because a file cannot be mapped."""
+class AppendingStore(MessageStore):
+    """The part of MmapStore that appends."""
 
-    def __init__(
-        self,
-        packer: RecordPacker,
-        log: CommitLog,
-        queues: QueueTable,
-        index: KeyIndex | None,
-        cut_back: Callable[[int], object],
-    ) -> None:
-        self._packer = packer
-        self._log = log
-        self._queues = queues
-        self._note = None if index is None else index.backlog.extend
-        self._cut_back = cut_back
-        self._places = _Places(log)
-        self._turn = self._places.turn
+    _open: bool
+    #: The reason why the owner lets the store refuse messages.
+    _refusal: str | None
+    _clock: Clock
+    _packer: RecordPacker
+    _log: CommitLog
+    _turns: Turns
+    _queues: QueueTable
+    _index: KeyIndex
+    _index_enabled: bool
+    _replication: Replication
 
-    def append(self, messages: Sequence[PutMessage], now_ms: int, codes: Codes) -> list[Appended]:
-        """Log.append for an open store."""
-        log, places, by_key = self._log, self._places, self._queues.by_key
-        start = log.position
-        places.segment, room_end = log.room()
-        places.start = start
-        places.full = []
+    def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
+        log, queues, backlog = self._log, self._queues.by_key, self._index.backlog
+        if not self._open or log.refusal is not None or self._refusal is not None:
+            raise self._refused()
+        if len(backlog) >= MAX_BACKLOG:
+            self._index.drain(_CATCH_UP + 2 * len(messages))
+        now_ms, start, turns = self._clock.now_ms(), log.position, self._turns
+        segment, room_end = log.room()
         made: dict[tuple[str, int], ConsumeQueue] = {}
         try:
-            end, parts, landed, touched, notes = self._packer.pack(
-                messages, now_ms, by_key, self._new_queue, start, room_end, self._turn, made, codes
+            end, parts, landed, units, notes = self._packer.pack(
+                messages, now_ms, queues, self._new_queue, start, room_end, turns.turn, made, self.queue_codes
             )
-            chunks = places.chunks(parts) if places.full else [(places.segment, start, parts)]
+            chunks = turns.chunks(start, parts) if turns.full else [(segment, start, parts)]
             log.write(chunks, end, now_ms)
         except BaseException:
+            turns.full.clear()
             with contextlib.suppress(OSError):
                 for new in made.values():
                     new.destroy()
             raise
         if made:
-            by_key.update(made)
+            queues.update(made)
         try:
-            for queue, (offset, position, size, _), message in zip(touched, landed, messages, strict=True):
-                if queue is None:
-                    continue
-                if offset >= queue.room_end:
-                    queue.make_room()
-                at = (offset - queue.base_offset) * UNIT_BYTES
-                _pack_unit(queue.view, at, position, size, message.tags_code)
-                queue.next_offset = offset + 1
-                queue.max_physical = position + size
-                queue.touched = True
+            for queue, own in units.items():
+                if own:
+                    queue.put_all(own)
         except BaseException:
-            self._cut_back(start)
+            self._replication.cut_back(start)
             raise
-        if self._note is not None and notes:
-            self._note(notes)
+        if notes and self._index_enabled:
+            if not backlog:
+                self._index.wanted.set()
+            backlog += notes
         return landed
 
     def _new_queue(self, topic: str, queue_id: int, number: int) -> ConsumeQueue:
         return self._queues.new(topic, queue_id)
 
+    def _refused(self) -> StoreNotWritable:
+        if not self._open:
+            return StoreNotWritable(CLOSED)
+        kind, text = self._log.refusal or (StoreNotWritable, self._refusal)
+        return kind(text)
 
-class _Places:
-    """Places records of one append in the segments of the log, with a blank record after the last record of a
-    full segment.
 
-    segment, start  the segment for the next record, and the log offset of its first one of the append
-    full            full segments with start and end of their records as log offsets, and the number of
-                    records of the append up to there
+class Turns:
+    """Where one append goes from a full segment of the log to the next one.
+
+    full  the end of the records in each full segment, as a log offset, and the number of records of the
+          append up to there
     """
-
-    __slots__ = ("_log", "full", "segment", "start")
-
-    segment: Segment
-    start: int
-    full: list[tuple[Segment, int, int, int]]
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
+        self.full: list[tuple[int, int]] = []
 
     def turn(self, position: int, size_bytes: int, count: int) -> tuple[int, int]:
-        """Allocate disk space for a record in the segment or the next one (record_packer.Turn). Raises
-        StoreNotWritable."""
-        log, segment = self._log, self.segment
+        """Allocate disk space for a record in the segment at `position` or the next one (record_packer.Turn).
+        Raises StoreNotWritable."""
+        log, segment = self._log, self._segment(position)
         if position + size_bytes + BLANK_BYTES <= segment.stop:
             return position, log.allocate(segment, position, size_bytes)
-        self.full.append((segment, self.start, position, count))
-        self.segment = log.next_segment(segment, size_bytes)
-        self.start = self.segment.base
-        return self.start, log.room_end(self.segment)
+        self.full.append((position, count))
+        following = log.next_segment(segment, size_bytes)
+        return following.base, log.room_end(following)
 
-    def chunks(self, parts: Sequence[bytes]) -> list[Chunk]:
-        """The data to write into each segment."""
+    def chunks(self, start: int, parts: Sequence[bytes]) -> list[Chunk]:
+        """The data to write into each segment, with a blank record after the last record of a full one;
+        forgets the full ones."""
         chunks: list[Chunk] = []
         done = 0
-        for segment, start, end, count in self.full:
+        for end, count in self.full:
+            segment = self._segment(end)
             blank = BLANK.pack(segment.stop - end, MAGIC_BLANK)
             chunks.append((segment, start, [*parts[done : count * PARTS], blank]))
-            done = count * PARTS
-        return [*chunks, (self.segment, self.start, parts[done:])]
+            start, done = segment.stop, count * PARTS
+        self.full.clear()
+        return [*chunks, (self._segment(start), start, parts[done:])]
+
+    def _segment(self, offset: int) -> Segment:
+        segment = self._log.segment_at(offset)
+        assert segment is not None
+        return segment

@@ -61,56 +61,54 @@ def read(
         return ReadResult(refusal[0], refusal[1], low, high, [])
     found: list[tuple[int, int]] = []
     status = ReadStatus.NO_MATCHED_MESSAGE
-    max_messages, max_bytes, max_scanned, disk_messages, disk_bytes, memory_bytes = limits
-    disk_end = log.position - memory_bytes
+    max_messages, room, max_scanned, disk_messages, disk_bytes, memory_bytes = limits
+    disk_end, disk_room = log.position - memory_bytes, room - disk_bytes
     cold: Sequence[object] = ()
-    total = looked = there_from = there_to = 0
-    at = offset
+    looked = there_from = there_to = passed_over = 0
     try:
         data = queue.data(offset, min(high - offset, max(max_scanned, max_messages)))
         for physical_offset, size, tags_code in chain.from_iterable(map(UNIT.iter_unpack, data)):
-            if found and (
-                len(found) >= max_messages
-                or total + size > max_bytes
-                or (physical_offset < disk_end and (len(found) >= disk_messages or total + size > disk_bytes))
-            ):
+            if (
+                size > room
+                or len(found) >= max_messages
+                or (physical_offset < disk_end and (len(found) >= disk_messages or size > room - disk_room))
+            ) and found:
                 break
-            if unit_filter is None or unit_filter(tags_code):
-                if (
-                    record_filter is None
-                    and there_from <= physical_offset
-                    and physical_offset + size <= there_to
-                    and size > 0
-                ):
-                    found.append((physical_offset, size))
-                    total += size
-                    at += 1
-                    continue
-                record = log.record(physical_offset, size)
-                there_from, there_to = log.stretch_at(physical_offset)
-                if record is None:
-                    if not found:
-                        status = ReadStatus.MESSAGE_WAS_REMOVING
+            if unit_filter is not None and not unit_filter(tags_code):
+                passed_over += 1
+                continue
+            if physical_offset < there_from or physical_offset + size > there_to:
+                if record_filter is None:
+                    there_from, there_to = log.stretch_at(physical_offset)
+                    exists = wanted = there_from <= physical_offset and 0 < size <= there_to - physical_offset
                 else:
-                    if record_filter is not None and physical_offset + size > looked:
+                    record = log.record(physical_offset, size)
+                    exists = record is not None
+                    if record is not None and physical_offset + size > looked:
                         looked = residency.look_ahead(physical_offset, size)
-                    if record_filter is None or (
-                        size >= MIN_RECORD_BYTES
+                    wanted = (
+                        record is not None
+                        and size >= MIN_RECORD_BYTES
                         and faults.is_sound(look(record), physical_offset, size)
                         and record_filter(record)
-                    ):
-                        found.append((physical_offset, size))
-                        total += size
-                    elif not found:
-                        status = ReadStatus.NO_MATCHED_MESSAGE
-            at += 1
+                    )
+                if not wanted:
+                    if not found:
+                        status = ReadStatus.NO_MATCHED_MESSAGE if exists else ReadStatus.MESSAGE_WAS_REMOVING
+                    passed_over += 1
+                    continue
+            found.append((physical_offset, size))
+            room -= size
     except NotInMemory as missed:
         cold = missed.cold
     if found and record_filter is None and found[0][0] < residency.hot_from:
         cold = [*residency.cold(found), *cold]
     if cold:
         raise NotInMemory(*cold)
-    return _result(log, faults, ReadStatus.FOUND if found else status, at, (low, high), found, total)
+    if found:
+        status = ReadStatus.FOUND
+    end = offset + len(found) + passed_over
+    return _result(log, faults, status, end, (low, high), found, limits.max_bytes - room)
 
 
 def _result(
@@ -165,35 +163,40 @@ def _merged(
     with a blank record); and the sizes of the units left out because there is no such record."""
     slices: list[Buffer] = []
     left_out: list[int] = []
-    there_from = there_to = base = 0
+    base = low = high = 0
     view = memoryview(b"")
     start = stop = -1
     for physical_offset, size in found:
-        if not there_from <= physical_offset < there_to:
+        at = physical_offset - base
+        end = at + size
+        if at < low or end > high or size < MIN_RECORD_BYTES:
             if stop > start:
-                slices.append(view[start - base : stop - base])
+                slices.append(view[start:stop])
             start = stop = -1
-            there_from, there_to = log.stretch_at(physical_offset)
-            segment = log.segment_at(physical_offset)
+            segment, there = log.segment_at(physical_offset), log.stretch_at(physical_offset)
             if segment is not None:
                 view, base = segment.view(), segment.base
-        end = physical_offset + size
-        if not (there_from <= physical_offset and end <= there_to and size >= MIN_RECORD_BYTES):
-            left_out.append(size)
-            continue
-        head = look(view, physical_offset - base)
+                low, high = there[0] - base, there[1] - base
+                at = physical_offset - base
+                end = at + size
+            if segment is None or at < low or end > high or size < MIN_RECORD_BYTES:
+                left_out.append(size)
+                continue
+        head = look(view, at)
+        head_size, magic, _, claimed, sys_flag = head
         # An ordinary record in its place needs no closer look.
-        ordinary = head[0] == size and head[3] == physical_offset and not head[4] and head[1] in MAGICS
-        if not ordinary and not faults.is_sound(head, physical_offset, size):
+        if (
+            head_size != size or claimed != physical_offset or sys_flag or magic not in MAGICS
+        ) and not faults.is_sound(head, physical_offset, size):
             left_out.append(size)
             continue
-        if physical_offset != stop:
+        if at != stop:
             if stop > start:
-                slices.append(view[start - base : stop - base])
-            start = physical_offset
+                slices.append(view[start:stop])
+            start = at
         stop = end
     if stop > start:
-        slices.append(view[start - base : stop - base])
+        slices.append(view[start:stop])
     return slices, left_out
 
 

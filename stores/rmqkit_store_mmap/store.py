@@ -16,18 +16,15 @@ import trio
 from rmqkit.config import CONSUME_QUEUE, INDEX, Config, store_host
 from rmqkit.errors import StoreError, StoreNotWritable
 from rmqkit.model.buffer import Buffer
-from rmqkit.model.message import PutMessage
 from rmqkit.plugin.clock import Clock
 from rmqkit.plugin.directory_lock import DirectoryLock
 from rmqkit.plugin.flush import FlushPolicy, Level
 from rmqkit.plugin.positions import LogPositions
 from rmqkit.plugin.store import (
-    Appended,
     Boundary,
     KeyLookup,
     KeyMatches,
     LogPart,
-    MessageStore,
     NotInMemory,
     QueueLookup,
     QueueUnit,
@@ -42,8 +39,8 @@ from rmqkit.plugin.store import (
 from rmqkit.protocol.record_packer import RecordPacker
 from rmqkit.protocol.tags import extend_hash
 from rmqkit_store_mmap import reader
-from rmqkit_store_mmap.appending import Appender
-from rmqkit_store_mmap.index.key_index import EVERYTHING, MAX_BACKLOG, KeyIndex
+from rmqkit_store_mmap.appending import CLOSED, AppendingStore, Turns
+from rmqkit_store_mmap.index.key_index import EVERYTHING, KeyIndex
 from rmqkit_store_mmap.log.commit_buffer import BufferedLog
 from rmqkit_store_mmap.log.commit_log import CommitLog
 from rmqkit_store_mmap.log.disk import Disk
@@ -64,12 +61,8 @@ from rmqkit_store_mmap.replication import Replication
 
 _logger = logging.getLogger(__name__)
 
-#: Number of messages that an append indexes with a full backlog, in addition to twice the number it appends.
-_CATCH_UP = 256
-_CLOSED = "the store is closed"
 
-
-class MmapStore(MessageStore):
+class MmapStore(AppendingStore):
     """The package docstring lists the parts. Only one trio task at a time appends; worker threads only flush
     and create files."""
 
@@ -85,6 +78,7 @@ class MmapStore(MessageStore):
         self._abort = AbortMark(self._root)
         self.written_by_append = policy.commit_buffer_bytes == 0
         self._log = self._new_log(config)
+        self._turns = Turns(self._log)
         self._queue_file_bytes = config.mapped_file_size_consume_queue
         self._queues = QueueTable(self._root / "consumequeue", self._queue_file_bytes, self.disk)
         self._queue_lookup: QueueLookup | None = None
@@ -102,7 +96,7 @@ class MmapStore(MessageStore):
         self._residency = Residency(self._log, self.disk)
         self._faults = ReadFaults(self._log.directory)
         self._prepare_upkeep()
-        self._refusal: str | None = None
+        self._refusal = None
         self._open = False
         self._running = trio.CancelScope()
         self._stopped = trio.Event()
@@ -126,7 +120,6 @@ class MmapStore(MessageStore):
             self.disk,
             lambda end: self.positions.truncated(end),
         )
-        self._appender = Appender(self._packer, self._log, self._queues, index, self._replication.cut_back)
 
     def _new_log(self, config: Config) -> CommitLog:
         directory, segment_bytes = config.commit_log_path, config.mapped_file_size_commit_log
@@ -268,19 +261,6 @@ class MmapStore(MessageStore):
 
     # --- appending ------------------------------------------------------------------------------------------
 
-    def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
-        if not self._open or self._log.refusal is not None or self._refusal is not None:
-            raise self._refused()
-        backlog = self._index.backlog
-        noted = len(backlog)
-        if noted >= MAX_BACKLOG:
-            self._index.drain(_CATCH_UP + 2 * len(messages))
-            noted = len(backlog)
-        landed = self._appender.append(messages, self._clock.now_ms(), self.queue_codes)
-        if not noted and backlog:
-            self._index.wanted.set()
-        return landed
-
     def append_log(self, offset: int, data: Buffer) -> None:
         if not self._open or self._log.refusal is not None or self._refusal is not None:
             raise self._refused()
@@ -289,14 +269,8 @@ class MmapStore(MessageStore):
 
     async def truncate(self, offset: int) -> None:
         if not self._open:
-            raise StoreNotWritable(_CLOSED)
+            raise StoreNotWritable(CLOSED)
         await self._replication.truncate(offset)
-
-    def _refused(self) -> StoreNotWritable:
-        if not self._open:
-            return StoreNotWritable(_CLOSED)
-        kind, text = self._log.refusal or (StoreNotWritable, self._refusal)
-        return kind(text)
 
     @cached_property
     def positions(self) -> LogPositions:

@@ -12,6 +12,7 @@ from attrs import define, field
 
 from rmqkit import hookimpl
 from rmqkit.config import Config
+from rmqkit.model.run import MessageRun
 from rmqkit.plugin.acks import AckCondition
 from rmqkit.plugin.dispatcher import DispatchEntry, Dispatcher, LogFollower
 from rmqkit.plugin.flush import Level
@@ -85,7 +86,7 @@ async def desk(tmp_path: Path, plugin: Plugin) -> AsyncIterator[BrokerHarness]:
 def append(desk: BrokerHarness, count: int, first: int = 0) -> list[Appended]:
     """Append messages of one queue, with their numbers as bodies and one key."""
     run = [message("T", 0, b"%d" % number, keys="k") for number in range(first, first + count)]
-    return desk.broker.dispatching.append(run)
+    return [at for at in desk.broker.put.append(MessageRun(run)) if isinstance(at, Appended)]
 
 
 def read(store: MessageStore, offset: int) -> tuple[ReadStatus, int, int, int]:

@@ -106,7 +106,7 @@ class Bench:
         policy = AsyncFlush(config_of())
         policy.acknowledge_at = acknowledge_at
         acks = AckQueue(self.store, policy, FLUSH_TIMEOUT_MS, conditions)
-        return LogAppender(hooks, dispatching, acks)
+        return LogAppender(hooks, self.store, dispatching, acks)
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@ no byte is counted twice."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -111,7 +113,8 @@ class Life(RuleBasedStateMachine):
 
     @rule(size=st.integers(0, 2_000))
     def queues(self, size: int) -> None:
-        self.core.queue_all([bytes(size)], size)
+        self.core.outgoing.append(bytes(size))
+        self.core.unsent_bytes += size
         self.queued += size
 
     @rule()
@@ -159,10 +162,10 @@ def test_commands_arrive_whole_however_the_bytes_are_cut(cuts: list[int], broken
     if broken:
         data += b"\xff" * 8
     core, got, at = opened(), list[Command](), 0
-    for number, size in enumerate([*cuts, len(data)]):
+    for size in (*cuts, len(data)):
         if core.fault is None:
-            got += core.receive(data[at : at + size], float(number))
-            assert core.received_at == number
+            with suppress(ProtocolError):
+                got += core.feed(data[at : at + size])
         at += size
     assert [(command.opaque, len(command.body)) for command in got] == [(0, 0), (1, 1), (2, 2)]
     assert isinstance(core.fault, ProtocolError) == broken
@@ -201,7 +204,8 @@ def test_requests_and_bytes_congest_a_connection(monkeypatch: pytest.MonkeyPatch
     core.in_flight = 2
     assert (core.congested, core.overloaded, core.has_room) == (True, True, True)
     core.in_flight = 0
-    core.queue_all([bytes(60), bytes(60)], 120)
+    core.outgoing += [bytes(60), bytes(60)]
+    core.unsent_bytes += 120
     assert (core.congested, core.overloaded, core.has_room) == (True, False, False)
     core.take_outgoing()
     assert core.congested

@@ -11,7 +11,7 @@ from rmqkit.errors import MessageIllegal
 from rmqkit.model.message import PutMessage
 from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rmqkit.protocol.record import BLANK_BYTES, message_size, pack, unpack
-from rmqkit.protocol.record_packer import PackedRun, RecordPacker, TopicHead, turn_in_files
+from rmqkit.protocol.record_packer import UNIT, PackedRun, RecordPacker, TopicHead, turn_in_files
 from rmqkit.protocol.tags import extend_hash
 from rmqkit.testing.store import message
 
@@ -97,7 +97,11 @@ def test_units_and_notes() -> None:
     run = packed(given, {("T", 0): queue}, made=made)
     (coded,) = made.values()
     places = [at.physical_offset for at in run.landed]
-    assert run.queues == [queue, None, None, coded, queue, queue]
+    sizes = [at.size_bytes for at in run.landed]
+    assert {each: [UNIT.unpack(unit) for unit in units] for each, units in run.units.items()} == {
+        queue: [(places[0], sizes[0], 4), (places[4], sizes[4], -5), (places[5], sizes[5], 0)],
+        coded: [(places[3], sizes[3], 7_001)],
+    }
     assert [at.queue_offset for at in run.landed] == [0, 0, 0, 0, 1, 2]
     assert (given[3].tags_code, queue.next_offset, queue.reserved, list(made)) == (
         7_001,
@@ -117,7 +121,7 @@ def test_units_and_notes() -> None:
     ("wrong", "why"),
     [
         (message(body=bytes(501)), "a body of 501 bytes"),
-        (message(tags_code=1 << 63), "tags code"),
+        (message(tags_code=1 << 63), "out of its range"),
         (message(flag=1 << 31), "out of its range"),
         (message(queue_id=-1), "queue id -1"),
         (message("a/b"), "characters"),

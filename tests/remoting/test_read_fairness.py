@@ -19,7 +19,7 @@ def test_the_crowd_is_forgotten_soon() -> None:
     """Big answers wait only while another connection was active within the last hundredth of a second."""
     turns = Turns()
     assert not turns.crowded(100.0)
-    turns.lively(100.0)
+    turns.served_at = 100.0
     assert turns.crowded(100.009)
     assert not turns.crowded(100.011)
 
@@ -93,7 +93,7 @@ async def test_big_answers_come_in_a_crowd_too() -> None:
         there.client() as big,
         there.client() as small,
     ):
-        there.server.shared.turns.lively(inf)
+        there.server.shared.turns.served_at = inf
         for number in range(3):
             assert len((await big.ask(request(BIG, opaque=number))).body) == BIG_ANSWER_BYTES + 1
         assert (await small.ask(request(SMALL, opaque=9))).opaque == 9

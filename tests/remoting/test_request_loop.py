@@ -203,8 +203,8 @@ async def test_an_encoded_answer_is_sent_as_it_is() -> None:
 
 
 async def test_requests_that_arrive_together_go_to_a_processor_in_runs() -> None:
-    """Consecutive requests of one processor form a run; requests of other processors and answers of the peer
-    end the run, and the answers keep the order."""
+    """Consecutive requests of one processor form a run, and one-way requests a run of their own; requests of
+    other processors and answers of the peer end the run, and the answers keep the order."""
     runs: list[list[int]] = []
 
     class Batch(RequestProcessor):
@@ -225,7 +225,7 @@ async def test_requests_that_arrive_together_go_to_a_processor_in_runs() -> None
         await client.send(*sent, numbered(ECHO, opaque=8))
         order = [(await client.receive()).opaque for _ in range(6)]
     assert order == [1, 2, 4, 5, 6, 8]
-    assert runs == [[1, 2, 3], [5], [6, 7]]
+    assert runs == [[1, 2, 3], [5], [6], [7]]
 
 
 class Note(EachRequestHook):
@@ -355,8 +355,8 @@ class Mixed(RequestProcessor):
 
 
 async def test_hooks_are_shown_what_arrived_together() -> None:
-    """The answers of a run that are known at once are shown together, without those of one-way requests; the
-    others are shown when they come. No request is shown twice."""
+    """The answers of a run that are known at once are shown together; the others are shown when they come.
+    One-way requests are a run without answers. No request is shown twice."""
     seen: list[str] = []
     mixed = Mixed()
     async with (
@@ -375,7 +375,12 @@ async def test_hooks_are_shown_what_arrived_together() -> None:
         assert {(await client.receive()).opaque for _ in codes} == {0, 1, 2, 3}
         (peer,) = there.server.peers
         await until(lambda: peer.core.in_flight == 0)
-    assert seen == ["a before [0, 1, 2, 3, 4]", "a after [0, 1, 3]: [0, 7, 0]", "a after [2]: [0]"]
+    assert seen == [
+        "a before [0, 1, 2, 3]",
+        "a after [0, 1, 3]: [0, 7, 0]",
+        "a before [4]",
+        "a after [2]: [0]",
+    ]
 
 
 async def test_a_hook_refuses_some_of_a_run() -> None:

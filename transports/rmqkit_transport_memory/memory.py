@@ -42,18 +42,22 @@ class Pipe:
         `end` and `close_writer`."""
         rest = memoryview(data)
         while True:
-            if not self._writable or self._ended:
-                raise trio.ClosedResourceError("this end was already closed")
-            if not self._readable:
-                raise trio.BrokenResourceError("the peer closed the connection")
-            room = CAPACITY_BYTES - len(self._data)
-            if room > 0 and rest:
-                self._data += rest[:room]
-                rest = rest[room:]
-                self._moved.unpark_all()
+            rest = rest[self.send_now(rest) :]
             if not rest:
                 return
             await self._moved.park()
+
+    def send_now(self, data: Buffer | bytearray) -> int:
+        """Copy as much of the data as there is room for; returns its length. Raises like `send`."""
+        if not self._writable or self._ended:
+            raise trio.ClosedResourceError("this end was already closed")
+        if not self._readable:
+            raise trio.BrokenResourceError("the peer closed the connection")
+        size = min(len(data), CAPACITY_BYTES - len(self._data))
+        if size > 0:
+            self._data += memoryview(data)[:size]
+            self._moved.unpark_all()
+        return size
 
     async def receive(self, max_bytes: int) -> bytes:
         """Up to this many bytes; empty at the end. Raises ClosedResourceError after `close_reader`."""
@@ -106,6 +110,9 @@ class MemoryServerStream(ServerStream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         await self._outgoing.send(data)
+
+    def send_now(self, data: Buffer) -> int:
+        return self._outgoing.send_now(data)
 
     async def send_parts(self, parts: Sequence[Buffer]) -> None:
         for part in parts:

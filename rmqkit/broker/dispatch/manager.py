@@ -15,7 +15,7 @@ from attrs import frozen
 from rmqkit.broker.dispatch.cursor import DirectCursor, DispatchCursor, PullCursor, QueuedCursor
 from rmqkit.broker.held_pulls import HeldPulls
 from rmqkit.config import ALL_DISPATCHERS, STORE_DISPATCHERS, Config
-from rmqkit.errors import ConfigError, PluginError, StoreNotWritable, did_you_mean
+from rmqkit.errors import ConfigError, PluginError, did_you_mean
 from rmqkit.limits import MAX_DISPATCH_QUEUE_BYTES
 from rmqkit.model.message import PutMessage
 from rmqkit.plugin.dispatcher import DispatchEntry, Dispatcher, LogFollower, QueuedDispatcher
@@ -95,7 +95,8 @@ class Dispatching:
     """Follows the log on behalf of the dispatchers and held pulls of one broker, and gives them messages as
     soon as these are written. `plugins` names the plugin of each dispatcher, for log lines.
 
-    Messages stored by `append` are passed from memory; others are read from the log.
+    Without dispatchers it follows the log only while there are held pulls. Messages given to `stored` are
+    passed from memory; others are read from the log.
     """
 
     def __init__(
@@ -110,18 +111,19 @@ class Dispatching:
             for name, dispatcher in dispatchers.items()
         )
         self._names = tuple(dispatchers)
-        #: The reason why the broker accepts no messages; None while it does.
-        self.refusal: str | None = None
         self._store = store
         self._positions = store.positions
         self._confirmed = store.positions.confirmed
-        self._is_gated = store.positions.is_gated
+        #: What is not confirmed yet must be known when the first pull is held.
+        self._always = bool(self.cursors) or not store.written_by_append or store.positions.is_gated
         self._held = held_pulls
         self._pulls = PullCursor(held_pulls, store)
         self._runs: deque[_Run] = deque()
         self._end = 0
-        self._handing_on = self._closed = False
-        self._confirmed.follow(self._hand_on)
+        self._handing_on = self._following = self._closed = False
+        held_pulls.on_first = self._follow
+        if self._always or held_pulls.count:
+            self._follow()
         self._positions.follow_truncation(self._go_back)
 
     async def open(self) -> None:
@@ -136,27 +138,29 @@ class Dispatching:
         for cursor in self.cursors:
             await cursor.replay()
 
-    def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
-        """Append to the store. Raises the store's errors, and StoreNotWritable because of `refusal`."""
-        if self.refusal is not None:
-            raise StoreNotWritable(self.refusal)
-        store = self._store
-        is_followed = self.cursors or self._held.count or not store.written_by_append or self._is_gated
-        start = store.end_offset if is_followed else 0
-        landed = store.append(messages)
-        if landed:
-            last = landed[-1]
-            end = last.physical_offset + last.size_bytes
-            if not is_followed:
-                self._end = end
-            elif end - self._end <= MAX_DISPATCH_QUEUE_BYTES:
+    def _follow(self) -> None:
+        """Follow the log from here on."""
+        if not self._following and not self._closed:
+            self._following = True
+            self._end = self._confirmed.offset
+            self._confirmed.follow(self._hand_on)
+
+    def stored(self, start: int, messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
+        """Keep messages until they are confirmed. They were appended to a log that ended at `start`. The
+        caller then calls `positions.moved()`."""
+        if self._following and landed:
+            end = landed[-1].physical_offset + landed[-1].size_bytes
+            if end - self._end <= MAX_DISPATCH_QUEUE_BYTES:
                 self._runs.append((start, end, tuple(messages), landed))
-            self._positions.moved()
-        return landed
 
     def _hand_on(self) -> None:
         """Give everything confirmed to the followers. Messages appended by a follower meanwhile come
         afterwards."""
+        if not (self._always or self._held.count):
+            self._following = False
+            self._runs.clear()
+            self._confirmed.unfollow(self._hand_on)
+            return
         confirmed = self._confirmed.offset
         if self._end >= confirmed or self._handing_on or self._closed:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -13,7 +14,7 @@ from rmqkit.broker.clients import ConsumerGroup
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.filter_cache import filter_key
 from rmqkit.broker.held_pulls import HeldPull
-from rmqkit.broker.tables.saved_table import when_saved
+from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_HOLD_MS
 from rmqkit.model.subscription import SQL92, TAG, SubscriptionData
@@ -21,12 +22,13 @@ from rmqkit.model.sysflag import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTIO
 from rmqkit.plugin.cold_reads import retry_when_cached
 from rmqkit.plugin.filter import CompiledFilter
 from rmqkit.plugin.hooks import RCV_EPOLLS, RCV_SUCCESS, ConsumeContext, ConsumeMessageHook
-from rmqkit.plugin.request import EachRequest, Outcome, Peer, Reply, Ticket
+from rmqkit.plugin.request import Outcome, Peer, Reply, RequestProcessor, Ticket
 from rmqkit.plugin.store import NotInMemory, ReadLimits, ReadResult, ReadStatus
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.error_answer import error_answer
-from rmqkit.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rmqkit.protocol.headers import PullMessageRequestHeader
+from rmqkit.protocol.headers.pull import pull_answer_fields
 
 _log = logging.getLogger(__name__)
 _UNIT_BYTES = 20
@@ -36,6 +38,7 @@ _TEXT_COPIES = 3
 #: A client whose limit is at most this many bytes still gets its first message.
 _MIN_TRANSFER_BYTES = 100
 
+_SUCCESS, _NOT_FOUND = int(ResponseCode.SUCCESS), int(ResponseCode.PULL_NOT_FOUND)
 _REJECTED = ReadStatus.NO_MATCHED_MESSAGE
 _CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -59,14 +62,17 @@ class _Pull(msgspec.Struct, eq=False, gc=False):
     peer: Peer
     filter: CompiledFilter
     offset: int
-    ticket: Ticket
+    ticket: Ticket | None = None
 
     def __call__(self, final: bool) -> int | None:
         return self.processor.retry(self, final)
 
 
-class PullProcessor(EachRequest):
+class PullProcessor(RequestProcessor):
     """Answers pulls with slices of the log, or holds them until there is an answer."""
+
+    #: An answer is large.
+    max_run = 1
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -76,25 +82,32 @@ class PullProcessor(EachRequest):
         self._filters = broker.filters
         self._machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
-    def handle(self, request: Command, peer: Peer) -> Outcome:
-        return when_saved(partial(self._pull, request, peer), request, peer)
+    def process(self, requests: Sequence[Command], peer: Peer) -> Sequence[Outcome]:
+        return [self._answered(request, peer) for request in requests]
 
-    def _pull(self, request: Command, peer: Peer) -> Outcome:
-        header = request.header(PullMessageRequestHeader)
-        self._check(header)
-        ticket = peer.postpone((request,), held=True)
-        pull = _Pull(self, request, header, peer, self._filter(header), header.queue_offset, ticket)
-        may_hold = header.sys_flag & PULL_SUSPEND != 0
-        self._commit(header)
+    def _answered(self, request: Command, peer: Peer) -> Outcome:
         try:
+            header = request.header(PullMessageRequestHeader)
+            self._check(header)
+            pull = _Pull(self, request, header, peer, self._filter(header), header.queue_offset)
+            self._commit(header)
             result = self._read(pull)
+            code = _code(result.status, header.queue_offset)
+            if code == _NOT_FOUND and header.sys_flag & PULL_SUSPEND and self._hold(pull, result):
+                return pull.ticket
+            return self._reply(pull, result, code)
+        except Unsaved as unsaved:
+            return peer.answer_async(request, partial(self._answered_when_saved, request, peer, unsaved))
         except NotInMemory as missed:
             again = partial(retry_when_cached, self._broker.store, partial(self._answer, pull), missed)
             return peer.answer_async(request, again)
-        code = _code(result.status, header.queue_offset)
-        if code == ResponseCode.PULL_NOT_FOUND and may_hold and self._hold(pull, result):
-            return pull.ticket
-        return self._reply(pull, result, code)
+        except Exception as error:  # noqa: BLE001 - whatever a processor raises must become an answer
+            return error_answer(request, error)
+
+    async def _answered_when_saved(self, request: Command, peer: Peer, unsaved: Unsaved) -> Outcome:
+        """The same, once a group that the pull needs is written. Raises RequestRefused."""
+        await unsaved.change.done()
+        return self._answered(request, peer)
 
     def _commit(self, header: PullMessageRequestHeader) -> None:
         """Commit the offset included in the request, once, before the first read; not an offset made invalid
@@ -256,7 +269,10 @@ class PullProcessor(EachRequest):
             pull,
             len(pull.request.body) + len(pull.request.ext_json) * _TEXT_COPIES,
         )
-        return self._broker.held_pulls.hold(header.topic, header.queue_id, held)
+        if not self._broker.held_pulls.hold(header.topic, header.queue_id, held):
+            return False
+        pull.ticket = pull.peer.postpone((pull.request,), held=True)
+        return True
 
     def retry(self, pull: _Pull, final: bool) -> int | None:
         """Run a held pull again (HeldPull.retry). It is answered now, or when its data is in memory, unless
@@ -273,6 +289,7 @@ class PullProcessor(EachRequest):
             outcome = pull.peer.answer_async(pull.request, again)
         except Exception as error:  # noqa: BLE001 - the peer needs an answer to every error
             outcome = error_answer(pull.request, error)
+        assert pull.ticket is not None, "only a held pull is run again"
         pull.ticket.complete((outcome,))
         return None
 
@@ -283,18 +300,11 @@ class PullProcessor(EachRequest):
         return self._reply(pull, result, _code(result.status, pull.offset))
 
     def _reply(self, pull: _Pull, result: ReadResult, code: int) -> Command | Reply:
-        header = PullMessageResponseHeader(
-            suggest_which_broker_id=0,
-            next_begin_offset=result.next_offset,
-            min_offset=result.min_offset,
-            max_offset=result.max_offset,
-            topic_sys_flag=0,
-            group_sys_flag=0,
-        )
-        head = answer(pull.request, code, result.status.value, header=header)
+        head = answer(pull.request, code, result.status.value)
+        head.ext = pull_answer_fields(result.next_offset, result.min_offset, result.max_offset)
         if self._tell_hooks is not None:
             self._tell_hooks(_context(pull, result, code))
-        if code != ResponseCode.SUCCESS:
+        if code != _SUCCESS:
             return head
         self._broker.stats.got(
             pull.header.consumer_group, pull.header.topic, result.message_count, result.total_bytes

@@ -46,6 +46,8 @@ _OUR_PROPERTIES = frozenset({props.MSG_REGION, props.TRACE_ON, props.CLUSTER, pr
 _CHECKED_PROPERTIES = _OUR_PROPERTIES | {props.DELAY, props.TRANSACTION_PREPARED}
 #: Bits that clients cannot set.
 _OUR_BITS = BORN_HOST_V6 | STORE_HOST_V6 | NEED_UNWRAP | INNER_BATCH | TRANSACTION_MASK
+_CLIENT_BITS = ~_OUR_BITS
+_UNIQ_KEY, _TAGS, _WAIT, _PROPERTY_END = props.UNIQ_KEY, props.TAGS, props.WAIT, props.PROPERTY_END
 _SUCCESS = int(ResponseCode.SUCCESS)
 _SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 #: Flag, body, properties and their stored text.
@@ -58,6 +60,7 @@ class SendProcessor(RequestProcessor):
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self._clock = broker.clock
+        self._put, self._stats = broker.put, broker.stats
         self._hooks = SendHooks(broker.registry.send_message_hooks)
         self._after = self._hooks.after
         config, store_host = broker.config, broker.store_host
@@ -83,13 +86,13 @@ class SendProcessor(RequestProcessor):
         headers: list[SendHeader] = []
         properties: list[dict[str, str]] = []
         decode = props.decode
-        for at, request in enumerate(requests):
+        for request in requests:
             header: Any = request.typed
             if type(header) is not SendMessageRequestHeaderV2:
                 try:
                     header = checks.send_header(request)
                 except Exception as error:  # noqa: BLE001 - one request's failure is its own answer
-                    outcomes[at] = self._failed(request, error)
+                    outcomes[len(headers) + len(outcomes)] = self._failed(request, error)
                     continue
             headers.append(header)
             properties.append(decode(header.properties or ""))
@@ -109,7 +112,7 @@ class SendProcessor(RequestProcessor):
         return _merged(outcomes, self._store(sends.select(left)) if left else [])
 
     def _failed(self, request: Command, error: Exception) -> Command:
-        self._broker.stats.put_failures += 1
+        self._stats.put_failures += 1
         return error_answer(request, error)
 
     # Checking and building.
@@ -126,7 +129,7 @@ class SendProcessor(RequestProcessor):
         for at, request, header, properties in zip(
             count(), sends.requests, sends.headers, sends.properties, strict=False
         ):
-            topic, queue_id, body, text = header.topic, header.queue_id, request.body, header.properties or ""
+            topic, queue_id, body = header.topic, header.queue_id, request.body
             bits, moved = host_bits, False
             try:
                 if not 0 < len(body) <= max_body_bytes:
@@ -139,13 +142,16 @@ class SendProcessor(RequestProcessor):
                     sizes[at] = len(items)
                 else:
                     is_special = not watched.isdisjoint(properties)
-                    if props.UNIQ_KEY in properties and not (
-                        moved or (is_special and self._is_rewritten(properties))
+                    if (
+                        _UNIQ_KEY not in properties
+                        or moved
+                        or (is_special and self._is_rewritten(properties))
                     ):
-                        end = "" if text[-1] == props.PROPERTY_END else props.PROPERTY_END
-                        stored = (text + end + suffix).encode()
-                    else:
                         properties, stored = self._rewritten(properties, moved)
+                    elif (text := header.properties or "")[-1] == _PROPERTY_END:
+                        stored = (text + suffix).encode()
+                    else:
+                        stored = (text + _PROPERTY_END + suffix).encode()
                     if len(stored) > MAX_PROPERTIES_BYTES:
                         raise checks.properties_refused(len(stored))
                     items = ((header.flag, body, properties, stored),)
@@ -154,23 +160,24 @@ class SendProcessor(RequestProcessor):
                 continue
             if is_special:
                 special += range(len(messages), len(messages) + len(items))
-            wait = properties.get(props.WAIT) != "false"
+            wait = properties.get(_WAIT) != "false"
             for flag, body, properties, stored in items:
-                tags = properties.get(props.TAGS)
+                tags = properties.get(_TAGS)
                 messages.append(
                     PutMessage(
-                        topic=topic,
-                        queue_id=queue_id,
-                        body=body,
-                        properties=properties,
-                        properties_bytes=stored,
-                        flag=flag,
-                        sys_flag=header.sys_flag & ~_OUR_BITS | bits,
-                        born_timestamp_ms=header.born_timestamp,
-                        born_host=born_host,
-                        reconsume_times=header.reconsume_times or 0,
-                        tags_code=tags_code(tags) if tags else 0,
-                        wait=wait,
+                        topic,
+                        queue_id,
+                        body,
+                        properties,
+                        stored,
+                        flag,
+                        header.sys_flag & _CLIENT_BITS | bits,
+                        header.born_timestamp,
+                        born_host,
+                        header.reconsume_times or 0,
+                        0,
+                        tags_code(tags) if tags else 0,
+                        wait,
                     )
                 )
         numbers = None
@@ -262,29 +269,31 @@ class SendProcessor(RequestProcessor):
         batches: dict[int, int] = {}
         run = self._build(sends, faults, batches)
         # Refused messages are left out below.
-        landed: Any = self._broker.put.append(run)
+        landed: Any = self._put.append(run)
         sizes = None
         if faults or batches:
             sizes = [0 if at in faults else batches.get(at, 1) for at in range(len(sends))]
+        sends.messages, sends.landed, sends.sizes = run.messages, landed, sizes
         if not (faults or run.refused):
-            return self._answer(sends.stored(run.messages, landed, sizes), run.settled)
+            return self._answer(sends, run.settled)
         start = 0
         for at, size in enumerate(sizes or [1] * len(sends)):
             if size and start in run.refused:
                 faults[at] = run.refused[start]
             start += size
+        sends.messages, sends.landed = [], []
         outcomes = {at: self._fault(sends.select([at]), error) for at, error in faults.items()}
         left = [at for at in range(len(sends)) if at not in faults]
         if not left:
             return _merged(outcomes, [])
-        stored = sends.stored(run.messages, landed, sizes).select(left)
-        return _merged(outcomes, self._answer(stored, run.settled))
+        sends.messages, sends.landed = run.messages, landed
+        return _merged(outcomes, self._answer(sends.select(left), run.settled))
 
     def _answer(self, sends: SendRun, settled: bool) -> Sequence[Outcome]:
         """Answer stored sends: now if they are `settled`, or together when the last one that has to wait may
         be acknowledged."""
-        put, messages, landed = self._broker.put, sends.messages, sends.landed
-        self._broker.stats.put_many(messages, landed)
+        messages, landed, put = sends.messages, sends.landed, self._put
+        self._stats.put_many(messages, landed)
         if settled:
             return self._succeeded(sends)
         lasts = [sends.span(at).stop - 1 for at in range(len(sends))]

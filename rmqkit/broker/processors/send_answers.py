@@ -21,8 +21,10 @@ from rmqkit.protocol.message_id import offset_message_id
 
 _JSON = int(SerializeType.JSON)
 _SUCCESS = int(ResponseCode.SUCCESS)
+_UNIQ_KEY = props.UNIQ_KEY
 #: Length and header length (serialisation 0) of a frame without a body.
 _prefix = Struct(">ii").pack
+_NOTHING_FURTHER: Iterable[bytes] = repeat(b"")
 
 
 class SendAnswers:
@@ -45,8 +47,7 @@ class SendAnswers:
 
     def of(self, sends: SendRun) -> list[Answer]:
         """One answer for each of these stored sends, with the code SUCCESS or FLUSH_DISK_TIMEOUT."""
-        firsts, places = sends.messages, sends.landed
-        further: Iterable[bytes] = repeat(b"")
+        firsts, places, further = sends.messages, sends.landed, _NOTHING_FURTHER
         if sends.sizes is not None:
             spans = [sends.span(at) for at in range(len(sends))]
             firsts, places = [firsts[span.start] for span in spans], [places[span.start] for span in spans]
@@ -56,11 +57,14 @@ class SendAnswers:
         for request, properties, message, at, ids in zip(
             sends.requests, sends.properties, firsts, places, further, strict=False
         ):
-            key = properties.get(props.UNIQ_KEY)
+            key = properties.get(_UNIQ_KEY)
             if key and request.codec == json:
-                quoted = key.encode() if key.isalnum() and key.isascii() else msgspec.json.encode(key)[1:-1]
+                quoted = key.encode()
+                if not quoted.isalnum():
+                    quoted = msgspec.json.encode(key)[1:-1]
                 text = form % (at[1], ids, message.queue_id, at[0], quoted, request.opaque)
-                answers.append(_prefix(len(text) + 4, len(text)) + text)
+                size = len(text)
+                answers.append(_prefix(size + 4, size) + text)
             else:
                 answers.append(self._command(sends, len(answers), message, at, ids))
         return answers

@@ -30,7 +30,8 @@ class PullMessageRequestHeader(Header, kw_only=True):
 
 
 class PullMessageResponseHeader(Header, kw_only=True):
-    """The first four fields are required: the Java client fails without them."""
+    """The first four fields are required: the Java client fails without them. `pull_answer_fields` has those
+    that a broker answers."""
 
     suggest_which_broker_id: I64 = 0
     next_begin_offset: I64
@@ -39,3 +40,15 @@ class PullMessageResponseHeader(Header, kw_only=True):
     topic_sys_flag: I32 | None = None
     group_sys_flag: I32 | None = None
     forbidden_type: I32 | None = None
+
+
+def pull_answer_fields(next_begin_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
+    """The fields of a broker's PullMessageResponseHeader, as text."""
+    return {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(next_begin_offset),
+        "minOffset": str(min_offset),
+        "maxOffset": str(max_offset),
+        "topicSysFlag": "0",
+        "groupSysFlag": "0",
+    }

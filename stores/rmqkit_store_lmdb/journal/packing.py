@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attrs import define, field
 
 from rmqkit.model.message import PutMessage
-from rmqkit.protocol.record_packer import PackedRun
+from rmqkit.protocol.record_packer import UNIT, PackedRun
 from rmqkit_store_lmdb.read.queues import Entry, Queue
 
 
@@ -39,12 +39,9 @@ class Packed:
         """Create an append from a packed run of messages."""
         offsets, records = [at[1] for at in run.landed], run.records()
         packed = cls(run.end, offsets, records, [message.tags_code for message in messages], made)
-        units = packed.units
-        for queue, at, code, record in zip(run.queues, run.landed, packed.codes, records, strict=True):
-            if queue is None:
-                continue
-            entries = units.get(queue)
-            if entries is None:
-                entries = units[queue] = []
-            entries.append((at[1], at[2], code, now_ms, record))
+        record_at = dict(zip(offsets, records, strict=True))
+        for queue, units in run.units.items():
+            packed.units[queue] = [
+                (at, size, code, now_ms, record_at[at]) for at, size, code in map(UNIT.unpack, units)
+            ]
         return packed

@@ -183,7 +183,7 @@ class KeyIndex:
     def note(
         self, key_code: int, unique_key: str | None, keys: str | None, physical_offset: int, time_ms: int
     ) -> None:
-        """Record a message to index; used by recovery. (Appender contains these lines inline.) Raises
+        """Record a message to index; used by recovery. Raises
         StoreNotWritable."""
         if unique_key or keys:
             self.backlog.append((key_code, unique_key, keys, physical_offset, time_ms))

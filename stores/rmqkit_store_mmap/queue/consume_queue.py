@@ -80,7 +80,9 @@ class ConsumeQueue:
         self.min_offset = 0
         self.next_offset = 0
         self.flushed_offset = 0
-        self.max_physical = 0
+        self._max_physical = 0
+        #: The last unit if `_max_physical` does not consider it yet.
+        self._last_unit = b""
         self.view: mmap.mmap | bytearray = _NOT_MAPPED
         self.base_offset = 0
         self.room_end = 0
@@ -157,20 +159,40 @@ class ConsumeQueue:
         self.room_end = room_end
 
     def put(self, physical_offset: int, size_bytes: int, tags_code: int) -> None:
-        """Append one unit. Raises StoreNotWritable. (Appender contains these lines inline.)"""
-        if self.next_offset >= self.room_end:
-            self.make_room()
-        UNIT.pack_into(
-            self.view,
-            (self.next_offset - self.base_offset) * UNIT_BYTES,
-            physical_offset,
-            size_bytes,
-            tags_code,
-        )
-        self.next_offset += 1
+        """Append one unit. Raises StoreNotWritable."""
+        self.put_all((UNIT.pack(physical_offset, size_bytes, tags_code),))
+
+    def put_all(self, units: Sequence[bytes]) -> None:
+        """Append packed units, at least one. Raises StoreNotWritable; some of them may be appended then."""
+        offset, count = self.next_offset, len(units)
+        room = self.room_end - offset
+        if count > room:
+            if room <= 0:
+                self.make_room()
+                room = self.room_end - offset
+            if count > room:
+                self.put_all(units[:room])
+                self.put_all(units[room:])
+                return
+        at = (offset - self.base_offset) * UNIT_BYTES
+        self.view[at : at + count * UNIT_BYTES] = b"".join(units)
+        self.next_offset = offset + count
+        self._last_unit = units[-1]
         self.touched = True
-        if size_bytes != FILLER_SIZE:
-            self.max_physical = physical_offset + size_bytes
+
+    @property
+    def max_physical(self) -> int:
+        """The end of the record of the last unit as a log offset, 0 without one."""
+        if self._last_unit:
+            position, size, _ = UNIT.unpack(self._last_unit)
+            if size != FILLER_SIZE:
+                self._max_physical = position + size
+            self._last_unit = b""
+        return self._max_physical
+
+    @max_physical.setter
+    def max_physical(self, offset: int) -> None:
+        self._max_physical, self._last_unit = offset, b""
 
     def put_filler(self) -> None:
         """Append a unit without a record, in place of a lost record. Raises StoreNotWritable."""

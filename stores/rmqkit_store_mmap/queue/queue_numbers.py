@@ -84,16 +84,11 @@ class Numbers(msgspec.Struct, frozen=True, rename="camel"):
 class NumberedQueue(ConsumeQueue):
     """A queue without units; only `next_offset` is kept."""
 
-    def make_room(self) -> None:
-        self.view = _SCRATCH
-        self.base_offset = self.next_offset
-        self.room_end = self.next_offset + _SCRATCH_UNITS
-
     def reserve(self, stop: int) -> None:
         return
 
-    def put(self, physical_offset: int, size_bytes: int, tags_code: int) -> None:
-        self.next_offset += 1
+    def put_all(self, units: Sequence[bytes]) -> None:
+        self.next_offset += len(units)
 
     def begin_at(self, offset: int) -> None:
         self.next_offset = offset
@@ -121,7 +116,7 @@ class NumberedQueue(ConsumeQueue):
         return []
 
     def destroy(self) -> None:
-        self.next_offset = self.room_end = 0
+        self.next_offset = 0
 
 
 class NumberTable(QueueTable):

@@ -10,10 +10,11 @@ Unit n of a queue lies at byte 20 n of the queue's files.
 
 from __future__ import annotations
 
-from struct import Struct
+from rmqkit.protocol.record_packer import UNIT
 
-UNIT = Struct(">qiq")
-UNIT_BYTES = 20
+__all__ = ["FILLER", "FILLER_SIZE", "UNIT", "UNIT_BYTES"]
+
+UNIT_BYTES = UNIT.size
 #: Filler before the first unit of a queue that begins in the middle of a file (section 3.4).
 FILLER_SIZE = 0x7FFFFFFF
 FILLER = UNIT.pack(0, FILLER_SIZE, 0)

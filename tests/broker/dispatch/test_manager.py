@@ -33,6 +33,7 @@ from rmqkit.testing.store import SMALL, FlushWhenWanted, message, running, store
 from rmqkit_delay.levels import delivery_time_of
 from rmqkit_store_memory.store import MemoryStore
 from rmqkit_store_mmap.store import MmapStore
+from tests.broker.dispatch.appends import append
 from tests.broker.kit import config_of
 from tests.counting import Counter, SlowCounter, Volatile
 
@@ -113,7 +114,7 @@ class Bench:
             message(body=b"%d" % number + bytes(size_bytes)) for number in range(self.sent, self.sent + count)
         ]
         self.sent += count
-        self.dispatching.append(messages)
+        append(self.store, self.dispatching, messages)
 
     @property
     def all(self) -> list[bytes]:
@@ -322,7 +323,7 @@ async def test_one_that_writes_messages_itself() -> None:
             for entry in entries:
                 if entry.message.topic != "Echo":
                     echo = [message("Echo", body=b"echo " + entry.message.body)]
-                    at.dispatching.append(echo)
+                    append(at.store, at.dispatching, echo)
 
     echo, after = Echo(), Noted()
     async with bench(echo, after) as at:

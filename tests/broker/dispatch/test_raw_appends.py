@@ -22,6 +22,7 @@ from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.peer import FakePeer
 from rmqkit.testing.store import FlushWhenWanted, message, running
 from rmqkit_store_memory.store import MemoryStore
+from tests.broker.dispatch.appends import append
 from tests.broker.kit import config_of
 
 
@@ -65,7 +66,7 @@ class Replica:
         return [message(body=b"%d" % number) for number in range(self.sent - count, self.sent)]
 
     def append(self, count: int = 1) -> None:
-        self.dispatching.append(self._next(count))
+        append(self.store, self.dispatching, self._next(count))
 
     def copy(self, count: int = 1) -> None:
         """As a replica takes what its master sends."""
@@ -164,7 +165,7 @@ async def test_a_run_wakes_each_queue_once(replica: Replica, monkeypatch: pytest
     monkeypatch.setattr(replica.held, "arrived", lambda *call: calls.append(call))
     replica.hold()
     run = [message(queue_id=at % 2, body=b"%d" % at, tags_code=at % 4) for at in range(12)]
-    replica.dispatching.append(run)
+    append(replica.store, replica.dispatching, run)
     await replica.settle()
     assert [(call[:3], {*call[3:]}) for call in calls] == [
         (("Orders", 0, 6), {0, 2}),

@@ -26,7 +26,8 @@ def message(topic: str, ordered: bool) -> PutMessage:
 
 def together(messages: list[PutMessage], sizes: list[int], code: int = 0) -> SendRun:
     run = SendRun(SendingBroker("", "", b""), FakePeer(), 0, [], [], [])
-    return run.stored(messages, [Appended(at, 0, size, 0) for at, size in enumerate(sizes)], None).ended(code)
+    run.messages, run.landed = messages, [Appended(at, 0, size, 0) for at, size in enumerate(sizes)]
+    return run.ended(code)
 
 
 def flat(counts: Counts) -> dict[tuple[str, str], tuple[int, int, list[int]]]:

@@ -1,0 +1,18 @@
+"""Appends as the broker's log appender makes them, without its hooks and acknowledgements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rmqkit.broker.dispatch.manager import Dispatching
+from rmqkit.model.message import PutMessage
+from rmqkit.plugin.store import Appended, MessageStore
+
+
+def append(store: MessageStore, dispatching: Dispatching, messages: Sequence[PutMessage]) -> list[Appended]:
+    """Append to the store, and give the messages to those that follow its log."""
+    start = store.end_offset
+    landed = store.append(messages)
+    dispatching.stored(start, messages, landed)
+    store.positions.moved()
+    return landed
