@@ -1,0 +1,319 @@
+"""Groups whose members are rmqkit's, Apache's Java and Apache's Go clients, on rmqkit's broker and on Apache's
+brokers, new and old."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from rmqkit.client import Client, PushConsumer, ReceivedMessage, Retry
+from tests.interop import peers
+from tests.interop.builds import (
+    OLD_SERVER_VERSION,
+    SERVER_VERSION,
+    BuildError,
+    JavaClient,
+    go_client,
+    java_client,
+)
+
+PATIENCE_S = 90
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module", params=["rmqkit", SERVER_VERSION, OLD_SERVER_VERSION])
+def servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[peers.Server]:
+    """rmqkit's servers, and Apache's of two generations."""
+    home = tmp_path_factory.mktemp("servers")
+    running = (
+        peers.rmqkit_serve(home)
+        if request.param == "rmqkit"
+        else peers.apache_cluster(home, version=request.param)
+    )
+    try:
+        with running as server:
+            yield server
+    except (BuildError, peers.PeerError) as problem:
+        pytest.fail(str(problem), pytrace=False)
+
+
+@pytest.fixture(scope="module")
+def java() -> JavaClient:
+    try:
+        return java_client(SERVER_VERSION)
+    except BuildError as problem:
+        pytest.fail(str(problem), pytrace=False)
+
+
+@pytest.fixture(scope="module")
+def go() -> Path:
+    try:
+        return go_client()
+    except BuildError as problem:
+        pytest.fail(str(problem), pytrace=False)
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"mixed_{next(_numbers)}"
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Check a condition of other processes repeatedly until it holds."""
+    with trio.move_on_after(PATIENCE_S):
+        while True:
+            if await condition():
+                return
+            await trio.sleep(0.05)
+    pytest.fail(f"not within {PATIENCE_S} s: {what}")
+
+
+class Member:
+    """A member of the group in a process of its own."""
+
+    def __init__(self, home: Path) -> None:
+        home.mkdir()
+        self._home = home
+        self._log = home / "handled"
+        self._stop = home / "stop"
+        self._ended = trio.Event()
+        self.facts: Mapping[str, Any] = {}
+
+    @property
+    def bodies(self) -> set[str]:
+        """The bodies that it has handled so far."""
+        return set(self._log.read_text().split("\n")) - {""} if self._log.exists() else set()
+
+    async def run(
+        self, command: Sequence[str], namesrv: str, topic: str, group: str, order: str, fail: str
+    ) -> None:
+        """Run the member until `stop`. Fails the test if it does not report success."""
+        options = {
+            "--topic": topic,
+            "--group": group,
+            "--order": order,
+            "--fail": fail,
+            "--stop": str(self._stop),
+            "--log": str(self._log),
+            "--limit": "150",
+        }
+
+        def play() -> peers.Outcome:
+            words = list(itertools.chain.from_iterable(options.items()))
+            return peers.play(command, ["member"], namesrv, self._home, options=words).outcome("member")
+
+        outcome = await trio.to_thread.run_sync(play)
+        assert outcome.ok, outcome.error
+        self.facts = outcome.facts
+        self._ended.set()
+
+    async def stop(self) -> None:
+        """Have it leave the group, and wait for its report."""
+        self._stop.touch()
+        with trio.fail_after(PATIENCE_S):
+            await self._ended.wait()
+
+
+@asynccontextmanager
+async def member(
+    command: Sequence[str],
+    servers: peers.Server,
+    home: Path,
+    topic: str,
+    group: str,
+    *,
+    order: str = "none",
+    fail: str = "-",
+) -> AsyncIterator[Member]:
+    """A member that joins now; leaving the block stops it."""
+    this = Member(home)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(this.run, command, servers.namesrv, topic, group, order, fail)
+        try:
+            yield this
+        finally:
+            with trio.CancelScope(shield=True):
+                await this.stop()
+
+
+async def made(client: Client, topic: str, queues: int) -> None:
+    await client.admin.create_topic(topic, queues=queues)
+
+    async def known() -> bool:
+        return await client.admin.route(topic) is not None
+
+    await until(known, "the route")
+
+
+def java_words(java: JavaClient, home: Path) -> list[str]:
+    home.mkdir()
+    # A queue that another member has not unlocked yet is tried again in the next round.
+    return peers.java_command(java, home, settings={"rocketmq.client.rebalance.waitInterval": 1_000})
+
+
+async def has_queues(consumer: PushConsumer, topic: str, count: int) -> bool:
+    return len([queue for queue in consumer.queues if queue.topic == topic]) == count
+
+
+@pytest.mark.row("S163")
+@pytest.mark.parametrize("order", ["none", "queue"])
+async def test_a_group_of_three_languages(
+    servers: peers.Server, topic: str, order: Any, java: JavaClient, go: Path, tmp_path: Path
+) -> None:
+    """Six queues are divided evenly as members join, and return as they leave. Every message is handled. In
+    order, no queue is handled by two at a time or backwards: each member's messages of a queue ascend, and
+    nothing is handled twice."""
+    ours: list[tuple[str, str, int]] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        where = f"{message.queue.broker_name}:{message.queue.queue_id}"
+        ours.append((message.body.decode(), where, message.queue_offset))
+
+    def our_bodies() -> set[str]:
+        return {body for body, _, _ in ours}
+
+    group = f"g_{topic}"
+    async with Client(servers.namesrv) as client, client.producer("producers") as producer:
+        await made(client, topic, 6)
+        queues = await producer.queues(topic)
+
+        async def send(stem: str) -> set[str]:
+            bodies = [f"{stem}{number}" for number in range(24)]
+            for number, body in enumerate(bodies):
+                await producer.send(topic, body.encode(), queue=queues[number % 6])
+            return set(bodies)
+
+        async with (
+            client.push_consumer(group, subscribe=topic, order=order, start="first") as consumer,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(consumer.run, handle)
+            await until(partial(has_queues, consumer, topic, 6), "all queues are ours")
+            join = partial(member, servers=servers, topic=topic, group=group, order=order)
+            async with (
+                join(java_words(java, tmp_path / "jvm"), home=tmp_path / "java") as of_java,
+                join([str(go)], home=tmp_path / "go") as of_go,
+            ):
+                await until(partial(has_queues, consumer, topic, 2), "two queues are ours")
+                sent = await send("shared")
+
+                async def handled() -> bool:
+                    return our_bodies() | of_java.bodies | of_go.bodies >= sent
+
+                await until(handled, "all shared messages are handled")
+                assert our_bodies()
+                await until(lambda: _true(bool(of_java.bodies and of_go.bodies)), "both others have some")
+            await until(partial(has_queues, consumer, topic, 6), "all queues are ours again")
+            later = await send("later")
+
+            async def back() -> bool:
+                return our_bodies() >= later
+
+            await until(back, "the later messages are ours")
+            consumer.stop()
+    if order == "queue":
+        seen = [(each["text"], each["queue"], each["offset"]) for each in of_java.facts["handled"]]
+        seen_by_go = [(each["text"], each["queue"], each["offset"]) for each in of_go.facts["handled"]]
+        assert of_java.facts["overlaps"] == 0
+        for handled_by_one in (ours, seen, seen_by_go):
+            for queue in {where for _, where, _ in handled_by_one}:
+                offsets = [offset for _, where, offset in handled_by_one if where == queue]
+                assert offsets == sorted(set(offsets)), json.dumps(handled_by_one)
+
+
+async def _true(value: bool) -> bool:
+    return value
+
+
+async def test_what_we_send_back_reaches_java(
+    servers: peers.Server, topic: str, java: JavaClient, tmp_path: Path
+) -> None:
+    """A message that failed at our consumer is delivered to Java's, the next member, as its first retry, with
+    the topic it came from."""
+    failed = trio.Event()
+    group = f"g_{topic}"
+
+    async def handle(message: ReceivedMessage) -> None:
+        failed.set()
+        raise Retry(after=1)
+
+    async with Client(servers.namesrv) as client, client.producer("producers") as producer:
+        await made(client, topic, 2)
+        async with (
+            client.push_consumer(group, subscribe=topic, start="first") as consumer,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(consumer.run, handle)
+            await producer.send(topic, b"comes back")
+            await failed.wait()
+            consumer.stop()
+        words = java_words(java, tmp_path / "jvm")
+        async with member(words, servers, tmp_path / "java", topic, group) as of_java:
+            await until(lambda: _true("comes back" in of_java.bodies), "Java has it")
+    (seen,) = of_java.facts["handled"]
+    assert (seen["text"], seen["topic"]) == ("comes back", topic)
+    assert seen["times"] >= 1
+
+
+async def test_what_java_sends_back_reaches_us(
+    servers: peers.Server, topic: str, java: JavaClient, tmp_path: Path
+) -> None:
+    """A message that failed at Java's consumer is delivered to ours, as its first retry, with the topic it
+    came from."""
+    group = f"g_{topic}"
+    async with Client(servers.namesrv) as client, client.producer("producers") as producer:
+        await made(client, topic, 2)
+        await producer.send(topic, b"comes back")
+        words = java_words(java, tmp_path / "jvm")
+        async with member(words, servers, tmp_path / "java", topic, group, fail="comes back") as of_java:
+            await until(lambda: _true("comes back" in of_java.bodies), "Java has it")
+        if any(each["times"] for each in of_java.facts["handled"]):
+            pytest.fail("Java's consumer left too late: it has handled its own retry")
+        async with client.push_consumer(group, subscribe=topic, start="first") as consumer:
+            with trio.fail_after(PATIENCE_S):
+                async for delivery in consumer:
+                    async with delivery as message:
+                        assert (message.body, message.topic) == (b"comes back", topic)
+                        assert message.reconsume_times == 1
+                    consumer.stop()
+
+
+async def test_compressed_bodies(servers: peers.Server, topic: str, java: JavaClient, tmp_path: Path) -> None:
+    """Java's consumer reads bodies that we compress with zlib, LZ4 and Zstandard, and ours reads Java's."""
+    async with Client(servers.namesrv) as client:
+        await made(client, topic, 2)
+        ours = {f"{kind}-{'x' * 9_000}" for kind in ("zlib", "lz4", "zstd")}
+        for body in ours:
+            kind = body.partition("-")[0]
+            async with client.producer("producers", compression=kind) as producer:
+                await producer.send(topic, body.encode())
+        words = java_words(java, tmp_path / "jvm")
+        async with member(words, servers, tmp_path / "java", topic, f"java_{topic}") as of_java:
+            await until(lambda: _true(of_java.bodies >= ours), "Java has read all three")
+        (tmp_path / "writer").mkdir()
+
+        def write() -> peers.Outcome:
+            options = ["--topic", topic]
+            report = peers.play(words, ["compress"], servers.namesrv, tmp_path / "writer", options=options)
+            return report.outcome("compress")
+
+        outcome = await trio.to_thread.run_sync(write)
+        assert outcome.ok, outcome.error
+        expected = {kind + " padding" * 2_000 for kind in ("ZLIB", "LZ4", "ZSTD")} | ours
+        async with client.push_consumer(f"g_{topic}", subscribe=topic, start="first") as consumer:
+            with trio.fail_after(PATIENCE_S):
+                async for delivery in consumer:
+                    async with delivery as message:
+                        expected.discard(message.body.decode())
+                    if not expected:
+                        consumer.stop()
