@@ -20,6 +20,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SERVER_VERSION = "5.5.0"
+#: The newest version of the old generation whose servers are published.
+OLD_SERVER_VERSION = "4.9.7"
 JAVA_CLIENT_VERSIONS = ("5.5.0", "5.3.3", "4.9.8")
 JAVA_STORE_VERSIONS = ("5.5.0", "5.3.3", "4.9.8")
 #: The newest and the oldest version, for tests independent of the versions in between: each version costs a

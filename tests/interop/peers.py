@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.interop.builds import JavaClient, apache_server_classpath, tool
+from tests.interop.builds import SERVER_VERSION, JavaClient, apache_server_classpath, tool
 from tests.ports import LOOPBACK, free_port
 
 START_SECONDS = 60
@@ -197,21 +197,30 @@ _JAVA_SERVER = (
 )
 
 
-def _java_server(name: str, main: str, home: Path, properties: Mapping[str, object]) -> Program:
+def _java_server(name: str, main: str, home: Path, properties: Mapping[str, object], version: str) -> Program:
     conf = home / f"{name}.conf"
     conf.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
     where = (f"-Duser.home={home}", f"-Drocketmq.home.dir={home}", f"-Djava.io.tmpdir={home}")
-    command = [tool("java"), *_JAVA_SERVER, *where, "-cp", apache_server_classpath(), main, "-c", str(conf)]
+    command = [
+        tool("java"),
+        *_JAVA_SERVER,
+        *where,
+        "-cp",
+        apache_server_classpath(version),
+        main,
+        "-c",
+        str(conf),
+    ]
     return start(name, command, home, {"ROCKETMQ_HOME": str(home)})
 
 
 @contextmanager
-def apache_namesrv(home: Path, port: int | None = None) -> Iterator[Server]:
+def apache_namesrv(home: Path, port: int | None = None, version: str = SERVER_VERSION) -> Iterator[Server]:
     """Apache's name server, which answers when the context is entered."""
     port = port or free_port()
     address = f"{LOOPBACK}:{port}"
     properties = {"listenPort": port, "bindAddress": LOOPBACK, "kvConfigPath": home / "kvConfig.json"}
-    program = _java_server("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", home, properties)
+    program = _java_server("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", home, properties, version)
     try:
         program.await_or_die("an answer", _tries(lambda: _answers(address)))
         yield Server("apache", address, "", [program])
@@ -228,6 +237,7 @@ def apache_broker(
     store: Path | None = None,
     commit_log_file_bytes: int = 64 * 1024 * 1024,
     settings: Mapping[str, object] | None = None,
+    version: str = SERVER_VERSION,
 ) -> Iterator[Server]:
     """Apache's broker on a store directory (default `home/store`), registered with the name server when the
     context is entered.
@@ -263,7 +273,7 @@ def apache_broker(
         "brokerFastFailureEnable": "false",
         **(settings or {}),
     }
-    program = _java_server("broker", "org.apache.rocketmq.broker.BrokerStartup", home, properties)
+    program = _java_server("broker", "org.apache.rocketmq.broker.BrokerStartup", home, properties, version)
     try:
         address = f"{LOOPBACK}:{port}"
         program.await_or_die("a route", _tries(lambda: has_route(namesrv, address)))
@@ -273,9 +283,14 @@ def apache_broker(
 
 
 @contextmanager
-def apache_cluster(home: Path, *, settings: Mapping[str, object] | None = None) -> Iterator[Server]:
+def apache_cluster(
+    home: Path, *, settings: Mapping[str, object] | None = None, version: str = SERVER_VERSION
+) -> Iterator[Server]:
     """Apache's name server and one broker."""
-    with apache_namesrv(home) as namesrv, apache_broker(home, namesrv.namesrv, settings=settings) as broker:
+    with (
+        apache_namesrv(home, version=version) as namesrv,
+        apache_broker(home, namesrv.namesrv, settings=settings, version=version) as broker,
+    ):
         yield Server("apache", namesrv.namesrv, broker.broker, [*namesrv.programs, *broker.programs])
 
 

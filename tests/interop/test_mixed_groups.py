@@ -1,5 +1,5 @@
-"""Groups whose members are rmqkit's, Apache's Java and Apache's Go clients, on rmqkit's broker and on Apache's
-brokers, new and old."""
+"""Groups whose members are rmqkit's, Apache's Java and Apache's Go clients, on rmqkit's broker and on two
+generations of Apache's."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ func main() {
 		go func() {
 			defer workers.Done()
 			for each := range todo {
-				outcome := play(each, os.Args[2], options["--id"], time.Duration(limit)*time.Second)
+				outcome := play(each, os.Args[2], options, time.Duration(limit)*time.Second)
 				text, err := json.Marshal(outcome)
 				printing.Lock()
 				if err != nil {
@@ -94,7 +94,7 @@ func pick(names string) []scenario {
 	var picked []scenario
 	for _, name := range strings.Split(names, ",") {
 		found := false
-		for _, each := range scenarios {
+		for _, each := range append(append([]scenario{}, scenarios...), halves...) {
 			if each.name == name {
 				picked = append(picked, each)
 				found = true
@@ -107,9 +107,9 @@ func pick(names string) []scenario {
 	return picked
 }
 
-func play(each scenario, namesrv string, id string, limit time.Duration) line {
+func play(each scenario, namesrv string, options map[string]string, limit time.Duration) line {
 	start := time.Now()
-	this := newRun(namesrv, each.name, id)
+	this := newRun(namesrv, each.name, options)
 	ended := make(chan string, 1)
 	go func() {
 		reason := ""

@@ -24,6 +24,7 @@ type failure string
 type run struct {
 	namesrv string
 	topic   string
+	options map[string]string
 
 	mutex   sync.Mutex
 	clients int
@@ -31,9 +32,18 @@ type run struct {
 	closers []func() error
 }
 
-func newRun(namesrv, name, id string) *run {
-	topic := "go_" + strings.ReplaceAll(name, "-", "_") + "_" + id
-	return &run{namesrv: namesrv, topic: topic, facts: map[string]any{}}
+func newRun(namesrv, name string, options map[string]string) *run {
+	topic := "go_" + strings.ReplaceAll(name, "-", "_") + "_" + options["--id"]
+	if given, is := options["--topic"]; is {
+		topic = given
+	}
+	return &run{namesrv: namesrv, topic: topic, options: options, facts: map[string]any{}}
+}
+
+func (r *run) option(name string) string {
+	value, is := r.options[name]
+	check(is, "this scenario needs %s", name)
+	return value
 }
 
 func (r *run) fact(name string, value any) {

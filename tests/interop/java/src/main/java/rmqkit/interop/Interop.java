@@ -55,6 +55,7 @@ public final class Interop {
         Map<String, Scenario> known = scenarios();
         List<String> wanted = "all".equals(args[0]) ? new ArrayList<>(known.keySet()) : Arrays.asList(args[0].split(","));
         CrossScenarios.add(known);
+        MemberScenarios.add(known);
         for (String name : wanted) {
             if (!known.containsKey(name)) {
                 System.err.println("no scenario " + name + "; there are " + known.keySet());
