@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from time import thread_time
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import trio
@@ -18,8 +17,8 @@ from xdist.scheduler import LoadFileScheduling
 
 from rmqkit.log_limit import peer_lines
 from rmqkit.plugin import hook_runner
+from tests.threads import run_at_once
 
-T = TypeVar("T")
 pytest_plugins = ["rmqkit.testing.pytest_plugin"]
 
 #: Parts of paths, in the order of the run.
@@ -71,9 +70,5 @@ def threads_do_not_move_the_clock(request: pytest.FixtureRequest, monkeypatch: p
     wait for the thread."""
     if "autojump_clock" not in request.fixturenames or request.node.get_closest_marker("real_threads"):
         return
-
-    async def run_at_once(work: Callable[..., T], *arguments: object, **_options: object) -> T:
-        await trio.lowlevel.checkpoint()
-        return work(*arguments)
 
     monkeypatch.setattr(trio.to_thread, "run_sync", run_at_once)

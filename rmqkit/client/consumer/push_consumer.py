@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import anyio
 import anyio.to_thread
-from anyio.abc import TaskGroup
+from anyio.abc import TaskGroup, TaskStatus
 
 from rmqkit.client.consumer.batches import Batches
 from rmqkit.client.consumer.delivery import DeadLetter, Delivery, Retry, Settlement
@@ -129,9 +129,9 @@ class PushConsumer(Member):
             outer.cancel_scope.cancel()
 
         async with anyio.create_task_group() as outer:
-            outer.start_soon(workers)
             if stop_on:
-                outer.start_soon(self._await_signal, stop_on)
+                await outer.start(self._await_signal, stop_on)
+            outer.start_soon(workers)
             try:
                 await self._stopping.wait()
             finally:
@@ -143,8 +143,11 @@ class PushConsumer(Member):
         if self._dispatcher.failure is not None:
             raise self._dispatcher.failure
 
-    async def _await_signal(self, signals: Sequence[signal.Signals]) -> None:
+    async def _await_signal(
+        self, signals: Sequence[signal.Signals], *, task_status: TaskStatus[None]
+    ) -> None:
         with anyio.open_signal_receiver(*signals) as received:
+            task_status.started()
             async for number in received:
                 log.info("%s: the consumer of %s stops", number.name, self.group)
                 self.stop()

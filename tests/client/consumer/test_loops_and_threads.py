@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import uuid
+from collections import Counter
 
 import anyio
 import pytest
@@ -175,6 +176,51 @@ def test_a_script_polls(rocketmq: ThreadedRocketMQ, topic: str, backend: str) ->
                 consumer.pause(MessageQueue(topic, "elsewhere", 0))
 
 
+def watch(consumer: PushConsumer, stopped: threading.Event) -> None:
+    """Set the event when the consumer is stopped."""
+    stop = consumer.stop
+
+    def tell() -> None:
+        stop()
+        stopped.set()
+
+    consumer.stop = tell  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_terminated_member_loses_and_repeats_nothing(
+    rocketmq: ThreadedRocketMQ, topic: str, backend: str
+) -> None:
+    """SIGTERM arrives while handlers run. They end, and everything finished is committed: the next member
+    gets each of the other messages once, and nothing else."""
+    handled: Counter[bytes] = Counter()
+    counting = threading.Lock()
+    terminated, stopped = threading.Event(), threading.Event()
+
+    def handle(message: ReceivedMessage) -> None:
+        with counting:
+            handled[message.body] += 1
+            if handled.total() in (4, 10):
+                terminated.set()
+                os.kill(os.getpid(), signal.SIGTERM)
+        assert not terminated.is_set() or stopped.wait(PATIENCE_S)
+
+    async def main() -> None:
+        terminated.clear()
+        stopped.clear()
+        async with (
+            Client(rocketmq.namesrv_text) as client,
+            client.push_consumer(f"g-{topic}", subscribe=topic) as consumer,
+        ):
+            watch(consumer, stopped)
+            await consumer.run(handle, concurrency=2, stop_on=[signal.SIGTERM])
+
+    anyio.run(main, backend=backend)
+    assert 4 <= handled.total() < 10
+    anyio.run(main, backend=backend)
+    assert handled == Counter(b"%d" % number for number in range(10))
+
+
 @pytest.mark.parametrize("backend", ["asyncio", "trio", "blocking"])
 def test_a_signal_stops_the_consumption(rocketmq: ThreadedRocketMQ, topic: str, backend: str) -> None:
     """The message in hand is finished and committed, no further one is begun, and the signal's former handler
@@ -194,23 +240,14 @@ def test_a_signal_stops_the_consumption(rocketmq: ThreadedRocketMQ, topic: str, 
             Client(rocketmq.namesrv_text) as client,
             client.push_consumer(f"g-{topic}", subscribe=topic) as consumer,
         ):
-            watch(consumer)
+            watch(consumer, stopped)
             await consumer.run(handle, concurrency=1, stop_on=[signal.SIGUSR1])
-
-    def watch(consumer: PushConsumer) -> None:
-        stop = consumer.stop
-
-        def tell() -> None:
-            stop()
-            stopped.set()
-
-        consumer.stop = tell  # type: ignore[method-assign]
 
     before = signal.getsignal(signal.SIGUSR1)
     with BlockingClient(rocketmq.namesrv_text) as client:
         if backend == "blocking":
             consumer = client.push_consumer(f"g-{topic}", subscribe=topic)
-            watch(consumer.asynchronous)
+            watch(consumer.asynchronous, stopped)
             consumer.run(handle, threads=1, stop_on=[signal.SIGUSR1])
         else:
             anyio.run(main, backend=backend)

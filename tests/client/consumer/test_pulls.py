@@ -145,7 +145,8 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
 def test_a_queue_whose_pull_does_not_end_is_taken_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answer was lost within this process. The queue is given up and taken again, from the committed
     offset on; the other queue is left as it is."""
-    pull, lost = Puller.pull, []
+    pull = Puller.pull
+    lost: list[MessageQueue] = []
     bodies: list[bytes] = []
 
     async def losing(self: Puller, queue: MessageQueue, *arguments: Any, **keywords: Any) -> PullResult:
