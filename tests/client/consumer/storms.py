@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -171,10 +172,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first run; the next ones follow")
     arguments = parser.parse_args()
     logging.disable(logging.ERROR)
-    trio.to_thread.run_sync = run_at_once
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trio.to_thread, "run_sync", run_at_once)
+        return _repeat(arguments.seed, arguments.runs)
+
+
+def _repeat(first: int, runs: int) -> int:
     began_s = time.monotonic()
     lives = messages = 0
-    for seed in range(arguments.seed, arguments.seed + arguments.runs):
+    for seed in range(first, first + runs):
         with tempfile.TemporaryDirectory(prefix="rmqkit-storm-") as directory:
             run = partial(weather, Path(directory), seed)
             try:
@@ -185,7 +191,7 @@ def main() -> int:
         lives += storm.lives
         messages += len(storm.acknowledged)
     took_s = time.monotonic() - began_s
-    print(f"{arguments.runs} runs, {lives} lives of brokers, {messages} messages, {took_s:.0f} s")  # noqa: T201
+    print(f"{runs} runs, {lives} lives of brokers, {messages} messages, {took_s:.0f} s")  # noqa: T201
     return 0
 
 
