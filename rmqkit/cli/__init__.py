@@ -28,10 +28,13 @@ _BUILT_IN = {
     "message": "rmqkit.cli.message:MESSAGE",
     "dlq": "rmqkit.cli.dead_letters:DLQ",
     "status": "rmqkit.cli.status:STATUS",
+    "bench": "rmqkit.cli.bench:BENCH",
+    "doctor": "rmqkit.cli.doctor:DOCTOR",
     "store": "rmqkit.cli.store:STORE",
     "plugins": "rmqkit.cli.info:PLUGINS",
     "plugin": "rmqkit.cli.plugin_new:PLUGIN",
     "config": "rmqkit.cli.info:CONFIG",
+    "completion": "rmqkit.cli.completion:COMPLETION",
     "demo": "rmqkit.demos.messages:DEMO",
     "demo-spark": "rmqkit.demos.spark.verb:DEMO_SPARK",
 }
@@ -73,6 +76,11 @@ class _Parser(ArgumentParser):
         super().__init__(**{"allow_abbrev": False} | keywords)
 
 
+def whole_parser() -> ArgumentParser:
+    """The parser with all verbs, those of plugins included."""
+    return _parser(())[0]
+
+
 def _parser(words: Sequence[str]) -> tuple[ArgumentParser, dict[str, Verb]]:
     parser = _Parser(prog="rmqkit", description="Apache RocketMQ as a kit of Python plugins.")
     parser.add_argument("--version", action="version", version=f"rmqkit {__version__}")
@@ -103,4 +111,4 @@ def _load(where: str) -> Verb:
     return verb
 
 
-__all__ = ["Verb", "main"]
+__all__ = ["Verb", "main", "whole_parser"]

@@ -92,7 +92,7 @@ def _arguments(parser: ArgumentParser) -> None:
     new = actions.add_parser(
         "new", help="write the distribution of a new plugin, with tests that pass at once"
     )
-    new.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
+    new.add_argument("kind", metavar="KIND", choices=list(KINDS), help=", ".join(KINDS))
     new.add_argument("name", metavar="NAME", help="name of the plugin, and of what it registers")
     parent = "parent of its directory (default: the working directory)"
     new.add_argument("--dir", metavar="DIR", type=Path, default=Path(), help=parent)

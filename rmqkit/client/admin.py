@@ -75,6 +75,13 @@ class Admin:
         """All clusters with their brokers and the addresses of the brokers."""
         return await self._instance.name_servers.cluster_info()
 
+    async def cluster_info_of(self, address: str) -> ClusterInfo:
+        """The same as known to one name server."""
+        command = request(RequestCode.GET_BROKER_CLUSTER_INFO)
+        return (await self._call(address, command, f"asking {address} for the clusters")).decode_body(
+            ClusterInfo
+        )
+
     async def topics(self) -> list[str]:
         """All topics, sorted; system, retry and dead-letter topics included."""
         return await self._instance.name_servers.topics()

@@ -304,6 +304,7 @@ class BlockingAdmin(_Face[Admin]):
     """See `Admin`; every method takes the same arguments and raises the same."""
 
     cluster_info = derived(Admin.cluster_info)
+    cluster_info_of = derived(Admin.cluster_info_of)
     topics = derived(Admin.topics)
     application_topics = derived(Admin.application_topics)
     route = derived(Admin.route)

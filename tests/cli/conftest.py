@@ -115,21 +115,26 @@ def client(server: Ready) -> Iterator[BlockingClient]:
 
 
 class Verbs:
-    """Verbs against one server."""
+    """Verbs against one server; `first` are the words before all others."""
 
-    def __init__(self, run: Run, server: Ready) -> None:
-        self._run, self._where = run, ("--namesrv", server.where["namesrv"])
+    def __init__(self, run: Run, server: Ready, *first: str) -> None:
+        self._run, self._first, self._where = run, first, ("--namesrv", server.where["namesrv"])
+
+    def ended(self, *words: str, code: int | None = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """A verb that has ended with that exit code, with None any."""
+        ended = self._run(*self._first, *words, *self._where, stdin=stdin)
+        assert code in (None, ended.returncode), ended.stderr
+        assert "Traceback" not in ended.stderr
+        return ended
 
     def text(self, *words: str, code: int = 0, stdin: str = "") -> str:
         """What a verb prints; its errors when it must fail."""
-        ended = self._run(*words, *self._where, stdin=stdin)
-        assert ended.returncode == code, ended.stderr
-        assert "Traceback" not in ended.stderr
+        ended = self.ended(*words, code=code, stdin=stdin)
         return ended.stdout if code == 0 else ended.stderr
 
-    def json(self, *words: str, stdin: str = "") -> Any:
+    def json(self, *words: str, code: int = 0, stdin: str = "") -> Any:
         """The document that a verb prints."""
-        return json.loads(self.text(*words, "--json", stdin=stdin))
+        return json.loads(self.ended(*words, "--json", code=code, stdin=stdin).stdout)
 
     def lines(self, *words: str, stdin: str = "") -> list[Any]:
         """The documents that a verb prints, one a line."""

@@ -16,16 +16,10 @@ def served(start: Start, *settings: str) -> Ready:
     return start("serve", *where, *words)
 
 
-class Group(Verbs):
-    """The verb `group`."""
-
-    def text(self, *words: str, code: int = 0, stdin: str = "") -> str:
-        return super().text("group", *words, code=code, stdin=stdin)
-
-
 @pytest.fixture
-def group(rmqkit: Run, server: Ready) -> Group:
-    return Group(rmqkit, server)
+def group(rmqkit: Run, server: Ready) -> Verbs:
+    """The verb `group`."""
+    return Verbs(rmqkit, server, "group")
 
 
 def sent(client: BlockingClient, topic: str, count: int) -> None:
@@ -40,7 +34,7 @@ def committed(client: BlockingClient, name: str, topic: str) -> int:
     return progress.committed
 
 
-def test_what_a_group_has_left(group: Group, client: BlockingClient) -> None:
+def test_what_a_group_has_left(group: Verbs, client: BlockingClient) -> None:
     """The lag is counted for each queue and in total, with the age of the first message that is left; the
     exit code tells a script that it is too large."""
     sent(client, "Orders", 5)
@@ -60,7 +54,7 @@ def test_what_a_group_has_left(group: Group, client: BlockingClient) -> None:
     assert "group 'nobody' has no offsets" in group.text("lag", "nobody", code=1)
 
 
-def test_groups_and_their_members(group: Group, client: BlockingClient) -> None:
+def test_groups_and_their_members(group: Verbs, client: BlockingClient) -> None:
     """Groups are listed with members and lag; a member is shown with its id, language, version, address and
     subscriptions. Groups of RocketMQ itself need --all."""
     sent(client, "Orders", 1)
@@ -98,7 +92,7 @@ def test_a_group_without_members_continues_elsewhere(start: Start, rmqkit: Run, 
     """A group is reset to the first message, the end, a time or an offset, also by a broker that has only
     members reset, as RocketMQ 4; a dry run changes nothing."""
     server = served(start, f"useServerSideResetOffset={at_the_broker}")
-    group = Group(rmqkit, server)
+    group = Verbs(rmqkit, server, "group")
     with BlockingClient(server.where["namesrv"]) as client:
         sent(client, "Orders", 4)
         with client.pull_consumer("billing") as consumer:
@@ -126,7 +120,7 @@ def test_a_group_without_members_continues_elsewhere(start: Start, rmqkit: Run, 
         assert "belong together" in alone
 
 
-def test_online_members_take_a_reset_over(group: Group, client: BlockingClient) -> None:
+def test_online_members_take_a_reset_over(group: Verbs, client: BlockingClient) -> None:
     """A member that is online handles the messages after the new offset again, for a time and for an
     offset."""
     sent(client, "Orders", 3)
@@ -155,10 +149,10 @@ def test_an_offset_for_members_of_an_old_broker(start: Start, rmqkit: Run) -> No
         with client.push_consumer("billing", subscribe={"Orders": "*"}):
             until(lambda: client.groups.connections("billing"))
             words = ("reset", "billing", "Orders", "--offset", "1", "--queue", "broker-a:0")
-            assert "stop the members first" in Group(rmqkit, server).text(*words, code=1)
+            assert "stop the members first" in Verbs(rmqkit, server, "group").text(*words, code=1)
 
 
-def test_a_group_is_deleted(group: Group, client: BlockingClient) -> None:
+def test_a_group_is_deleted(group: Verbs, client: BlockingClient) -> None:
     """Deleting wants --yes and no members; group, offsets and retry topic are gone afterwards."""
     sent(client, "Orders", 1)
     with client.push_consumer("billing", subscribe={"Orders": "*"}):

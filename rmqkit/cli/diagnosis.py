@@ -1,0 +1,216 @@
+"""What `rmqkit doctor` concludes: functions without I/O, from observations to findings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from attrs import frozen
+
+from rmqkit.client import GroupConnections, MessageQueue, Progress, QueueStats
+from rmqkit.model.subscription import BROADCASTING, SubscriptionData
+from rmqkit.model.sysflag import PERM_WRITE
+from rmqkit.protocol.codes import version_text
+
+#: Difference of two clocks in ms that is reported. Brokers tell their run time in seconds.
+MAX_SKEW_MS = 5_000
+#: Above the first ratio brokers delete old messages early, above the second one they refuse messages (Java:
+#: diskMaxUsedSpaceRatio, diskSpaceWarningLevelRatio).
+_FULL_RATIO, _REFUSING_RATIO = 0.75, 0.9
+_RUN_TIME = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
+_LOCAL_HOSTS = ("127.", "localhost", "[::1]", "0.0.0.0")
+
+
+@frozen
+class Finding:
+    """One thing that is wrong.
+
+    check    its kind, the same in every version
+    subject  the broker, group or topic
+    text     what was seen
+    advice   what to do
+    """
+
+    check: str
+    subject: str
+    text: str
+    advice: str
+
+
+def unreachable(name: str, address: str, namesrv: Sequence[str], why: str) -> Finding:
+    """A broker whose advertised address cannot be reached."""
+    advice = "start the broker, or open the port; a broker that has ended disappears within two minutes"
+    if address.startswith(_LOCAL_HOSTS) and not all(each.startswith(_LOCAL_HOSTS) for each in namesrv):
+        advice = (
+            "the address is valid on the broker's machine only: set brokerIP1 to one that clients can reach"
+        )
+    return Finding("unreachable-broker", name, f"it advertises {address}: {why}", advice)
+
+
+def of_runtime(name: str, table: Mapping[str, str], asked_ms: int, answered_ms: int) -> Iterator[Finding]:
+    """What a broker's run-time figures show, which were asked for and answered at these times of this
+    machine."""
+    ratio = _number(table.get("commitLogDiskRatio"))
+    if ratio > _FULL_RATIO:
+        state = "it refuses messages" if ratio > _REFUSING_RATIO else "it deletes old messages early"
+        yield Finding(
+            "full-disk",
+            name,
+            f"its disk is {ratio:.0%} full: {state}",
+            "add disk space, or lower fileReservedTime",
+        )
+    skew_ms = skew(table, asked_ms, answered_ms)
+    if skew_ms is not None and abs(skew_ms) > MAX_SKEW_MS:
+        ahead = "ahead of" if skew_ms > 0 else "behind"
+        yield Finding(
+            "clock-skew",
+            name,
+            f"its clock is {abs(skew_ms) / 1000:.0f} s {ahead} this machine's",
+            "synchronize both with NTP: delays, times of messages and resets to a time depend on it",
+        )
+
+
+def skew(table: Mapping[str, str], asked_ms: int, answered_ms: int) -> int | None:
+    """How far a broker's clock is at least ahead in ms (negative: behind), from its start and its run time;
+    None when it does not tell."""
+    ran = _RUN_TIME.search(table.get("runtime", ""))
+    boot = table.get("bootTimestamp", "")
+    if ran is None or not boot.isdecimal():
+        return None
+    days, hours, minutes, seconds = map(int, ran.groups())
+    ran_ms = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
+    then_ms = int(boot) + ran_ms
+    return then_ms - min(max(then_ms, asked_ms), answered_ms)
+
+
+def of_settings(name: str, settings: Mapping[str, str]) -> Iterator[Finding]:
+    """What a broker's settings show."""
+    permission = settings.get("brokerPermission", "")
+    if permission.isdecimal() and not int(permission) & PERM_WRITE:
+        yield Finding(
+            "read-only-broker",
+            name,
+            f"brokerPermission is {permission}: clients send it nothing",
+            "set brokerPermission to 6 when the broker may be written again",
+        )
+
+
+def of_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
+    """Brokers of several versions; broker name -> version."""
+    if len(set(versions.values())) > 1:
+        listed = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+        yield Finding(
+            "broker-versions",
+            "cluster",
+            f"the brokers have different versions: {listed}",
+            "finish the upgrade: clients see the features of the broker that they happen to use",
+        )
+
+
+def no_route(topic: str, auto_create: Mapping[str, str]) -> Finding:
+    """A topic that no broker has; `auto_create` has each broker's autoCreateTopicEnable."""
+    create = f"create it: rmqkit topic create {topic}"
+    off = sorted(name for name, value in auto_create.items() if value == "false")
+    if off:
+        text = f"no broker has it, and autoCreateTopicEnable is off on {', '.join(off)}"
+        return Finding("no-route", topic, text, create)
+    return Finding(
+        "no-route", topic, "no broker has it", f"{create}, or send to it: autoCreateTopicEnable is on"
+    )
+
+
+def read_only_topic(topic: str, perms: Mapping[str, int]) -> Iterator[Finding]:
+    """A topic that no broker lets write; broker name -> perm."""
+    if perms and not any(perm & PERM_WRITE for perm in perms.values()):
+        listed = ", ".join(f"{name} {perm}" for name, perm in sorted(perms.items()))
+        yield Finding(
+            "read-only-topic",
+            topic,
+            f"no broker may be written: perm {listed}",
+            f"rmqkit topic create {topic} --perm 6, or mqadmin addWritePerm after a wipeWritePerm",
+        )
+
+
+def of_group(
+    group: str,
+    online: GroupConnections | None,
+    before: Mapping[MessageQueue, Progress],
+    after: Mapping[MessageQueue, Progress],
+) -> Iterator[Finding]:
+    """A group that nobody consumes, or that falls behind between two looks."""
+    lag = sum(each.lag for each in after.values())
+    if online is None:
+        if lag:
+            yield Finding(
+                "no-consumer",
+                group,
+                f"{lag} messages wait, and no member is online",
+                f"start its consumers, or delete it: rmqkit group delete {group} --yes",
+            )
+        return
+    was = sum(each.lag for each in before.values())
+    consumed = sum(each.committed for each in after.values()) - sum(
+        each.committed for each in before.values()
+    )
+    if lag > was and online.message_model != BROADCASTING:
+        text = f"its lag grew from {was} to {lag} while it consumed {consumed}"
+        advice = "add members or handlers, up to one member for each queue; rmqkit group lag shows the queues"
+        yield Finding("growing-lag", group, text, advice)
+    versions = sorted({f"{each.language} {version_text(each.version)}" for each in online.members})
+    languages = {each.language for each in online.members}
+    if len(versions) > len(languages):
+        yield Finding(
+            "member-versions",
+            group,
+            f"its members have different versions: {', '.join(versions)}",
+            "finish the upgrade of the consumers",
+        )
+
+
+def behind_retention(
+    group: str, progress: Mapping[MessageQueue, Progress], stats: Mapping[MessageQueue, QueueStats]
+) -> Iterator[Finding]:
+    """Queues whose next message for the group has been deleted."""
+    lost = {
+        queue: stats[queue].min_offset - each.committed
+        for queue, each in progress.items()
+        if queue in stats and each.committed < stats[queue].min_offset and each.lag
+    }
+    if lost:
+        topics = ", ".join(sorted({queue.topic for queue in lost}))
+        yield Finding(
+            "behind-retention",
+            group,
+            f"{sum(lost.values())} messages of {topics} were deleted before it consumed them",
+            "raise fileReservedTime, or consume faster; the group goes on with the first message there is",
+        )
+
+
+def unequal_subscriptions(
+    group: str, members: Mapping[str, Mapping[str, SubscriptionData]], retry: str
+) -> Iterator[Finding]:
+    """Members of a group that subscribe to different things; client id -> topic -> subscription. `retry` is
+    the group's retry topic."""
+    topics = sorted({topic for each in members.values() for topic in each} - {retry})
+    for topic in topics:
+        wanted = {
+            client_id: (each[topic].expression_type or "TAG", each[topic].sub_string)
+            if topic in each
+            else None
+            for client_id, each in members.items()
+        }
+        if len(set(wanted.values())) > 1:
+            listed = "; ".join(
+                f"{client_id}: {'nothing' if what is None else ' '.join(what)}"
+                for client_id, what in sorted(wanted.items())
+            )
+            text = f"its members subscribe differently to {topic}: {listed}"
+            advice = "give all members the same subscriptions, or groups of their own: messages are lost"
+            yield Finding("unequal-subscriptions", group, text, advice)
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or 0)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,93 @@
+"""Findings from observations that a test cannot easily cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from rmqkit.cli import diagnosis
+from rmqkit.client import GroupConnections, GroupMemberInfo, MessageQueue, Progress, QueueStats
+
+_QUEUE = MessageQueue("Orders", "broker-a", 0)
+
+
+def progress(committed: int, end: int) -> Mapping[MessageQueue, Progress]:
+    return {_QUEUE: Progress(committed=committed, end=end, pulled=committed, last_consumed_ms=0)}
+
+
+def online(*versions: int, model: str = "CLUSTERING") -> GroupConnections:
+    members = tuple(
+        GroupMemberInfo(
+            client_id=f"c{number}",
+            address="127.0.0.1:1",
+            language="JAVA",
+            version=version,
+            brokers=("broker-a",),
+        )
+        for number, version in enumerate(versions)
+    )
+    return GroupConnections(
+        members=members,
+        consume_type="CONSUME_PASSIVELY",
+        message_model=model,
+        consume_from_where="",
+        subscriptions={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"), [("0.5", ""), ("0.8", "deletes old messages early"), ("0.95", "refuses messages")]
+)
+def test_a_full_disk(ratio: str, words: str) -> None:
+    """Above three quarters messages are deleted early, above nine tenths they are refused."""
+    found = list(diagnosis.of_runtime("broker-a", {"commitLogDiskRatio": ratio}, 0, 0))
+    assert [each.check for each in found] == (["full-disk"] if words else [])
+    assert all(words in each.text for each in found)
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "words"), [(1_063_000, ""), (1_000_000, "64 s ahead of"), (1_128_000, "behind")]
+)
+def test_clock_skew(now_ms: int, words: str) -> None:
+    """The broker's time is its start and its run time; a few seconds are not reported."""
+    table = {"bootTimestamp": "1000000", "runtime": "[ 0 days, 0 hours, 1 minutes, 4 seconds ]"}
+    found = list(diagnosis.of_runtime("broker-a", table, now_ms, now_ms))
+    assert [each.check for each in found] == (["clock-skew"] if words else [])
+    assert all(words in each.text for each in found)
+    assert diagnosis.skew({"runtime": "a while"}, now_ms, now_ms) is None
+    assert diagnosis.skew(table, 0, 2_000_000) == 0
+
+
+def test_versions_differ() -> None:
+    """Of brokers, and of members of a group in one language."""
+    assert list(diagnosis.of_versions({"a": "V5_3_3", "b": "V5_3_3"})) == []
+    (found,) = diagnosis.of_versions({"a": "V5_3_3", "b": "V4_9_8"})
+    assert found.text.endswith("a V5_3_3, b V4_9_8")
+    (found,) = diagnosis.of_group("g", online(409, 479), progress(1, 1), progress(1, 1))
+    assert (found.check, "JAVA 4.9.8, JAVA 5.3.3" in found.text) == ("member-versions", True)
+
+
+def test_a_growing_lag() -> None:
+    """More is stored than consumed between two looks. Members of a broadcasting group commit elsewhere."""
+    assert list(diagnosis.of_group("g", online(479), progress(1, 9), progress(5, 9))) == []
+    (found,) = diagnosis.of_group("g", online(479), progress(1, 9), progress(5, 20))
+    assert (found.check, found.text) == ("growing-lag", "its lag grew from 8 to 15 while it consumed 4")
+    broadcasting = online(479, model="BROADCASTING")
+    assert list(diagnosis.of_group("g", broadcasting, progress(1, 9), progress(1, 20))) == []
+
+
+def test_behind_retention() -> None:
+    """The next message of the group is deleted already."""
+    stats = {_QUEUE: QueueStats(10, 20, 0)}
+    (found,) = diagnosis.behind_retention("g", progress(4, 20), stats)
+    assert "6 messages of Orders were deleted" in found.text
+    assert list(diagnosis.behind_retention("g", progress(10, 20), stats)) == []
+
+
+def test_an_address_of_the_brokers_own_machine() -> None:
+    """A loopback address is useless for clients on other machines, unless the name server has one, too."""
+    far = diagnosis.unreachable("broker-a", "127.0.0.1:10911", ["10.0.0.1:9876"], "refused")
+    assert "set brokerIP1" in far.advice
+    near = diagnosis.unreachable("broker-a", "127.0.0.1:10911", ["127.0.0.1:9876"], "refused")
+    assert "start the broker" in near.advice

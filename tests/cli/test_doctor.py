@@ -1,0 +1,94 @@
+"""`rmqkit doctor` against servers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rmqkit.client import BlockingClient
+from tests.cli.conftest import Ready, Run, Start, Verbs, until
+from tests.ports import free_port
+
+_WHERE = ("--data", "data", "--broker", "127.0.0.1:0", "--set", "store=memory")
+
+
+def findings(verbs: Verbs, *words: str, code: int = 1) -> dict[str, Any]:
+    """Check -> finding; the exit code says whether there are any."""
+    ended = verbs.ended("doctor", "--interval", "0.01", "--json", *words, code=None)
+    assert ended.returncode == code, ended.stdout
+    found = json.loads(ended.stdout)
+    return {each["check"]: each for each in found}
+
+
+def test_nothing_is_wrong(verbs: Verbs, client: BlockingClient) -> None:
+    """A cluster with a consumer that keeps up: exit code 0."""
+    client.admin.create_topic("Orders", queues=1)
+    with client.push_consumer("billing", subscribe={"Orders": "*"}):
+        until(lambda: client.groups.connections("billing"))
+        assert findings(verbs, "--topic", "Orders", code=0) == {}
+        assert verbs.text("doctor", "--interval", "0.01") == "nothing found\n"
+
+
+def test_unreachable_name_servers(rmqkit: Run, verbs: Verbs, server: Ready) -> None:
+    """One of several, and all of them."""
+    there = server.where["namesrv"]
+    dead = f"127.0.0.1:{free_port()}"
+    one = rmqkit("doctor", "--interval", "0.01", "--namesrv", f"{there};{dead}")
+    assert one.returncode == 1
+    assert f"unreachable-name-server ({dead})" in one.stdout
+    assert "  to do: start it" in one.stdout
+    none = rmqkit("doctor", "--namesrv", dead)
+    assert (none.returncode, none.stdout.count("unreachable-name-server")) == (1, 1)
+
+
+def test_brokers_that_are_missing(start: Start, rmqkit: Run) -> None:
+    """A name server without brokers; a broker that advertises an address where it does not listen."""
+    namesrv = start("namesrv", "--listen", "127.0.0.1:0")
+    verbs = Verbs(rmqkit, namesrv)
+    assert findings(verbs).keys() == {"no-broker"}
+    start("broker", "--namesrv", namesrv.where["namesrv"], *_WHERE, "--set", "brokerIP1=127.0.0.2")
+    (found,) = findings(verbs).values()
+    assert (found["check"], found["subject"]) == ("unreachable-broker", "broker-a")
+    assert "127.0.0.2:" in found["text"]
+
+
+def test_topics_and_brokers(start: Start, rmqkit: Run) -> None:
+    """A topic without a route where topics are not created by themselves, a topic that cannot be written, a
+    broker that is read-only."""
+    words = ("--set", "autoCreateTopicEnable=false", "--set", "brokerPermission=4")
+    server = start("serve", "--namesrv", "127.0.0.1:0", *_WHERE, *words)
+    verbs = Verbs(rmqkit, server)
+    verbs.text("topic", "create", "Archive", "--perm", "4")
+    found = findings(verbs, "--topic", "Nowhere", "--topic", "Archive")
+    assert found.keys() == {"no-route", "read-only-topic", "read-only-broker"}
+    assert "autoCreateTopicEnable is off on broker-a" in found["no-route"]["text"]
+    assert "rmqkit topic create Nowhere" in found["no-route"]["advice"]
+
+
+def test_groups(verbs: Verbs, server: Ready, client: BlockingClient) -> None:
+    """A group that nobody consumes, members with unequal subscriptions, and an unknown group."""
+    client.admin.create_topic("Orders", queues=1)
+    with client.producer("p") as producer, client.pull_consumer("left") as consumer:
+        producer.send("Orders", b"one")
+        (queue,) = consumer.queues("Orders")
+        until(lambda: consumer.max_offset(queue) == 1)
+        until(lambda: client.groups.connections("left"))
+        consumer.commit(queue, 0)
+    with (
+        BlockingClient(server.where["namesrv"], instance_name="other") as other,
+        client.push_consumer("mixed", subscribe={"Orders": "new"}),
+        other.push_consumer("mixed", subscribe={"Orders": "paid"}),
+    ):
+
+        def both_online() -> bool:
+            online = client.groups.connections("mixed")
+            return online is not None and len(online.members) == 2
+
+        until(both_online)
+        found = findings(verbs, "--group", "left", "--group", "mixed", "--group", "nobody")
+    assert found["no-consumer"]["subject"] == "left"
+    unequal = found["unequal-subscriptions"]
+    assert unequal["subject"] == "mixed"
+    assert "TAG new" in unequal["text"]
+    assert "TAG paid" in unequal["text"]
+    assert found["unknown-group"]["subject"] == "nobody"
