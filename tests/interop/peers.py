@@ -199,6 +199,10 @@ _JAVA_SERVER = (
 
 def _java_server(name: str, main: str, home: Path, properties: Mapping[str, object], version: str) -> Program:
     conf = home / f"{name}.conf"
+    # Servers of 4.9 do not start without their logging configuration.
+    logging = home / "conf" / f"logback_{name}.xml"
+    logging.parent.mkdir(exist_ok=True)
+    logging.write_text("<configuration/>\n")
     conf.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
     where = (f"-Duser.home={home}", f"-Drocketmq.home.dir={home}", f"-Djava.io.tmpdir={home}")
     command = [

@@ -25,7 +25,8 @@ from tests.interop.builds import (
     java_client,
 )
 
-PATIENCE_S = 90
+#: A client that leaves without unlocking its queues has the others wait a minute.
+PATIENCE_S = 150
 _numbers = itertools.count()
 
 
@@ -105,12 +106,13 @@ class Member:
             "--fail": fail,
             "--stop": str(self._stop),
             "--log": str(self._log),
-            "--limit": "150",
+            "--limit": "300",
         }
 
         def play() -> peers.Outcome:
             words = list(itertools.chain.from_iterable(options.items()))
-            return peers.play(command, ["member"], namesrv, self._home, options=words).outcome("member")
+            report = peers.play(command, ["member"], namesrv, self._home, options=words, seconds=330)
+            return report.outcome("member")
 
         outcome = await trio.to_thread.run_sync(play)
         assert outcome.ok, outcome.error
