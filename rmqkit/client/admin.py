@@ -155,7 +155,7 @@ class Admin:
         for name, address in masters.items():
             command = request(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic=topic))
             await self._call(address, command, f"deleting topic {topic!r} on {name}")
-        for address in self._instance.name_servers.addresses:
+        for address in await self._instance.name_servers.known():
             header = DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster)
             await self._call(
                 address,

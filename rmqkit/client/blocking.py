@@ -28,6 +28,7 @@ from rmqkit.client.consumer.delivery import Batch, Delivery
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
 from rmqkit.client.consumer.options import LitePullKeywords, PushKeywords, Subscribe
 from rmqkit.client.consumer.push_consumer import Handler, PushConsumer
+from rmqkit.client.discovery import NameServerSource
 from rmqkit.client.group_admin import GroupAdmin
 from rmqkit.client.hooks import CallHook, ClientHook
 from rmqkit.client.message_stream import StreamOptions
@@ -59,7 +60,7 @@ class BlockingClient:
 
     def __init__(
         self,
-        namesrv: str | Iterable[str] | None = None,
+        namesrv: NameServerSource = None,
         *,
         config: Config | None = None,
         hooks: Iterable[ClientHook | CallHook] = (),

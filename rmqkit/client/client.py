@@ -20,19 +20,14 @@ from rmqkit.client.consumer.options import (
     Subscribe,
 )
 from rmqkit.client.consumer.push_consumer import PushConsumer
+from rmqkit.client.discovery import NameServerSource, name_server_source
 from rmqkit.client.group_admin import GroupAdmin
 from rmqkit.client.hooks import ClientHook, ClientHooks
 from rmqkit.client.instance import Instance, wall_clock_ms
 from rmqkit.client.producer import Producer
 from rmqkit.client.pull_consumer import PullConsumer
 from rmqkit.client.raw_reader import RawReader
-from rmqkit.client.settings import (
-    ClientKeywords,
-    ClientSettings,
-    ProducerKeywords,
-    ProducerOptions,
-    parse_name_servers,
-)
+from rmqkit.client.settings import ClientKeywords, ClientSettings, ProducerKeywords, ProducerOptions
 from rmqkit.config import Config
 from rmqkit.errors import ClientError
 from rmqkit.plugin.allocation import AllocationStrategy
@@ -50,7 +45,9 @@ class Client:
 
     namesrv   `host:port;host:port` or a list; default the environment's NAMESRV_ADDR. The address of a
               broker's additional listener, such as `unix:///run/rmqkit.sock`, is also accepted; the client
-              then uses that broker alone
+              then uses that broker alone. A URL `http://host/path` answers with the addresses in its first
+              line; a function, plain or `async def`, returns them. Both are asked at the first use, after
+              10 s and every 120 s, and the client follows their changes; a failure keeps the known addresses
     config    settings of the transports: `tls.enable`, `tls.client.*`; default the environment's
               (RMQKIT_TLS_ENABLE=true)
     settings  keywords of `ClientSettings`: client_id, instance_name, transport, connect_timeout_ms,
@@ -73,7 +70,7 @@ class Client:
 
     def __init__(
         self,
-        namesrv: str | Iterable[str] | None = None,
+        namesrv: NameServerSource = None,
         *,
         config: Config | None = None,
         connect: Connect | None = None,
@@ -81,7 +78,8 @@ class Client:
         now_ms: Callable[[], int] = wall_clock_ms,
         **settings: Unpack[ClientKeywords],
     ) -> None:
-        self.settings = ClientSettings(name_servers=parse_name_servers(namesrv), **settings)
+        addresses, discovery = name_server_source(namesrv)
+        self.settings = ClientSettings(name_servers=addresses, discovery=discovery, **settings)
         self._config = config
         self._connect = connect or Dialer(
             config, plain=self.settings.transport, written=self.settings.name_servers

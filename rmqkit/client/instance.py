@@ -33,6 +33,10 @@ log = logging.getLogger(__name__)
 #: While a broker is down, every failed send requests a refresh of the routes. This is the minimum time
 #: between two refreshes.
 QUIET_AFTER_REFRESH_S = 1.0
+#: When the addresses of the name servers are looked up again after the start, and the pause between two
+#: look-ups.
+FIRST_DISCOVERY_S = 10.0
+DISCOVERY_S = 120.0
 
 
 def wall_clock_ms() -> int:
@@ -63,7 +67,9 @@ class Instance:
             connect_timeout_ms=settings.connect_timeout_ms,
             hooks=self.hooks.calls,
         )
-        self.name_servers = NameServers(settings.name_servers, self.pool, settings.call_timeout_ms)
+        self.name_servers = NameServers(
+            settings.name_servers, self.pool, settings.call_timeout_ms, discovery=settings.discovery
+        )
         self.routes = RouteTable(self.name_servers, self.heartbeat_soon)
         self.unique_keys = UniqueKeys(settings.packed_ip)
         self._beat = anyio.Event()
@@ -85,6 +91,8 @@ class Instance:
         self._group = group
         group.start_soon(self.refresh_routes)
         group.start_soon(self.send_heartbeats)
+        if self.settings.discovery is not None:
+            group.start_soon(self.follow_name_servers)
 
     def end(self, failure: Exception | None = None) -> None:
         """Refuse every further use. `failure` is the error that ended the client, None when it was closed."""
@@ -188,6 +196,13 @@ class Instance:
             self._look = anyio.Event()
             await self.routes.refresh()
             await anyio.sleep(QUIET_AFTER_REFRESH_S)
+
+    async def follow_name_servers(self) -> None:
+        """Loop that looks the addresses of the name servers up again."""
+        await anyio.sleep(FIRST_DISCOVERY_S)
+        while True:
+            await self.name_servers.refresh()
+            await anyio.sleep(DISCOVERY_S)
 
     async def send_heartbeats(self) -> None:
         """Loop that sends heartbeats."""

@@ -33,7 +33,7 @@ def running_info(
             "PROP_CONSUMEORDERLY": "false",
             "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
             "PROP_CONSUME_TYPE": consume_type,
-            "PROP_NAMESERVER_ADDR": "".join(f"{address};" for address in instance.settings.name_servers),
+            "PROP_NAMESERVER_ADDR": "".join(f"{address};" for address in instance.name_servers.addresses),
             "PROP_THREADPOOL_CORE_SIZE": "0",
             "instanceName": instance.settings.instance_name,
             "clientIP": instance.settings.ip,

@@ -6,17 +6,16 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable
 from typing import TypedDict
 
 from attrs import field, frozen
 
+from rmqkit.client.discovery import Discovery
 from rmqkit.client.latency_faults import LatencySteps
 from rmqkit.errors import ClientError, ConfigError
 from rmqkit.protocol.codes import SerializeType
 from rmqkit.protocol.message_id import pack_host
 
-NAMESRV_VARIABLE = "NAMESRV_ADDR"
 SERIALIZE_VARIABLE = "ROCKETMQ_SERIALIZE_TYPE"
 #: Java: ProduceAccumulator.batchMaxDelayMs.
 MAX_LINGER_MS = 30_000
@@ -31,19 +30,6 @@ def local_ip() -> str:
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"
-
-
-def parse_name_servers(namesrv: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Parse `host:port;host:port`, or several such texts; None means the environment's NAMESRV_ADDR. Raises
-    ConfigError when there is no address."""
-    given = os.environ.get(NAMESRV_VARIABLE, "") if namesrv is None else namesrv
-    texts = [given] if isinstance(given, str) else list(given)
-    addresses = [part.strip() for text in texts for part in text.replace(",", ";").split(";") if part.strip()]
-    if not addresses:
-        raise ConfigError(
-            f"no name server is configured: use Client('host:9876'), or set {NAMESRV_VARIABLE}=host:9876"
-        )
-    return tuple(dict.fromkeys(addresses))
 
 
 def serialize_type_of_environment() -> SerializeType:
@@ -74,6 +60,7 @@ class ClientKeywords(TypedDict, total=False):
 class ClientSettings:
     """Settings of one client; times in ms.
 
+    name_servers                 their addresses; empty if `discovery` finds them
     client_id                    id under which brokers know it, `ip@instance`; the instance defaults to
                                  `pid#nanoseconds`
     transport                    how plain `host:port` addresses are reached: tcp, tls, quic, ...; default
@@ -86,6 +73,7 @@ class ClientSettings:
     """
 
     name_servers: tuple[str, ...]
+    discovery: Discovery | None = None
     ip: str = field(factory=local_ip)
     instance_name: str = field(factory=lambda: f"{os.getpid()}#{time.time_ns()}")
     client_id: str = ""

@@ -10,7 +10,8 @@ import pytest
 from anyio.abc import ByteStream
 
 from rmqkit.client import Client, ClientError, MissingExtra, NameServersUnreachable
-from rmqkit.client.settings import ClientSettings, parse_name_servers
+from rmqkit.client.discovery import name_server_source
+from rmqkit.client.settings import ClientSettings
 from rmqkit.errors import BrokerError, ConfigError
 from rmqkit.model.subscription import HeartbeatData
 from rmqkit.plugin.transport import Address
@@ -25,10 +26,10 @@ from tests.client.fakes import Network, on_both_backends, run, settled
 def test_name_server_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Addresses come from lists separated by `;` or `,`, several texts, or the environment; without any, the
     error names the remedy."""
-    assert parse_name_servers("a:1; b:2;a:1") == ("a:1", "b:2")
-    assert parse_name_servers(["a:1", "b:2,c:3"]) == ("a:1", "b:2", "c:3")
+    assert name_server_source("a:1; b:2;a:1") == (("a:1", "b:2"), None)
+    assert name_server_source(["a:1", "b:2,c:3"]) == (("a:1", "b:2", "c:3"), None)
     monkeypatch.setenv("NAMESRV_ADDR", "x:9876;y:9876")
-    assert parse_name_servers(None) == ("x:9876", "y:9876")
+    assert name_server_source(None) == (("x:9876", "y:9876"), None)
     monkeypatch.delenv("NAMESRV_ADDR")
     with pytest.raises(ConfigError, match="NAMESRV_ADDR"):
         Client()
