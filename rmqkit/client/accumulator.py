@@ -8,7 +8,7 @@ sender gets the result of its own message.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 from attrs import define, field, frozen
@@ -75,11 +75,15 @@ class Accumulator:
                   run
     batch_bytes   size of a full batch
     deliver       sends a batch
-    start_soon    runs `run` with a gathering in a task of its own
+    start_soon    starts a task in the client's task group
     """
 
     def __init__(
-        self, linger_s: float, batch_bytes: int, deliver: Deliver, start_soon: Callable[[Gathering], object]
+        self,
+        linger_s: float,
+        batch_bytes: int,
+        deliver: Deliver,
+        start_soon: Callable[[Callable[[Any], Awaitable[None]], object], object],
     ) -> None:
         self._linger_s = linger_s
         self._batch_bytes = batch_bytes
@@ -99,7 +103,7 @@ class Accumulator:
             gathering = None
         if gathering is None:
             gathering = self._gatherings[key] = Gathering(key, deadline_s)
-            self._start_soon(gathering)
+            self._start_soon(self._run, gathering)
         gathering.entries[entry] = None
         gathering.size_bytes += len(entry.item)
         if gathering.size_bytes >= self._batch_bytes or len(gathering.entries) == MAX_BATCH_MESSAGES:
@@ -117,8 +121,9 @@ class Accumulator:
             "the client was closed while the message was being sent; a broker may have stored it"
         )
 
-    def flush(self) -> None:
-        """Let everything gathered so far depart."""
+    def close(self) -> None:
+        """Let everything gathered so far depart, and let nothing wait from now on."""
+        self._linger_s = 0
         for gathering in list(self._gatherings.values()):
             self._close(gathering)
 
@@ -127,8 +132,7 @@ class Accumulator:
             del self._gatherings[gathering.key]
         gathering.full.set()
 
-    async def run(self, gathering: Gathering) -> None:
-        """Wait for the departure of a gathering, and send it."""
+    async def _run(self, gathering: Gathering) -> None:
         try:
             with anyio.move_on_after(self._linger_s):
                 await gathering.full.wait()

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 import anyio
 
 from rmqkit.client.admin import Admin
+from rmqkit.client.async_sends import AsyncSends
 from rmqkit.client.client import Client
 from rmqkit.client.consumer.delivery import Batch, Delivery
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
@@ -37,6 +38,7 @@ from rmqkit.client.pull_consumer import PullConsumer
 from rmqkit.client.queue_offsets import QueueOffsets
 from rmqkit.client.raw_reader import RawReader
 from rmqkit.client.received import ReceivedMessage
+from rmqkit.client.send_result import SendResult
 from rmqkit.client.settings import ClientKeywords, ProducerKeywords
 from rmqkit.config import Config
 from rmqkit.errors import ClientError
@@ -111,6 +113,11 @@ class BlockingClient:
     def in_forked_child(self) -> bool:
         """Whether this process is a forked child of the process that opened the client."""
         return os.getpid() != self._pid
+
+    @property
+    def in_loop_thread(self) -> bool:
+        """Whether the caller runs in the thread of the event loop, which must not wait."""
+        return threading.current_thread() is self._thread
 
     @property
     def is_open(self) -> bool:
@@ -360,9 +367,50 @@ class _Opened(_Face[Inner]):
         self.close()
 
 
+def started(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, SendResult]],
+) -> Callable[Concatenate[BlockingProducer, P], Future[SendResult]]:
+    """A method that begins a send with the same arguments and does not wait for its result."""
+
+    @wraps(method)
+    def call(face: BlockingProducer, /, *args: P.args, **kwargs: P.kwargs) -> Future[SendResult]:
+        face._client._opened()
+        return face._sends.send(args, kwargs)
+
+    call.__doc__ = BEGIN_SEND
+    return call
+
+
+#: The documentation of `BlockingProducer.send_async`.
+BEGIN_SEND = """Begin a send with the arguments of `send`, and return its future, which gets the result or
+    error of `send`. Waits only for room in flight (`max_in_flight`), at most until the time-out; then it
+    raises SendFailed.
+
+    `future.add_done_callback(function)` calls a function with the future, in the thread of the event loop: it
+    must not block, and not call methods that wait. It may begin further sends; without room they fail at
+    once. `future.cancel()` works until the send has begun. Sends that are begun one after the other overlap:
+    for an order, wait for each result.
+
+    Raises ClientError when the client is not open, and in a forked child.
+    """
+
+
 class BlockingProducer(_Opened[Producer]):
     """See `Producer`; every method takes the same arguments and raises the same."""
 
+    def __init__(self, client: BlockingClient, inner: Producer) -> None:
+        super().__init__(client, inner)
+        self._sends = AsyncSends(inner, client.call_soon, lambda: client.in_loop_thread)
+
+    def close(self) -> None:
+        """Wait until every send has its result and callbacks have run, each within its time-out, and close
+        the producer, as `aclose` does. May be called twice; does nothing in a forked child."""
+        if self._client.is_open:
+            self._client.run(self._sends.begun)
+            super().close()
+            self._sends.wait()
+
+    send_async = started(Producer.send)
     send = derived(Producer.send)
     send_oneway = derived(Producer.send_oneway)
     send_batch = derived(Producer.send_batch)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Any, cast
 
 import anyio
 
-from rmqkit.client.accumulator import Accumulator, Entry, Gathering, GatheringKey
+from rmqkit.client.accumulator import Accumulator, Entry, GatheringKey
 from rmqkit.client.answers import refusal
 from rmqkit.client.attempts import Attempts
 from rmqkit.client.hooks import ClientSendContext, Mode
@@ -93,7 +94,7 @@ class Producer:
         self._accumulator = (
             None
             if options.linger_ms is None
-            else Accumulator(options.linger_ms / 1000, self._batch_bytes, self._deliver, self._start_soon)
+            else Accumulator(options.linger_ms / 1000, self._batch_bytes, self._deliver, self.start_soon)
         )
         self._open = False
 
@@ -117,7 +118,7 @@ class Producer:
         if not was_open:
             return
         if self._accumulator is not None:
-            self._accumulator.flush()
+            self._accumulator.close()
         await self._in_flight.idle()
         if self._member:
             await self._instance.leave(producer=self.group)
@@ -253,6 +254,10 @@ class Producer:
             (await self._instance.routes.for_writing(topic, self.options.default_topic_queues)).write_queues
         )
 
+    def start_soon(self, function: Callable[[Any], Awaitable[None]], argument: object) -> None:
+        """Run a function of the producer's own parts in the client's task group."""
+        self._instance.group.start_soon(cast(Callable[[Any], Coroutine[Any, Any, None]], function), argument)
+
     # --- gathered sends -------------------------------------------------------------------------------------
 
     def _gathers(self, message: Message) -> bool:
@@ -323,10 +328,6 @@ class Producer:
                 if len(entries) == 1:
                     raise
                 entry.outcome = error
-
-    def _start_soon(self, gathering: Gathering) -> None:
-        assert self._accumulator is not None
-        self._instance.group.start_soon(self._accumulator.run, gathering)
 
     # --- the attempts ---------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import pytest
 from rmqkit.client import BlockingClient, Client, NameServersUnreachable
 from rmqkit.client.discovery import MAX_ANSWER_BYTES, Discovery, name_server_source
 from rmqkit.errors import ConfigError
-from rmqkit.testing.broker import cluster_in_thread
+from rmqkit.testing.rocketmq import rocketmq_in_thread
 from tests.client.cluster import NAMESRV, FakeCluster
 from tests.client.fakes import Network, on_both_backends, run
 
@@ -70,7 +70,7 @@ def look_up(url: str) -> tuple[str, ...]:
 @pytest.mark.row("S168")
 def test_a_client_finds_its_name_servers_by_http() -> None:
     """The first line of the answer has the addresses; the path of the URL is asked for; a send succeeds."""
-    with cluster_in_thread() as cluster:
+    with rocketmq_in_thread() as cluster:
         answer = f" {cluster.namesrv_text} \nignored\n".encode()
         with AddressServer(answer).running() as server:
             url = f"{server.url}/rocketmq/nsaddr?nofix=1"
