@@ -34,11 +34,12 @@ class SendHooks:
         """The sends refused by the hooks. Hooks before the refusing one get the end at once; later ones do
         not see the send."""
         refused: dict[int, RequestRefused] = {}
-        left: Sequence[int] = range(len(sends))
+        left: Sequence[int] = ()
+        part = sends
         for entry, tell in self._asking:
-            part = sends.select(left)
             found = entry.refusals("before", part, failures_refuse=False)
             if found:
+                left = left or range(len(sends))
                 for at, refusal in found.items():
                     refused[left[at]] = refusal
                     if tell is not None:
@@ -46,6 +47,7 @@ class SendHooks:
                 left = [at for at in left if at not in refused]
                 if not left:
                     break
+                part = sends.select(left)
         return refused
 
 

@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import groupby
 from operator import attrgetter
 
 from rmqkit.broker.stats_items import StatsItem, StatsSet, Ticks
@@ -139,18 +140,18 @@ class BrokerStats:
         topic, count = messages[0].topic, len(messages)
         if count == 1:
             self._put_run(topic, 1, landed[0][2])
-            return
-        if len({message.topic for message in messages}) == 1:
+        elif len({message.topic for message in messages}) == 1:
             self._put_run(topic, count, sum(map(_record_bytes, landed)))
-            return
-        count = size_bytes = 0
-        for message, at in zip(messages, landed, strict=True):
-            if message.topic != topic:
-                self._put_run(topic, count, size_bytes)
-                topic, count, size_bytes = message.topic, 0, 0
-            count += 1
-            size_bytes += at.size_bytes
-        self._put_run(topic, count, size_bytes)
+        else:
+            self._put_topics(messages, landed)
+
+    def _put_topics(self, messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
+        """Count messages of several topics: neighbours of one topic count as stored together."""
+        start = 0
+        for _, group in groupby(messages, key=attrgetter("topic")):
+            size = len([*group])
+            self.put_many(messages[start : start + size], landed[start : start + size])
+            start += size
 
     def _put_run(self, topic: str, count: int, size_bytes: int) -> None:
         item = self.topics[topic]

@@ -275,7 +275,8 @@ class SendProcessor(RequestProcessor):
             sizes = [0 if at in faults else batches.get(at, 1) for at in range(len(sends))]
         sends.messages, sends.landed, sends.sizes = run.messages, landed, sizes
         if not (faults or run.refused):
-            return self._answer(sends, run.settled)
+            self._stats.put_many(run.messages, landed)
+            return self._succeeded(sends) if run.settled else self._answer_later(sends)
         start = 0
         for at, size in enumerate(sizes or [1] * len(sends)):
             if size and start in run.refused:
@@ -287,15 +288,15 @@ class SendProcessor(RequestProcessor):
         if not left:
             return _merged(outcomes, [])
         sends.messages, sends.landed = run.messages, landed
-        return _merged(outcomes, self._answer(sends.select(left), run.settled))
+        stored = sends.select(left)
+        self._stats.put_many(stored.messages, stored.landed)
+        rest = self._succeeded(stored) if run.settled else self._answer_later(stored)
+        return _merged(outcomes, rest)
 
-    def _answer(self, sends: SendRun, settled: bool) -> Sequence[Outcome]:
-        """Answer stored sends: now if they are `settled`, or together when the last one that has to wait may
-        be acknowledged."""
+    def _answer_later(self, sends: SendRun) -> Sequence[Outcome]:
+        """Answer stored sends together when the last one that has to wait may be acknowledged; those that do
+        not have to wait, now."""
         messages, landed, put = sends.messages, sends.landed, self._put
-        self._stats.put_many(messages, landed)
-        if settled:
-            return self._succeeded(sends)
         lasts = [sends.span(at).stop - 1 for at in range(len(sends))]
         late = [at for at, last in enumerate(lasts) if not put.is_settled(messages[last].wait, landed[last])]
         now = [at for at in range(len(sends)) if at not in late]
@@ -309,6 +310,7 @@ class SendProcessor(RequestProcessor):
         return _merged(owed, self._succeeded(sends.select(now)) if now else [])
 
     def _succeeded(self, sends: SendRun) -> Sequence[Outcome]:
+        """The answers to sends that are acknowledged."""
         sends.code = _SUCCESS
         if self._after is not None:
             self._after(sends)
