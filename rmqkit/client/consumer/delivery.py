@@ -41,7 +41,7 @@ class Settlement(ABC):
 
     @abstractmethod
     def measured(self, assigned: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
-        """Told of the end of a handler that had so many messages of the queue."""
+        """Told of the end of a handler that had so many messages of the queue and was not cancelled."""
 
     @abstractmethod
     async def failed(self, held: Sequence[Held], error: Exception) -> None:
@@ -98,7 +98,8 @@ class Handling:
         failed: list[Held] = []
         result = ConsumeReturnType.EXCEPTION if isinstance(error, Exception) else ConsumeReturnType.FAILED
         for (assigned, messages), context in zip(self._held.items(), self._contexts, strict=True):
-            settlement.measured(assigned, len(messages), self._began_s, ok=error is None)
+            if error is None or isinstance(error, Exception):
+                settlement.measured(assigned, len(messages), self._began_s, ok=error is None)
             if error is None and not assigned.dropped:
                 self._hooks.consumed(context, ConsumeReturnType.SUCCESS)
                 for message in messages.values():

@@ -43,6 +43,8 @@ SHORTEST_REBALANCE_S = 0.2
 #: the pause the new owner would repeat the messages since the last regular commit.
 HANDOVER_S = 0.5
 COMMIT_S = 5.0
+#: Queues whose start offsets are asked for at a time: thousands at once would time out at a busy broker.
+MAX_STARTING = 64
 HOLD_MS = 15_000
 PULL_TIMEOUT_MS = 30_000
 #: A queue whose pull has not ended in this time is given up and taken anew. No pull takes so long unless its
@@ -263,10 +265,12 @@ class Engine:
         elif self._shared:
             await anyio.sleep(HANDOVER_S)
         started: list[MessageQueue] = []
+        starting = anyio.CapacityLimiter(MAX_STARTING)
 
         async def start(queue: MessageQueue) -> None:
             try:
-                offset = await self._start_offset(queue)
+                async with starting:
+                    offset = await self._start_offset(queue)
             except RmqError as error:
                 log.warning("%s is not started yet: %s", queue, error)
                 return

@@ -18,7 +18,7 @@ from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import PullMessageRequestHeader
 from tests.client.cluster import FakeBroker, FakeCluster, cluster
 from tests.client.consumer.test_requests import QUEUE, consuming, nothing, serve_group, until
-from tests.client.fakes import on_both_backends, run
+from tests.client.fakes import on_both_backends, run, settled
 
 
 def pulls(broker: FakeBroker, topic: str = "T") -> list[PullMessageRequestHeader]:
@@ -290,3 +290,28 @@ async def handled_in_order(client: Client, handle: Any, done: Any) -> None:
         tasks.start_soon(consumer.run, handle)
         await until(done, 1000)
         consumer.stop()
+
+
+@on_both_backends
+def test_thousands_of_queues_are_started_some_at_a_time(backend: str) -> None:
+    """A broker is asked for a limited number of start offsets at once, so that none times out."""
+    most = asking = 0
+
+    async def body() -> None:
+        async with cluster("a", {"T": {"broker-a": 500}}) as (fake, client):
+            broker = serve_group(fake, client)
+
+            async def slow(command: Command) -> Command:
+                nonlocal most, asking
+                asking += 1
+                most = max(most, asking)
+                await settled()
+                asking -= 1
+                return broker.query_offset(command)
+
+            broker.overrides[RequestCode.QUERY_CONSUMER_OFFSET] = slow
+            async with client.push_consumer("cg", subscribe="T", start="first") as consumer:
+                await until(lambda: len(consumer.queues) == 500)
+        assert 1 < most <= 64
+
+    run(backend, body)
