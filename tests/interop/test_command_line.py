@@ -5,15 +5,30 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rmqkit.client import BlockingClient, DeadLetter, ReceivedMessage
 from tests.interop import peers
+from tests.interop.builds import OLD_SERVER_VERSION, SERVER_VERSION, BuildError
 from tests.programs import run
 
 PATIENCE_S = 120
+
+
+@pytest.fixture(scope="module", params=[SERVER_VERSION, OLD_SERVER_VERSION])
+def servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[peers.Server]:
+    """Apache's servers of two generations."""
+    try:
+        with peers.apache_cluster(tmp_path_factory.mktemp("servers"), version=request.param) as server:
+            yield server
+    except (BuildError, peers.PeerError) as problem:
+        pytest.fail(str(problem), pytrace=False)
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -24,12 +39,12 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def test_groups_messages_and_dead_letters(apache_cluster: peers.Server, tmp_path: Path) -> None:
+def test_groups_messages_and_dead_letters(servers: peers.Server, tmp_path: Path) -> None:
     """Lag, members, offsets with and without members, a message by its ids, dead letters sent again, and what
     the doctor finds."""
 
     def verb(*words: str, code: int | None = 0) -> Any:
-        ended = run([*words, "--json", "--namesrv", apache_cluster.namesrv], tmp_path)
+        ended = run([*words, "--json", "--namesrv", servers.namesrv], tmp_path)
         assert code in (None, ended.returncode), (words, ended.stderr)
         return json.loads(ended.stdout)
 
@@ -40,7 +55,7 @@ def test_groups_messages_and_dead_letters(apache_cluster: peers.Server, tmp_path
         if message.body == b"two":
             raise DeadLetter("a test")
 
-    with BlockingClient(apache_cluster.namesrv) as client:
+    with BlockingClient(servers.namesrv) as client:
         client.admin.create_topic("Orders", queues=1)
         with client.producer("p") as producer:
             one = producer.send("Orders", b"one", tag="new", keys=["k"])
