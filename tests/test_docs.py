@@ -177,3 +177,11 @@ def test_every_setting_of_rocketmq_is_described() -> None:
         assert f"| {key} | {harmless} | {promise.reason} |" in text
     for reason, keys in rocketmq_settings.NO_EFFECT.items():
         assert f"| {reason} | {' '.join(keys)} |" in text
+
+
+def test_the_readme_shows_the_three_faces_in_less_than_30_lines() -> None:
+    """One program, which `test_python_blocks_run` runs, has trio, asyncio and the blocking client."""
+    readme = (ROOT / "README.md").read_text()
+    program = readme.split("```python\n")[1].split("```")[0]
+    assert all(face in program for face in ("trio.run(", "asyncio.run(", "with BlockingClient("))
+    assert len(program.splitlines()) < 30
