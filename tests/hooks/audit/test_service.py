@@ -273,10 +273,11 @@ async def test_a_full_disk_costs_events_but_no_message(
 
             async def send() -> None:
                 nonlocal sends
-                assert (await asker.send(f"m{sends}", properties=f"x\x01{'y' * 100}\x02")).code == 0
+                assert (await asker.send(f"m{sends}", properties=f"x\x01{'y' * 5000}\x02")).code == 0
                 sends += 1
 
-            # The end of the file's last page still takes a few events, and a full queue may drop some before.
+            # No event fits into the end of the file's last page. A full queue may drop some before the writer
+            # meets the full disk.
             while "No space left" not in caplog.text:
                 await send()
             # From here on the queue cannot empty, so one more than it holds costs an event.
