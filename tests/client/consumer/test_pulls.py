@@ -70,7 +70,7 @@ def test_queues_do_not_wait_for_each_other(backend: str) -> None:
                 broker.put("T", 57, b"x")
                 await until(lambda: bodies == [b"x"] and len(pulls(broker)) == 101)
                 assert pulls(broker)[-1].queue_id == 57
-                assert threading.active_count() == threads
+                assert threading.active_count() - threads < 10  # the loop may have started some of its own
                 assert len(broker.server.streams) == 1
                 consumer.stop()
 
