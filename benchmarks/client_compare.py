@@ -112,7 +112,7 @@ def summary(rows: list[Row]) -> list[Row]:
             "server": key[0],
             "load": key[1],
             "messages_per_s": median(each["messages_per_s"] for each in same),
-            "client_cpu_us": median(each["client_cpu_us"] for each in same),
+            "client_cpu_us": round(median(each["client_cpu_us"] for each in same), 1),
             "errors": sum(each["errors"] for each in same),
         }
     for (server, load), each in found.items():
