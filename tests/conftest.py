@@ -9,6 +9,7 @@ from pathlib import Path
 from time import thread_time
 from typing import Any
 
+import anyio.to_thread
 import pytest
 import trio
 from hypothesis import settings
@@ -71,4 +72,5 @@ def threads_do_not_move_the_clock(request: pytest.FixtureRequest, monkeypatch: p
     if "autojump_clock" not in request.fixturenames or request.node.get_closest_marker("real_threads"):
         return
 
-    monkeypatch.setattr(trio.to_thread, "run_sync", run_at_once)
+    for module in (trio.to_thread, anyio.to_thread):
+        monkeypatch.setattr(module, "run_sync", run_at_once)

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def run_at_once(work: Callable[..., T], *arguments: object, **_options: object) -> T:
-    """A stand-in for `trio.to_thread.run_sync` that does the work in the event loop: a clock that jumps does
-    not wait for threads."""
+    """A stand-in for `to_thread.run_sync`, trio's and anyio's, that does the work in the event loop: a clock
+    that jumps does not wait for threads."""
     await trio.lowlevel.checkpoint()
     return work(*arguments)
