@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from weakref import WeakKeyDictionary, WeakSet
+
+from attrs import define, field
 
 from rmqkit.broker.clients import ClientInfo, ConsumerGroup
 from rmqkit.broker.context import BrokerContext
@@ -23,6 +26,18 @@ from rmqkit.protocol.headers import ConsumerGroupRequestHeader, UnregisterClient
 _PUSH_COST = 30
 
 
+@define(eq=False)
+class _Waiting:
+    """A heartbeat that is registered once its groups are written.
+
+    left_by_producers, left_by_consumers   groups that its client has left meanwhile
+    """
+
+    client_id: str
+    left_by_producers: set[str | None] = field(factory=set)
+    left_by_consumers: set[str | None] = field(factory=set)
+
+
 class ClientManageProcessor(EachRequest):
     """Keeps the client table."""
 
@@ -35,6 +50,7 @@ class ClientManageProcessor(EachRequest):
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumer_list,
         }
         self._notifying: set[str] = set()
+        self._waiting: WeakKeyDictionary[Peer, WeakSet[_Waiting]] = WeakKeyDictionary()
         broker.clients.on_group_change.append(self._notify)
 
     def codes(self) -> list[int]:
@@ -59,13 +75,20 @@ class ClientManageProcessor(EachRequest):
         )
         unsaved = self._unsaved(consumers)
         if unsaved:
+            waiting = _Waiting(client.client_id)
+            self._waiting.setdefault(peer, WeakSet()).add(waiting)
             return peer.answer_async(
-                request, partial(self._register_when_saved, request, beat, client, unsaved)
+                request, partial(self._register_when_saved, request, beat, client, unsaved, waiting)
             )
         return self._register(request, beat, client)
 
     async def _register_when_saved(
-        self, request: Command, beat: HeartbeatData, client: ClientInfo, unsaved: Mapping[str, Unsaved]
+        self,
+        request: Command,
+        beat: HeartbeatData,
+        client: ClientInfo,
+        unsaved: Mapping[str, Unsaved],
+        waiting: _Waiting,
     ) -> Command:
         """Answer once groups and retry topics are written. As in Java, a client may consume if that fails: a
         retry topic is needed, and created, when a message is sent back."""
@@ -79,6 +102,12 @@ class ClientManageProcessor(EachRequest):
             unsaved = self._unsaved(
                 [data for data in beat.consumer_data_set or () if data.group_name not in failed]
             )
+        beat.consumer_data_set = [
+            data for data in beat.consumer_data_set or () if data.group_name not in waiting.left_by_consumers
+        ]
+        beat.producer_data_set = [
+            data for data in beat.producer_data_set or () if data.group_name not in waiting.left_by_producers
+        ]
         return self._register(request, beat, client)
 
     def _register(self, request: Command, beat: HeartbeatData, client: ClientInfo) -> Command:
@@ -139,6 +168,10 @@ class ClientManageProcessor(EachRequest):
 
     def _unregister(self, request: Command, peer: Peer) -> Command:
         header = request.header(UnregisterClientRequestHeader)
+        for waiting in self._waiting.get(peer, ()):
+            if waiting.client_id == header.client_id:
+                waiting.left_by_producers.add(header.producer_group)
+                waiting.left_by_consumers.add(header.consumer_group)
         self._broker.clients.unregister(
             header.client_id, header.producer_group, header.consumer_group, notify=True
         )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from threading import Event
 
 import msgspec
 import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
 
 from rmqkit.broker.processors import client_manage
 from rmqkit.broker.tables.journal import TableJournal
@@ -61,6 +64,30 @@ async def test_a_heartbeat_registers_producers_and_consumers(desk: BrokerHarness
     )
     assert set(desk.broker.clients.consumers["g"].subscriptions) == {"T", "U"}
     assert desk.broker.clients.producers["p"][desk.peer] is consumer
+
+
+async def test_who_leaves_before_the_groups_are_written_has_left(
+    desk: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heartbeat that creates the groups registers the client in those that it has not left meanwhile."""
+    append, go_on = TableJournal.append, Event()
+
+    def waiting(journal: TableJournal, lines: Sequence[bytes]) -> None:
+        go_on.wait(60)
+        append(journal, lines)
+
+    monkeypatch.setattr(TableJournal, "append", waiting)
+
+    async def beat() -> None:
+        answer = await desk.heartbeat(group("g"), group("h"), producers=["p", "q"], client_id="c1")
+        assert answer.code == 0
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(beat)
+        await wait_all_tasks_blocked()
+        await unregister(desk, "c1", producer="p", consumer="g")
+        go_on.set()
+    assert (list(desk.broker.clients.consumers), list(desk.broker.clients.producers)) == (["h"], ["q"])
 
 
 @pytest.mark.row("S293")
