@@ -22,6 +22,8 @@ def _arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--topic", action="append", default=[], help="also check this topic; repeatable")
     add("--group", action="append", default=[], help="only these groups (default: all); repeatable")
+    leave_out = "leave out findings of this kind, such as full-disk; repeatable"
+    add("--ignore", action="append", default=[], metavar="FINDING", help=leave_out)
     look = "time between the two looks at the lag of the groups (default 2)"
     add("--interval", type=options.positive, default=2.0, metavar="S", help=look)
     options.add_client(parser)
@@ -35,7 +37,8 @@ def _run(arguments: Namespace) -> int:
 async def _diagnose(arguments: Namespace) -> int:
     """The exit code is 1 when something was found."""
     async with options.client_of(arguments) as client:
-        findings = await _Examination(client, arguments).run()
+        found = await _Examination(client, arguments).run()
+    findings = [each for each in found if each.check not in arguments.ignore]
     if arguments.json:
         output.as_json([attrs.asdict(each) for each in findings])
     else:
