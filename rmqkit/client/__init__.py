@@ -13,10 +13,9 @@
 """
 
 from rmqkit.client.admin import Admin, QueueStats
-from rmqkit.client.blocking import (
-    BlockingClient,
+from rmqkit.client.blocking import BlockingClient, BlockingProducer
+from rmqkit.client.blocking_consumers import (
     BlockingLitePullConsumer,
-    BlockingProducer,
     BlockingPullConsumer,
     BlockingPushConsumer,
 )

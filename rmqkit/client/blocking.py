@@ -4,45 +4,44 @@ A thread runs the event loop while the client is open.
     with BlockingClient("127.0.0.1:9876") as client, client.producer("orders") as producer:
         producer.send("Orders", b"hello")
 
-The methods are derived from the asynchronous classes (`derived`), with the same arguments, results, errors
-and documentation.
+The methods are derived from the asynchronous classes (`blocking_faces.derived`), with the same arguments,
+results, errors and documentation.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 import anyio
 
 from rmqkit.client.admin import Admin
 from rmqkit.client.async_sends import AsyncSends
+from rmqkit.client.blocking_consumers import (
+    BlockingLitePullConsumer,
+    BlockingPullConsumer,
+    BlockingPushConsumer,
+    BlockingRawReader,
+)
+from rmqkit.client.blocking_faces import Face, Opened, derived
 from rmqkit.client.client import Client
-from rmqkit.client.consumer.delivery import Batch, Delivery
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
 from rmqkit.client.consumer.options import LitePullKeywords, PushKeywords, Subscribe
-from rmqkit.client.consumer.push_consumer import Handler, PushConsumer
+from rmqkit.client.consumer.push_consumer import PushConsumer
 from rmqkit.client.discovery import NameServerSource
 from rmqkit.client.group_admin import GroupAdmin
 from rmqkit.client.hooks import CallHook, ClientHook
-from rmqkit.client.message_stream import StreamOptions
 from rmqkit.client.producer import Producer
-from rmqkit.client.pull_consumer import PullConsumer
-from rmqkit.client.queue_offsets import QueueOffsets
-from rmqkit.client.raw_reader import RawReader
-from rmqkit.client.received import ReceivedMessage
 from rmqkit.client.send_result import SendResult
 from rmqkit.client.settings import ClientKeywords, ProducerKeywords
 from rmqkit.config import Config
 from rmqkit.errors import ClientError
-from rmqkit.model.queue import MessageQueue
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
@@ -254,61 +253,7 @@ class BlockingClient:
         thread.join()
 
 
-class _Face(Generic[Inner]):
-    """Blocking wrapper of an asynchronous object of `client`."""
-
-    def __init__(self, client: BlockingClient, inner: Inner) -> None:
-        self._client = client
-        self._inner = inner
-
-
-def derived(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[_Face[Any], P], T]:
-    """A blocking method that runs the wrapped object's coroutine method of the same name, with the same
-    arguments, result, errors and documentation."""
-    name = method.__name__
-
-    @wraps(method)
-    def call(face: _Face[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        bound: Callable[P, Awaitable[T]] = getattr(face._inner, name)
-        return face._client.run(bound, *args, **kwargs)
-
-    return call
-
-
-def called(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[_Face[Any], P], T]:
-    """A method that calls the wrapped object's plain method of the same name in the loop's thread, with the
-    same arguments, result, errors and documentation."""
-    name = method.__name__
-
-    @wraps(method)
-    def call(face: _Face[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        bound: Callable[P, T] = getattr(face._inner, name)
-        return _call(face._client, bound, *args, **kwargs)
-
-    return call
-
-
-def _call(client: BlockingClient, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a plain function in the loop's thread."""
-
-    async def within() -> T:
-        return function(*args, **kwargs)
-
-    return client.run(within)
-
-
-def _each(client: BlockingClient, iterator: AsyncIterator[T]) -> Generator[T, None, None]:
-    """What an asynchronous iterator yields."""
-    while True:
-        try:
-            yield client.run(iterator.__anext__)
-        except StopAsyncIteration:
-            return
-
-
-class BlockingAdmin(_Face[Admin]):
+class BlockingAdmin(Face[Admin]):
     """See `Admin`; every method takes the same arguments and raises the same."""
 
     cluster_info = derived(Admin.cluster_info)
@@ -329,7 +274,7 @@ class BlockingAdmin(_Face[Admin]):
     view_message = derived(Admin.view_message)
 
 
-class BlockingGroupAdmin(_Face[GroupAdmin]):
+class BlockingGroupAdmin(Face[GroupAdmin]):
     """See `GroupAdmin`; every method takes the same arguments and raises the same."""
 
     configs = derived(GroupAdmin.configs)
@@ -342,29 +287,6 @@ class BlockingGroupAdmin(_Face[GroupAdmin]):
     offsets_at = derived(GroupAdmin.offsets_at)
     reset_to_time = derived(GroupAdmin.reset_to_time)
     reset_to_offset = derived(GroupAdmin.reset_to_offset)
-
-
-class _Opened(_Face[Inner]):
-    """A wrapper with a start and a close."""
-
-    def start(self) -> Self:
-        """Open it and return it; `close` closes it. `with` calls both."""
-        self._client.run(self._inner.start)  # type: ignore[attr-defined]
-        return self
-
-    def close(self) -> None:
-        """Close it, as `aclose` of the asynchronous object does. May be called twice; does nothing in a
-        forked child."""
-        if not self._client.in_forked_child:
-            self._client.run(self._inner.aclose)  # type: ignore[attr-defined]
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def started(
@@ -395,7 +317,7 @@ BEGIN_SEND = """Begin a send with the arguments of `send`, and return its future
     """
 
 
-class BlockingProducer(_Opened[Producer]):
+class BlockingProducer(Opened[Producer]):
     """See `Producer`; every method takes the same arguments and raises the same."""
 
     def __init__(self, client: BlockingClient, inner: Producer) -> None:
@@ -416,206 +338,3 @@ class BlockingProducer(_Opened[Producer]):
     send_batch = derived(Producer.send_batch)
     send_packed = derived(Producer.send_packed)
     queues = derived(Producer.queues)
-
-
-class BlockingHandling(Generic[T]):
-    """A `Delivery` or a `Batch` for threads: `with delivery as message: ...`, `with batch as messages: ...`.
-
-    The block is not cancelled when the consumer loses a queue, because a thread cannot be: its messages stay
-    unfinished then, and an ordered queue is handed over when the block has ended.
-    """
-
-    def __init__(self, client: BlockingClient, handling: Delivery | Batch) -> None:
-        self._client = client
-        self._handling = handling
-        self._block: AbstractContextManager[Any] | None = None
-
-    def __enter__(self) -> T:
-        self._block = self._entered()
-        entered: T = self._block.__enter__()
-        return entered
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        assert self._block is not None
-        return self._block.__exit__(kind, error, trace)
-
-    def finish(self, *messages: ReceivedMessage) -> None:
-        """See `Batch.finish`."""
-        assert isinstance(self._handling, Batch)
-        _call(self._client, self._handling.finish, *messages)
-
-    @contextmanager
-    def _entered(self) -> Generator[Any, None, None]:
-        opened: Future[tuple[Any, anyio.Event]] = Future()
-        failure: BaseException | None = None
-
-        async def hold() -> None:
-            left = anyio.Event()
-            with anyio.CancelScope() as scope:
-                async with self._handling as value:
-                    opened.set_result((value, left))
-                    with anyio.CancelScope(shield=True):
-                        await left.wait()
-                    if isinstance(failure, Exception):
-                        raise failure
-                    if failure is not None:
-                        scope.cancel()
-                    await anyio.lowlevel.checkpoint_if_cancelled()
-
-        ended = self._client.start_soon(hold)
-        value, left = opened.result()
-        try:
-            yield value
-        except BaseException as error:
-            failure = error
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            self._client.call_soon(left.set)
-            ended.result()
-
-
-class BlockingPushConsumer(_Opened[PushConsumer]):
-    """See `PushConsumer`; every method takes the same arguments and raises the same."""
-
-    def run(
-        self, handle: Handler, *, threads: int | None = None, stop_on: Sequence[signal.Signals] = ()
-    ) -> None:
-        """Call `handle` with each message, in `threads` threads (default: `concurrency`), until `stop` is
-        called from another thread, or a signal of `stop_on` arrives (in the main thread only). `async def`
-        handlers run in the loop's thread. Opens the consumer and closes it afterwards, unless it is open.
-        Raises as `PushConsumer.run`, and ValueError for `stop_on` in another thread."""
-        with ExitStack() as stack:
-            if not self._inner.is_open:
-                stack.enter_context(self)
-            for number in stop_on:
-                before = signal.signal(number, lambda _number, _frame: self.stop())
-                stack.callback(signal.signal, number, before)
-            self._client.run(self._inner.run, handle, concurrency=threads)
-
-    def stop(self) -> None:
-        """See `PushConsumer.stop`; may be called from any thread and from signal handlers."""
-        self._client.call_soon(self._inner.stop)
-
-    def __iter__(self) -> Generator[BlockingHandling[ReceivedMessage], None, None]:
-        """Messages until the consumer is stopped, each to be used with `with`; see `Delivery`. The consumer
-        must be open. Several threads may iterate."""
-        for delivery in _each(self._client, self._inner):
-            yield BlockingHandling(self._client, delivery)
-
-    def batches(
-        self, size: int, *, linger_ms: float = 0
-    ) -> Generator[BlockingHandling[list[ReceivedMessage]], None, None]:
-        """Batches until the consumer is stopped, each to be used with `with`; see `PushConsumer.batches`."""
-        for batch in _each(self._client, self._inner.batches(size, linger_ms=linger_ms)):
-            yield BlockingHandling(self._client, batch)
-
-    @property
-    def asynchronous(self) -> PushConsumer:
-        """The wrapped asynchronous consumer."""
-        return self._inner
-
-    @property
-    def queues(self) -> list[MessageQueue]:
-        """See `PushConsumer.queues`."""
-        return self._inner.queues
-
-
-class BlockingLitePullConsumer(_Opened[LitePullConsumer]):
-    """See `LitePullConsumer`; every method takes the same arguments and raises the same. Iterating over it
-    yields messages."""
-
-    poll = derived(LitePullConsumer.poll)
-    assign = derived(LitePullConsumer.assign)
-    topic_queues = derived(LitePullConsumer.topic_queues)
-    seek = derived(LitePullConsumer.seek)
-    seek_to_begin = derived(LitePullConsumer.seek_to_begin)
-    seek_to_end = derived(LitePullConsumer.seek_to_end)
-    seek_to_time = derived(LitePullConsumer.seek_to_time)
-    offset_for_time = derived(LitePullConsumer.offset_for_time)
-    commit = derived(LitePullConsumer.commit)
-    committed = derived(LitePullConsumer.committed)
-    pause = called(LitePullConsumer.pause)
-    resume = called(LitePullConsumer.resume)
-
-    def stop(self) -> None:
-        """See `LitePullConsumer.stop`; may be called from any thread and from signal handlers."""
-        self._client.call_soon(self._inner.stop)
-
-    @property
-    def queues(self) -> list[MessageQueue]:
-        """See `LitePullConsumer.queues`."""
-        return self._inner.queues
-
-    @property
-    def paused(self) -> list[MessageQueue]:
-        """See `LitePullConsumer.paused`."""
-        return self._inner.paused
-
-    def __iter__(self) -> Generator[ReceivedMessage, None, None]:
-        return _each(self._client, self._inner)
-
-
-class BlockingPullConsumer(_Opened[PullConsumer]):
-    """See `PullConsumer`; every method takes the same arguments and raises the same."""
-
-    queues = derived(PullConsumer.queues)
-    pull = derived(PullConsumer.pull)
-    fetch = derived(PullConsumer.fetch)
-    committed = derived(PullConsumer.committed)
-    commit = derived(PullConsumer.commit)
-    min_offset = derived(PullConsumer.min_offset)
-    max_offset = derived(PullConsumer.max_offset)
-    offset_for_time = derived(PullConsumer.offset_for_time)
-
-    def messages(
-        self,
-        topic: str,
-        *,
-        expression: str = "*",
-        expression_type: str | None = None,
-        options: StreamOptions | None = None,
-    ) -> Generator[ReceivedMessage, None, None]:
-        """See `PullConsumer.messages`. A generator: closing it, or leaving the loop, commits the processed
-        messages, but not the current one."""
-
-        async def begin() -> Any:
-            return self._inner.messages(
-                topic, expression=expression, expression_type=expression_type, options=options
-            )
-
-        stream = self._client.run(begin)
-        try:
-            while True:
-                try:
-                    message: ReceivedMessage = self._client.run(stream.__anext__)
-                except StopAsyncIteration:
-                    return
-                yield message
-        finally:
-            if self._client.is_open:
-                self._client.run(stream.aclose)
-
-
-class BlockingQueueOffsets(_Face[QueueOffsets]):
-    """See `QueueOffsets`; every method takes the same arguments and raises the same."""
-
-    min_offset = derived(QueueOffsets.min_offset)
-    max_offset = derived(QueueOffsets.max_offset)
-    offset_for_time = derived(QueueOffsets.offset_for_time)
-    committed = derived(QueueOffsets.committed)
-    commit = derived(QueueOffsets.commit)
-
-
-class BlockingRawReader(_Face[RawReader]):
-    """See `RawReader`; every method takes the same arguments and raises the same."""
-
-    pull = derived(RawReader.pull)
-    query = derived(RawReader.query)
-
-    @property
-    def offsets(self) -> BlockingQueueOffsets:
-        """Offsets of single queues."""
-        return BlockingQueueOffsets(self._client, self._inner.offsets)

@@ -157,10 +157,7 @@ class RecordPacker:
                     key = topic, queue_id
                     queue = queues.get(key) or made.get(key) or _new(made, key, new_queue)
                     head = queue.head
-                    if queue in units:
-                        own = units[queue]
-                    else:
-                        own = units[queue] = []
+                    own = units.setdefault(queue, [])
                 if topic in queue_codes:
                     message.tags_code = queue_codes[topic](message.properties, now_ms)
                 sys_flag, body, properties = message.sys_flag, message.body, message.properties_bytes
@@ -184,20 +181,17 @@ class RecordPacker:
                     parts += (pack(message, size, offset, position, now_ms, store_host), b"", b"", b"")
                 else:
                     parts += (
-                        _pack_head(
-                            size, head.magic, crc32(body) & CRC_MASK, queue_id, message.flag, offset,
-                            position, sys_flag, message.born_timestamp_ms, message.born_host, now_ms,
-                            store_host, message.reconsume_times, message.prepared_offset, body_bytes,
-                        ),
+                        _pack_head(size, head.magic, crc32(body) & CRC_MASK, queue_id, message.flag, offset,
+                                   position, sys_flag, message.born_timestamp_ms, message.born_host, now_ms,
+                                   store_host, message.reconsume_times, message.prepared_offset, body_bytes),
                         body,
                         head.between.get(properties_bytes) or head.field_between(properties_bytes),
                         properties,
                     )  # fmt: skip
                 found = message.properties
                 unique_key, keys = found.get(UNIQ_KEY), found.get(KEYS)
-                if (unique_key or keys) and not (
-                    unusual and sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
-                ):
+                rolled_back = unusual and sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
+                if (unique_key or keys) and not rolled_back:
                     notes.append((head.key_code, unique_key, keys, position, now_ms))
                 landed.append(_new_tuple(Appended, (offset, position, size, now_ms)))
                 position += size

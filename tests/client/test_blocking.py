@@ -28,6 +28,7 @@ from rmqkit.client import (
     PullConsumer,
     RawReader,
     blocking,
+    blocking_consumers,
 )
 from rmqkit.client.queue_offsets import QueueOffsets
 from tests.client.cluster import FakeCluster
@@ -111,10 +112,10 @@ FACES = {
     Admin: blocking.BlockingAdmin,
     GroupAdmin: blocking.BlockingGroupAdmin,
     Producer: blocking.BlockingProducer,
-    PullConsumer: blocking.BlockingPullConsumer,
-    LitePullConsumer: blocking.BlockingLitePullConsumer,
-    RawReader: blocking.BlockingRawReader,
-    QueueOffsets: blocking.BlockingQueueOffsets,
+    PullConsumer: blocking_consumers.BlockingPullConsumer,
+    LitePullConsumer: blocking_consumers.BlockingLitePullConsumer,
+    RawReader: blocking_consumers.BlockingRawReader,
+    QueueOffsets: blocking_consumers.BlockingQueueOffsets,
 }
 
 

@@ -1,0 +1,233 @@
+"""The consumers of `BlockingClient`."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+import anyio
+
+from rmqkit.client.blocking_faces import Face, Opened, call_in_loop, called, derived, each_of
+from rmqkit.client.consumer.delivery import Batch, Delivery
+from rmqkit.client.consumer.lite_pull import LitePullConsumer
+from rmqkit.client.consumer.push_consumer import Handler, PushConsumer
+from rmqkit.client.message_stream import StreamOptions
+from rmqkit.client.pull_consumer import PullConsumer
+from rmqkit.client.queue_offsets import QueueOffsets
+from rmqkit.client.raw_reader import RawReader
+from rmqkit.client.received import ReceivedMessage
+from rmqkit.model.queue import MessageQueue
+
+if TYPE_CHECKING:
+    from rmqkit.client.blocking import BlockingClient
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Inner = TypeVar("Inner")
+
+
+class BlockingHandling(Generic[T]):
+    """A `Delivery` or a `Batch` for threads: `with delivery as message: ...`, `with batch as messages: ...`.
+
+    The block is not cancelled when the consumer loses a queue, because a thread cannot be: its messages stay
+    unfinished then, and an ordered queue is handed over when the block has ended.
+    """
+
+    def __init__(self, client: BlockingClient, handling: Delivery | Batch) -> None:
+        self._client = client
+        self._handling = handling
+        self._block: AbstractContextManager[Any] | None = None
+
+    def __enter__(self) -> T:
+        self._block = self._entered()
+        entered: T = self._block.__enter__()
+        return entered
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        assert self._block is not None
+        return self._block.__exit__(kind, error, trace)
+
+    def finish(self, *messages: ReceivedMessage) -> None:
+        """See `Batch.finish`."""
+        assert isinstance(self._handling, Batch)
+        call_in_loop(self._client, self._handling.finish, *messages)
+
+    @contextmanager
+    def _entered(self) -> Generator[Any, None, None]:
+        opened: Future[tuple[Any, anyio.Event]] = Future()
+        failure: BaseException | None = None
+
+        async def hold() -> None:
+            left = anyio.Event()
+            with anyio.CancelScope() as scope:
+                async with self._handling as value:
+                    opened.set_result((value, left))
+                    with anyio.CancelScope(shield=True):
+                        await left.wait()
+                    if isinstance(failure, Exception):
+                        raise failure
+                    if failure is not None:
+                        scope.cancel()
+                    await anyio.lowlevel.checkpoint_if_cancelled()
+
+        ended = self._client.start_soon(hold)
+        value, left = opened.result()
+        try:
+            yield value
+        except BaseException as error:
+            failure = error
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._client.call_soon(left.set)
+            ended.result()
+
+
+class BlockingPushConsumer(Opened[PushConsumer]):
+    """See `PushConsumer`; every method takes the same arguments and raises the same."""
+
+    def run(
+        self, handle: Handler, *, threads: int | None = None, stop_on: Sequence[signal.Signals] = ()
+    ) -> None:
+        """Call `handle` with each message, in `threads` threads (default: `concurrency`), until `stop` is
+        called from another thread, or a signal of `stop_on` arrives (in the main thread only). `async def`
+        handlers run in the loop's thread. Opens the consumer and closes it afterwards, unless it is open.
+        Raises as `PushConsumer.run`, and ValueError for `stop_on` in another thread."""
+        with ExitStack() as stack:
+            if not self._inner.is_open:
+                stack.enter_context(self)
+            for number in stop_on:
+                before = signal.signal(number, lambda _number, _frame: self.stop())
+                stack.callback(signal.signal, number, before)
+            self._client.run(self._inner.run, handle, concurrency=threads)
+
+    def stop(self) -> None:
+        """See `PushConsumer.stop`; may be called from any thread and from signal handlers."""
+        self._client.call_soon(self._inner.stop)
+
+    def __iter__(self) -> Generator[BlockingHandling[ReceivedMessage], None, None]:
+        """Messages until the consumer is stopped, each to be used with `with`; see `Delivery`. The consumer
+        must be open. Several threads may iterate."""
+        for delivery in each_of(self._client, self._inner):
+            yield BlockingHandling(self._client, delivery)
+
+    def batches(
+        self, size: int, *, linger_ms: float = 0
+    ) -> Generator[BlockingHandling[list[ReceivedMessage]], None, None]:
+        """Batches until the consumer is stopped, each to be used with `with`; see `PushConsumer.batches`."""
+        for batch in each_of(self._client, self._inner.batches(size, linger_ms=linger_ms)):
+            yield BlockingHandling(self._client, batch)
+
+    @property
+    def asynchronous(self) -> PushConsumer:
+        """The wrapped asynchronous consumer."""
+        return self._inner
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """See `PushConsumer.queues`."""
+        return self._inner.queues
+
+
+class BlockingLitePullConsumer(Opened[LitePullConsumer]):
+    """See `LitePullConsumer`; every method takes the same arguments and raises the same. Iterating over it
+    yields messages."""
+
+    poll = derived(LitePullConsumer.poll)
+    assign = derived(LitePullConsumer.assign)
+    topic_queues = derived(LitePullConsumer.topic_queues)
+    seek = derived(LitePullConsumer.seek)
+    seek_to_begin = derived(LitePullConsumer.seek_to_begin)
+    seek_to_end = derived(LitePullConsumer.seek_to_end)
+    seek_to_time = derived(LitePullConsumer.seek_to_time)
+    offset_for_time = derived(LitePullConsumer.offset_for_time)
+    commit = derived(LitePullConsumer.commit)
+    committed = derived(LitePullConsumer.committed)
+    pause = called(LitePullConsumer.pause)
+    resume = called(LitePullConsumer.resume)
+
+    def stop(self) -> None:
+        """See `LitePullConsumer.stop`; may be called from any thread and from signal handlers."""
+        self._client.call_soon(self._inner.stop)
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """See `LitePullConsumer.queues`."""
+        return self._inner.queues
+
+    @property
+    def paused(self) -> list[MessageQueue]:
+        """See `LitePullConsumer.paused`."""
+        return self._inner.paused
+
+    def __iter__(self) -> Generator[ReceivedMessage, None, None]:
+        return each_of(self._client, self._inner)
+
+
+class BlockingPullConsumer(Opened[PullConsumer]):
+    """See `PullConsumer`; every method takes the same arguments and raises the same."""
+
+    queues = derived(PullConsumer.queues)
+    pull = derived(PullConsumer.pull)
+    fetch = derived(PullConsumer.fetch)
+    committed = derived(PullConsumer.committed)
+    commit = derived(PullConsumer.commit)
+    min_offset = derived(PullConsumer.min_offset)
+    max_offset = derived(PullConsumer.max_offset)
+    offset_for_time = derived(PullConsumer.offset_for_time)
+
+    def messages(
+        self,
+        topic: str,
+        *,
+        expression: str = "*",
+        expression_type: str | None = None,
+        options: StreamOptions | None = None,
+    ) -> Generator[ReceivedMessage, None, None]:
+        """See `PullConsumer.messages`. A generator: closing it, or leaving the loop, commits the processed
+        messages, but not the current one."""
+
+        async def begin() -> Any:
+            return self._inner.messages(
+                topic, expression=expression, expression_type=expression_type, options=options
+            )
+
+        stream = self._client.run(begin)
+        try:
+            while True:
+                try:
+                    message: ReceivedMessage = self._client.run(stream.__anext__)
+                except StopAsyncIteration:
+                    return
+                yield message
+        finally:
+            if self._client.is_open:
+                self._client.run(stream.aclose)
+
+
+class BlockingQueueOffsets(Face[QueueOffsets]):
+    """See `QueueOffsets`; every method takes the same arguments and raises the same."""
+
+    min_offset = derived(QueueOffsets.min_offset)
+    max_offset = derived(QueueOffsets.max_offset)
+    offset_for_time = derived(QueueOffsets.offset_for_time)
+    committed = derived(QueueOffsets.committed)
+    commit = derived(QueueOffsets.commit)
+
+
+class BlockingRawReader(Face[RawReader]):
+    """See `RawReader`; every method takes the same arguments and raises the same."""
+
+    pull = derived(RawReader.pull)
+    query = derived(RawReader.query)
+
+    @property
+    def offsets(self) -> BlockingQueueOffsets:
+        """Offsets of single queues."""
+        return BlockingQueueOffsets(self._client, self._inner.offsets)
