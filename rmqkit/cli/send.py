@@ -142,7 +142,7 @@ def _show_counts(sent: int, failed: int, number: int, json: bool) -> None:
 
 
 def _message(arguments: Namespace, line: bytes) -> Message:
-    """Raises ValueError and TypeError for a line that is no message."""
+    """Raises ValueError and TypeError when the line does not describe a message."""
     if not arguments.json_lines:
         return _text_message(arguments, line)
     given = msgspec.json.decode(line, type=_Line)

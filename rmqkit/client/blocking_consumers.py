@@ -200,12 +200,7 @@ class BlockingPullConsumer(Opened[PullConsumer]):
 
         stream = self._client.run(begin)
         try:
-            while True:
-                try:
-                    message: ReceivedMessage = self._client.run(stream.__anext__)
-                except StopAsyncIteration:
-                    return
-                yield message
+            yield from each_of(self._client, stream)
         finally:
             if self._client.is_open:
                 self._client.run(stream.aclose)

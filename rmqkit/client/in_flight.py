@@ -14,8 +14,8 @@ from rmqkit.errors import ClientErrorCode, SendFailed
 
 @frozen
 class Bounds:
-    """At most so many messages, and bytes of their bodies, at a time. Something larger than a bound passes
-    when nothing else is in flight."""
+    """Maximum number of messages in flight, and of bytes of their bodies. A send that is larger than a bound
+    passes when nothing else is in flight."""
 
     messages: int
     size_bytes: int

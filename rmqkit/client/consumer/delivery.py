@@ -41,7 +41,7 @@ class Settlement(ABC):
 
     @abstractmethod
     def measured(self, assigned: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
-        """Told of the end of a handler that had so many messages of the queue and was not cancelled."""
+        """Count a handler that ended without being cancelled; `messages` is the number it had."""
 
     @abstractmethod
     async def failed(self, held: Sequence[Held], error: Exception) -> None:

@@ -86,7 +86,7 @@ class ConsumeStatistics:
         self._topics: dict[str, TopicStatistics] = {}
 
     def pulled(self, topic: str, messages: int, took_s: float, now_s: float) -> None:
-        """Count one pull that returned so many messages."""
+        """Count one pull; `messages` is the number it returned."""
         of_topic = self._of(topic)
         of_topic.pull_ms.add(took_s * 1000, 1, now_s)
         of_topic.pulled.add(messages, messages, now_s)
