@@ -1,10 +1,12 @@
-# make demo | demo-spark | test | test-plugins | test-python | lint | interop | bench | clean
+# make demo | demo-spark | speedups | test | test-plugins | test-python | lint | interop | bench | clean
 # Each target sets itself up: a virtual environment in .venv with this checkout installed editable. For the demo the core is enough; the extras and
 # the tools of development are added by the first target that needs them.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
+# A change of these installs again, which builds the compiled part again.
+COMPILED_FROM := hatch_build.py $(wildcard rmqkit/speedups/*.pyx rmqkit/speedups/*.pxd rmqkit/speedups/*.h */*/*.pyx)
 CORE := $(VENV)/.core
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -14,7 +16,11 @@ BROKER_TESTS := tests/broker tests/e2e tests/hooks tests/plugins/delay tests/plu
 STORES := memory mmap lmdb
 TRANSPORTS := tcp tls unix memory quic
 
-.PHONY: demo demo-spark test test-plugins test-python lint interop bench clean
+.PHONY: speedups demo demo-spark test test-plugins test-python lint interop bench clean
+
+# The compiled part again, beside its sources, after a change of a .pyx file.
+speedups:
+	$(BIN)/python hatch_build.py
 
 demo: $(CORE)
 	$(BIN)/rmqkit demo
@@ -57,7 +63,7 @@ bench: $(READY)
 clean:
 	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-$(CORE): pyproject.toml
+$(CORE): pyproject.toml $(COMPILED_FROM)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rmqkit needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --editable .

@@ -2,6 +2,7 @@
 
 Layers; each imports only those above it:
 
+    speedups                          whether the compiled part runs, and its modules
     model, protocol, errors, limits   values and bytes; no I/O, no clock
     config                            settings: RocketMQ's keys, where their values come from
     plugin                            all that a plugin needs: hooks, interfaces, the loader of plugins

@@ -1,0 +1,170 @@
+"""The build hook of the compiled part: every `*.pyx` of the packages becomes an extension module.
+
+The compiled part is optional. Without Cython or a C compiler the distribution is built from Python alone and
+says so. Two variables of the environment decide otherwise: `RMQKIT_PURE=1` builds no compiled part, and
+`RMQKIT_COMPILED=1` ends the build with an error where the compiled part cannot be built.
+
+An editable install gets the modules beside their sources, a wheel gets them from a folder of the build.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import copy2
+from typing import Any
+
+if __name__ != "__main__":
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+else:  # `python hatch_build.py` builds the modules in place, which needs no hatchling.
+    BuildHookInterface = object
+
+#: Folders whose subfolders are packages, as in the editable install.
+ROOTS = (".", "stores", "transports", "plugins", "hooks", "spark_connector")
+#: Endings of files that the compiled part is made of.
+SOURCES = (".pyx", ".pxd", ".h")
+
+
+def sources(root: Path) -> list[Path]:
+    """The files that the compiled part is made of, in a fixed order."""
+    return sorted(
+        path for package in _packages(root) for path in package.rglob("*") if path.suffix in SOURCES
+    )
+
+
+def digest(root: Path) -> str:
+    """A digest of `sources`. The compiled part carries the one that it was built from."""
+    from hashlib import sha256
+
+    found = sha256()
+    for path in sources(root):
+        found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:16]
+
+
+def build(root: Path, into: Path | None) -> list[Path]:
+    """Compiles each `*.pyx` below `root`: beside its source, or into `into`. Gives the files made.
+
+    Raises ImportError without Cython or setuptools, and what setuptools raises without a working compiler.
+    """
+    from Cython.Build import cythonize
+    from setuptools import Distribution
+    from setuptools.command.build_ext import build_ext
+
+    os.chdir(root)
+    shared = [path.relative_to(root).as_posix() for path in sources(root) if path.suffix != ".pyx"]
+    modules = [_extension(root, path, shared) for path in sources(root) if path.suffix == ".pyx"]
+    directives = {
+        "language_level": 3,
+        "boundscheck": False,
+        "wraparound": False,
+        "freethreading_compatible": False,
+    }
+    workshop = root / "build" / "compiled"
+    extensions = cythonize(
+        modules,
+        compiler_directives=directives,
+        build_dir=str(workshop),
+        include_path=["rmqkit/speedups"],
+        quiet=True,
+    )
+    command = build_ext(Distribution({"ext_modules": extensions}))
+    command.build_temp = str(workshop)
+    command.build_lib = str(workshop / "lib" if into is None else into)
+    command.parallel = os.cpu_count()
+    command.finalize_options()
+    command.run()
+    built = [Path(command.get_ext_fullpath(extension.name)) for extension in extensions]
+    if into is not None:
+        return built
+    return [
+        _placed(path, _beside(root, extension.name, path))
+        for path, extension in zip(built, extensions, strict=True)
+    ]
+
+
+class CompiledPart(BuildHookInterface):  # type: ignore[misc]
+    """Adds the compiled part to wheels, and puts it into the checkout for editable installs."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel" or _wanted("RMQKIT_PURE"):
+            return
+        root = Path(self.root)
+        into = None if version == "editable" else root / "build" / "wheel"
+        try:
+            built = build(root, into)
+        # A missing compiler shows itself in as many ways as there are compilers; the build says what it was.
+        except (Exception, SystemExit) as error:
+            if _wanted("RMQKIT_COMPILED"):
+                raise
+            self.app.display_warning(f"rmqkit is built without its compiled part, which is slower: {error}")
+            return
+        if into is not None:
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+            build_data["force_include"].update(
+                {str(path): path.relative_to(into).as_posix() for path in built}
+            )
+
+
+def _extension(root: Path, path: Path, shared: list[str]) -> Any:
+    from setuptools import Extension
+
+    name = _module_name(root, path)
+    named = name == "rmqkit.speedups._build"
+    return Extension(
+        name,
+        [path.relative_to(root).as_posix()],
+        include_dirs=["rmqkit/speedups"],
+        depends=[str(other.relative_to(root)) for other in sources(root)] if named else shared,
+        define_macros=[("RMQKIT_SOURCES", f'"{digest(root)}"')] if named else [],
+        extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-Wno-unused-function"],
+    )
+
+
+def _wanted(name: str) -> bool:
+    return os.environ.get(name, "") not in ("", "0")
+
+
+def _packages(root: Path) -> Iterator[Path]:
+    for folder in ROOTS:
+        for package in (root / folder).glob("*/__init__.py"):
+            if package.parent.name.startswith(("rmqkit", "pyspark_rocketmq")):
+                yield package.parent
+
+
+def _home(root: Path, path: Path) -> Path:
+    """The folder from which `path` is imported."""
+    return max(
+        (root / folder for folder in ROOTS if path.is_relative_to(root / folder)),
+        key=lambda home: len(home.parts),
+    )
+
+
+def _module_name(root: Path, path: Path) -> str:
+    return ".".join(path.relative_to(_home(root, path)).with_suffix("").parts)
+
+
+def _beside(root: Path, name: str, built: Path) -> Path:
+    source = next(
+        path for path in sources(root) if path.suffix == ".pyx" and _module_name(root, path) == name
+    )
+    return source.parent / built.name
+
+
+def _placed(built: Path, place: Path) -> Path:
+    # Renamed, not written over: a program that has the old module loaded keeps it.
+    new = place.with_suffix(".new")
+    copy2(built, new)
+    new.replace(place)
+    return place
+
+
+if __name__ == "__main__":
+    here = Path(__file__).resolve().parent
+    for made in build(here, None):
+        print(made.relative_to(here))  # noqa: T201
