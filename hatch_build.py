@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import copy2
@@ -102,6 +103,8 @@ class CompiledPart(BuildHookInterface):  # type: ignore[misc]
             if _wanted("RMQKIT_COMPILED"):
                 raise
             self.app.display_warning(f"rmqkit is built without its compiled part, which is slower: {error}")
+            if into is None:
+                _remove_built(root)
             return
         if into is not None:
             build_data["pure_python"] = False
@@ -154,6 +157,14 @@ def _beside(root: Path, name: str, built: Path) -> Path:
         path for path in sources(root) if path.suffix == ".pyx" and _module_name(root, path) == name
     )
     return source.parent / built.name
+
+
+def _remove_built(root: Path) -> None:
+    """Removes the modules of an earlier build: older than the sources, they would run in their place."""
+    for path in sources(root):
+        if path.suffix == ".pyx":
+            for module in path.parent.glob(path.stem + sysconfig.get_config_var("EXT_SUFFIX")):
+                module.unlink()
 
 
 def _placed(built: Path, place: Path) -> Path:

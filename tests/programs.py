@@ -34,8 +34,12 @@ _NUMBER = struct.Struct("!i")
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without settings of rmqkit."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("RMQKIT_", "NAMESRV_"))}
+    """The environment without settings of rmqkit; which code runs, compiled or pure, stays as it is here."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name == "RMQKIT_PURE" or not name.startswith(("RMQKIT_", "NAMESRV_"))
+    }
 
 
 @define

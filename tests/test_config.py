@@ -151,6 +151,14 @@ def test_unknown_environment_names_warn() -> None:
     assert loaded.flush_disk_type == "ASYNC_FLUSH"
 
 
+@pytest.mark.parametrize("name", ["RMQKIT_PURE", "RMQKIT_COMPILED"])
+def test_variables_of_the_compiled_part_are_no_settings(name: str) -> None:
+    """They are read when rmqkit is imported or built."""
+    loaded = load(environ={name: "1"})
+    assert loaded.warnings == ()
+    assert loaded.unknown == {}
+
+
 def test_quiet_unknown_keys(tmp_path: Path) -> None:
     """Tables belong to plugins, and what a start makes of RocketMQ's own keys is not decided here: no warning
     for either."""

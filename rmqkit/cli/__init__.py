@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from rmqkit import __version__
+from rmqkit import __version__, speedups
 from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
 
@@ -83,7 +83,8 @@ def whole_parser() -> ArgumentParser:
 
 def _parser(words: Sequence[str]) -> tuple[ArgumentParser, dict[str, Verb]]:
     parser = _Parser(prog="rmqkit", description="Apache RocketMQ as a kit of Python plugins.")
-    parser.add_argument("--version", action="version", version=f"rmqkit {__version__}")
+    version = f"rmqkit {__version__}, {speedups.description()}"
+    parser.add_argument("--version", action="version", version=version)
     parser.set_defaults(verb=None)
     choices = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     verbs = _verbs(words)

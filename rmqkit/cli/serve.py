@@ -7,12 +7,14 @@ them (`rmqkit.supervisor`).
 
 from __future__ import annotations
 
+import logging
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import trio
 
+from rmqkit import speedups
 from rmqkit.broker.run import RunningBroker
 from rmqkit.cli import options, running
 from rmqkit.config import NAMESRV_VARIABLE, Config
@@ -28,6 +30,8 @@ from rmqkit.remoting.serving import listen_on
 from rmqkit.supervisor import plan
 from rmqkit.supervisor.process import launch
 from rmqkit.supervisor.supervisor import supervise
+
+_log = logging.getLogger(__name__)
 
 #: Runs the broker or brokers until the event is set. The texts are the name servers to register with, joined
 #: by ;, and their description in the ready line.
@@ -143,6 +147,13 @@ def _brokers(arguments: Namespace, config: Config, registry: Registry, others: S
 
 def _run(arguments: Namespace, main: running.Main) -> int:
     options.start_logging(arguments)
+    if speedups.BUILT:
+        _log.info("the code of the message path is %s", speedups.description())
+    else:
+        _log.warning(
+            "the code of the message path is %s; installed again where a C compiler is, rmqkit is faster",
+            speedups.description(),
+        )
     running.tune()
     trio.run(running.until_signal, main)
     return 0

@@ -25,6 +25,8 @@ _SHOWN = (
     *("brokerVersionDesc", "commitLogMinOffset", "commitLogMaxOffset"),
     *("remainHowManyDataToFlush", "dispatchBehindBytes"),
 )
+#: Run-time key of a broker of this kit that says which code runs, compiled or pure Python.
+_CODE = "compiledPart"
 
 
 def _arguments(parser: ArgumentParser) -> None:
@@ -52,7 +54,7 @@ async def _status(arguments: Namespace) -> int:
                 output.error(str(error))
                 failed = True
             else:
-                own = {"dispatchers": dispatchers(table), "runtime": table}
+                own = {"code": table.get(_CODE), "dispatchers": dispatchers(table), "runtime": table}
                 found.append({"broker": name, "address": address} | own)
     if arguments.json:
         output.as_json(found)
@@ -76,8 +78,9 @@ def _show(found: list[dict[str, Any]]) -> None:
     rows = []
     for each in found:
         table = each["runtime"]
-        rows.append((each["broker"], each["address"], *(table.get(key, "-") for key in _SHOWN)))
-    output.table(("BROKER", "ADDRESS", "VERSION", "LOG FROM", "LOG TO", "TO FLUSH", "BEHIND"), rows)
+        code = (each["code"] or "-").partition(" (")[0]
+        rows.append((each["broker"], each["address"], *(table.get(key, "-") for key in _SHOWN), code))
+    output.table(("BROKER", "ADDRESS", "VERSION", "LOG FROM", "LOG TO", "TO FLUSH", "BEHIND", "CODE"), rows)
     further = [
         (each["broker"], it["name"], *(it.get(member, "-") for member in _DISPATCH_KEYS.values()))
         for each in found

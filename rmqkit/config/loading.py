@@ -39,6 +39,8 @@ _SECURITY_KEYS: dict[str, set[str]] = {
     "useTLS": {"false"},
 }
 _ENV_PREFIX = "RMQKIT_"
+#: Variables with the prefix that are no settings: see `rmqkit.speedups`.
+_OTHER_VARIABLES = frozenset({"RMQKIT_PURE", "RMQKIT_COMPILED"})
 #: The variable with which RocketMQ's own tools find name servers.
 NAMESRV_VARIABLE = "NAMESRV_ADDR"
 
@@ -173,7 +175,7 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
     keys = (*rocketmq_settings.KEYS.values(), *KEYS)
     by_name = {_ENV_PREFIX + re.sub(r"(?<=[a-z0-9])(?=[A-Z])|\.", "_", key).upper(): key for key in keys}
     by_name[NAMESRV_VARIABLE] = "namesrvAddr"
-    names = sorted(name for name in environ if name.startswith(_ENV_PREFIX))
+    names = sorted(name for name in environ if name.startswith(_ENV_PREFIX) and name not in _OTHER_VARIABLES)
     if NAMESRV_VARIABLE in environ:
         names.insert(0, NAMESRV_VARIABLE)
     return [(by_name.get(name, name), environ[name], f"environment {name}") for name in names]

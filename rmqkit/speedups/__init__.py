@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["IN_USE", "description"]
+__all__ = ["BUILT", "IN_USE", "description"]
 
 try:
     from rmqkit.speedups import _build
 except ImportError:
-    IN_USE, _reason = False, "it was not built: no C compiler was found when rmqkit was installed"
+    BUILT = IN_USE = False
+    _reason = "the compiled part was not built"
 else:
+    BUILT = True
     IN_USE = os.environ.get("RMQKIT_PURE", "") in ("", "0")
     _reason = f"built by {_build.COMPILER}" if IN_USE else "RMQKIT_PURE is set"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rmqkit import __version__
+from rmqkit import __version__, speedups
 from tests.cli.conftest import Ready, Run
 
 
@@ -94,7 +94,7 @@ def test_a_bad_topic_name_is_refused(rmqkit: Run, server: Ready) -> None:
 
 def test_help_and_version(rmqkit: Run) -> None:
     """The help lists every verb."""
-    assert rmqkit("--version").stdout == f"rmqkit {__version__}\n"
+    assert rmqkit("--version").stdout == f"rmqkit {__version__}, {speedups.description()}\n"
     shown = rmqkit("--help").stdout
     for verb in (
         "serve",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from rmqkit import speedups
 from rmqkit.cli.status import dispatchers
 from tests.cli.conftest import Ready, Run, Start
 
@@ -42,7 +43,10 @@ def test_brokers_and_their_dispatchers(rmqkit: Run, start: Start) -> None:
         "TO",
         "FLUSH",
         "BEHIND",
+        "CODE",
     ]
+    assert found["code"] == found["runtime"]["compiledPart"] == speedups.description()
+    assert shown[1].endswith("  compiled" if speedups.IN_USE else "  pure Python")
     assert shown[1].split()[:2] == ["broker-a", server.where["broker"]]
     assert [line.split()[:2] for line in shown[3:]] == [
         ["BROKER", "DISPATCHER"],

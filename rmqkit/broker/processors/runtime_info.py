@@ -9,6 +9,7 @@ from pathlib import Path
 
 import trio
 
+from rmqkit import speedups
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.dispatch.manager import DispatchProgress
 from rmqkit.broker.stats import BrokerStats
@@ -37,6 +38,7 @@ async def collect(broker: BrokerContext) -> dict[str, str]:
         "brokerVersionDesc": VERSION_NAME,
         "brokerVersion": VERSION,
         "brokerActive": "true",
+        "compiledPart": speedups.description(),
         "bootTimestamp": stats.boot_timestamp_ms,
         "runtime": _run_time(now_ms - stats.boot_timestamp_ms),
         **_counts(stats),
