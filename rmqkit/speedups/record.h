@@ -38,6 +38,15 @@ static inline uint32_t rmq_u32(const uint8_t *p) {
 
 static inline uint64_t rmq_u64(const uint8_t *p) { return ((uint64_t)rmq_u32(p) << 32) | rmq_u32(p + 4); }
 
+/* Whether a record begins at `p` and ends within the `available` bytes; its size. */
+static inline int rmq_record_size(const uint8_t *p, size_t available, int32_t *size) {
+    if (available < RMQ_MIN_RECORD_BYTES) return 0;
+    const uint32_t magic = rmq_u32(p + 4);
+    *size = (int32_t)rmq_u32(p);
+    return (magic == RMQ_MAGIC_V1 || magic == RMQ_MAGIC_V2) && *size >= RMQ_MIN_RECORD_BYTES &&
+           (size_t)*size <= available;
+}
+
 /* The fields of the record at `p`, of which `available` bytes may be read. The body's length is not checked. */
 static inline int rmq_record_head(const uint8_t *p, size_t available, rmq_record *r) {
     if (available < RMQ_MIN_RECORD_BYTES) return RMQ_RECORD_CUT;

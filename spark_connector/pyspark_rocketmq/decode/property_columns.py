@@ -89,21 +89,16 @@ class PropertyColumns:
             encoded.indices.buffers()[1], np.int32, len(self.names)
         )
 
-    def as_map(self, kind: pa.DataType) -> pa.Array:
-        """The column as Spark's map type; only for records that have no name twice."""
-        entries = pa.StructArray.from_arrays(
-            [self.names, self.values], fields=[kind.key_field, kind.item_field]
-        )
-        return pa.Array.from_buffers(kind, self.count, [None, pa.py_buffer(self.offsets)], children=[entries])
 
-    def as_json(self) -> pa.Array:
-        """Each record's properties as a JSON object."""
-        names, values, offsets = self.names.to_pylist(), self.values.to_pylist(), self.offsets.tolist()
-        texts = [
-            json_text(dict(zip(names[start:stop], values[start:stop], strict=True)))
-            for start, stop in pairwise(offsets)
-        ]
-        return pa.array(texts, pa.string())
+def json_column(offsets: pa.Buffer, names: pa.Array, values: pa.Array, count: int) -> pa.Array:
+    """The properties of each of `count` records as a JSON object; see PropertyColumns."""
+    keys, texts = names.to_pylist(), values.to_pylist()
+    borders = np.frombuffer(offsets, np.int32)[: count + 1].tolist()
+    objects = [
+        json_text(dict(zip(keys[start:stop], texts[start:stop], strict=True)))
+        for start, stop in pairwise(borders)
+    ]
+    return pa.array(objects, pa.string())
 
 
 def _item_ends(

@@ -1,26 +1,24 @@
-"""The columns of many regular records: one message each, no property name twice."""
+"""The columns of many regular records: one message each, no property name twice. How their parts are found is
+left to `gathered_columns` (numpy and Arrow) and `filled_columns` (compiled code)."""
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Any
-from zlib import crc32
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+from attrs import frozen
 
 from pyspark_rocketmq.decode.columns import Projection
-from pyspark_rocketmq.decode.property_columns import PropertyColumns
-from pyspark_rocketmq.decode.record_headers import Bools, Heads, Numbers, Parts
-from pyspark_rocketmq.decode.scalar_decoder import MAX_TIME_MS, Needs, fault
-from pyspark_rocketmq.decode.slices import every, numbers, stretches
+from pyspark_rocketmq.decode.property_columns import json_column
+from pyspark_rocketmq.decode.record_headers import Numbers
+from pyspark_rocketmq.decode.scalar_decoder import fault
+from pyspark_rocketmq.decode.slices import numbers
 from pyspark_rocketmq.read.source import Block, SourceError
 from rmqkit.errors import ClientError
-from rmqkit.model import properties as props
-from rmqkit.model.sysflag import COMPRESSED
 from rmqkit.protocol.compressed_body import inflate
-from rmqkit.protocol.message_id import host_text, offset_message_id
-from rmqkit.protocol.record import CRC_MASK
+from rmqkit.protocol.message_id import host_text
 
 #: Limit of the decompressed bodies of one batch, of which a worker holds several. A single body has at most
 #: 64 MiB.
@@ -31,138 +29,86 @@ class TooMuch(SourceError):
     """The messages of a block exceed MAX_BATCH_BODY_BYTES when decompressed."""
 
 
-#: Columns that are fixed-position fields without conversion.
-_FIELDS = {
-    "queueId": "queueId",
-    "queueOffset": "queueOffset",
-    "flag": "flag",
-    "reconsumeTimes": "reconsume",
-    "sysFlag": "sysFlag",
-    "physicalOffset": "physicalOffset",
-    "storeSize": "size",
-    "bodyCrc": "crc",
-    "preparedTransactionOffset": "prepared",
-}
-_TIMES = {"bornTimestamp": "born", "storeTimestamp": "store"}
-_FROM_PROPERTIES = {"keys": props.KEYS, "tags": props.TAGS}
+class Columns(ABC):
+    """The columns of many regular records; `make` creates them one by one."""
 
-
-class Columns:
-    """Creates columns one by one with `make`, after `faulty` has found nothing. `numbers` are the indexes of
-    the records in the block."""
-
-    def __init__(self, block: Block, heads: Heads, numbers: Numbers, needs: Needs) -> None:
+    def __init__(self, block: Block, count: int) -> None:
         self._block = block
-        self._heads = heads
-        self._numbers = numbers
-        self._needs = needs
-
-    def faulty(self) -> Bools:
-        """The records with inconsistent lengths, a wrong body checksum, or properties that are not UTF-8, as
-        far as these parts are needed."""
-        none: Bools = np.zeros(len(self._heads), np.bool_)
-        if not (self._needs.body or self._needs.properties):
-            return none
-        bad = self._parts.faulty
-        if bad.any():
-            return bad
-        if self._needs.body and self._needs.checksum:
-            bad = bad | ((self._checksums() != self._heads["crc"]) & (self._heads["bodyBytes"] > 0))
-        if self._needs.properties:
-            try:
-                self._texts.validate(full=True)
-            except pa.ArrowInvalid:
-                bad = bad | np.array(
-                    [not _is_text(text) for text in self._texts.cast(pa.binary()).to_pylist()], np.bool_
-                )
-        return bad
-
-    def repeated(self) -> Bools:
-        """The records that have a property twice."""
-        return self._properties.repeated()
+        self._count = count
 
     def make(self, field: pa.Field, projection: Projection) -> pa.Array:
-        """Create the column of the field's name and type."""
-        name, count = field.name, len(self._heads)
-        if name in _FIELDS:
-            return numbers(self._heads[_FIELDS[name]], field.type)
-        if name in _TIMES:
-            return self._times(_TIMES[name], field.type)
-        if name in _FROM_PROPERTIES:
-            return self._properties.value_of(_FROM_PROPERTIES[name])
-        match name:
+        """Create the column of the field's name and type. Raises SourceError for a body that cannot be
+        decompressed, TooMuch."""
+        match field.name:
             case "topic":
-                return pa.repeat(pa.scalar(self._block.queue.topic, field.type), count)
+                return pa.repeat(pa.scalar(self._block.queue.topic, field.type), self._count)
             case "brokerName":
-                return pa.repeat(pa.scalar(self._block.queue.broker, field.type), count)
+                return pa.repeat(pa.scalar(self._block.queue.broker, field.type), self._count)
             case "body":
-                return self._bodies() if projection.body == "binary" else _as_text(self._bodies())
+                return self.bodies() if projection.body == "binary" else _as_text(self.bodies())
+            case "properties" if projection.properties == "map":
+                return self.properties_as_map(field.type)
             case "properties":
-                return (
-                    self._properties.as_map(field.type)
-                    if projection.properties == "map"
-                    else self._properties.as_json()
-                )
+                return json_column(*self.properties(), self._count)
+            case "bornHost" | "storeHost":
+                return _host_texts(self.hosts(field.name))
+            case "keys" | "tags":
+                return self.text(field.name)
             case "msgId":
-                return self._message_ids()
-            case "bornHost":
-                return self._hosts(self._heads.starts + 48, self._heads.time_at)
-            case "storeHost":
-                return self._hosts(self._heads.time_at + 8, self._heads.end_at)
-        raise ValueError(f"no column {name}")
+                return self.message_ids()
+            case "bornTimestamp" | "storeTimestamp":
+                return self.times(field.name, field.type)
+        return self.numbers(field.name, field.type)
 
-    @cached_property
-    def _parts(self) -> Parts:
-        return Parts(self._block.data, self._heads)
+    def properties_as_map(self, kind: pa.DataType) -> pa.Array:
+        """The column as Spark's map type."""
+        offsets, names, values = self.properties()
+        entries = pa.StructArray.from_arrays([names, values], fields=[kind.key_field, kind.item_field])
+        return pa.Array.from_buffers(kind, self._count, [None, offsets], children=[entries])
 
-    @cached_property
-    def _stretches(self) -> pa.Array:
-        borders = (self._heads.body_at, self._parts.body_end, self._parts.properties_at, self._heads.stops)
-        return stretches(pa.py_buffer(self._block.data), borders, pa.binary())
+    @abstractmethod
+    def numbers(self, name: str, kind: pa.DataType) -> pa.Array:
+        """A fixed-position field without conversion."""
 
-    @cached_property
-    def _texts(self) -> pa.Array:
-        """The stored properties as strings, which may not be valid UTF-8 yet."""
-        return every(self._stretches, 4, 2).view(pa.string())
+    @abstractmethod
+    def times(self, name: str, kind: pa.DataType) -> pa.Array:
+        """A time as microseconds, null where it does not fit."""
 
-    @cached_property
-    def _properties(self) -> PropertyColumns:
-        return PropertyColumns(self._texts)
+    @abstractmethod
+    def text(self, name: str) -> pa.Array:
+        """The column keys or tags."""
 
-    def _checksums(self) -> Numbers:
+    @abstractmethod
+    def message_ids(self) -> pa.Array: ...
+
+    @abstractmethod
+    def hosts(self, name: str) -> pa.Array:
+        """Stored hosts, as binary."""
+
+    @abstractmethod
+    def properties(self) -> tuple[pa.Buffer, pa.Array, pa.Array]:
+        """int32 offsets of the properties of each record, one more than records; all names; all values."""
+
+    @abstractmethod
+    def bodies(self) -> pa.Array:
+        """Decompressed bodies, as binary."""
+
+    def with_inflated(
+        self, stored: pa.Array, stored_bytes: int, compressed: Sequence[tuple[int, int, int, int, int]]
+    ) -> pa.Array:
+        """The bodies `stored` with those of compressed records replaced: row, number of the record in the
+        block, start and stop in the data, sys flag of each. `stored_bytes` is the length of all bodies as
+        stored."""
+        if not compressed:
+            return stored
         view = memoryview(self._block.data)
-        places = map(slice, self._heads.body_at.tolist(), self._parts.body_end.tolist())
-        return np.fromiter(map(crc32, map(view.__getitem__, places)), np.int64, len(self._heads)) & CRC_MASK
-
-    def _times(self, name: str, kind: pa.DataType) -> pa.Array:
-        times = self._heads[name]
-        beyond = (times > MAX_TIME_MS) | (times < -MAX_TIME_MS)
-        return numbers(np.where(beyond, 0, times) * 1000, kind, beyond)
-
-    def _bodies(self) -> pa.Array:
-        compressed = (self._heads["sysFlag"] & COMPRESSED != 0) & (self._heads["bodyBytes"] > 0)
-        if not compressed.any():
-            return every(self._stretches, 4, 0)
-        stored = np.flatnonzero(~compressed)
-        inflated = np.flatnonzero(compressed)
-        as_they_are = self._stretches.take(numbers(stored * 4, pa.int64()))
-        both = pa.concat_arrays([as_they_are, pa.array(self._inflated(inflated.tolist()), pa.binary())])
-        return both.take(numbers(np.argsort(np.concatenate([stored, inflated]), kind="stable"), pa.int64()))
-
-    def _inflated(self, numbers: list[int]) -> list[bytes]:
-        view, flags = memoryview(self._block.data), self._heads["sysFlag"]
-        left = MAX_BATCH_BODY_BYTES - int(self._heads["bodyBytes"].sum(dtype=np.int64))
+        left = MAX_BATCH_BODY_BYTES - stored_bytes
         bodies: list[bytes] = []
-        for number in numbers:
-            stored = view[int(self._heads.body_at[number]) : int(self._parts.body_end[number])]
+        for _, number, start, stop, flags in compressed:
             try:
-                body = inflate(bytes(stored), int(flags[number]))
+                body = inflate(bytes(view[start:stop]), flags)
             except ClientError as error:
-                fault(
-                    self._block,
-                    int(self._numbers[number]),
-                    f"{error}. To skip it, read the offsets before and after it",
-                )
+                fault(self._block, number, f"{error}. To skip it, read the offsets before and after it")
             left -= len(body)
             if left < 0:
                 raise TooMuch(
@@ -170,40 +116,20 @@ class Columns:
                     f" {MAX_BATCH_BODY_BYTES} bytes"
                 )
             bodies.append(body)
-        return bodies
-
-    def _message_ids(self) -> pa.Array:
-        unique = self._properties.value_of(props.UNIQ_KEY)
-        if not unique.null_count:
-            return unique
-        ids = unique.to_pylist()
-        offsets = self._heads["physicalOffset"]
-        view = memoryview(self._block.data)
-        for number, text in enumerate(ids):
-            if text is None:
-                host = view[int(self._heads.time_at[number]) + 8 : int(self._heads.end_at[number])]
-                ids[number] = offset_message_id(bytes(host), int(offsets[number]))
-        return pa.array(ids, pa.string())
-
-    def _hosts(self, starts: Numbers, stops: Numbers) -> pa.Array:
-        view = memoryview(self._block.data)
-        known: dict[bytes, str] = {}
-        texts: list[str] = []
-        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-            packed = bytes(view[start:stop])
-            text = known.get(packed)
-            if text is None:
-                text = known[packed] = host_text(packed)
-            texts.append(text)
-        return pa.array(texts, pa.string())
+        places = np.arange(self._count, dtype=np.int64)
+        places[[row for row, *_ in compressed]] = np.arange(self._count, self._count + len(bodies))
+        return pa.concat_arrays([stored, pa.array(bodies, pa.binary())]).take(numbers(places, pa.int64()))
 
 
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+def _host_texts(hosts: pa.Array) -> pa.Array:
+    known: dict[bytes, str] = {}
+    texts: list[str] = []
+    for packed in hosts.to_pylist():
+        text = known.get(packed)
+        if text is None:
+            text = known[packed] = host_text(packed)
+        texts.append(text)
+    return pa.array(texts, pa.string())
 
 
 def _as_text(bodies: pa.Array) -> pa.Array:
@@ -211,5 +137,20 @@ def _as_text(bodies: pa.Array) -> pa.Array:
     try:
         return bodies.cast(pa.string())
     except pa.ArrowInvalid:
-        found: list[Any] = bodies.to_pylist()
+        found: list[bytes] = bodies.to_pylist()
         return pa.array([body.decode("utf-8", "replace") for body in found], pa.string())
+
+
+@frozen
+class Regular:
+    """The regular records of a block in a range of offsets.
+
+    fault    number of the first faulty record, -1 when there is none; then nothing else counts
+    numbers  numbers of the regular records in the block
+    odd      numbers of the records that are decoded one at a time: inner batches, a property name twice
+    """
+
+    fault: int
+    numbers: Numbers
+    odd: list[int]
+    columns: Columns

@@ -3,17 +3,19 @@ rmqkit.protocol.record).
 
     scalar_decoder    decodes one record at a time: for rare cases (inner batches, a property given twice),
                       and to produce error texts
+    _columns          the regular records in one pass of compiled code; where it does not run, these are:
     record_headers    the fixed-position fields, gathered by numpy
     record_columns    the columns; only the requested ones are created
     property_columns  properties, parsed by numpy
     slices            ranges of the bytes, copied by Arrow
 
-The only step per message in Python is the checksum of its body.
+Without compiled code the steps per message in Python are its place in an answer and the checksum of its body.
 """
 
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from struct import Struct
 
@@ -23,44 +25,54 @@ from numpy.typing import NDArray
 
 from pyspark_rocketmq.decode import scalar_decoder as plain
 from pyspark_rocketmq.decode.columns import Projection
-from pyspark_rocketmq.decode.record_columns import MAX_BATCH_BODY_BYTES, Columns, TooMuch
-from pyspark_rocketmq.decode.record_headers import Bools, Heads, gather
-from pyspark_rocketmq.decode.scalar_decoder import FOLDED, Needs
+from pyspark_rocketmq.decode.record_columns import MAX_BATCH_BODY_BYTES, Regular, TooMuch
 from pyspark_rocketmq.decode.slices import numbers
 from pyspark_rocketmq.read.source import Block, ByteBuffer, SourceError
 from rmqkit.protocol.record import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
+from rmqkit.speedups import IN_USE
+
+if IN_USE:
+    from pyspark_rocketmq.decode._columns import places
+    from pyspark_rocketmq.decode.filled_columns import filled as regular_records
+else:
+    from pyspark_rocketmq.decode.gathered_columns import gathered as regular_records
 
 #: How often, and at what interval in seconds, a record of a file that looks damaged is read again, because a
 #: broker may be writing it.
 LOOKS = 3
 LOOK_AGAIN_S = 0.02
 
-_SIZE = Struct(">i")
-_SIZE_MAGIC = np.dtype([("size", ">i4"), ("magic", ">u4")])
+_SIZE_MAGIC = Struct(">iI")
 
 
 def record_places(data: ByteBuffer) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Where the records of a pull answer begin, and their lengths: `starts` and `sizes` of a Block. Raises
     SourceError when they do not fill the answer exactly."""
-    starts: list[int] = []
-    at, end = 0, len(data)
-    unpack, found = _SIZE.unpack_from, starts.append
-    while end - at >= MIN_RECORD_BYTES:
-        found(at)
-        (size,) = unpack(data, at)
-        if size < MIN_RECORD_BYTES:
-            break
-        at += size
-    places = np.array(starts, np.int64)
-    magic = gather(data, places, _SIZE_MAGIC)["magic"] if starts else places
-    wrong = np.flatnonzero((magic != MAGIC_V1) & (magic != MAGIC_V2))
-    if at != end or len(wrong):
-        place = starts[wrong[0]] if len(wrong) else starts[-1] if at > end else at
+    starts, sizes, end = places(data)
+    if end != len(data):
         raise SourceError(
-            f"byte {place} of an answer of {end}: expected the start of a complete record, found"
-            f" {bytes(data[place : place + 8]).hex(' ')}"
+            f"byte {end} of an answer of {len(data)}: expected the start of a complete record, found"
+            f" {bytes(data[end : end + 8]).hex(' ')}"
         )
-    return places, np.diff(places, append=end).astype(np.int32)
+    return np.frombuffer(starts, np.int64), np.frombuffer(sizes, np.int32)
+
+
+def walked_places(data: ByteBuffer) -> tuple[bytes, bytes, int]:
+    """Starts (int64) and sizes (int32) of the complete records from the first byte on, and where they end."""
+    starts, sizes = array("q"), array("i")
+    at, end = 0, len(data)
+    while end - at >= MIN_RECORD_BYTES:
+        size, magic = _SIZE_MAGIC.unpack_from(data, at)
+        if magic not in (MAGIC_V1, MAGIC_V2) or not MIN_RECORD_BYTES <= size <= end - at:
+            break
+        starts.append(at)
+        sizes.append(size)
+        at += size
+    return starts.tobytes(), sizes.tobytes(), at
+
+
+if not IN_USE:
+    places = walked_places
 
 
 class Decoder:
@@ -77,7 +89,6 @@ class Decoder:
             )
         self._projection = projection
         self._schema = schema
-        self._needs = Needs.of(projection)
         self._sleep = sleep
 
     def batches(self, block: Block, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
@@ -112,37 +123,22 @@ class Decoder:
     def _decode(self, block: Block, lo: int, hi: int) -> pa.RecordBatch:
         if not _in_order(block):
             return self._from_rows(list(plain.rows(block, lo, hi, self._projection)))
-        heads = Heads(block)
-        self._refuse(block, heads.faulty(block))
-        offsets = heads["queueOffset"]
-        folded = heads["sysFlag"] & FOLDED == FOLDED
-        regular = ~folded & (lo <= offsets) & (offsets < hi)
-        odd = folded & (offsets < hi)
-        columns = self._columns(block, heads, regular)
-        self._refuse(block, _spread(columns.faulty(), regular))
-        repeated = columns.repeated() if "properties" in self._projection.names else None
-        if repeated is not None and repeated.any():
-            odd |= _spread(repeated, regular)
-            regular &= ~odd
-            columns = self._columns(block, heads, regular)
-        arrays = [columns.make(field, self._projection) for field in self._schema]
+        found = regular_records(block, lo, hi, self._projection)
+        if found.fault >= 0:
+            self._refuse(block, found.fault)
+        arrays = [found.columns.make(field, self._projection) for field in self._schema]
         made = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        return self._merged(block, lo, hi, made, regular, odd) if odd.any() else made
-
-    def _columns(self, block: Block, heads: Heads, chosen: Bools) -> Columns:
-        return Columns(
-            block, heads if chosen.all() else heads.chosen(chosen), np.flatnonzero(chosen), self._needs
-        )
+        return self._merged(block, lo, hi, made, found) if found.odd else made
 
     def _merged(
-        self, block: Block, lo: int, hi: int, made: pa.RecordBatch, regular: Bools, odd: Bools
+        self, block: Block, lo: int, hi: int, made: pa.RecordBatch, regular: Regular
     ) -> pa.RecordBatch:
         """The regular records' batch, with the messages of the odd records, decoded one at a time,
         inserted."""
-        places = np.flatnonzero(regular).tolist()
+        places = regular.numbers.tolist()
         rows: list[plain.Row] = []
         left = MAX_BATCH_BODY_BYTES
-        for number in np.flatnonzero(odd).tolist():
+        for number in regular.odd:
             found = list(plain.rows_of(block, number, lo, hi, self._projection))
             left -= sum(_row_bytes(row) for row in found)
             if left < 0:
@@ -159,12 +155,11 @@ class Decoder:
         arrays = [pa.array([row[field.name] for row in rows], field.type) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _refuse(self, block: Block, faulty: Bools) -> None:
-        """Raise the error of the first faulty record."""
-        for number in np.flatnonzero(faulty)[:1].tolist():
-            for _ in plain.rows_of(block, number, -(1 << 63), 1 << 63, self._projection):
-                pass
-            plain.fault(block, number, "it changed while being read")
+    def _refuse(self, block: Block, number: int) -> None:
+        """Raise the error of a faulty record."""
+        for _ in plain.rows_of(block, number, -(1 << 63), 1 << 63, self._projection):
+            pass
+        plain.fault(block, number, "it changed while being read")
 
 
 def _in_order(block: Block) -> bool:
@@ -194,10 +189,3 @@ def _row_bytes(row: plain.Row) -> int:
         *(part for pair in row.get("properties") or () for part in pair),
     ]
     return sum(map(len, texts))
-
-
-def _spread(found: Bools, among: Bools) -> Bools:
-    """Map a result for some of the records to indexes among all records."""
-    result = np.zeros(len(among), np.bool_)
-    result[among] = found
-    return result
