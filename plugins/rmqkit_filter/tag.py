@@ -11,6 +11,19 @@ from rmqkit.plugin.filter import CompiledFilter, FilterServer
 from rmqkit.protocol.tags import java_hash
 
 
+class TagCodes:
+    """The unit filter of a set of tags. `low_codes` has the low 32 bits of the tags codes that pass; a store
+    may compare them itself."""
+
+    __slots__ = ("low_codes",)
+
+    def __init__(self, low_codes: frozenset[int]) -> None:
+        self.low_codes = low_codes
+
+    def __call__(self, tags_code: int) -> bool:
+        return tags_code & 0xFFFFFFFF in self.low_codes
+
+
 class TagFilter(FilterServer):
     """Expression type "TAG"."""
 
@@ -30,8 +43,7 @@ class TagFilter(FilterServer):
             if parsed.takes_all:
                 return CompiledFilter()
             given = parsed.code_set
-        codes = frozenset(code & 0xFFFFFFFF for code in given)
-        return CompiledFilter(unit=lambda tags_code: tags_code & 0xFFFFFFFF in codes)
+        return CompiledFilter(unit=TagCodes(frozenset(code & 0xFFFFFFFF for code in given)))
 
     def subscription(self, topic: str, expression: str, version: int) -> SubscriptionData:
         return tag_subscription(topic, expression, version)

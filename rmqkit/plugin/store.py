@@ -99,7 +99,7 @@ class ReadResult:
     next_offset: int
     min_offset: int
     max_offset: int
-    slices: list[Buffer]
+    slices: Sequence[Buffer]
     message_count: int = 0
     total_bytes: int = 0
 

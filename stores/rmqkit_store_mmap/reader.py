@@ -30,11 +30,11 @@ from rmqkit.protocol.record import (
 )
 from rmqkit_store_mmap.index.key_index import KeyIndex
 from rmqkit_store_mmap.log.commit_log import CommitLog
-from rmqkit_store_mmap.log.read_faults import MAGICS, ReadFaults, look
+from rmqkit_store_mmap.log.read_faults import ReadFaults, look
 from rmqkit_store_mmap.log.residency import Residency
 from rmqkit_store_mmap.log.scan import check_record, may_be_torn
 from rmqkit_store_mmap.queue.queue_lookup import ReadableQueue
-from rmqkit_store_mmap.queue.units import UNIT
+from rmqkit_store_mmap.unit_scan import Check, UnitScan, merged
 
 _PHYSICAL_OFFSET = Struct(">q")
 _PHYSICAL_OFFSET_AT = 28
@@ -59,73 +59,51 @@ def read(
     refusal = _outside(low, high, offset)
     if refusal is not None:
         return ReadResult(refusal[0], refusal[1], low, high, [])
-    found: list[tuple[int, int]] = []
-    status = ReadStatus.NO_MATCHED_MESSAGE
-    max_messages, room, max_scanned, disk_messages, disk_bytes, memory_bytes = limits
-    disk_end, disk_room = log.position - memory_bytes, room - disk_bytes
+    check = None if record_filter is None else _check(log, residency, faults, record_filter)
+    scan = UnitScan(limits, log.position, log.stretch_at, unit_filter, check)
     cold: Sequence[object] = ()
-    looked = there_from = there_to = passed_over = 0
+    count = min(high - offset, max(limits.max_scanned_units, limits.max_messages))
+    # Without a filter these units are usually enough.
+    likely = limits.max_messages if check is None and unit_filter is None else count
     try:
-        data = queue.data(offset, min(high - offset, max(max_scanned, max_messages)))
-        for physical_offset, size, tags_code in chain.from_iterable(map(UNIT.iter_unpack, data)):
-            if (
-                size > room
-                or len(found) >= max_messages
-                or (physical_offset < disk_end and (len(found) >= disk_messages or size > room - disk_room))
-            ) and found:
+        for units in chain(
+            queue.data(offset, min(likely, count)), queue.data(offset + likely, count - likely)
+        ):
+            if not scan.take(units):
                 break
-            if unit_filter is not None and not unit_filter(tags_code):
-                passed_over += 1
-                continue
-            if physical_offset < there_from or physical_offset + size > there_to:
-                if record_filter is None:
-                    there_from, there_to = log.stretch_at(physical_offset)
-                    exists = wanted = there_from <= physical_offset and 0 < size <= there_to - physical_offset
-                else:
-                    record = log.record(physical_offset, size)
-                    exists = record is not None
-                    if record is not None and physical_offset + size > looked:
-                        looked = residency.look_ahead(physical_offset, size)
-                    wanted = (
-                        record is not None
-                        and size >= MIN_RECORD_BYTES
-                        and faults.is_sound(look(record), physical_offset, size)
-                        and record_filter(record)
-                    )
-                if not wanted:
-                    if not found:
-                        status = ReadStatus.NO_MATCHED_MESSAGE if exists else ReadStatus.MESSAGE_WAS_REMOVING
-                    passed_over += 1
-                    continue
-            found.append((physical_offset, size))
-            room -= size
     except NotInMemory as missed:
         cold = missed.cold
+    found = scan.found
     if found and record_filter is None and found[0][0] < residency.hot_from:
         cold = [*residency.cold(found), *cold]
     if cold:
         raise NotInMemory(*cold)
-    if found:
-        status = ReadStatus.FOUND
-    end = offset + len(found) + passed_over
-    return _result(log, faults, status, end, (low, high), found, limits.max_bytes - room)
-
-
-def _result(
-    log: CommitLog,
-    faults: ReadFaults,
-    status: ReadStatus,
-    next_offset: int,
-    bounds: tuple[int, int],
-    found: list[tuple[int, int]],
-    total_bytes: int,
-) -> ReadResult:
-    """The result with the records at these places; unsound records are left out."""
-    slices, left_out = _merged(log, found, faults)
-    total_bytes -= sum(left_out)
-    if not total_bytes and status is ReadStatus.FOUND:
+    end = offset + len(found) + scan.passed_over
+    slices, left_out, left_out_bytes = merged(found, log.segment_at, log.stretch_at, faults.is_sound)
+    total_bytes = scan.size_bytes - left_out_bytes
+    status = ReadStatus.FOUND
+    if not found:
+        status = ReadStatus.MESSAGE_WAS_REMOVING if scan.removed else ReadStatus.NO_MATCHED_MESSAGE
+    elif not total_bytes:
         status = ReadStatus.MESSAGE_WAS_REMOVING
-    return ReadResult(status, next_offset, *bounds, slices, len(found) - len(left_out), total_bytes)
+    return ReadResult(status, end, low, high, slices, len(found) - left_out, total_bytes)
+
+
+def _check(log: CommitLog, residency: Residency, faults: ReadFaults, record_filter: RecordFilter) -> Check:
+    """Whether a record exists, and whether the filter wants it. Raises NotInMemory."""
+    looked = 0
+
+    def check(offset: int, size: int) -> tuple[bool, bool]:
+        nonlocal looked
+        record = log.record(offset, size)
+        if record is None:
+            return False, False
+        if offset + size > looked:
+            looked = residency.look_ahead(offset, size)
+        is_sound = size >= MIN_RECORD_BYTES and faults.is_sound(look(record), offset, size)
+        return True, is_sound and record_filter(record)
+
+    return check
 
 
 def end_offset(log: CommitLog, queue: ReadableQueue) -> int:
@@ -154,50 +132,6 @@ def _outside(low: int, high: int, offset: int) -> tuple[ReadStatus, int] | None:
     if offset > high:
         return ReadStatus.OFFSET_OVERFLOW_BADLY, high
     return None
-
-
-def _merged(
-    log: CommitLog, found: list[tuple[int, int]], faults: ReadFaults
-) -> tuple[list[Buffer], list[int]]:
-    """Slices of records, adjacent records as one slice (a slice never spans two segments, because each ends
-    with a blank record); and the sizes of the units left out because there is no such record."""
-    slices: list[Buffer] = []
-    left_out: list[int] = []
-    base = low = high = 0
-    view = memoryview(b"")
-    start = stop = -1
-    for physical_offset, size in found:
-        at = physical_offset - base
-        end = at + size
-        if at < low or end > high or size < MIN_RECORD_BYTES:
-            if stop > start:
-                slices.append(view[start:stop])
-            start = stop = -1
-            segment, there = log.segment_at(physical_offset), log.stretch_at(physical_offset)
-            if segment is not None:
-                view, base = segment.view(), segment.base
-                low, high = there[0] - base, there[1] - base
-                at = physical_offset - base
-                end = at + size
-            if segment is None or at < low or end > high or size < MIN_RECORD_BYTES:
-                left_out.append(size)
-                continue
-        head = look(view, at)
-        head_size, magic, _, claimed, sys_flag = head
-        # An ordinary record in its place needs no closer look.
-        if (
-            head_size != size or claimed != physical_offset or sys_flag or magic not in MAGICS
-        ) and not faults.is_sound(head, physical_offset, size):
-            left_out.append(size)
-            continue
-        if at != stop:
-            if stop > start:
-                slices.append(view[start:stop])
-            start = at
-        stop = end
-    if stop > start:
-        slices.append(view[start:stop])
-    return slices, left_out
 
 
 def read_record(log: CommitLog, residency: Residency, offset: int) -> Buffer | None:

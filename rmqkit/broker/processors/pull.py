@@ -14,6 +14,7 @@ from rmqkit.broker.clients import ConsumerGroup
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.filter_cache import filter_key
 from rmqkit.broker.held_pulls import HeldPull
+from rmqkit.broker.processors.pull_answers import found_answer
 from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_HOLD_MS
@@ -22,7 +23,7 @@ from rmqkit.model.sysflag import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTIO
 from rmqkit.plugin.cold_reads import retry_when_cached
 from rmqkit.plugin.filter import CompiledFilter
 from rmqkit.plugin.hooks import RCV_EPOLLS, RCV_SUCCESS, ConsumeContext, ConsumeMessageHook
-from rmqkit.plugin.request import Outcome, Peer, Reply, RequestProcessor, Ticket
+from rmqkit.plugin.request import Answer, Outcome, Peer, RequestProcessor, Ticket
 from rmqkit.plugin.store import NotInMemory, ReadLimits, ReadResult, ReadStatus
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command, answer
@@ -293,23 +294,23 @@ class PullProcessor(RequestProcessor):
         pull.ticket.complete((outcome,))
         return None
 
-    def _answer(self, pull: _Pull) -> Command | Reply:
+    def _answer(self, pull: _Pull) -> Answer:
         """The answer to a pull that is not held or no longer held. Raises RequestRefused, NotInMemory."""
         self._check(pull.header)
         result = self._read(pull)
         return self._reply(pull, result, _code(result.status, pull.offset))
 
-    def _reply(self, pull: _Pull, result: ReadResult, code: int) -> Command | Reply:
-        head = answer(pull.request, code, result.status.value)
-        head.ext = pull_answer_fields(result.next_offset, result.min_offset, result.max_offset)
+    def _reply(self, pull: _Pull, result: ReadResult, code: int) -> Answer:
         if self._tell_hooks is not None:
             self._tell_hooks(_context(pull, result, code))
         if code != _SUCCESS:
+            head = answer(pull.request, code, result.status.value)
+            head.ext = pull_answer_fields(result.next_offset, result.min_offset, result.max_offset)
             return head
         self._broker.stats.got(
             pull.header.consumer_group, pull.header.topic, result.message_count, result.total_bytes
         )
-        return Reply(head, result.slices, result.total_bytes)
+        return found_answer(pull.request, result)
 
 
 def _context(pull: _Pull, result: ReadResult, code: int) -> ConsumeContext:

@@ -1,0 +1,317 @@
+"""Pulls from a log: the scan of queue units, and the records that they refer to as slices of the log.
+
+The twins are `rmqkit_store_mmap.unit_scan` and `rmqkit.broker.processors.pull_answers`.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.long cimport PyLong_AsLongLongAndOverflow
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
+
+cdef extern from "record.h" nogil:
+    uint32_t rmq_u32(const uint8_t* p)
+    uint64_t rmq_u64(const uint8_t* p)
+    enum:
+        RMQ_MAGIC_V1
+        RMQ_MAGIC_V2
+        RMQ_MIN_RECORD_BYTES
+
+cdef enum:
+    UNIT_BYTES = 20
+    #: Codes of a filter that are compared one by one; more are looked up in its set.
+    MAX_CODES = 32
+
+cdef struct Place:
+    int64_t offset
+    int32_t size
+
+cdef struct Span:
+    Py_ssize_t view
+    Py_ssize_t start
+    Py_ssize_t stop
+
+
+cdef class Places:
+    """(physical offset, size) of records, a read-only sequence."""
+
+    cdef Place* items
+    cdef Py_ssize_t count
+    cdef Py_ssize_t room
+
+    def __dealloc__(self):
+        free(self.items)
+
+    cdef int add(self, int64_t offset, int32_t size) except -1:
+        cdef Place* larger
+        if self.count == self.room:
+            larger = <Place*>realloc(self.items, (2 * self.room + 32) * sizeof(Place))
+            if larger == NULL:
+                raise MemoryError
+            self.items = larger
+            self.room = 2 * self.room + 32
+        self.items[self.count].offset = offset
+        self.items[self.count].size = size
+        self.count += 1
+        return 0
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, Py_ssize_t at):
+        if at < 0:
+            at += self.count
+        if not 0 <= at < self.count:
+            raise IndexError(at)
+        return self.items[at].offset, self.items[at].size
+
+
+cdef int64_t bounded(object number) except? -1:
+    """A limit, so that sums of a few of them and of log offsets stay within 63 bits."""
+    cdef int overflow
+    cdef int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow)
+    if overflow > 0 or value > <int64_t>1 << 61:
+        return <int64_t>1 << 61
+    if overflow < 0 or value < -(<int64_t>1 << 61):
+        return -(<int64_t>1 << 61)
+    return value
+
+
+cdef class UnitScan:
+    """See the twin."""
+
+    cdef readonly Places found
+    cdef readonly int64_t size_bytes
+    cdef readonly int64_t passed_over
+    cdef readonly bint removed
+    cdef int64_t room, max_messages, disk_end, disk_messages, disk_room
+    cdef int64_t there_from, there_to
+    cdef object stretch_at, unit_filter, check, low_codes
+    cdef uint32_t codes[MAX_CODES]
+    cdef int code_count
+
+    def __init__(self, limits, log_end, stretch_at, unit_filter, check):
+        cdef int64_t max_bytes = bounded(limits[1])
+        self.found = Places()
+        self.room = max_bytes
+        self.max_messages = bounded(limits[0])
+        self.disk_end = max(log_end - limits[5], -(1 << 63))
+        self.disk_messages = bounded(limits[3])
+        self.disk_room = max_bytes - bounded(limits[4])
+        self.stretch_at = stretch_at
+        self.unit_filter = unit_filter
+        self.check = check
+        self.low_codes = None if unit_filter is None else getattr(unit_filter, "low_codes", None)
+        if self.low_codes is not None and len(self.low_codes) <= MAX_CODES:
+            for code in self.low_codes:
+                self.codes[self.code_count] = code
+                self.code_count += 1
+
+    cdef int passes(self, int64_t tags_code) except -1:
+        cdef int at
+        cdef uint32_t low = <uint32_t>(<uint64_t>tags_code & <uint32_t>0xFFFFFFFF)
+        if self.low_codes is None:
+            return 1 if self.unit_filter(tags_code) else 0
+        if self.code_count < len(self.low_codes):
+            return low in self.low_codes
+        for at in range(self.code_count):
+            if self.codes[at] == low:
+                return 1
+        return 0
+
+    cdef int wanted(self, int64_t offset, int32_t size, bint* exists) except -1:
+        """Whether the record of a unit is there, as far as the unit tells."""
+        if self.check is not None:
+            there, admitted = self.check(offset, size)
+            exists[0] = there
+            return 1 if admitted else 0
+        self.there_from, self.there_to = self.stretch_at(offset)
+        exists[0] = self.there_from <= offset and 0 < size <= self.there_to - offset
+        return exists[0]
+
+    def take(self, units):
+        """See the twin."""
+        cdef Py_buffer buffer
+        PyObject_GetBuffer(units, &buffer, PyBUF_SIMPLE)
+        try:
+            return self._take(<const uint8_t*>buffer.buf, buffer.len)
+        finally:
+            PyBuffer_Release(&buffer)
+
+    cdef bint _take(self, const uint8_t* at, Py_ssize_t length) except -1:
+        cdef const uint8_t* end = at + length - length % UNIT_BYTES
+        cdef int64_t offset, tags_code
+        cdef int32_t size
+        cdef bint exists = False
+        cdef bint filtered = self.unit_filter is not None
+        while at < end:
+            offset = <int64_t>rmq_u64(at)
+            size = <int32_t>rmq_u32(at + 8)
+            tags_code = <int64_t>rmq_u64(at + 12)
+            at += UNIT_BYTES
+            if self.found.count and (
+                size > self.room
+                or self.found.count >= self.max_messages
+                or (
+                    offset < self.disk_end
+                    and (self.found.count >= self.disk_messages or size > self.room - self.disk_room)
+                )
+            ):
+                return False
+            if filtered and not self.passes(tags_code):
+                self.passed_over += 1
+                continue
+            # Compared so that no sum exceeds 63 bits.
+            if self.check is not None or offset < self.there_from or (
+                size > self.there_to - offset if offset >= 0 else True
+            ):
+                if not self.wanted(offset, size, &exists):
+                    if not self.found.count:
+                        self.removed = not exists
+                    self.passed_over += 1
+                    continue
+            self.found.add(offset, size)
+            self.room -= size
+            self.size_bytes += size
+        return self.found.count < self.max_messages
+
+
+cdef class RecordSlices:
+    """Slices of the log, a read-only sequence of memoryviews. The views that it refers to stay valid."""
+
+    cdef list views
+    cdef Py_buffer* buffers
+    cdef Py_ssize_t buffer_count
+    cdef Span* spans
+    cdef Py_ssize_t count
+    cdef Py_ssize_t room
+    #: Whether the next slice stays apart from the last one.
+    cdef bint apart
+
+    def __cinit__(self):
+        self.views = []
+
+    def __dealloc__(self):
+        cdef Py_ssize_t at
+        for at in range(self.buffer_count):
+            PyBuffer_Release(&self.buffers[at])
+        free(self.buffers)
+        free(self.spans)
+
+    cdef Py_buffer* hold(self, view) except NULL:
+        """The buffer of another view."""
+        cdef Py_ssize_t count = self.buffer_count
+        cdef Py_buffer* larger = <Py_buffer*>realloc(self.buffers, (count + 1) * sizeof(Py_buffer))
+        if larger == NULL:
+            raise MemoryError
+        self.buffers = larger
+        self.views.append(view)
+        PyObject_GetBuffer(view, &larger[count], PyBUF_SIMPLE)
+        self.buffer_count += 1
+        return &larger[count]
+
+    cdef int add(self, Py_ssize_t start, Py_ssize_t stop) except -1:
+        """Add a slice of the view that was held last; adjacent ones become one."""
+        cdef Py_ssize_t view = self.buffer_count - 1
+        cdef Span* larger
+        if self.count and not self.apart and self.spans[self.count - 1].view == view and self.spans[self.count - 1].stop == start:
+            self.spans[self.count - 1].stop = stop
+            return 0
+        self.apart = False
+        if self.count == self.room:
+            larger = <Span*>realloc(self.spans, (2 * self.room + 32) * sizeof(Span))
+            if larger == NULL:
+                raise MemoryError
+            self.spans = larger
+            self.room = 2 * self.room + 32
+        self.spans[self.count] = Span(view, start, stop)
+        self.count += 1
+        return 0
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, Py_ssize_t at):
+        if at < 0:
+            at += self.count
+        if not 0 <= at < self.count:
+            raise IndexError(at)
+        return self.views[self.spans[at].view][self.spans[at].start : self.spans[at].stop]
+
+    def __eq__(self, other):
+        return list(self) == (list(other) if isinstance(other, RecordSlices) else other)
+
+    __hash__ = None
+
+
+def merged(Places places, segment_at, stretch_at, is_sound):
+    """See the twin."""
+    cdef RecordSlices slices = RecordSlices()
+    cdef Py_buffer* buffer = NULL
+    cdef const uint8_t* p
+    cdef int64_t base = 0, low = 0, high = 0, at, offset, left_out_bytes = 0
+    cdef Py_ssize_t number, left_out = 0
+    cdef int32_t size
+    cdef uint32_t magic
+    for number in range(places.count):
+        offset, size = places.items[number].offset, places.items[number].size
+        # `high` is the end of a file, so that no difference exceeds 63 bits.
+        at = offset - base if offset >= 0 else -1
+        if buffer == NULL or size < RMQ_MIN_RECORD_BYTES or at < low or size > high - at:
+            segment = segment_at(offset)
+            slices.apart = True
+            if segment is not None:
+                base = segment.base
+                low, high = stretch_at(offset)
+                low, high = low - base, high - base
+                buffer = slices.hold(segment.view())
+                at = offset - base if offset >= 0 else -1
+            if (
+                segment is None or size < RMQ_MIN_RECORD_BYTES or at < low or at < 0 or size > high - at
+                or size > buffer.len - at
+            ):
+                left_out += 1
+                left_out_bytes += size
+                continue
+        p = <const uint8_t*>buffer.buf + at
+        magic = rmq_u32(p + 4)
+        if (
+            <int32_t>rmq_u32(p) != size
+            or <int64_t>rmq_u64(p + 28) != offset
+            or rmq_u32(p + 36)
+            or (magic != <uint32_t>RMQ_MAGIC_V1 and magic != <uint32_t>RMQ_MAGIC_V2)
+        ):
+            head = (
+                <int32_t>rmq_u32(p), magic, <int32_t>rmq_u32(p + 16), <int64_t>rmq_u64(p + 28),
+                <int32_t>rmq_u32(p + 36),
+            )
+            if not is_sound(head, offset, size):
+                left_out += 1
+                left_out_bytes += size
+                continue
+        slices.add(at, at + size)
+    return (slices if slices.count else []), left_out, left_out_bytes
+
+
+def joined(bytes head, slices, Py_ssize_t total_bytes):
+    """See the twin."""
+    cdef RecordSlices records
+    cdef Py_ssize_t at, size
+    cdef bytes frame
+    cdef char* p
+    if type(slices) is not RecordSlices:
+        return b"".join((head, *slices))
+    records = slices
+    size = len(head)
+    for at in range(records.count):
+        size += records.spans[at].stop - records.spans[at].start
+    frame = PyBytes_FromStringAndSize(NULL, size)
+    p = PyBytes_AS_STRING(frame)
+    memcpy(p, PyBytes_AS_STRING(head), len(head))
+    p += len(head)
+    for at in range(records.count):
+        size = records.spans[at].stop - records.spans[at].start
+        memcpy(p, <char*>records.buffers[records.spans[at].view].buf + records.spans[at].start, size)
+        p += size
+    return frame
