@@ -119,6 +119,10 @@ MAX_GROUP_SUBSCRIPTION_BYTES = 1024 * 1024
 MAX_SUBSCRIPTION_BYTES = 64 * 1024 * 1024
 #: Maximum hold time of a pull, whatever the client requests.
 MAX_HOLD_MS = 300_000
+#: Messages and bytes of one pull of a client that reads a queue from end to end: the read runs in the loop,
+#: and the answer must fit into a frame.
+MAX_SEQUENTIAL_PULL_MESSAGES = 4_096
+MAX_SEQUENTIAL_PULL_BYTES = 8 * 1024 * 1024
 #: Cached compiled filters, and their memory: an expression may be as long as a header.
 MAX_CACHED_FILTERS = 1_024
 MAX_CACHED_FILTER_BYTES = 16 * 1024 * 1024

@@ -79,11 +79,14 @@ class RawReader:
         expression: str = SUBSCRIBE_ALL,
         expression_type: str | None = None,
         max_messages: int = MAX_PULL_MESSAGES,
+        sequential_bytes: int | None = None,
         timeout_ms: int = PULL_TIMEOUT_MS,
     ) -> RawPull:
         """The records from an offset on, as many as the broker returns, at most `max_messages`.
 
-        expression  as in `PullConsumer.pull`
+        expression        as in `PullConsumer.pull`
+        sequential_bytes  the size of an answer that is welcome because the queue is read from end to end;
+                          rmqkit's broker then ignores its limits of ordinary pulls, other brokers keep theirs
 
         Raises BrokerError, ConnectFailed, ConnectionLost, RequestTimeout, NoRoute, BrokerUnknown, ClientError
         (unreadable header). After a connection failure the routes are refreshed. When cancelled, the answer
@@ -101,6 +104,7 @@ class RawReader:
             sys_flag=PULL_SUBSCRIPTION | PULL_LITE,
             subscription=expression,
             expression_type=kind,
+            sequential_bytes=sequential_bytes,
         )
         try:
             response = await instance.pool.call(

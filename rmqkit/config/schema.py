@@ -72,6 +72,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     short_polling_time_mills: Live[int] = 1000
     max_transfer_bytes_on_message_in_memory: Live[int] = 262_144
     max_transfer_count_on_message_in_memory: Live[int] = 32
+    max_transfer_bytes_on_sequential_pull: Live[int] = 4_194_304
     max_transfer_bytes_on_message_in_disk: Live[int] = 65_536
     max_transfer_count_on_message_in_disk: Live[int] = 8
     access_message_in_memory_max_ratio: Live[int] = 40

@@ -40,7 +40,7 @@ V2 = "a s!, b s!, c s!, d i32!, e i32!, f i32!, g i64!, h i32!, i s?, j i32?, k 
 PULL = (
     "consumerGroup s!, topic s!, queueId i32!, queueOffset i64!, maxMsgNums i32!, sysFlag i32!, commitOffset"
     " i64!, suspendTimeoutMillis i64!, subscription s?, subVersion i64!, expressionType s?, maxMsgBytes i32?,"
-    " requestSource i32?, proxyFrowardClientId s?"
+    " requestSource i32?, proxyFrowardClientId s?, sequentialBytes i32?"
 )
 QUEUE = "topic s!, queueId i32!"
 END = (

@@ -17,7 +17,7 @@ from rmqkit.broker.held_pulls import HeldPull
 from rmqkit.broker.processors.pull_answers import found_answer
 from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import RequestRefused
-from rmqkit.limits import MAX_HOLD_MS
+from rmqkit.limits import MAX_HOLD_MS, MAX_SEQUENTIAL_PULL_BYTES, MAX_SEQUENTIAL_PULL_MESSAGES
 from rmqkit.model.subscription import SQL92, TAG, SubscriptionData
 from rmqkit.model.sysflag import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from rmqkit.plugin.cold_reads import retry_when_cached
@@ -222,6 +222,11 @@ class PullProcessor(RequestProcessor):
 
     def _limits(self, header: PullMessageRequestHeader) -> ReadLimits:
         config = self._broker.config
+        most = min(config.max_transfer_bytes_on_sequential_pull, MAX_SEQUENTIAL_PULL_BYTES)
+        sequential_bytes = min(header.sequential_bytes or 0, most)
+        if sequential_bytes > 0:
+            count = max(1, min(header.max_msg_nums, MAX_SEQUENTIAL_PULL_MESSAGES))
+            return ReadLimits(count, sequential_bytes, count, count, sequential_bytes)
         max_bytes = config.max_transfer_bytes_on_message_in_memory
         if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
             max_bytes = max(_MIN_TRANSFER_BYTES, min(max_bytes, header.max_msg_bytes))

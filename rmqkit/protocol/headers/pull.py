@@ -10,7 +10,11 @@ from rmqkit.protocol.integers import I32, I64
 
 class PullMessageRequestHeader(Header, kw_only=True):
     """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361). sysFlag: 1 commit offset, 2 may be held, 4
-    subscription inside, 16 lite pull."""
+    subscription inside, 16 lite pull.
+
+    `sequential_bytes` is of rmqkit alone, other brokers ignore it: the client reads a queue from end to end
+    and takes answers of this many bytes.
+    """
 
     consumer_group: str
     topic: str
@@ -27,6 +31,7 @@ class PullMessageRequestHeader(Header, kw_only=True):
     request_source: I32 | None = None
     # Java's field has this spelling.
     proxy_forward_client_id: str | None = msgspec.field(default=None, name="proxyFrowardClientId")
+    sequential_bytes: I32 | None = None
 
 
 class PullMessageResponseHeader(Header, kw_only=True):

@@ -53,6 +53,9 @@ MAX_QUESTIONS = 32
 #: Approximate number of bytes taken from the client's thread at a time.
 TAKE_BYTES = 2 << 20
 PROBE_RECORDS = 32
+#: What an answer may take: more than a window is to have (MAX_WINDOW_BYTES), so that one with larger records
+#: still takes one pull.
+SEQUENTIAL_BYTES = 4 << 20
 #: Maximum number of messages that a broker returns for a key (Java: QueryMessageProcessor,
 #: defaultQueryMaxNum).
 MAX_QUERY_RECORDS = 64
@@ -226,6 +229,7 @@ class ClusterSource:
                     expression=expression,
                     expression_type=kind,
                     max_messages=records,
+                    sequential_bytes=SEQUENTIAL_BYTES,
                     timeout_ms=options.pull_timeout_ms,
                 )
             except RmqError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,32 @@ async def test_a_pull_is_limited_by_count_and_bytes(desk: BrokerHarness) -> None
     answer = await desk.pull(offset=40)
     assert len(bodies(answer)) == 1
     assert places(answer) == (41, 0, 44)
+
+
+async def test_a_sequential_pull_is_limited_by_its_own_bytes(desk: BrokerHarness) -> None:
+    """A client that reads from end to end gets as many messages and bytes as it asks for, also beyond the
+    limits of ordinary pulls; the broker's setting is the limit, and 0 makes such pulls ordinary."""
+    await fill(desk, 40, size=10_000)
+    wide: dict[str, Any] = {"max_msg_nums": 1_000, "sequential_bytes": 1_000_000}
+    assert len(bodies(await desk.pull(**wide))) == 40
+    assert len(bodies(await desk.pull(**wide | {"max_msg_nums": 35}))) == 35
+    assert len(bodies(await desk.pull(**wide | {"sequential_bytes": 350_000}))) == 34
+    assert len(bodies(await desk.pull(**wide | {"sequential_bytes": 1}))) == 1
+    for ordinary in (0, -1):
+        assert len(bodies(await desk.pull(**wide | {"sequential_bytes": ordinary}))) == 25
+
+
+async def test_the_limit_of_sequential_pulls(opened: Opened) -> None:
+    """It holds for old messages, too, which ordinary pulls get eight at a time."""
+    settings = {"accessMessageInMemoryMaxRatio": 0, "maxTransferBytesOnSequentialPull": 150_000}
+    wide: dict[str, Any] = {"max_msg_nums": 1_000, "sequential_bytes": 1_000_000}
+    async with opened(**settings) as desk:
+        await fill(desk, 40, size=10_000)
+        assert len(bodies(await desk.pull(**wide))) == 14
+        assert len(bodies(await desk.pull())) == 6
+    async with opened(**settings | {"maxTransferBytesOnSequentialPull": 0}) as desk:
+        await fill(desk, 40, size=10_000)
+        assert len(bodies(await desk.pull(**wide))) == 6
 
 
 @pytest.mark.row("S113", "S114", "S116")

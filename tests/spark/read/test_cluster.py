@@ -51,6 +51,17 @@ def places(blocks: Iterator[Block] | None) -> list[int]:
     return [queue_offset(bytes(block.data), at) for block in blocks for at in block.starts.tolist()]
 
 
+def test_a_pull_takes_more_than_brokers_give_consumers(
+    source: ClusterSource, shared_cluster: Brokers
+) -> None:
+    """rmqkit's broker answers one pull with all that the reader asks for, beyond the 32 messages and 256 KiB
+    of ordinary pulls."""
+    shared_cluster.create_topic("Wide", 1)
+    send(shared_cluster, [Message("Wide", bytes(4_000)) for _ in range(200)])
+    part = QueueRange(QueueKey("Wide", BROKER, 0), 0, 200)
+    assert [len(block.starts) for block in source.blocks(part, Selection(), 200)] == [200]
+
+
 def test_queues_and_bounds(source: ClusterSource, shared_cluster: Brokers) -> None:
     """The result has all queues of a topic with their readable offsets; a missing queue is left out."""
     shared_cluster.create_topic("Ends", 2)
