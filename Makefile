@@ -1,4 +1,4 @@
-# make demo | demo-spark | speedups | test | test-plugins | test-python | lint | interop | bench | clean
+# make demo | demo-spark | speedups | test | test-pure | test-plugins | sanitize | compare-speedups | test-python | lint | interop | bench | clean
 # Each target sets itself up: a virtual environment in .venv with this checkout installed editable. For the demo the core is enough; the extras and
 # the tools of development are added by the first target that needs them.
 
@@ -13,10 +13,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Everything that starts a broker, over one store or one transport: see rmqkit.testing.pytest_plugin.
 BROKER_TESTS := tests/broker tests/e2e tests/hooks tests/plugins/delay tests/plugins/retention tests/plugins/test_contracts.py
+PURE_TESTS := tests/protocol tests/speedups tests/broker tests/stores/test_mmap.py tests/stores/test_mmap_append.py
 STORES := memory mmap lmdb
 TRANSPORTS := tcp tls unix memory quic
 
-.PHONY: speedups demo demo-spark test test-plugins test-python lint interop bench clean
+.PHONY: speedups demo demo-spark test test-pure sanitize compare-speedups test-plugins test-python lint interop bench clean
 
 # The compiled part again, beside its sources, after a change of a .pyx file.
 speedups:
@@ -32,6 +33,18 @@ demo-spark: $(READY)
 # On several cores: a file's tests stay together, for they may share a broker or a Spark session.
 test: $(READY)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+# Tests of what has a compiled part, over the Python that stands behind it.
+test-pure: $(READY)
+	RMQKIT_PURE=1 $(BIN)/python -m pytest $(PURE_TESTS)
+
+# The compiled part built with AddressSanitizer and UndefinedBehaviorSanitizer, under its tests. Needs gcc.
+sanitize: $(READY)
+	$(BIN)/python -m tests.speedups.sanitize
+
+# Each compiled function beside its twin in Python: a million random cases in all, or what four minutes allow.
+compare-speedups: $(READY)
+	$(BIN)/python -m tests.speedups.compare --cases 1000000 --seconds 240
 
 # The broker's tests over each built-in store and each transport. Over one alone, also a plugin's: make test-store-NAME, make test-transport-SCHEME.
 test-plugins: $(STORES:%=test-store-%) $(TRANSPORTS:%=test-transport-%)

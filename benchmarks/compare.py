@@ -29,6 +29,7 @@ from typing import Any
 from benchmarks import peers
 from benchmarks.load.__main__ import at_least, positive
 from benchmarks.measuring import ROOT, measure, rest, warm_up
+from benchmarks.other_peers import SENDS
 from benchmarks.scenarios import SCENARIOS, Plan, grouped
 from benchmarks.summary import summarise, tables
 
@@ -231,6 +232,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = Plan(*lengths, args.backlog_mb, args.backlog_rate, args.backlog_seconds, args.rest)
     try:
         settings = peers.parse_settings(args.set)
+        for name in args.servers:
+            unknown = set(args.only) - set(SENDS.get(name, args.only))
+            if unknown:
+                raise ValueError(f"{name} cannot run {', '.join(sorted(unknown))}")
         if "rmqkit" in args.servers:
             peers.rmqkit_program()
         rounds = run_rounds(args.rounds, args.servers, args.only, settings, plan, args.data)

@@ -7,7 +7,6 @@ import json
 import os
 import resource
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,7 +47,7 @@ def run_load(server: peers.Server, arguments: Sequence[str], timeout_s: float) -
     """
     server.check()
     before, start = [server.cpu_s(), children_cpu_s(), machine_cpu_s()], time.perf_counter()
-    command = [sys.executable, "-m", "benchmarks.load", *arguments, "--namesrv", server.namesrv]
+    command = server.load_command(arguments)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
     server.check()
     elapsed = time.perf_counter() - start

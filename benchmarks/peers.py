@@ -1,9 +1,12 @@
-"""The servers that are compared: starts, watches and stops Apache's name server and broker, or `rmqkit serve`
-with one broker or two, on loopback.
+"""The servers that are compared: starts, watches and stops Apache's name server and broker, `rmqkit serve`
+with one broker or two, NATS JetStream, Kafka, or a loop in C that only moves the bytes, on loopback.
 
     python -m benchmarks.peers apache          # runs until Ctrl-C and prints the addresses
     python -m benchmarks.peers rmqkit
-    python -m benchmarks.peers rmqkit-2
+    python -m benchmarks.peers rmqkit-2        # two brokers
+    python -m benchmarks.peers rmqkit-pure     # without the compiled part
+    python -m benchmarks.peers rmqkit-old      # the program that RMQKIT_BENCH_OLD names: another version
+    python -m benchmarks.peers nats            # or kafka, or bound: see benchmarks/other_peers.py
 
 Apache's jars come through Maven (`benchmarks/apache/pom.xml`); the class path is kept in
 `~/.cache/rmqkit-bench/` and looked up again when the pom changes or a jar is gone. A server is stopped by the
@@ -24,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -191,6 +194,19 @@ class Server:
     processes: list[Process] = field(default_factory=list)
     ready_s: float = 0.0
     brokers: int = 1
+    #: The load generator up to its options, where it is not benchmarks/load.
+    generator: Sequence[str] | None = None
+
+    def load_command(self, arguments: Sequence[str]) -> list[str]:
+        """The program that puts a load on this server. The options are those of benchmarks/load."""
+        if self.generator is not None:
+            return [*self.generator, *arguments[1:], "--server", self.broker]
+        where = ["--namesrv", self.namesrv] if self.namesrv else ["--broker", self.broker]
+        return [sys.executable, "-m", "benchmarks.load", *arguments, *where]
+
+    def answers(self) -> bool:
+        """Whether a topic can be created: without a name server, whether something accepts connections."""
+        return routable(self.namesrv) if self.namesrv else listening(self.broker)
 
     def rss_mb(self) -> float:
         """Resident memory of all its processes together, in MB."""
@@ -227,7 +243,7 @@ class Server:
             for process in self.processes:
                 process.signal(signal.SIGCONT)
         deadline = time.perf_counter() + START_TIMEOUT_S
-        wait_until(steadily(lambda: routable(self.namesrv)), self.processes[-1], self.name, deadline)
+        wait_until(steadily(self.answers), self.processes[-1], self.name, deadline)
 
     def stop(self) -> None:
         """Stop the broker, then the name server."""
@@ -235,24 +251,25 @@ class Server:
             process.stop()
 
 
-def class_path() -> str:
-    """Apache's class path, from the cache or from Maven; PeerError if Maven cannot resolve it."""
-    pom = POM.read_bytes()
-    cached = CACHE / f"apache-{hashlib.sha256(pom).hexdigest()[:16]}.classpath"
+def class_path(pom: Path = POM) -> str:
+    """The class path of a pom, Apache's by default, from the cache or from Maven; PeerError if Maven cannot
+    resolve it."""
+    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
+    cached = CACHE / f"{pom.parent.name}-{digest}.classpath"
     if cached.exists():
         known = cached.read_text()
         if all(Path(jar).exists() for jar in known.split(os.pathsep)):
             return known
     maven = shutil.which("mvn")
     if maven is None or shutil.which("java") is None:
-        raise PeerError("Apache's broker needs `java` and `mvn` on the PATH")
+        raise PeerError(f"{pom.parent.name} needs `java` and `mvn` on the PATH")
     CACHE.mkdir(parents=True, exist_ok=True)
     fresh = cached.with_suffix(f".{os.getpid()}")
-    command = [maven, "-q", "-B", "-f", str(POM), "dependency:build-classpath", f"-Dmdep.outputFile={fresh}"]
+    command = [maven, "-q", "-B", "-f", str(pom), "dependency:build-classpath", f"-Dmdep.outputFile={fresh}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_TIMEOUT_S, check=False)
     if done.returncode or not fresh.exists():
         raise PeerError(
-            f"Maven could not resolve Apache's broker:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+            f"Maven could not resolve {pom.parent.name}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
         )
     fresh.rename(cached)
     return cached.read_text()
@@ -319,14 +336,29 @@ def rmqkit_program() -> Path:
     return program
 
 
-def start_rmqkit(data: Path, settings: dict[str, str], brokers: int = 1) -> Server:
+def old_program() -> Path:
+    """The program of another version, which the variable RMQKIT_BENCH_OLD names; PeerError without it."""
+    program = Path(os.environ.get("RMQKIT_BENCH_OLD", ""))
+    if not program.is_file():
+        raise PeerError("rmqkit-old needs RMQKIT_BENCH_OLD=/path/to/its/bin/rmqkit")
+    return program
+
+
+def start_rmqkit(
+    data: Path,
+    settings: dict[str, str],
+    brokers: int = 1,
+    variant: str = "",
+    program: Callable[[], Path] = rmqkit_program,
+    **environment: str,
+) -> Server:
     """`rmqkit serve`: name server and broker in one process, or several brokers in as many, with default
     settings but for `settings`."""
     namesrv_port, broker_port = free_ports()
-    name = "rmqkit" if brokers == 1 else f"rmqkit-{brokers}"
+    name = "rmqkit" + (f"-{brokers}" if brokers > 1 else "") + variant
     places = f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}"
     server = Server(name, *places, data, brokers=brokers)
-    command = [str(rmqkit_program()), "serve", "--data", str(data / "store")]
+    command = [str(program()), "serve", "--data", str(data / "store")]
     command += ["--namesrv", server.namesrv, "--broker", server.broker]
     if brokers > 1:
         command += ["--brokers", str(brokers)]
@@ -335,7 +367,7 @@ def start_rmqkit(data: Path, settings: dict[str, str], brokers: int = 1) -> Serv
     start = time.perf_counter()
     deadline = start + START_TIMEOUT_S
     try:
-        process = Process.start(command, data / "rmqkit.out", {"PYTHONUNBUFFERED": "1"})
+        process = Process.start(command, data / "rmqkit.out", {"PYTHONUNBUFFERED": "1", **environment})
         server.processes.append(process)
         wait_until(lambda: b"\nrmqkit ready" in b"\n" + process.log.read_bytes(), process, "rmqkit", deadline)
         wait_until(lambda: routable(server.namesrv), process, "rmqkit", deadline)
@@ -346,10 +378,19 @@ def start_rmqkit(data: Path, settings: dict[str, str], brokers: int = 1) -> Serv
     return server
 
 
+def _start_other(name: str, data: Path, settings: dict[str, str]) -> Server:
+    from benchmarks import other_peers
+
+    return other_peers.STARTERS[name](data, settings)
+
+
 STARTERS: dict[str, Callable[[Path, dict[str, str]], Server]] = {
     "apache": start_apache,
     "rmqkit": start_rmqkit,
     "rmqkit-2": partial(start_rmqkit, brokers=2),
+    "rmqkit-pure": partial(start_rmqkit, variant="-pure", RMQKIT_PURE="1"),
+    "rmqkit-old": partial(start_rmqkit, variant="-old", program=old_program),
+    **{name: partial(_start_other, name) for name in ("nats", "kafka", "bound")},
 }
 
 
@@ -404,4 +445,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from benchmarks import peers
+
+    # The same module as the others import, and not a second one with exceptions of its own.
+    sys.exit(peers.main())

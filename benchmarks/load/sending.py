@@ -17,7 +17,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from benchmarks.load.asking import SILENCE_S, ask, connect
 from benchmarks.load.frames import (
@@ -63,10 +63,16 @@ def learn(frame: bytes, opaque: bytes) -> Form | None:
     )
 
 
+class Requests(Protocol):
+    """Encoded requests. `take` gives one for each opaque, in pieces that are valid until the next call."""
+
+    def take(self, opaques: Sequence[bytes]) -> Sequence[bytes | memoryview]: ...
+
+
 class Sender:
     """One connection with requests in flight; `fill` writes, `harvest` reads and checks."""
 
-    def __init__(self, sock: socket.socket, ring: Ring, tally: Tally) -> None:
+    def __init__(self, sock: socket.socket, ring: Requests, tally: Tally) -> None:
         self.sock = sock
         self.ring = ring
         self.tally = tally

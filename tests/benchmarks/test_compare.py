@@ -141,7 +141,7 @@ def test_a_load_that_fails_is_a_report_with_an_error(tmp_path: Path) -> None:
     "arguments",
     [
         ["--only", "nothing"],
-        ["--servers", "kafka"],
+        ["--servers", "pulsar"],
         ["--rounds", "0"],
         ["--seconds", "0"],
         ["--backlog-mb", "-1"],
