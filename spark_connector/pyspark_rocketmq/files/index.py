@@ -22,7 +22,7 @@ from pyspark_rocketmq.read.source import Block, SourceError
 from rmqkit.errors import DecodeError
 from rmqkit.protocol.record import MIN_RECORD_BYTES, peek_size_and_magic, peek_store_timestamp, unpack
 from rmqkit.protocol.tags import index_hash
-from rmqkit_store_mmap.index.index_file import ENTRY, ENTRY_BYTES, HEADER_BYTES
+from rmqkit_store_mmap.index.entries import ENTRY, ENTRY_BYTES, HEADER_BYTES
 from rmqkit_store_mmap.readonly.readonly import StoreReader
 from rmqkit_store_mmap.tools.damage import Damage
 from rmqkit_store_mmap.tools.index_check import IndexHeader, index_headers

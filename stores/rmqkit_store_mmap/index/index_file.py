@@ -24,34 +24,33 @@ from __future__ import annotations
 import mmap
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from struct import Struct, pack_into
+from struct import Struct
 
 from attrs import define
 
 from rmqkit.errors import StoreCorrupt
 from rmqkit.plugin.store import NotInMemory
 from rmqkit_store_mmap.cold import Cold
+from rmqkit_store_mmap.index.entries import (
+    ENTRY,
+    ENTRY_BYTES,
+    HEADER_BYTES,
+    PIECE_SHIFT,
+    SLOT,
+    SLOT_BYTES,
+    Entries,
+    Slots,
+    enter,
+)
 from rmqkit_store_mmap.log.disk import Disk, create_file
 
 HEADER = Struct(">qqqqii")
-HEADER_BYTES = 40
-ENTRY = Struct(">iqii")
-ENTRY_BYTES = 20
-_SLOT = Struct(">i")
-_SLOT_BYTES = 4
-_unpack_slot = _SLOT.unpack_from
-_MAX_I32 = 0x7FFFFFFF
-#: Disk space for slots and entries is allocated in pieces of this size, when they are first written.
-_PIECE_SHIFT = 16
-_PIECE_BYTES = 1 << _PIECE_SHIFT
+_PIECE_BYTES = 1 << PIECE_SHIFT
 
 #: Entries are read a page at a time, because entries of a frequent key are often neighbours.
 _PAGE_BYTES = 4096
-
-#: Hash of `topic#key`, physical offset and store time in ms of a record.
-NewEntry = tuple[int, int, int]
 
 
 @define(eq=False)
@@ -72,7 +71,7 @@ class Chain(Cold):
         """Hash, physical offset and time in ms of each entry. `read` returns the bytes between two positions
         in the file."""
         number = self.newest or int.from_bytes(
-            read(self.slot_at, self.slot_at + _SLOT_BYTES), "big", signed=True
+            read(self.slot_at, self.slot_at + SLOT_BYTES), "big", signed=True
         )
         data: bytes | bytearray = b""
         stop, start = self.stop, self.entries_at + self.stop * ENTRY_BYTES
@@ -105,14 +104,14 @@ class IndexFile:
         """Open the file, which is created if it does not exist. Raises StoreCorrupt when its size does not
         match the settings, OSError."""
         self.path = path
-        self.size_bytes = HEADER_BYTES + slots * _SLOT_BYTES + entries * ENTRY_BYTES
+        self.size_bytes = HEADER_BYTES + slots * SLOT_BYTES + entries * ENTRY_BYTES
         self._slots = slots
         self._entries = entries
-        self._entries_at = HEADER_BYTES + slots * _SLOT_BYTES
+        self._entries_at = HEADER_BYTES + slots * SLOT_BYTES
         self._disk = disk
-        self._allocated = bytearray((self.size_bytes >> _PIECE_SHIFT) + 1)
-        self._fresh: dict[int, int] = {}
-        self._held: dict[int, int] = {}
+        self._allocated = bytearray((self.size_bytes >> PIECE_SHIFT) + 1)
+        self._fresh = Slots()
+        self._held = Slots()
         if path.exists() and path.stat().st_size not in (0, self.size_bytes):
             raise StoreCorrupt(
                 f"{path} has {path.stat().st_size} bytes; maxHashSlotNum and maxIndexNum of the settings make"
@@ -160,46 +159,41 @@ class IndexFile:
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def put(self, entries: Sequence[NewEntry]) -> None:
-        """Add entries, at most `room` of them. Raises OSError when the disk is full; `next_entry`
-        then shows how many were added."""
-        first = number = self.next_entry
-        fresh, allocated, slots, view = self._fresh, self._allocated, self._slots, self._map
-        held = self._held.get
-        if number == 1:
-            _, self.begin_offset, self.begin_time_ms = entries[0]
-        begin, last_ms, seconds = self.begin_time_ms, -1, 0
-        fields: list[int] = []
-        try:
-            self._allocate(self._entries_at + number * ENTRY_BYTES, len(entries) * ENTRY_BYTES)
-            for key_hash, physical_offset, time_ms in entries:
-                slot = key_hash % slots
-                previous = fresh.get(slot) or held(slot)
-                if previous is None:
-                    slot_at = HEADER_BYTES + slot * _SLOT_BYTES
-                    if not allocated[slot_at >> _PIECE_SHIFT]:
-                        self._allocate(slot_at, _SLOT_BYTES)
-                    (previous,) = _unpack_slot(view, slot_at)
-                if previous <= 0 or previous >= number:
-                    previous = 0
-                    self.used_slots += 1
-                if time_ms != last_ms:
-                    last_ms = time_ms
-                    seconds = min((time_ms - begin) // 1000, _MAX_I32) if 0 < begin < time_ms else 0
-                fields += (key_hash, physical_offset, seconds, previous)
-                fresh[slot] = number
-                number += 1
-        finally:
-            count = number - first
+    def put(self, entries: Entries, start: int = 0) -> None:
+        """Add the entries from `start` on, as many as there is room for. Raises OSError when the disk is
+        full; `next_entry` then shows how many were added."""
+        stop = min(len(entries), start + self.room)
+        if start == stop:
+            return
+        if self.next_entry == 1:
+            _, self.begin_offset, self.begin_time_ms = entries[start]
+        self._allocate(self._entries_at + self.next_entry * ENTRY_BYTES, (stop - start) * ENTRY_BYTES)
+        while True:
+            count, firsts = enter(
+                self._map,
+                entries,
+                start,
+                stop,
+                self.next_entry,
+                self.begin_time_ms,
+                self._slots,
+                self._fresh,
+                self._held,
+                self._allocated,
+            )
             if count:
-                pack_into(">" + "iqii" * count, view, self._entries_at + first * ENTRY_BYTES, *fields)
-                self.next_entry = number
-                _, self.end_offset, self.end_time_ms = entries[count - 1]
+                start += count
+                self.next_entry += count
+                self.used_slots += firsts
+                _, self.end_offset, self.end_time_ms = entries[start - 1]
+            if start == stop:
+                return
+            self._allocate(HEADER_BYTES + entries[start][0] % self._slots * SLOT_BYTES, SLOT_BYTES)
 
     def _allocate(self, at: int, length: int) -> None:
-        for piece in range(at >> _PIECE_SHIFT, (at + length - 1 >> _PIECE_SHIFT) + 1):
+        for piece in range(at >> PIECE_SHIFT, (at + length - 1 >> PIECE_SHIFT) + 1):
             if not self._allocated[piece]:
-                start = piece << _PIECE_SHIFT
+                start = piece << PIECE_SHIFT
                 self._disk.allocate(self._fd, start, min(_PIECE_BYTES, self.size_bytes - start))
                 self._allocated[piece] = 1
 
@@ -214,17 +208,16 @@ class IndexFile:
         """Set aside the slots of the present entries, and write the header, for `flush_held`. Raises
         OSError."""
         self.write_header()
-        self._held |= self._fresh
-        self._fresh = {}
+        self._held.update(self._fresh)
+        self._fresh = Slots()
 
     def flush_held(self) -> None:
         """Flush header and entries, then the slots set aside by `hold`. May run in a worker thread while
         entries are added, but not twice at a time. Raises OSError, and can then be called again."""
         self._disk.sync(self._fd)
-        for slot, number in self._held.items():
-            _SLOT.pack_into(self._map, HEADER_BYTES + slot * _SLOT_BYTES, number)
+        self._held.write(self._map)
         self._disk.sync(self._fd)
-        self._held = {}
+        self._held = Slots()
 
     # --- recovery -------------------------------------------------------------------------------------------
 
@@ -283,7 +276,7 @@ class IndexFile:
 
     def _lower(self, slot: int, count: int) -> None:
         """Let a slot refer to the newest entry of its chain whose number is below `count`."""
-        (found,) = _SLOT.unpack_from(self._map, HEADER_BYTES + slot * _SLOT_BYTES)
+        (found,) = SLOT.unpack_from(self._map, HEADER_BYTES + slot * SLOT_BYTES)
         number = found
         while number >= count:
             previous = (
@@ -293,7 +286,7 @@ class IndexFile:
             )
             number = previous if previous < number else 0
         if number != found:
-            _SLOT.pack_into(self._map, HEADER_BYTES + slot * _SLOT_BYTES, number)
+            SLOT.pack_into(self._map, HEADER_BYTES + slot * SLOT_BYTES, number)
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -308,7 +301,7 @@ class IndexFile:
         newest = self._fresh.get(slot) or self._held.get(slot) or 0
         chain = Chain(
             self.path,
-            HEADER_BYTES + slot * _SLOT_BYTES,
+            HEADER_BYTES + slot * SLOT_BYTES,
             newest,
             self.next_entry,
             self._entries_at,

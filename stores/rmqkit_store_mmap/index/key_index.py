@@ -17,8 +17,8 @@ import trio
 
 from rmqkit.plugin.store import NotInMemory
 from rmqkit.protocol.tags import absolute_hash, extend_hash
-from rmqkit_store_mmap.index.index_file import HEADER_BYTES, IndexFile, NewEntry
-from rmqkit_store_mmap.index.key_hash import KeyHasher
+from rmqkit_store_mmap.index.entries import HEADER_BYTES, Note, entries_of
+from rmqkit_store_mmap.index.index_file import IndexFile
 from rmqkit_store_mmap.log.disk import Disk, not_writable
 from rmqkit_store_mmap.open.checkpoint import IndexMark
 
@@ -29,8 +29,6 @@ MAX_BACKLOG = 16_384
 MAX_WAITING_SLOTS = 262_144
 #: `KeyIndex.written_to` when all appended records may be indexed.
 EVERYTHING = 1 << 63
-#: What to index of one message: hash of `topic#`, UNIQ_KEY, KEYS, physical offset, store time in ms.
-Note = tuple[int, str | None, str | None, int, int]
 
 
 class KeyIndex:
@@ -60,7 +58,6 @@ class KeyIndex:
         self._files: list[IndexFile] = []
         self._unflushed: list[IndexFile] = []
         self._flushing = False
-        self._hasher = KeyHasher()
 
     def leave_out(self) -> None:
         """Disable the index; to be called before `load`. Existing files remain, and are continued when a
@@ -198,26 +195,14 @@ class KeyIndex:
     def drain(self, count: int) -> None:
         """Index up to `count` noted messages. Raises StoreNotWritable when the disk is full; what could
         not be indexed stays noted."""
-        unique = self._hasher.unique
-        entries: list[NewEntry] = []
-        ends: list[int] = []
-        for key_code, unique_key, keys, physical_offset, time_ms in islice(self.backlog, count):
-            if physical_offset >= self.written_to:
-                break
-            if unique_key:
-                entries.append((unique(key_code, unique_key), physical_offset, time_ms))
-            if keys:
-                for key in keys.split(" "):
-                    if key:
-                        entries.append((absolute_hash(extend_hash(key_code, key)), physical_offset, time_ms))
-            ends.append(len(entries))
+        entries, ends = entries_of(islice(self.backlog, count), self.written_to)
         done = 0
         try:
             while done < len(entries):
                 file = self._file(entries[done][2])
                 before = file.next_entry
                 try:
-                    file.put(entries[done : done + file.room])
+                    file.put(entries, done)
                 finally:
                     done += file.next_entry - before
                 file.write_header()
@@ -269,13 +254,10 @@ class KeyIndex:
             raise NotInMemory(*cold)
 
     def _find_noted(self, key_hash: int) -> Iterator[int]:
-        for key_code, unique_key, keys, physical_offset, _ in reversed(self.backlog):
-            if (unique_key and self._hasher.unique(key_code, unique_key) == key_hash) or (
-                keys
-                and any(
-                    key and absolute_hash(extend_hash(key_code, key)) == key_hash for key in keys.split(" ")
-                )
-            ):
+        entries, _ = entries_of(self.backlog, EVERYTHING)
+        for at in range(len(entries) - 1, -1, -1):
+            code, physical_offset, _ = entries[at]
+            if code == key_hash:
                 yield physical_offset
 
     @property

@@ -17,7 +17,8 @@ from pathlib import Path
 from attrs import frozen
 
 from rmqkit.errors import ConfigError
-from rmqkit_store_mmap.index.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES
+from rmqkit_store_mmap.index.entries import ENTRY, ENTRY_BYTES, HEADER_BYTES
+from rmqkit_store_mmap.index.index_file import HEADER
 from rmqkit_store_mmap.readonly.data_files import read_at
 from rmqkit_store_mmap.tools.damage import Damage
 

@@ -1,0 +1,372 @@
+"""New entries of an index file; `rmqkit_store_mmap.index.entries` is the same in Python."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+
+cdef extern from "Python.h":
+    int PyUnicode_KIND(object text)
+    void *PyUnicode_DATA(object text)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
+
+cdef enum:
+    HEADER_BYTES = 40
+    ENTRY_BYTES = 20
+    SLOT_BYTES = 4
+    PIECE_SHIFT = 16
+    SPACE = 32
+    FEWEST_PLACES = 64
+
+cdef struct Entry:
+    int64_t physical_offset
+    int64_t time_ms
+    uint32_t key_hash
+
+cdef struct Place:
+    int32_t slot  # plus one: 0 is an empty place
+    int32_t number
+
+
+cdef inline void put_u32(uint8_t *p, uint32_t value) noexcept nogil:
+    p[0] = <uint8_t>(value >> 24)
+    p[1] = <uint8_t>(value >> 16)
+    p[2] = <uint8_t>(value >> 8)
+    p[3] = <uint8_t>value
+
+
+cdef inline void put_u64(uint8_t *p, uint64_t value) noexcept nogil:
+    put_u32(p, <uint32_t>(value >> 32))
+    put_u32(p + 4, <uint32_t>value)
+
+
+cdef inline uint32_t get_u32(const uint8_t *p) noexcept nogil:
+    return <uint32_t>p[0] << 24 | <uint32_t>p[1] << 16 | <uint32_t>p[2] << 8 | p[3]
+
+
+cdef inline uint32_t absolute(uint32_t code) noexcept nogil:
+    """As `rmqkit.protocol.tags.absolute_hash`."""
+    if code < <uint32_t>0x80000000:
+        return code
+    return 0 if code == <uint32_t>0x80000000 else 0 - code
+
+
+cdef inline uint32_t extended_by_bytes(uint32_t code, const uint8_t *units, Py_ssize_t length) noexcept nogil:
+    cdef Py_ssize_t at = 0
+    # Four units a step, so that the multiplications do not wait for each other.
+    while length - at >= 4:
+        code = (
+            code * <uint32_t>923521 + units[at] * <uint32_t>29791 + units[at + 1] * <uint32_t>961
+            + units[at + 2] * <uint32_t>31 + units[at + 3]
+        )
+        at += 4
+    while at < length:
+        code = code * <uint32_t>31 + units[at]
+        at += 1
+    return code
+
+
+cdef inline uint32_t unit_at(int kind, const void *data, Py_ssize_t at) noexcept nogil:
+    if kind == 1:
+        return (<const uint8_t *>data)[at]
+    if kind == 2:
+        return (<const uint16_t *>data)[at]
+    return (<const uint32_t *>data)[at]
+
+
+cdef uint32_t extended(uint32_t code, int kind, const void *data, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
+    """Java's hash of a text with the hash `code` and these characters after it, as UTF-16 units."""
+    cdef uint32_t unit
+    if kind == 1:
+        return extended_by_bytes(code, <const uint8_t *>data + at, end - at)
+    while at < end:
+        unit = unit_at(kind, data, at)
+        if unit >= 0x10000:
+            unit -= 0x10000
+            code = code * <uint32_t>31 + (0xD800 | unit >> 10)
+            unit = 0xDC00 | (unit & 0x3FF)
+        code = code * <uint32_t>31 + unit
+        at += 1
+    return code
+
+
+cdef class Entries:
+    """Entries in the order of the log, as one block of memory."""
+
+    cdef Entry *rows
+    cdef Py_ssize_t count, room
+
+    def __init__(self, rows=()):
+        for key_hash, physical_offset, time_ms in rows:
+            self.add(key_hash, physical_offset, time_ms)
+
+    def __dealloc__(self):
+        free(self.rows)
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, Py_ssize_t at):
+        if at < 0:
+            at += self.count
+        if not 0 <= at < self.count:
+            raise IndexError(at)
+        return self.rows[at].key_hash, self.rows[at].physical_offset, self.rows[at].time_ms
+
+    cdef int add(self, uint32_t key_hash, int64_t physical_offset, int64_t time_ms) except -1:
+        cdef Py_ssize_t room
+        cdef Entry *rows
+        if self.count == self.room:
+            room = 2 * self.room or FEWEST_PLACES
+            rows = <Entry *>realloc(self.rows, room * sizeof(Entry))
+            if rows == NULL:
+                raise MemoryError
+            self.rows, self.room = rows, room
+        self.rows[self.count] = Entry(physical_offset, time_ms, key_hash)
+        self.count += 1
+        return 0
+
+    cdef int add_unique(self, uint32_t code, str key, int64_t physical_offset, int64_t time_ms) except -1:
+        cdef Py_ssize_t length = PyUnicode_GET_LENGTH(key)
+        if length == 0:
+            return 0
+        code = extended(code, PyUnicode_KIND(key), PyUnicode_DATA(key), 0, length)
+        return self.add(absolute(code), physical_offset, time_ms)
+
+    cdef int add_each(self, uint32_t code, str keys, int64_t physical_offset, int64_t time_ms) except -1:
+        """Adds an entry for each of the keys, which spaces separate."""
+        cdef int kind = PyUnicode_KIND(keys)
+        cdef const void *data = PyUnicode_DATA(keys)
+        cdef Py_ssize_t length = PyUnicode_GET_LENGTH(keys), begin = 0, at
+        for at in range(length + 1):
+            if at == length or unit_at(kind, data, at) == SPACE:
+                if at > begin:
+                    self.add(absolute(extended(code, kind, data, begin, at)), physical_offset, time_ms)
+                begin = at + 1
+        return 0
+
+
+def entries_of(notes, end):
+    """As `entries.list_entries`."""
+    cdef Entries entries = Entries()
+    cdef list ends = []
+    cdef int64_t physical_offset, time_ms, last
+    cdef uint32_t code
+    # `end` is 2^63 where no record is excluded, which a signed number cannot hold.
+    if end <= 0:
+        return entries, ends
+    last = INT64_MAX if end > INT64_MAX else end - 1
+    for key_code, unique_key, keys, offset, time in notes:
+        code, physical_offset, time_ms = key_code, offset, time
+        if physical_offset > last:
+            break
+        if unique_key is not None:
+            entries.add_unique(code, unique_key, physical_offset, time_ms)
+        if keys is not None:
+            entries.add_each(code, keys, physical_offset, time_ms)
+        ends.append(entries.count)
+    return entries, ends
+
+
+cdef class Slots:
+    """As `entries.DictSlots`: a hash table with open addressing. Slots are below 2^31 - 1, numbers positive.
+
+    `write` runs without the interpreter's lock: while it does, changes raise RuntimeError, and reads may go
+    on."""
+
+    cdef Place *places
+    cdef Py_ssize_t count, mask
+    cdef int writers
+
+    def __cinit__(self):
+        self.mask = FEWEST_PLACES - 1
+        self.places = <Place *>calloc(FEWEST_PLACES, sizeof(Place))
+        if self.places == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.places)
+
+    def __len__(self):
+        return self.count
+
+    def get(self, int32_t slot, default=None):
+        cdef int32_t number = self.find(slot)
+        return number if number else default
+
+    def items(self):
+        """Slots with their numbers, in no particular order."""
+        cdef Py_ssize_t at
+        return [
+            (self.places[at].slot - 1, self.places[at].number)
+            for at in range(self.mask + 1)
+            if self.places[at].slot
+        ]
+
+    def __setitem__(self, int32_t slot, int32_t number):
+        if not 0 <= slot < INT32_MAX or number <= 0:
+            raise ValueError(f"slot {slot}, entry {number}")
+        self.reserve(1)
+        self.set(slot, number)
+
+    def update(self, Slots other not None):
+        cdef Py_ssize_t at
+        if other is self:
+            return
+        self.reserve(other.count)
+        for at in range(other.mask + 1):
+            if other.places[at].slot:
+                self.set(other.places[at].slot - 1, other.places[at].number)
+
+    def write(self, view):
+        """As `DictSlots.write`. Raises ValueError, and writes nothing, where a slot is outside of the view."""
+        cdef Py_buffer buffer
+        cdef Py_ssize_t at, most
+        cdef bint fits = True
+        PyObject_GetBuffer(view, &buffer, PyBUF_WRITABLE)
+        self.writers += 1
+        try:
+            with nogil:
+                most = (buffer.len - HEADER_BYTES) // SLOT_BYTES if buffer.len > HEADER_BYTES else 0
+                for at in range(self.mask + 1):
+                    fits &= self.places[at].slot <= most
+                if fits:
+                    self.write_all(<uint8_t *>buffer.buf)
+        finally:
+            self.writers -= 1
+            PyBuffer_Release(&buffer)
+        if not fits:
+            raise ValueError("a slot is outside of the index file")
+
+    cdef void write_all(self, uint8_t *file) noexcept nogil:
+        cdef Py_ssize_t at
+        for at in range(self.mask + 1):
+            if self.places[at].slot:
+                put_u32(
+                    file + HEADER_BYTES + <Py_ssize_t>(self.places[at].slot - 1) * SLOT_BYTES,
+                    <uint32_t>self.places[at].number,
+                )
+
+    cdef inline Py_ssize_t place(self, int32_t slot) noexcept nogil:
+        """The place of a slot, or the empty place where it would be."""
+        cdef Py_ssize_t at = <Py_ssize_t>((<uint32_t>slot * <uint32_t>2654435769) >> 7) & self.mask
+        while self.places[at].slot and self.places[at].slot != slot + 1:
+            at = (at + 1) & self.mask
+        return at
+
+    cdef inline int32_t find(self, int32_t slot) noexcept nogil:
+        """The number of a slot's newest entry, 0 if the slot is not here."""
+        if not 0 <= slot < INT32_MAX:
+            return 0
+        return self.places[self.place(slot)].number
+
+    cdef int reserve(self, Py_ssize_t count) except -1:
+        """Makes room for `count` more slots, so that `set` cannot fail."""
+        cdef Py_ssize_t places = self.mask + 1
+        if self.writers:
+            raise RuntimeError("the slots are being written")
+        while 3 * (self.count + count) >= 2 * places:
+            places *= 2
+        if places > self.mask + 1:
+            self.grow(places)
+        return 0
+
+    cdef inline void set(self, int32_t slot, int32_t number) noexcept nogil:
+        cdef Py_ssize_t at = self.place(slot)
+        if not self.places[at].slot:
+            self.places[at].slot = slot + 1
+            self.count += 1
+        self.places[at].number = number
+
+    cdef int grow(self, Py_ssize_t places) except -1:
+        cdef Place *before = self.places
+        cdef Py_ssize_t count = self.mask + 1, at
+        cdef Place *grown = <Place *>calloc(places, sizeof(Place))
+        if grown == NULL:
+            raise MemoryError
+        self.places, self.mask = grown, places - 1
+        for at in range(count):
+            if before[at].slot:
+                grown[self.place(before[at].slot - 1)] = before[at]
+        free(before)
+        return 0
+
+
+cdef inline uint32_t seconds_after(int64_t begin_ms, int64_t time_ms) noexcept nogil:
+    cdef int64_t seconds
+    if not 0 < begin_ms < time_ms:
+        return 0
+    seconds = (time_ms - begin_ms) // 1000
+    return <uint32_t>(seconds if seconds < INT32_MAX else INT32_MAX)
+
+
+cdef Py_ssize_t checked_place(
+    Py_buffer *file, Py_buffer *allocated, Entries entries, Py_ssize_t start, Py_ssize_t stop, int64_t number,
+    int64_t slots,
+) except -1:
+    """Where entry `number` of the file is. Raises ValueError where anything to write is outside of the file."""
+    cdef int64_t at
+    if not 0 <= start <= stop <= entries.count:
+        raise ValueError(f"entries {start} to {stop} of {entries.count}")
+    if not 0 < slots < INT32_MAX or not 0 < number <= INT32_MAX - (stop - start):
+        raise ValueError(f"{stop - start} entries from {number} on, {slots} slots")
+    at = HEADER_BYTES + slots * SLOT_BYTES
+    if at > file.len or (at - 1) >> PIECE_SHIFT >= allocated.len:
+        raise ValueError(f"a file of {file.len} bytes for {slots} slots")
+    at += number * ENTRY_BYTES
+    if at + <int64_t>(stop - start) * ENTRY_BYTES > file.len:
+        raise ValueError(f"a file of {file.len} bytes for entries up to {number + stop - start}")
+    return at
+
+
+def enter(
+    view, Entries entries not None, Py_ssize_t start, Py_ssize_t stop, int64_t number, int64_t begin_time_ms,
+    int64_t slots, Slots fresh not None, Slots held not None, allocated,
+):
+    """As `entries.enter_listed`. Raises ValueError where anything to write is outside of the view."""
+    cdef Py_buffer file, pieces
+    cdef Py_ssize_t at, written = 0, firsts = 0
+    PyObject_GetBuffer(view, &file, PyBUF_WRITABLE)
+    try:
+        PyObject_GetBuffer(allocated, &pieces, PyBUF_SIMPLE)
+        try:
+            at = checked_place(&file, &pieces, entries, start, stop, number, slots)
+            fresh.reserve(stop - start)
+            written = enter_all(
+                <uint8_t *>file.buf, at, entries.rows + start, stop - start, <int32_t>number, begin_time_ms,
+                <uint32_t>slots, fresh, held, <const uint8_t *>pieces.buf, &firsts,
+            )
+        finally:
+            PyBuffer_Release(&pieces)
+    finally:
+        PyBuffer_Release(&file)
+    return written, firsts
+
+
+cdef Py_ssize_t enter_all(
+    uint8_t *file, Py_ssize_t at, const Entry *rows, Py_ssize_t count, int32_t number, int64_t begin_time_ms,
+    uint32_t slots, Slots fresh, Slots held, const uint8_t *allocated, Py_ssize_t *firsts,
+) noexcept nogil:
+    cdef Py_ssize_t done, slot_at
+    cdef int32_t slot, previous
+    cdef uint8_t *entry = file + at
+    for done in range(count):
+        slot = <int32_t>(rows[done].key_hash % slots)
+        previous = fresh.find(slot)
+        if previous == 0:
+            previous = held.find(slot)
+        if previous == 0:
+            slot_at = HEADER_BYTES + <Py_ssize_t>slot * SLOT_BYTES
+            if not allocated[slot_at >> PIECE_SHIFT]:
+                return done
+            previous = <int32_t>get_u32(file + slot_at)
+        if previous <= 0 or previous >= number:
+            previous = 0
+            firsts[0] += 1
+        put_u32(entry, rows[done].key_hash)
+        put_u64(entry + 4, <uint64_t>rows[done].physical_offset)
+        put_u32(entry + 12, seconds_after(begin_time_ms, rows[done].time_ms))
+        put_u32(entry + 16, <uint32_t>previous)
+        fresh.set(slot, number)
+        entry += ENTRY_BYTES
+        number += 1
+    return count

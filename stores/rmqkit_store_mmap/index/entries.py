@@ -1,0 +1,125 @@
+"""New entries of an index file: from what appends noted to the bytes of slots and entries.
+
+The functions and classes of this module are the reference of the compiled ones in `_entries`, which run in
+their place where the compiled part is in use. Key hashes: store-format sheet, section 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from mmap import mmap
+from struct import Struct, pack_into
+from typing import TYPE_CHECKING, TypeAlias
+
+from rmqkit.protocol.tags import absolute_hash, extend_hash
+from rmqkit.speedups import IN_USE
+from rmqkit_store_mmap.index.key_hash import KeyHasher
+
+HEADER_BYTES = 40
+ENTRY = Struct(">iqii")
+ENTRY_BYTES = 20
+SLOT = Struct(">i")
+SLOT_BYTES = 4
+#: Disk space for slots and entries is allocated in pieces of this size, when they are first written.
+PIECE_SHIFT = 16
+
+_unpack_slot = SLOT.unpack_from
+_MAX_I32 = 0x7FFFFFFF
+_hasher = KeyHasher()
+
+#: What to index of one message: hash of `topic#`, UNIQ_KEY, KEYS, physical offset, store time in ms.
+Note = tuple[int, str | None, str | None, int, int]
+#: Hash of `topic#key`, physical offset and store time in ms of a record.
+NewEntry = tuple[int, int, int]
+
+
+class ListedEntries(list[NewEntry]):
+    """Entries in the order of the log."""
+
+
+class DictSlots(dict[int, int]):
+    """Slots whose values stay in memory until their entries are on the device: slot -> number of its newest
+    entry."""
+
+    def write(self, view: mmap | memoryview) -> None:
+        """Write the slots into the mapping of an index file, which has disk space for them. May run in a
+        worker thread while other slots change; these must not."""
+        for slot, number in self.items():
+            SLOT.pack_into(view, HEADER_BYTES + slot * SLOT_BYTES, number)
+
+
+def list_entries(notes: Iterable[Note], end: int) -> tuple[ListedEntries, list[int]]:
+    """The entries of messages up to the first at or after log offset `end`, and for each message the number
+    of entries up to and with its own."""
+    unique = _hasher.unique
+    entries = ListedEntries()
+    ends: list[int] = []
+    for key_code, unique_key, keys, physical_offset, time_ms in notes:
+        if physical_offset >= end:
+            break
+        if unique_key:
+            entries.append((unique(key_code, unique_key), physical_offset, time_ms))
+        if keys:
+            for key in keys.split(" "):
+                if key:
+                    entries.append((absolute_hash(extend_hash(key_code, key)), physical_offset, time_ms))
+        ends.append(len(entries))
+    return entries, ends
+
+
+def enter_listed(
+    view: mmap | memoryview,
+    entries: ListedEntries,
+    start: int,
+    stop: int,
+    number: int,
+    begin_time_ms: int,
+    slots: int,
+    fresh: DictSlots,
+    held: DictSlots,
+    allocated: bytearray,
+) -> tuple[int, int]:
+    """Write `entries[start:stop]` into the mapping of an index file, as the entries from `number` on, and
+    note their slots in `fresh`.
+
+    Ends before an entry whose slot is in memory neither in `fresh` nor in `held`, and in the file where no
+    disk space is allocated. `begin_time_ms` is the time of the file's first entry. Returns how many entries
+    were written, and how many of these are the first of their slot.
+    """
+    known, previous_of, first, firsts = held.get, fresh.get, number, 0
+    last_ms, seconds = -1, 0
+    fields: list[int] = []
+    for at in range(start, stop):
+        key_hash, physical_offset, time_ms = entries[at]
+        slot = key_hash % slots
+        previous = previous_of(slot) or known(slot)
+        if previous is None:
+            slot_at = HEADER_BYTES + slot * SLOT_BYTES
+            if not allocated[slot_at >> PIECE_SHIFT]:
+                break
+            (previous,) = _unpack_slot(view, slot_at)
+        if previous <= 0 or previous >= number:
+            previous = 0
+            firsts += 1
+        if time_ms != last_ms:
+            last_ms = time_ms
+            seconds = min((time_ms - begin_time_ms) // 1000, _MAX_I32) if 0 < begin_time_ms < time_ms else 0
+        fields += (key_hash, physical_offset, seconds, previous)
+        fresh[slot] = number
+        number += 1
+    count = number - first
+    if count:
+        entries_at = HEADER_BYTES + slots * SLOT_BYTES
+        pack_into(">" + "iqii" * count, view, entries_at + first * ENTRY_BYTES, *fields)
+    return count, firsts
+
+
+if TYPE_CHECKING or not IN_USE:
+    Entries: TypeAlias = ListedEntries
+    Slots: TypeAlias = DictSlots
+    enter, entries_of = enter_listed, list_entries
+else:
+    from rmqkit_store_mmap.index import _entries
+
+    Entries, Slots = _entries.Entries, _entries.Slots
+    enter, entries_of = _entries.enter, _entries.entries_of
