@@ -30,8 +30,12 @@ class Promise:
 
 _OFF = ("false", "")
 _REPLICATION = (
-    "this build has no replication: every broker is a master whose messages are on its own disk alone"
+    "the plugin ha is off or not installed: the broker is a master whose messages are on its own disk alone"
 )
+_OTHER_REPLICATION = (
+    "this build counts copies by inSyncReplicas and minInSyncReplicas alone, and never lowers their number"
+)
+_DLEDGER = "this build replicates from a master to slaves, without DLedger"
 _CONTROLLER = "this build has no failover: no broker takes the place of another one"
 _ACCESS = (
     "this build checks no users and no permissions; protect its listeners in another way before you remove"
@@ -50,12 +54,11 @@ PROMISES: dict[str, Promise] = {
     "inSyncReplicas": Promise(("1",), _REPLICATION),
     "minInSyncReplicas": Promise(("1",), _REPLICATION),
     "totalReplicas": Promise(("1",), _REPLICATION),
-    "allAckInSyncStateSet": Promise(_OFF, _REPLICATION),
-    "enableAutoInSyncReplicas": Promise(_OFF, _REPLICATION),
+    "allAckInSyncStateSet": Promise(_OFF, _OTHER_REPLICATION),
+    "enableAutoInSyncReplicas": Promise(_OFF, _OTHER_REPLICATION),
     "haMasterAddress": Promise(("",), _REPLICATION),
-    "duplicationEnable": Promise(_OFF, _REPLICATION),
-    "slaveReadEnable": Promise(_OFF, _REPLICATION),
-    "enableDLegerCommitLog": Promise(_OFF, _REPLICATION),
+    "duplicationEnable": Promise(_OFF, _OTHER_REPLICATION),
+    "enableDLegerCommitLog": Promise(_OFF, _DLEDGER),
     "enableSlaveActingMaster": Promise(_OFF, _CONTROLLER),
     "enableRemoteEscape": Promise(_OFF, _CONTROLLER),
     "enableControllerMode": Promise(_OFF, _CONTROLLER),
@@ -122,7 +125,9 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             orderMessageEnable enableAllTopicList returnOrderTopicConfigToBroker metricsPromExporterHost
             metricsPromExporterPort metricsLabel flushIntervalCommitLog flushCommitLogLeastPages
             flushCommitLogThoroughInterval commitIntervalCommitLog commitCommitLogLeastPages
-            commitCommitLogThoroughInterval
+            commitCommitLogThoroughInterval brokerIP2 haListenPort haSendHeartbeatInterval
+            haHousekeepingInterval haTransferBatchSize haMaxGapNotInSync slaveTimeout haFlowControlEnable
+            maxHaTransferByteInSecond syncFromLastFile
             """
         ),
         "one event loop does the work of thread pools, their queues and their locks": (
@@ -187,12 +192,11 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             maxDelayTime
             """
         ),
-        "this build has no replication and no failover": (
+        "this build has no failover, and replicates in one way alone": (
             """
-            brokerIP2 haListenPort haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize
-            haMaxGapNotInSync haSlaveFallbehindMax slaveTimeout offsetCheckInSlave haFlowControlEnable
-            maxHaTransferByteInSecond haMaxTimeSlaveNotCatchup syncMasterFlushOffsetWhenStartup
-            maxSlaveResendLength syncFromLastFile asyncLearner dLegerGroup dLegerPeers dLegerSelfId
+            haSlaveFallbehindMax offsetCheckInSlave haMaxTimeSlaveNotCatchup
+            syncMasterFlushOffsetWhenStartup maxSlaveResendLength asyncLearner dLegerGroup dLegerPeers
+            dLegerSelfId
             preferredLeaderId enableBatchPush isEnableBatchPush storePathDLedgerCommitLog storePathEpochFile
             storePathBrokerIdentity skipPreOnline forwardTimeout consumerOffsetUpdateVersionStep
             delayOffsetUpdateVersionStep compatibleWithOldNameSrv syncBrokerMetadataPeriod

@@ -20,13 +20,14 @@ from rmqkit.protocol.headers.base import Header
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Identity of the broker. `address` is the one given to clients, `host:port`; `broker_id` 0 is the
-    master."""
+    """Identity of the broker. `address` is the one given to clients, `host:port`, `ha_address` the one given
+    to replicas, empty when there is none; `broker_id` 0 is the master."""
 
     cluster: str
     broker_name: str
     broker_id: int
     address: str
+    ha_address: str = ""
 
 
 class RegisterAnswer(Header, kw_only=True):
@@ -63,7 +64,7 @@ def register_request(who: Identity, body: bytes) -> Command:
         broker_name=who.broker_name,
         broker_id=who.broker_id,
         broker_addr=who.address,
-        ha_server_addr="",
+        ha_server_addr=who.ha_address,
         enable_acting_master=False,
         body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
     )

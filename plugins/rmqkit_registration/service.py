@@ -69,7 +69,9 @@ class RegistrationService(Service):
         with trio.CancelScope() as self._rounds:
             async with trio.open_nursery() as nursery:
                 loops = [_Loop(broker, address) for address in dict.fromkeys(broker.config.name_servers)]
-                broker.topics.on_change.extend(loop.wake for loop in loops)
+                wakers = [broker.topics.on_change, broker.replication.on_wanted]
+                for listeners in wakers:
+                    listeners.extend(loop.wake for loop in loops)
                 try:
                     async with trio.open_nursery() as first_round:
                         for loop in loops:
@@ -77,8 +79,9 @@ class RegistrationService(Service):
                     task_status.started()
                     await trio.sleep_forever()
                 finally:
-                    for loop in loops:
-                        broker.topics.on_change.remove(loop.wake)
+                    for listeners in wakers:
+                        for loop in loops:
+                            listeners.remove(loop.wake)
         # `stop` ended the rounds; the broker cancels the service.
         await trio.sleep_forever()
 
@@ -180,7 +183,7 @@ class _Loop:
         )
         try:
             answer = await broker.pool.call(address, command, _settings(broker).register_broker_timeout_mills)
-            read_register_answer(answer, address)
+            header, _ = read_register_answer(answer, address)
         except RmqError as error:
             self._failed(error)
             return
@@ -189,6 +192,7 @@ class _Loop:
             logging.DEBUG if self._registered else logging.INFO, "registered with the name server %s", address
         )
         self._registered = True
+        broker.replication.learned(header.master_addr or "", header.ha_server_addr or "")
 
 
 async def _is_another_broker(broker: Broker, address: str) -> bool:
@@ -223,6 +227,7 @@ def _identity(broker: Broker) -> Identity:
         broker_name=config.broker_name,
         broker_id=config.broker_id,
         address=broker.address,
+        ha_address=broker.replication.own,
     )
 
 

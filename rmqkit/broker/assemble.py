@@ -37,6 +37,7 @@ from rmqkit.errors import ConfigError, PluginError
 from rmqkit.plugin.clock import Clock
 from rmqkit.plugin.flush import FlushPolicy
 from rmqkit.plugin.loader import Registry
+from rmqkit.plugin.replication import Replication
 from rmqkit.plugin.request import RequestProcessor
 from rmqkit.plugin.store import KeyLookup, MessageStore, NoKeys, NoQueues, QueueLookup
 from rmqkit.plugin.transport import Address
@@ -135,6 +136,7 @@ def make_context(
         dispatching=dispatching,
         put=put,
         role=RoleState(put),
+        replication=Replication(),
         stats=stats,
         pool=pool,
         address=str(Address("tcp", ip, port)),

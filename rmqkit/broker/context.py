@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rmqkit.config import Config
     from rmqkit.plugin.clock import Clock
     from rmqkit.plugin.loader import Registry
+    from rmqkit.plugin.replication import Replication
     from rmqkit.plugin.store import MessageStore
     from rmqkit.remoting.pool import ConnectionPool
 
@@ -46,6 +47,7 @@ class BrokerContext:
     dispatching: Dispatching
     put: LogAppender
     role: RoleState
+    replication: Replication
     stats: BrokerStats
     pool: ConnectionPool
     address: str

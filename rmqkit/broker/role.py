@@ -32,12 +32,23 @@ class RoleState:
         self.services: ServiceRunner | None = None
         self._put = put
 
+    def begin(self, role: Role, epoch: int) -> None:
+        assert self.services is None, "services have been started for another role"
+        self._change(role, epoch)
+
     async def set(self, role: Role, epoch: int) -> None:
         promoted = role is Role.MASTER and self.current is not Role.MASTER
         if epoch < self.epoch or (promoted and epoch == self.epoch):
             raise StaleEpoch(
                 f"{role.name} of epoch {epoch}: this broker is {self.current.name} of {self.epoch}"
             )
+        self._change(role, epoch)
+        if self.services is not None:
+            await self.services.follow()
+        else:
+            await trio.lowlevel.checkpoint()
+
+    def _change(self, role: Role, epoch: int) -> None:
         self.current, self.epoch = role, epoch
         self._put.refusal = None
         if role is not Role.MASTER:
@@ -45,10 +56,6 @@ class RoleState:
         _log.info("the broker is %s of epoch %s", role.name, epoch)
         for follower in self.on_change:
             follower()
-        if self.services is not None:
-            await self.services.follow()
-        else:
-            await trio.lowlevel.checkpoint()
 
 
 @define(eq=False)

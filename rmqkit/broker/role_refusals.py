@@ -9,7 +9,7 @@ query. A fenced broker refuses the changes; its sends are refused by the appende
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from rmqkit.broker.role import RoleState
 from rmqkit.plugin.request import EachRequest, Outcome, Peer, RequestProcessor
@@ -21,13 +21,13 @@ from rmqkit.protocol.command import Command, answer
 Refusal = tuple[int, str | None]
 
 _BUSY: Refusal = (ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while")
+_PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 _ADMITTED_BY_MASTER = (
     RequestCode.SEND_MESSAGE,
     RequestCode.SEND_MESSAGE_V2,
     RequestCode.SEND_BATCH_MESSAGE,
     RequestCode.CONSUMER_SEND_MSG_BACK,
-    RequestCode.PULL_MESSAGE,
-    RequestCode.LITE_PULL_MESSAGE,
+    *_PULLS,
 )
 _CHANGES = (
     RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -73,15 +73,40 @@ class _Refusing(EachRequest):
         return answer(request, self._code, self._remark)
 
 
-def follow_role(role: RoleState, processors: dict[int, RequestProcessor]) -> None:
+class _RefusingReads(RequestProcessor):
+    """Answers pulls with a refusal unless a slave may be read (slaveReadEnable)."""
+
+    #: That of the processor of pulls.
+    max_run = 1
+
+    def __init__(self, refusal: Refusal, serving: RequestProcessor, may_read: Callable[[], bool]) -> None:
+        self._refusing = _Refusing(refusal)
+        self._serving = serving
+        self._may_read = may_read
+
+    def process(self, requests: Sequence[Command], peer: Peer) -> Sequence[Outcome]:
+        processor = self._serving if self._may_read() else self._refusing
+        return processor.process(requests, peer)
+
+
+def follow_role(
+    role: RoleState, processors: dict[int, RequestProcessor], may_read: Callable[[], bool] = lambda: False
+) -> None:
     """Replace the processors of refused requests in a router's table from now on, whenever the role changes.
-    A master serves by the table as it is."""
+    A master serves by the table as it is, and a slave serves pulls while `may_read`."""
     of_master = dict(processors)
+
+    def refusing(code: int, refusal: Refusal) -> RequestProcessor:
+        if code in _PULLS:
+            return _RefusingReads(refusal, of_master[code], may_read)
+        return _Refusing(refusal)
 
     def change() -> None:
         processors.update(of_master)
         refusals = REFUSALS[role.current]
-        processors.update({code: _Refusing(refusals[code]) for code in refusals.keys() & processors.keys()})
+        processors.update(
+            {code: refusing(code, refusals[code]) for code in refusals.keys() & processors.keys()}
+        )
 
     role.on_change.append(change)
     change()

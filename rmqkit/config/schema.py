@@ -77,6 +77,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_transfer_count_on_message_in_disk: Live[int] = 8
     access_message_in_memory_max_ratio: Live[int] = 40
     max_filter_message_size: Live[int] = 16_000
+    slave_read_enable: Live[bool] = False
     # Timers.
     flush_consumer_offset_interval: Live[int] = 5_000
     channel_expired_timeout: Live[int] = 120_000

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rmqkit.config import tls as tls_settings
 from rmqkit.errors import Fault
 from rmqkit.model.names import group_fault, topic_fault
+from rmqkit.rocketmq_settings import bare
 
 if TYPE_CHECKING:
     from rmqkit.config.schema import Config
@@ -17,13 +18,20 @@ CONSUME_QUEUE, INDEX = STORE_DISPATCHERS = ("consume-queue", "index")
 ALL_DISPATCHERS = "*"
 
 
+def _is_slave(config: Config) -> bool:
+    """Whether brokerRole, which is not a setting of the kernel, is that of a slave."""
+    return any(bare(key) == bare("brokerRole") and value == "SLAVE" for key, value in config.unknown.items())
+
+
 def value_faults(config: Config) -> list[Fault]:
     """Faults of values of the right type."""
     faults: list[tuple[str, str]] = []
     if not 0 <= config.listen_port <= 65_535:
         faults.append(("listenPort", "must be between 0 and 65535"))
-    if config.broker_id != 0:
-        faults.append(("brokerId", "other than 0 makes a slave, and this version has no replication"))
+    if config.broker_id and not _is_slave(config):
+        faults.append(("brokerId", "other than 0 is a slave's: set brokerRole = SLAVE as well"))
+    elif config.broker_id <= 0 and _is_slave(config):
+        faults.append(("brokerId", "brokerRole is SLAVE, and a slave has one above 0"))
     if config.mapped_file_size_commit_log < config.max_message_size + 65_536:
         faults.append(
             ("mappedFileSizeCommitLog", "must hold the largest message: maxMessageSize plus 64 KiB")

@@ -16,9 +16,16 @@ if TYPE_CHECKING:
     from rmqkit.errors import RequestRefused
     from rmqkit.model.run import MessageRun
     from rmqkit.model.subscription import SubscriptionData
-    from rmqkit.model.topic import ConsumerOffsetFile, SubscriptionGroupConfig, TopicConfig, TopicConfigTable
+    from rmqkit.model.topic import (
+        ConsumerOffsetFile,
+        SubscriptionGroupConfig,
+        SubscriptionGroupTable,
+        TopicConfig,
+        TopicConfigTable,
+    )
     from rmqkit.plugin.clock import Clock
     from rmqkit.plugin.loader import Registry
+    from rmqkit.plugin.replication import Replication
     from rmqkit.plugin.request import Peer
     from rmqkit.plugin.role import BrokerRole
     from rmqkit.plugin.store import Appended, MessageStore
@@ -47,6 +54,11 @@ class Topics(Protocol):
     def table(self) -> TopicConfigTable:
         """All topics with their data version, as a registration with a name server sends them."""
 
+    async def replace(self, table: TopicConfigTable) -> None:
+        """Make the topics and their version those of another broker, as a slave does; queues of topics that
+        are gone are deleted. Raises RequestRefused when a topic is illegal or cannot be written; others may
+        have been. Cancelled: a part of the changes may be made."""
+
 
 class Groups(Protocol):
     """The consumer groups for which the broker has settings."""
@@ -59,6 +71,12 @@ class Groups(Protocol):
     def on_change(self) -> list[Callable[[], None]]:
         """As `Topics.on_change`."""
 
+    def table(self) -> SubscriptionGroupTable:
+        """All groups with their data version."""
+
+    async def replace(self, table: SubscriptionGroupTable) -> None:
+        """As `Topics.replace`."""
+
 
 class Offsets(Protocol):
     """The committed offsets of groups."""
@@ -68,6 +86,9 @@ class Offsets(Protocol):
 
     def table(self) -> ConsumerOffsetFile:
         """All offsets, by `topic@group` and queue. Read-only."""
+
+    def merge(self, table: ConsumerOffsetFile) -> None:
+        """Set all offsets of another broker's table; pairs that it lacks stay as they are."""
 
 
 class ClientConnection(Protocol):
@@ -212,6 +233,9 @@ class Broker(Protocol):
 
     @property
     def role(self) -> BrokerRole: ...
+
+    @property
+    def replication(self) -> Replication: ...
 
     @property
     def dispatching(self) -> Dispatching: ...

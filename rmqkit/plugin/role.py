@@ -34,6 +34,9 @@ class BrokerRole(Protocol):
     def on_change(self) -> list[Callable[[], None]]:
         """Functions that are called after each change; append and remove your own. They must not block."""
 
+    def begin(self, role: Role, epoch: int) -> None:
+        """Set the role with which the broker starts, in the hook `rmqkit_broker_assembled`."""
+
     async def set(self, role: Role, epoch: int) -> None:
         """Change the role. Messages are refused or accepted from the call on. Returns when services that do
         not run in the role have stopped and those that do have started. Raises StaleEpoch when a later epoch

@@ -124,21 +124,21 @@ def test_show_complains_of_what_a_start_would_refuse(rmqkit: Run) -> None:
         "--set",
         "bindAddress=0.0.0.0",
         "--set",
-        "brokerRole=SLAVE",
+        "brokerRole=LEADER",
     )
     assert shown.returncode == 2
     assert "flushDiskType" in shown.stdout
-    for text in ("no plugin brings 'SINC'", "set brokerIP1", "brokerRole = 'SLAVE'"):
+    for text in ("no plugin brings 'SINC'", "set brokerIP1", "brokerRole = 'LEADER'"):
         assert text in shown.stderr
 
 
 def test_a_broker_conf_of_rocketmq(tmp_path: Path) -> None:
     """Unsupported settings are errors on their lines; all settings without effect share one warning."""
     problems = found(
-        tmp_path, "brokerRole=SYNC_MASTER\nsendMessageThreadPoolNums=8\nbindAddress=0.0.0.0\n", "broker.conf"
+        tmp_path, "duplicationEnable=true\nsendMessageThreadPoolNums=8\nbindAddress=0.0.0.0\n", "broker.conf"
     )
     assert [(problem.line, problem.severity, problem.key) for problem in problems] == [
-        (1, ERROR, "brokerRole"),
+        (1, ERROR, "duplicationEnable"),
         (2, WARNING, "sendMessageThreadPoolNums"),
         (3, ERROR, "bindAddress"),
     ]

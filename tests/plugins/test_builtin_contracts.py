@@ -20,6 +20,9 @@ from rmqkit.testing.service import ServiceContract
 from rmqkit_delay.levels import parse_levels
 from rmqkit_delay.service import DelayService
 from rmqkit_delay.settings import DelaySettings
+from rmqkit_ha.master import HaMaster
+from rmqkit_ha.replicas import Replicas
+from rmqkit_ha.slave import HaSlave
 from rmqkit_hook_audit.service import AuditService
 from rmqkit_hook_audit.settings import AuditSettings
 from rmqkit_hook_metrics.service import MetricsService
@@ -64,6 +67,37 @@ class TestRegistration(ServiceContract):
 
     def make_service(self, config: Config) -> Service:
         return RegistrationService()
+
+
+class TestHaMaster(ServiceContract):
+    def settings(self) -> dict[str, Any]:
+        return {
+            "disabledServices": "ha-master",
+            "brokerRole": "ASYNC_MASTER",
+            "plugins.ha.listen": "memory://127.0.0.1:0",
+        }
+
+    def make_service(self, config: Config) -> Service:
+        return HaMaster()
+
+    def assembled(self, service: HaMaster, broker: Broker) -> None:
+        service.begin(broker, Replicas())
+
+
+class TestHaSlave(ServiceContract):
+    """The master that is named does not answer."""
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "disabledServices": "ha-slave",
+            "brokerRole": "SLAVE",
+            "brokerId": 1,
+            "haMasterAddress": "127.0.0.1:1",
+            "plugins.ha.masterAddress": "127.0.0.1:1",
+        }
+
+    def make_service(self, config: Config) -> Service:
+        return HaSlave()
 
 
 class TestAudit(ServiceContract):
@@ -134,6 +168,8 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("filter server", "TAG"): (tags, "check_filter_server"),
     ("service", "audit"): (None, "TestAudit"),
     ("service", "delay"): (None, "TestDelay"),
+    ("service", "ha-master"): (None, "TestHaMaster"),
+    ("service", "ha-slave"): (None, "TestHaSlave"),
     ("service", "metrics"): (None, "TestMetrics"),
     ("service", "registration"): (None, "TestRegistration"),
     ("service", "retention"): (None, "TestRetention"),

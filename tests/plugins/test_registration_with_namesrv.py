@@ -18,6 +18,7 @@ from rmqkit.model.route import TopicRouteData
 from rmqkit.model.topic import TopicConfig, TopicConfigTable
 from rmqkit.plugin import loader
 from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.replication import Replication
 from rmqkit.plugin.server import ServerHandle
 from rmqkit.plugin.transport import Address
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -60,6 +61,7 @@ async def test_from_the_broker_over_the_name_server_to_a_client() -> None:
                 pool=pool,
                 topics=Topics(),
                 address="10.0.0.1:10911",
+                replication=Replication(),
             )
             broker, service = cast(Broker, parts), registry.services["registration"]
             await nursery.start(service.run, broker)

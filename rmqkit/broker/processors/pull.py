@@ -18,8 +18,10 @@ from rmqkit.broker.processors.pull_answers import found_answer
 from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_HOLD_MS, MAX_SEQUENTIAL_PULL_BYTES, MAX_SEQUENTIAL_PULL_MESSAGES
+from rmqkit.model.route import MASTER_ID
 from rmqkit.model.subscription import SQL92, TAG, SubscriptionData
 from rmqkit.model.sysflag import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from rmqkit.model.topic import SubscriptionGroupConfig
 from rmqkit.plugin.cold_reads import retry_when_cached
 from rmqkit.plugin.filter import CompiledFilter
 from rmqkit.plugin.hooks import RCV_EPOLLS, RCV_SUCCESS, ConsumeContext, ConsumeMessageHook
@@ -306,16 +308,30 @@ class PullProcessor(RequestProcessor):
         return self._reply(pull, result, _code(result.status, pull.offset))
 
     def _reply(self, pull: _Pull, result: ReadResult, code: int) -> Answer:
+        """Raises NotInMemory."""
+        suggested = self._suggested(pull, result) if self._broker.config.slave_read_enable else MASTER_ID
         if self._tell_hooks is not None:
             self._tell_hooks(_context(pull, result, code))
         if code != _SUCCESS:
             head = answer(pull.request, code, result.status.value)
-            head.ext = pull_answer_fields(result.next_offset, result.min_offset, result.max_offset)
+            head.ext = pull_answer_fields(result.next_offset, result.min_offset, result.max_offset, suggested)
             return head
         self._broker.stats.got(
             pull.header.consumer_group, pull.header.topic, result.message_count, result.total_bytes
         )
-        return found_answer(pull.request, result)
+        return found_answer(pull.request, result, suggested)
+
+    def _suggested(self, pull: _Pull, result: ReadResult) -> int:
+        """The id of the broker from which the group reads next (Java: PullMessageProcessor): a slave, by
+        default the one with id 1, if the next message is farther from the end of the log than the part that
+        counts as in memory. Raises NotInMemory."""
+        broker, header = self._broker, pull.header
+        group = broker.groups.configs.get(header.consumer_group) or SubscriptionGroupConfig(group_name="")
+        units = broker.store.read_units(header.topic, header.queue_id, result.next_offset, 1)
+        memory_bytes = self._limits(header).memory_bytes
+        if units and broker.store.end_offset - units[0].physical_offset > memory_bytes:
+            return group.which_broker_when_consume_slowly
+        return group.broker_id
 
 
 def _context(pull: _Pull, result: ReadResult, code: int) -> ConsumeContext:

@@ -101,6 +101,13 @@ class GroupTable(SavedTable[SubscriptionGroupConfig]):
         written, others may have been."""
         await self._change_all([(config.group_name, _checked(config)) for config in configs])
 
+    async def replace(self, table: SubscriptionGroupTable) -> None:
+        """Make the groups those of another broker, with its version (Java: SlaveSynchronize). Raises
+        RequestRefused when one is illegal, without effect, or cannot be written; others may have been."""
+        entries = {group.group_name: _checked(group) for group in table.subscription_group_table.values()}
+        self._forbidden = table.forbidden_table
+        await self._replace(entries, table.data_version)
+
     async def delete(self, group: str) -> bool:
         """Delete the group. Returns False when there was none. Raises RequestRefused when it cannot be
         written; the group then still exists."""

@@ -64,6 +64,15 @@ class OffsetTable:
         if self._updates % _UPDATES_PER_VERSION == 0:
             self._table.data_version.next(self._clock.now_ms())
 
+    def merge(self, table: ConsumerOffsetFile) -> None:
+        """Set all offsets of another broker's table (Java: SlaveSynchronize.syncConsumerOffset)."""
+        for key, queues in table.offset_table.items():
+            topic, separator, group = key.partition(_SEPARATOR)
+            if separator and topic and group:
+                for queue_id, offset in queues.items():
+                    if self.get(group, topic, queue_id) != offset:
+                        self.commit(group, topic, queue_id, offset)
+
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set an offset, and answer the group's next pull of the queue with it."""
         self.resets.set(group, topic, queue_id, offset)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -253,6 +253,16 @@ class SavedTable(Generic[C]):
         for change in changes:
             if change is not None:
                 await change.done()
+
+    async def _replace(self, entries: Mapping[str, C], version: DataVersion) -> None:
+        """Make the entries those of a mapping, and the version that one. Raises RequestRefused when one was
+        not written; others may have been."""
+        await self._change_all(entries.items())
+        for name in [name for name in self.configs if name not in entries]:
+            await self._change(name, None)
+        self.data_version = msgspec.structs.replace(version)
+        self._unfolded = True
+        self._changed.set()
 
     async def _write_queued(self) -> None:
         failure: RequestRefused | None = None

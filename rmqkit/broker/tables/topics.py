@@ -121,6 +121,12 @@ class TopicTable(SavedTable[TopicConfig]):
         written, others may have been."""
         await self._change_all([(topic.topic_name, _checked(topic)) for topic in topics])
 
+    async def replace(self, table: TopicConfigTable) -> None:
+        """Make the topics those of another broker, with its version (Java: SlaveSynchronize). Raises
+        RequestRefused when one is illegal, without effect, or cannot be written; others may have been."""
+        entries = {topic.topic_name: _checked(topic) for topic in table.topic_config_table.values()}
+        await self._replace(entries, table.data_version)
+
     async def delete(self, topic: str) -> bool:
         """Delete the topic, and wait for the device. Returns False when there was none. Sends to it wait
         meanwhile. Raises RequestRefused when it cannot be written; the topic then still exists."""

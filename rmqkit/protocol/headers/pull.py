@@ -47,10 +47,12 @@ class PullMessageResponseHeader(Header, kw_only=True):
     forbidden_type: I32 | None = None
 
 
-def pull_answer_fields(next_begin_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
+def pull_answer_fields(
+    next_begin_offset: int, min_offset: int, max_offset: int, suggested_broker_id: int = 0
+) -> dict[str, str]:
     """The fields of a broker's PullMessageResponseHeader, as text."""
     return {
-        "suggestWhichBrokerId": "0",
+        "suggestWhichBrokerId": str(suggested_broker_id),
         "nextBeginOffset": str(next_begin_offset),
         "minOffset": str(min_offset),
         "maxOffset": str(max_offset),

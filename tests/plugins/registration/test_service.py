@@ -21,6 +21,7 @@ from rmqkit.model.route import BrokerData, ClusterInfo, RegisterBrokerBody, comp
 from rmqkit.model.topic import TopicConfig, TopicConfigTable
 from rmqkit.plugin import loader
 from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.replication import Replication
 from rmqkit.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.remoting.pool import ConnectionPool
@@ -116,6 +117,7 @@ class Rig:
     pool: FakePool = field(factory=FakePool)
     topics: FakeTopics = field(factory=FakeTopics)
     service: RegistrationService = field(factory=RegistrationService)
+    replication: Replication = field(factory=Replication)
 
     @property
     def broker(self) -> Broker:
@@ -124,6 +126,7 @@ class Rig:
             pool=self.pool,
             topics=self.topics,
             address="10.0.0.1:10911",
+            replication=self.replication,
             registry=SimpleNamespace(settings={}),
         )
         return cast(Broker, parts)

@@ -1,0 +1,128 @@
+"""The replication protocol as plain values, without I/O (store-format sheet, section 13.1).
+
+slave to master   i64: the end of the slave's log, first as a request, then as an acknowledgement
+master to slave   i64 log offset, i32 size, then as many bytes of the log; size 0 is a heartbeat
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rmqkit.errors import ProtocolError
+from rmqkit.model.buffer import Buffer
+from rmqkit.protocol.record import BLANK, BLANK_BYTES
+
+_REPORT = struct.Struct(">q")
+_HEAD = struct.Struct(">qi")
+
+
+def report(offset: int) -> bytes:
+    """What a slave sends."""
+    return _REPORT.pack(offset)
+
+
+def frame_head(offset: int, size: int) -> bytes:
+    """The head of what a master sends."""
+    return _HEAD.pack(offset, size)
+
+
+class Reports:
+    """Reads the reports of a slave."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> int | None:
+        """The newest complete report, None without one; older ones do not matter."""
+        data = self._rest + data
+        whole = len(data) - len(data) % _REPORT.size
+        self._rest = data[whole:]
+        return _REPORT.unpack_from(data, whole - _REPORT.size)[0] if whole else None
+
+
+class Piece(NamedTuple):
+    """A part of a frame's body, from a log offset on; a heartbeat has no data."""
+
+    offset: int
+    data: bytes | memoryview
+
+
+class Frames:
+    """Cuts what a master sends into pieces. A body may come in several pieces."""
+
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
+        self._head = b""
+        self._offset = 0
+        self._left = 0
+
+    def feed(self, data: bytes) -> Iterator[Piece]:
+        """The pieces in these bytes. Raises ProtocolError for a head that no master sends."""
+        view = memoryview(data)
+        while view:
+            if self._left:
+                part = view[: self._left]
+                yield Piece(self._offset, part)
+                self._offset += len(part)
+                self._left -= len(part)
+                view = view[len(part) :]
+                continue
+            missing = _HEAD.size - len(self._head)
+            self._head += bytes(view[:missing])
+            view = view[missing:]
+            if len(self._head) == _HEAD.size:
+                self._offset, self._left = _HEAD.unpack(self._head)
+                self._head = b""
+                if self._offset < 0 or not 0 <= self._left <= self._max_size:
+                    raise ProtocolError(
+                        f"a frame of {self._left} bytes for log offset {self._offset}: no master sends that"
+                    )
+                if not self._left:
+                    yield Piece(self._offset, b"")
+
+
+class RecordAssembler:
+    """Collects the bytes of a log from `end` on, and gives out whole records: Apache's master cuts frames at
+    any byte. A record or blank record has at most `max_bytes`."""
+
+    def __init__(self, end: int, max_bytes: int) -> None:
+        #: Log offset of the next byte.
+        self.end = end
+        self._max_bytes = max_bytes
+        self._parts: list[Buffer] = []
+        self._bytes = 0
+        #: Bytes needed before a whole record can be there.
+        self._needed = BLANK_BYTES
+
+    def add(self, piece: Piece) -> None:
+        """Raises ProtocolError for a piece of another place in the log."""
+        if piece.offset != self.end:
+            raise ProtocolError(
+                f"the master sends its log from {piece.offset} on, and this one ends at {self.end}"
+            )
+        if piece.data:
+            self._parts.append(piece.data)
+            self._bytes += len(piece.data)
+            self.end += len(piece.data)
+
+    def take(self) -> tuple[int, bytes]:
+        """The whole records so far, and the log offset of the first. Raises ProtocolError for a length that
+        no record has."""
+        begin = self.end - self._bytes
+        if self._bytes < self._needed:
+            return begin, b""
+        data = b"".join(self._parts)
+        at, self._needed = 0, BLANK_BYTES
+        while at + BLANK_BYTES <= len(data):
+            size: int = BLANK.unpack_from(data, at)[0]
+            if not BLANK_BYTES <= size <= self._max_bytes:
+                raise ProtocolError(f"a record of {size} bytes at log offset {begin + at}")
+            if at + size > len(data):
+                self._needed = size
+                break
+            at += size
+        self._parts = [data[at:]] if at < len(data) else []
+        self._bytes = len(data) - at
+        return begin, data[:at]

@@ -1,0 +1,16 @@
+"""Limits of the replication, each with its reason."""
+
+from __future__ import annotations
+
+#: Connections to the replication port, including those that have not reported an offset yet. A broker has a
+#: few slaves; the rest are strangers.
+MAX_CONNECTIONS = 64
+#: Bytes of the log that one connection gets per turn of the event loop, so that a slave that catches up does
+#: not delay senders.
+TURN_BYTES = 256 * 1024
+#: Bytes of one frame's body: Apache's slave has a buffer of 4 MiB, which must hold a frame with its head.
+MAX_BODY_BYTES = 4 * 1024 * 1024 - 64
+#: Size of one read from a master.
+READ_BYTES = 256 * 1024
+#: Body of a master's answer with one of its tables.
+MAX_TABLE_BYTES = 16 * 1024 * 1024

@@ -1,0 +1,275 @@
+"""The master's side: sends its log to each slave that connects (store-format sheet, section 13.1; Java:
+DefaultHAService, DefaultHAConnection)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+import trio
+
+from rmqkit.errors import ConfigError, ProtocolError, StoreError
+from rmqkit.log_limit import limited_logger
+from rmqkit.model.buffer import Buffer
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.cold_reads import read_when_cached
+from rmqkit.plugin.positions import wait_moved
+from rmqkit.plugin.replication import ReplicaProgress
+from rmqkit.plugin.role import Role
+from rmqkit.plugin.service import Service
+from rmqkit.plugin.store import NotInMemory, Pin
+from rmqkit.plugin.transport import Address, ServerStream, WorkingListener
+from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic, peek_store_timestamp
+from rmqkit_ha.frames import Reports, frame_head
+from rmqkit_ha.limits import MAX_BODY_BYTES, MAX_CONNECTIONS, TURN_BYTES
+from rmqkit_ha.meter import Meter
+from rmqkit_ha.replicas import Replica, Replicas
+from rmqkit_ha.settings import HaSettings, is_replicating, options
+
+_log = logging.getLogger(__name__)
+_peer_log = limited_logger(f"{__name__}.peers")
+_LAG_LOG_S = 60
+_REPORT_BYTES = 64 * 1024
+
+
+class HaMaster(Service):
+    """Service "ha-master": listens for slaves. Does nothing where no setting is about replication."""
+
+    name = "ha-master"
+    roles = frozenset({Role.MASTER})
+
+    def __init__(self) -> None:
+        self.replicas = Replicas()
+
+    def begin(self, broker: Broker, replicas: Replicas) -> None:
+        """Serve the slaves of an assembled broker."""
+        self.replicas = replicas
+        replicas.begin(broker.store.positions.appended)
+        broker.store.positions.follow_truncation(replicas.truncated)
+        broker.replication.replicas = partial(self.progress, broker)
+
+    def progress(self, broker: Broker) -> list[ReplicaProgress]:
+        """The connected slaves."""
+        replicas = self.replicas
+        return [
+            ReplicaProgress(
+                each.address,
+                each.acknowledged,
+                replicas.lag_bytes(each),
+                _lag_ms(broker, each.acknowledged),
+                replicas.is_in_sync(each),
+            )
+            for each in replicas.connected
+        ]
+
+    async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
+        """Counts as started when the port is bound. Raises ConfigError when it cannot be."""
+        if not is_replicating(broker.config):
+            task_status.started()
+            await trio.sleep_forever()
+        address = listen_address(broker)
+        transport = broker.registry.transport(address)
+        try:
+            listeners = await transport.listen(address)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen for slaves on {address}: {error.strerror or error}; set haListenPort"
+            ) from error
+        bound = transport.bound_address(listeners[0])
+        broker.replication.announce(_announced(broker, bound))
+        _log.info("slaves are served at %s", bound)
+        try:
+            async with trio.open_nursery() as nursery:
+                for listener in listeners:
+                    if isinstance(listener, WorkingListener):
+                        nursery.start_soon(listener.run)
+                nursery.start_soon(self._log_lag)
+                task_status.started()
+                await trio.serve_listeners(partial(self._serve, broker), list(listeners))
+        finally:
+            broker.replication.announce("")
+
+    async def _log_lag(self) -> None:
+        """Java: BrokerController.printMasterAndSlaveDiff."""
+        while True:
+            await trio.sleep(_LAG_LOG_S)
+            for replica in self.replicas.connected:
+                _log.info("slave %s is %d bytes behind", replica.address, self.replicas.lag_bytes(replica))
+
+    async def _serve(self, broker: Broker, accepted: ServerStream) -> None:
+        """One connection; its errors end it alone."""
+        where = "{}:{}".format(*accepted.remote)
+        if len(self.replicas.connected) >= MAX_CONNECTIONS:
+            _peer_log.warning("more than %d slaves, %s refused", MAX_CONNECTIONS, where)
+            await trio.aclose_forcefully(accepted)
+            return
+        stream = accepted
+        try:
+            given = broker.config.owned(HaSettings)
+            with trio.fail_after(given.ha_housekeeping_interval / 1000):
+                stream = await accepted.opened()
+            await _Connection(broker, self.replicas, stream, where).run()
+        except* (ProtocolError, StoreError) as group:
+            _peer_log.warning("%s is no slave of this broker, closed: %s", where, _first(group))
+        except* trio.TooSlowError:
+            _peer_log.warning("slave %s is silent, closed", where)
+        except* (trio.BrokenResourceError, trio.ClosedResourceError) as group:
+            _peer_log.info("slave %s: the connection is lost: %s", where, _first(group))
+        except* Exception:  # noqa: BLE001 - one connection's error must not reach the others
+            _peer_log.exception("the connection of slave %s failed and was closed", where)
+        finally:
+            await trio.aclose_forcefully(stream)
+
+
+class _Connection:
+    """One slave: a task reads its reports, another one sends."""
+
+    def __init__(self, broker: Broker, replicas: Replicas, stream: ServerStream, where: str) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._replicas = replicas
+        self._stream = stream
+        self._where = where
+        self._given = broker.config.owned(HaSettings)
+        self._segment_bytes = broker.config.mapped_file_size_commit_log
+        self._reports = Reports()
+
+    async def run(self) -> None:
+        """Until the connection ends. Raises ProtocolError, StoreError, TooSlowError, trio's stream errors."""
+        asked = None
+        while asked is None:
+            asked = await self._read()
+        start = self._start(asked)
+        replica = Replica(self._where, min(asked, start), start, Meter(self._broker.clock))
+        _peer_log.info("slave %s has the log up to %d, it is sent from %d on", self._where, asked, start)
+        with self._store.pin(start, f"slave {self._where}") as pin, self._replicas.joined(replica):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._send, replica, pin)
+                while True:
+                    offset = await self._read()
+                    if offset is not None:
+                        self._replicas.acknowledge(replica, self._checked(offset))
+
+    async def _read(self) -> int | None:
+        with trio.fail_after(self._given.ha_housekeeping_interval / 1000):
+            data = await self._stream.receive_some(_REPORT_BYTES)
+        if not data:
+            raise trio.BrokenResourceError("the slave closed it")
+        return self._reports.feed(bytes(data))
+
+    def _checked(self, offset: int) -> int:
+        end = self._store.end_offset
+        if not 0 <= offset <= end:
+            raise ProtocolError(
+                f"it says that its log ends at {offset}, and this one at {end}: it has followed another"
+                " broker, or this one has lost the end of its log; keep the broker that has what you need as"
+                " the master, and empty the directory of the other one"
+            )
+        return offset
+
+    def _start(self, asked: int) -> int:
+        """Where to begin for a slave whose log ends at `asked`. Raises ProtocolError."""
+        store, end = self._store, self._store.end_offset
+        self._checked(asked)
+        if asked == 0 and self._given.sync_from_last_file:
+            return max(store.start_offset, end - end % self._segment_bytes)
+        if asked < store.start_offset:
+            _peer_log.log(
+                logging.WARNING if asked else logging.INFO,
+                "slave %s ends at %d, this log begins at %d: it has to start over",
+                self._where,
+                asked,
+                store.start_offset,
+            )
+            return store.start_offset
+        return asked
+
+    async def _send(self, replica: Replica, pin: Pin) -> None:
+        """Send from `replica.sent` on. The first frame may be a heartbeat, by which the slave knows where the
+        log goes on."""
+        given, written = self._given, self._store.positions.written
+        limit_bytes = options(self._broker.config).pin_limit_bytes
+        await self._stream.send_all(frame_head(replica.sent, 0))
+        while True:
+            pin.offset = max(replica.acknowledged, self._store.end_offset - limit_bytes)
+            parts, size = await self._frames(replica.sent)
+            if parts:
+                await self._stream.send_parts(parts)
+                replica.sent += size
+                replica.meter.add(size)
+                await self._pause(size)
+                continue
+            with trio.move_on_after(given.ha_send_heartbeat_interval / 1000) as idle:
+                await wait_moved(written, replica.sent)
+            if idle.cancelled_caught:
+                await self._stream.send_all(frame_head(replica.sent, 0))
+
+    async def _pause(self, sent_bytes: int) -> None:
+        given = self._broker.config.owned(HaSettings)
+        if given.ha_flow_control_enable:
+            await trio.sleep(sent_bytes / given.max_ha_transfer_byte_in_second)
+        else:
+            await trio.lowlevel.checkpoint()
+
+    async def _frames(self, offset: int) -> tuple[Sequence[Buffer], int]:
+        """Frames for the log from an offset on, as many as fit into a turn, and the size of their bodies. A
+        frame has whole records, unless one is larger than a slave's buffer, and ends where a file does.
+        Raises ProtocolError when no record begins there."""
+        store, parts, at = self._store, list[Buffer](), offset
+        end = store.positions.written.offset
+        while at < end and at - offset < TURN_BYTES:
+            room = self._segment_bytes - at % self._segment_bytes
+            limit = min(self._given.ha_transfer_batch_size, room, MAX_BODY_BYTES)
+            data = memoryview(await read_when_cached(store, partial(store.read_log, at, limit)))
+            if not data:
+                raise ProtocolError(
+                    f"no record begins at {at} in this log, which begins at {store.start_offset}: the slave"
+                    " is too far behind, or its log differs"
+                )
+            for begin in range(0, len(data), MAX_BODY_BYTES):
+                body = data[begin : begin + MAX_BODY_BYTES]
+                parts += [frame_head(at, len(body)), body]
+                at += len(body)
+        return parts, at - offset
+
+
+def _lag_ms(broker: Broker, acknowledged: int) -> int:
+    """The age of the oldest message from a log offset on; that of a message on the device alone is unknown,
+    and 0."""
+    store = broker.store
+    try:
+        data = store.read_log(max(acknowledged, store.start_offset), 1)
+        if data and peek_size_and_magic(data)[1] == MAGIC_BLANK:
+            data = store.read_log(acknowledged + len(data), 1)
+    except NotInMemory:
+        return 0
+    return max(0, broker.clock.now_ms() - peek_store_timestamp(data)) if data else 0
+
+
+def listen_address(broker: Broker) -> Address:
+    """Where the master listens for slaves. Raises ConfigError."""
+    config = broker.config
+    text = options(config).listen
+    if text:
+        try:
+            return Address.parse(text)
+        except ValueError as error:
+            raise ConfigError(f"plugins.ha.listen: {error}") from error
+    port = config.owned(HaSettings).ha_listen_port
+    return Address("tcp", config.bind_address, config.listen_port + 1 if port is None else port)
+
+
+def _announced(broker: Broker, bound: Address) -> str:
+    """The address for slaves: brokerIP2, else the host for clients."""
+    if bound.scheme != "tcp":
+        return str(bound)
+    host = broker.config.owned(HaSettings).broker_ip2 or broker.config.advertised_host
+    return str(Address("tcp", host, bound.port))
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,62 @@
+"""Registers the replication: its settings, the acknowledgement condition of SYNC_MASTER, and the services of
+master and slave."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+from rmqkit import hookimpl
+from rmqkit.config import Config, SettingsType
+from rmqkit.errors import ConfigError
+from rmqkit.plugin.acks import AckCondition
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.role import Role
+from rmqkit.plugin.service import Service
+from rmqkit_ha.master import HaMaster
+from rmqkit_ha.replicas import ReplicaCondition, Replicas, condition
+from rmqkit_ha.settings import SLAVE, SYNC_MASTER, HaSettings
+from rmqkit_ha.slave import HaSlave
+
+_log = logging.getLogger(__name__)
+#: The replication port is bound before the broker registers with name servers, which give its address to
+#: slaves.
+_BEFORE_REGISTRATION = -10
+_REPLICAS = "replicas"
+
+
+@hookimpl
+def rmqkit_register_settings(register: Register[SettingsType], config: Config) -> None:
+    register("ha", HaSettings)
+
+
+@hookimpl
+def rmqkit_register_ack_conditions(register: Register[AckCondition], config: Config) -> None:
+    # Wrong settings are reported by the check of a start, with all other faults.
+    with suppress(ConfigError):
+        found = condition(config.owned(HaSettings))
+        if found is not None:
+            register(_REPLICAS, found)
+
+
+@hookimpl
+def rmqkit_register_services(register: Register[Service]) -> None:
+    register("ha-master", HaMaster(), order=_BEFORE_REGISTRATION)
+    register("ha-slave", HaSlave(), order=_BEFORE_REGISTRATION)
+
+
+@hookimpl
+def rmqkit_broker_assembled(broker: Broker) -> None:
+    given = broker.config.owned(HaSettings)
+    if given.broker_role == SLAVE:
+        broker.role.begin(Role.SLAVE, 0)
+    master = broker.registry.services.get("ha-master")
+    found = broker.registry.ack_conditions.get(_REPLICAS)
+    if isinstance(master, HaMaster):
+        master.begin(broker, found.replicas if isinstance(found, ReplicaCondition) else Replicas())
+    if given.broker_role == SYNC_MASTER and given.copies == 1:
+        _log.warning(
+            "brokerRole = SYNC_MASTER with inSyncReplicas = 1: SEND_OK promises ONE copy of a message, this"
+            " broker's own. Set inSyncReplicas = 2 to wait for a slave"
+        )

@@ -1,0 +1,201 @@
+"""The slave's side: follows a master's log (store-format sheet, section 13.1; Java: DefaultHAClient)."""
+
+from __future__ import annotations
+
+import logging
+
+import anyio
+import trio
+from anyio.abc import ByteStream
+
+from rmqkit.errors import ConfigError, PluginError, ProtocolError, StoreBusy, StoreError, StoreNotWritable
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.flush import FlushPolicy, Level
+from rmqkit.plugin.role import Role
+from rmqkit.plugin.service import Service
+from rmqkit.plugin.transport import Address
+from rmqkit_ha.frames import Frames, RecordAssembler, report
+from rmqkit_ha.limits import READ_BYTES
+from rmqkit_ha.meter import Meter
+from rmqkit_ha.settings import HaSettings, options
+from rmqkit_ha.tables import MasterTables
+
+_log = logging.getLogger(__name__)
+_CONNECT_TIMEOUT_MS = 5_000
+
+
+class HaSlave(Service):
+    """Service "ha-slave": appends the master's log, and copies its tables.
+
+    following  the address of the master's replication port, empty while not connected
+    """
+
+    name = "ha-slave"
+    roles = frozenset({Role.SLAVE})
+
+    def __init__(self) -> None:
+        self.following = ""
+        self.meter: Meter | None = None
+        self.last_read_ms = self.last_write_ms = 0
+        self._said = ""
+
+    async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
+        """Follow the master until cancelled; errors are logged, and it is tried again."""
+        self.meter = Meter(broker.clock)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(MasterTables(broker).run)
+            task_status.started()
+            while True:
+                changed = trio.Event()
+                broker.replication.on_change.append(changed.set)
+                try:
+                    await self._follow(broker)
+                    broker.replication.want_master()
+                    with trio.move_on_after(options(broker.config).retry_interval_ms / 1000):
+                        await changed.wait()
+                finally:
+                    broker.replication.on_change.remove(changed.set)
+
+    async def _follow(self, broker: Broker) -> None:
+        """Until the connection ends, or at once when there is none; the reason is logged."""
+        text = broker.config.owned(HaSettings).ha_master_address or broker.replication.master_ha
+        if not text:
+            self._say(
+                logging.WARNING, "no master is known: no name server says one, and haMasterAddress is empty"
+            )
+            await trio.lowlevel.checkpoint()
+            return
+        try:
+            address = Address.parse(text)
+            stream = await broker.registry.transport(address).connect(address, _CONNECT_TIMEOUT_MS)
+        except (OSError, ValueError, ConfigError, PluginError) as error:
+            self._say(logging.WARNING, f"cannot connect to the master at {text}: {error or 'no answer'}")
+            return
+        self.following = text
+        try:
+            async with stream:
+                await _Session(self, broker, stream, text).run()
+        except* (ProtocolError, StoreError) as group:
+            self._say(logging.ERROR, f"does not follow {text}, trying again: {_first(group)}")
+        except* trio.TooSlowError:
+            self._say(logging.WARNING, f"the master {text} is silent, connecting again")
+        except* (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self._say(logging.WARNING, f"the master {text} closed the connection, connecting again")
+        finally:
+            self.following = ""
+
+    def _say(self, level: int, text: str) -> None:
+        """Log a line unless it was the last one, for the same may happen every few seconds."""
+        if text != self._said:
+            self._said = text
+            _log.log(level, "replication: %s", text)
+
+    def say_following(self, text: str, end: int) -> None:
+        self._say(logging.INFO, f"follows the master {text} from log offset {end} on")
+
+
+class _Session:
+    """One connection to a master: a task reads and appends, another one reports."""
+
+    def __init__(self, slave: HaSlave, broker: Broker, stream: ByteStream, where: str) -> None:
+        self._slave = slave
+        self._broker = broker
+        self._store = broker.store
+        self._stream = stream
+        self._where = where
+        self._given = broker.config.owned(HaSettings)
+        policy: FlushPolicy = broker.registry.chosen("flush_policies", broker.config.flush_policy)(
+            broker.config
+        )
+        self._level = policy.acknowledge_at
+        self._appended = trio.Event()
+
+    @property
+    def _end(self) -> int:
+        return self._store.end_offset
+
+    async def run(self) -> None:
+        """Until the connection ends. Raises ProtocolError, StoreError, TooSlowError, anyio's errors."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._report)
+            await self._receive()
+
+    async def _receive(self) -> None:
+        segment_bytes = self._broker.config.mapped_file_size_commit_log
+        frames = Frames(segment_bytes)
+        records: RecordAssembler | None = None
+        while True:
+            with trio.fail_after(self._given.ha_housekeeping_interval / 1000):
+                data = await self._stream.receive(READ_BYTES)
+            self._slave.last_read_ms = self._broker.clock.now_ms()
+            for piece in frames.feed(data):
+                if records is None:
+                    await self._begin_at(piece.offset)
+                    records = RecordAssembler(piece.offset, segment_bytes)
+                records.add(piece)
+            if records is not None:
+                await self._append(*records.take())
+
+    async def _begin_at(self, offset: int) -> None:
+        """Prepare the log for what follows from `offset` on. Raises ProtocolError, StoreError."""
+        store, end = self._store, self._end
+        if offset == end or (store.start_offset == end and offset > end):
+            self._slave.say_following(self._where, offset)
+            return
+        if offset < end:
+            raise ProtocolError(
+                f"the master sends from {offset} on, and this log ends at {end}: their logs differ. Empty"
+                " this broker's directory to let it start over, or make it the master if it has the messages"
+                " that you need"
+            )
+        _log.error(
+            "replication: this log ends at %d, and the log of the master %s begins at %d: this slave was away"
+            " for too long. It removes its log from %d on and starts over",
+            end,
+            self._where,
+            offset,
+            store.start_offset,
+        )
+        await store.truncate(store.start_offset)
+        self._slave.say_following(self._where, offset)
+
+    async def _append(self, offset: int, data: bytes) -> None:
+        if not data:
+            return
+        try:
+            self._store.append_log(offset, data)
+        except StoreBusy:
+            await self._store.settled(self._end, Level.WRITTEN)
+            self._store.append_log(offset, data)
+        except StoreNotWritable:
+            raise
+        except StoreError as error:
+            raise StoreError(
+                f"{error}. If the master's log differs from this one, empty this broker's directory to let it"
+                " start over"
+            ) from error
+        if self._slave.meter is not None:
+            self._slave.meter.add(len(data))
+        self._appended.set()
+
+    async def _report(self) -> None:
+        """Report the end of the log: at once, after each append, and as a heartbeat. What is reported is as
+        safe as the flush policy makes a message before its acknowledgement."""
+        while True:
+            self._appended = trio.Event()
+            end = self._end
+            if self._store.is_settled(end, self._level):
+                await trio.lowlevel.checkpoint()
+            else:
+                await self._store.settled(end, self._level)
+            await self._stream.send(report(end))
+            self._slave.last_write_ms = self._broker.clock.now_ms()
+            with trio.move_on_after(self._given.ha_send_heartbeat_interval / 1000):
+                await self._appended.wait()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
