@@ -77,6 +77,8 @@ def add_client(parser: ArgumentParser) -> None:
     how.add_argument("--transport", metavar="SCHEME", default="", help=schemes)
     tls = "the same as --transport tls"
     how.add_argument("--tls", dest="transport", action="store_const", const=TLS, help=tls)
+    within = "namespace of the topics and groups, which are named without it (default: none)"
+    parser.add_argument("--namespace", metavar="NAME", default="", help=within)
     authority = "PEM file with the certificates that sign the servers' (tls.client.trustCertPath)"
     parser.add_argument("--ca", metavar="FILE", help=authority)
     _add_config(parser)
@@ -130,7 +132,12 @@ def client_of(arguments: Namespace) -> Client:
 
     flags = {"namesrvAddr": arguments.namesrv, "tls.client.trustCertPath": arguments.ca}
     config = load_config(arguments, **flags)
-    return Client(config.name_servers or DEFAULT_NAMESRV, config=config, transport=arguments.transport)
+    return Client(
+        config.name_servers or DEFAULT_NAMESRV,
+        config=config,
+        transport=arguments.transport,
+        namespace=arguments.namespace,
+    )
 
 
 def check_text(arguments: Namespace, *names: str) -> None:

@@ -12,6 +12,7 @@ from attrs import frozen
 
 from rmqkit.client.answers import refusal
 from rmqkit.client.instance import Instance
+from rmqkit.client.namespace import in_namespace
 from rmqkit.client.received import ReceivedMessage, received
 from rmqkit.client.routes import Route
 from rmqkit.errors import BrokerError, ClientError, DecodeError, RmqError
@@ -70,6 +71,7 @@ class Admin:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
+        self._names = instance.names
 
     async def cluster_info(self) -> ClusterInfo:
         """All clusters with their brokers and the addresses of the brokers."""
@@ -83,8 +85,9 @@ class Admin:
         )
 
     async def topics(self) -> list[str]:
-        """All topics, sorted; system, retry and dead-letter topics included."""
-        return await self._instance.name_servers.topics()
+        """All topics, sorted; system, retry and dead-letter topics included. With a namespace, those of the
+        namespace."""
+        return self._names.own(await self._instance.name_servers.topics())
 
     async def application_topics(self) -> list[str]:
         """The topics of applications, sorted. Topics that brokers create for themselves (named after a
@@ -94,10 +97,12 @@ class Admin:
         own = {*clusters, *map(reply_topic, clusters), *info.broker_addr_table}
         return [topic for topic in await self.topics() if topic not in own and not is_made_by_brokers(topic)]
 
+    @in_namespace
     async def route(self, topic: str) -> TopicRouteData | None:
         """The current route according to a name server; None when no broker has the topic."""
         return await self._instance.name_servers.route(topic)
 
+    @in_namespace
     async def create_topic(
         self,
         topic: str,
@@ -144,6 +149,7 @@ class Admin:
         self._instance.routes.forget(topic)
         return list(masters)
 
+    @in_namespace
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> list[str]:
         """Delete the topic on all masters of the cluster (default: of every cluster), then on every name
         server. Returns the broker names.
@@ -203,6 +209,7 @@ class Admin:
         pairs = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
         return {key.strip(): value.strip() for key, separator, value in pairs if separator}
 
+    @in_namespace
     async def topic_config(self, topic: str, address: str) -> TopicConfig | None:
         """A topic's settings on a broker; None when the broker has no such topic or does not support
         GET_TOPIC_CONFIG. Raises DecodeError."""
@@ -215,6 +222,7 @@ class Admin:
             raise
         return response.decode_body(TopicConfig)
 
+    @in_namespace
     async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
         """Offsets of all queues, sorted. Raises NoRoute, DecodeError."""
         stats: dict[MessageQueue, QueueStats] = {}
@@ -222,6 +230,7 @@ class Admin:
             stats |= await self.topic_stats_of(address, topic)
         return dict(sorted(stats.items()))
 
+    @in_namespace
     async def topic_stats_of(self, address: str, topic: str) -> dict[MessageQueue, QueueStats]:
         """Offsets of the queues on one broker. Raises DecodeError, and BrokerError with TOPIC_NOT_EXIST when
         the broker does not have the topic."""
@@ -233,6 +242,7 @@ class Admin:
             for text, entry in table.items()
         }
 
+    @in_namespace
     async def query_by_key(
         self, topic: str, key: str, *, max_messages: int = 64, begin_ms: int = 0, end_ms: int = FOREVER_MS
     ) -> list[ReceivedMessage]:
@@ -247,6 +257,7 @@ class Admin:
         )
         return await self._query(topic, header, lambda message: key in message.keys)
 
+    @in_namespace
     async def query_by_message_id(self, topic: str, message_id: str) -> list[ReceivedMessage]:
         """Messages with the producer's id (UNIQ_KEY): one, or several if the send was retried. Raises as
         `query_by_key`."""
@@ -255,6 +266,7 @@ class Admin:
             topic, header, lambda message: message.properties.get(props.UNIQ_KEY) == message_id
         )
 
+    @in_namespace
     async def view_message(self, offset_message_id: str) -> ReceivedMessage:
         """The message with a broker's offset id. The request goes to the address that the id contains. Raises
         DecodeError for a malformed id."""

@@ -24,6 +24,7 @@ from rmqkit.client.discovery import NameServerSource, name_server_source
 from rmqkit.client.group_admin import GroupAdmin
 from rmqkit.client.hooks import ClientHook, ClientHooks
 from rmqkit.client.instance import Instance, wall_clock_ms
+from rmqkit.client.namespace import Namespace, in_namespace
 from rmqkit.client.producer import Producer
 from rmqkit.client.pull_consumer import PullConsumer
 from rmqkit.client.raw_reader import RawReader
@@ -51,7 +52,8 @@ class Client:
     config    settings of the transports: `tls.enable`, `tls.client.*`; default the environment's
               (RMQKIT_TLS_ENABLE=true)
     settings  keywords of `ClientSettings`: client_id, instance_name, transport, connect_timeout_ms,
-              call_timeout_ms, serialize_type, poll_name_server_interval_ms, heartbeat_interval_ms
+              call_timeout_ms, serialize_type, poll_name_server_interval_ms, heartbeat_interval_ms,
+              namespace
     connect   function that opens a connection, `(address, timeout_ms) -> anyio ByteStream`; default: the
               transports of the installed plugins
     hooks     hooks around sends, consumption and calls, see `rmqkit.client.hooks`
@@ -80,6 +82,7 @@ class Client:
     ) -> None:
         addresses, discovery = name_server_source(namesrv)
         self.settings = ClientSettings(name_servers=addresses, discovery=discovery, **settings)
+        self._names = Namespace(self.settings.namespace)
         self._config = config
         self._connect = connect or Dialer(
             config, plain=self.settings.transport, written=self.settings.name_servers
@@ -183,11 +186,13 @@ class Client:
         """Administration of consumer groups."""
         return GroupAdmin(self._opened())
 
+    @in_namespace
     def producer(self, group: str, **options: Unpack[ProducerKeywords]) -> Producer:
         """A producer, to be opened with `async with`; the keywords are those of `ProducerOptions`. Raises
         ClientError for an illegal group or compression, MissingExtra for one that is not installed."""
         return Producer(self._opened(), group, ProducerOptions(**options))
 
+    @in_namespace
     def push_consumer(
         self, group: str, *, subscribe: Subscribe, **options: Unpack[PushKeywords]
     ) -> PushConsumer:
@@ -203,6 +208,7 @@ class Client:
         chosen = PushOptions(**options)
         return PushConsumer(self._opened(), group, subscribe, chosen, self._strategy(chosen.allocation))
 
+    @in_namespace
     def lite_pull_consumer(
         self, group: str, *, subscribe: Subscribe | None = None, **options: Unpack[LitePullKeywords]
     ) -> LitePullConsumer:
@@ -229,11 +235,13 @@ class Client:
         strategy: AllocationStrategy = registry.chosen("allocation_strategies", allocation)
         return strategy
 
+    @in_namespace
     def pull_consumer(self, group: str) -> PullConsumer:
         """A consumer that reads from offsets chosen by the application, to be opened with `async with`.
         Raises ClientError for an illegal group."""
         return PullConsumer(self._opened(), group)
 
+    @in_namespace
     def raw_reader(self, group: str) -> RawReader:
         """A reader that returns records as undecoded bytes; it needs no opening. Raises ClientError for an
         illegal group."""

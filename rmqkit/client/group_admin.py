@@ -9,6 +9,7 @@ from attrs import frozen
 
 from rmqkit.client.admin import ADMIN_TIMEOUT_MS, Admin, masters_of, queue_of
 from rmqkit.client.instance import Instance
+from rmqkit.client.namespace import in_namespace
 from rmqkit.client.queue_offsets import QueueOffsets
 from rmqkit.errors import BrokerError, ClientError, NoRoute
 from rmqkit.model.queue import MessageQueue
@@ -137,20 +138,24 @@ class GroupAdmin:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
+        self._names = instance.names
         self._admin = Admin(instance)
         self._offsets = QueueOffsets(instance)
 
     async def configs(self) -> dict[str, dict[str, SubscriptionGroupConfig]]:
-        """The settings of all groups: group -> broker name -> settings, sorted."""
+        """The settings of all groups, with a namespace those of it: group -> broker name -> settings,
+        sorted."""
         found: dict[str, dict[str, SubscriptionGroupConfig]] = {}
         for name, address in (await self._admin.masters()).items():
             command = request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
             response = await self._call(address, command, f"asking {name} for its consumer groups")
             table = response.decode_body(SubscriptionGroupTable).subscription_group_table
-            for group, config in table.items():
-                found.setdefault(group, {})[name] = config
+            for group in self._names.own(table):
+                config = table[self._names.wrapped(group)]
+                found.setdefault(group, {})[name] = msgspec.structs.replace(config, group_name=group)
         return dict(sorted(found.items()))
 
+    @in_namespace
     async def consuming(self, topic: str) -> list[str]:
         """The groups that have offsets in the topic, or online members that subscribe to it, sorted. Raises
         NoRoute."""
@@ -161,8 +166,9 @@ class GroupAdmin:
             )
             response = await self._call(address, command, f"asking who consumes topic {topic!r}")
             found.update(response.decode_body(_GroupListBody).group_list)
-        return sorted(found)
+        return sorted(map(self._names.plain, found))
 
+    @in_namespace
     async def progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, Progress]:
         """How far the group is in each queue of a topic, by default of all topics that it consumes, sorted;
         without `behind_ms`. Empty for an unknown group."""
@@ -186,6 +192,7 @@ class GroupAdmin:
                 )
         return dict(sorted(found.items()))
 
+    @in_namespace
     async def behind(self, group: str, topic: str) -> dict[MessageQueue, int]:
         """For each queue the age in ms of the first message that the group has not consumed, measured by the
         broker's clock; 0 when there is none. Raises NoRoute."""
@@ -198,6 +205,7 @@ class GroupAdmin:
                 found[span.message_queue] = max(span.delay_time, 0)
         return dict(sorted(found.items()))
 
+    @in_namespace
     async def connections(self, group: str) -> GroupConnections | None:
         """The online members of a group; None when there are none."""
         members: dict[str, tuple[_Connection, list[str]]] = {}
@@ -232,9 +240,10 @@ class GroupAdmin:
             consume_type=last.consume_type or "",
             message_model=last.message_model or "",
             consume_from_where=last.consume_from_where or "",
-            subscriptions=dict(sorted(subscriptions.items())),
+            subscriptions=self._names.outward(dict(sorted(subscriptions.items()))),
         )
 
+    @in_namespace
     async def subscriptions_of(self, group: str, member: GroupMemberInfo) -> dict[str, SubscriptionData]:
         """The subscriptions of one member as it reports them itself: topic -> subscription. A heartbeat
         overwrites those of the other members at the broker, therefore `connections` does not contain them."""
@@ -246,6 +255,7 @@ class GroupAdmin:
         found = response.decode_body(_RunningInfoBody).subscription_set
         return {each.topic: each for each in sorted(found, key=lambda each: each.topic)}
 
+    @in_namespace
     async def delete(self, group: str) -> list[str]:
         """Delete the group and its offsets on all masters; its retry and dead-letter topics stay. Online
         members create the group again. Returns the broker names."""
@@ -258,12 +268,14 @@ class GroupAdmin:
 
     # --- offsets --------------------------------------------------------------------------------------------
 
+    @in_namespace
     async def offsets_at(self, topic: str, time_ms: int) -> dict[MessageQueue, int]:
         """The offset of the first message stored at `time_ms` or later in each queue (0: the first message;
         `END_MS`: the end), sorted. Raises NoRoute."""
         queues = (await self._instance.routes.for_reading(topic)).read_queues
         return {queue: await self._at(queue, time_ms) for queue in queues}
 
+    @in_namespace
     async def reset_to_time(self, group: str, topic: str, time_ms: int) -> dict[MessageQueue, int]:
         """Let the group continue in every queue of the topic at the first message stored at `time_ms` or
         later (0: the first message; `END_MS`: the end). Returns the new offsets.
@@ -289,6 +301,7 @@ class GroupAdmin:
                 )
         return dict(sorted(offsets.items()))
 
+    @in_namespace
     async def reset_to_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Let the group continue at an offset of one queue.
 

@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup
 from rmqkit.client.answers import expect_success
 from rmqkit.client.hooks import ClientHooks
 from rmqkit.client.name_servers import NameServers
+from rmqkit.client.namespace import Namespace
 from rmqkit.client.routes import RouteTable
 from rmqkit.client.server_requests import GroupMember, ServerRequests
 from rmqkit.client.settings import ClientSettings
@@ -56,6 +57,7 @@ class Instance:
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.settings = settings
+        self.names = Namespace(settings.namespace)
         self.hooks = hooks or ClientHooks(settings.effective_client_id)
         self.now_ms = now_ms
         self._producers: set[str] = set()

@@ -101,6 +101,7 @@ class MessageStream:
         self._consumer = consumer
         self._group = instance.group
         self._hooks = instance.hooks
+        self._names = instance.names
         self._expression, self._expression_type = expression
         self._options = options
         self._previous = previous
@@ -151,7 +152,8 @@ class MessageStream:
         if not self._left[message.queue]:
             self._taken[message.queue].set()
         self._current = message
-        self._consuming = self._hooks.consuming(self._consumer.group, message.queue, (message,))
+        queue = self._names.inward(message.queue)
+        self._consuming = self._hooks.consuming(self._consumer.group, queue, (message,))
         return message
 
     async def commit(self) -> None:

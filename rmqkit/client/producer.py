@@ -18,6 +18,7 @@ from rmqkit.client.hooks import ClientSendContext, Mode
 from rmqkit.client.in_flight import Bounds, InFlight
 from rmqkit.client.instance import Instance
 from rmqkit.client.latency_faults import LatencyFaults
+from rmqkit.client.namespace import in_namespace
 from rmqkit.client.outgoing import (
     Outgoing,
     PackedBatch,
@@ -86,6 +87,7 @@ class Producer:
         self.options = options
         self._compression = compression(options.compression, options.compress_level)
         self._instance = instance
+        self._names = instance.names
         self._member = member
         self._round_robin = RoundRobin()
         self._faults = None if options.latency_faults is None else LatencyFaults(options.latency_faults)
@@ -131,6 +133,7 @@ class Producer:
     ) -> None:
         await self.aclose()
 
+    @in_namespace
     async def send(
         self,
         message: Message | str,
@@ -175,6 +178,7 @@ class Producer:
             attempts = self._attempts(queue, given.ordering_key, timeout_ms)
             return await self._send(outgoing, queue, given.ordering_key, attempts, context)
 
+    @in_namespace
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
     ) -> SendResult:
@@ -196,6 +200,7 @@ class Producer:
             attempts = self._attempts(queue, ordering_key, timeout_ms)
             return await self._send(outgoing, queue, ordering_key, attempts, context)
 
+    @in_namespace
     async def send_packed(
         self, packed: PackedBatch, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
     ) -> SendResult:
@@ -211,6 +216,7 @@ class Producer:
         with self._instance.hooks.sending(self.group, Mode.SYNC, [], queue) as context:
             return await self._send(outgoing, queue, None, self._attempts(queue, None, timeout_ms), context)
 
+    @in_namespace
     async def send_oneway(
         self,
         message: Message | str,
@@ -246,6 +252,7 @@ class Producer:
                     await self._instance.pool.oneway(address, command, max(attempts.left_ms, 1))
             return outgoing.unique_keys[0]
 
+    @in_namespace
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues to which messages of the topic may be sent (Java: fetchPublishMessageQueues). Raises
         NoRoute, NameServersUnreachable."""

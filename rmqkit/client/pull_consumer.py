@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from attrs import evolve
+
 from rmqkit.client.hooks import ConsumeReturnType
 from rmqkit.client.instance import Instance
 from rmqkit.client.message_stream import MessageStream, StreamOptions
+from rmqkit.client.namespace import in_namespace
 from rmqkit.client.pulling import Puller, PullResult, subscription
 from rmqkit.client.queue_offsets import QueueOffsets
 from rmqkit.client.received import ReceivedMessage
@@ -43,6 +46,7 @@ class PullConsumer:
             raise ClientError(f"{fault}; a consumer needs a legal group")
         self.group = group
         self._instance = instance
+        self._names = instance.names
         self._offsets = QueueOffsets(instance)
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._puller = Puller(instance, group)
@@ -78,6 +82,7 @@ class PullConsumer:
     ) -> None:
         await self.aclose()
 
+    @in_namespace
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The readable queues of a topic, sorted by broker name and queue id. Raises NoRoute,
         NameServersUnreachable."""
@@ -117,7 +122,9 @@ class PullConsumer:
             suspend_ms=suspend_ms,
             timeout_ms=timeout_ms,
         )
-        context = self._instance.hooks.consuming(self.group, queue, result.messages, pulled=True)
+        context = self._instance.hooks.consuming(
+            self.group, self._names.inward(queue), result.messages, pulled=True
+        )
         self._instance.hooks.consumed(context, ConsumeReturnType.SUCCESS)
         return result
 
@@ -151,10 +158,12 @@ class PullConsumer:
             raise ClientError(
                 f"timeout_ms={limit_ms} is less than suspend_ms={hold_ms}: the broker would answer too late"
             )
+        queue = self._names.inward(queue)
         wanted = self._wanted(queue.topic, expression, expression_type)
-        return await self._puller.pull(
+        result = await self._puller.pull(
             queue, offset, wanted, max_messages=max_messages, hold_ms=hold_ms, timeout_ms=limit_ms
         )
+        return evolve(result, messages=self._names.outward(result.messages))
 
     def messages(
         self,
@@ -172,12 +181,13 @@ class PullConsumer:
         expression or wrong options.
         """
         self._check_open()
+        topic = self._names.plain(topic)
         subscription(topic, expression, expression_type, 0)
         self._streams = [stream for stream in self._streams if not stream.closed]
         previous = next((stream for stream in self._streams if stream.topic == topic), None)
-        stream = MessageStream(
-            self, self._instance, topic, (expression, expression_type), options or StreamOptions(), previous
-        )
+        chosen = options or StreamOptions()
+        chosen = evolve(chosen, offsets=self._names.outward(chosen.offsets))
+        stream = MessageStream(self, self._instance, topic, (expression, expression_type), chosen, previous)
         self._streams.append(stream)
         return stream
 
@@ -244,16 +254,16 @@ class PullConsumer:
             self._instance,
             CONSUME_ACTIVELY,
             self._subscriptions.values(),
-            states,
+            self._names.inward(states),
             started_ms=self._started_ms,
         )
 
     def offsets(self, topic: str) -> dict[MessageQueue, int]:
         """The offset where the streams continue in each queue of the topic."""
         return {
-            queue: offset
+            self._names.inward(queue): offset
             for stream in self._streams
-            if stream.topic == topic
+            if self._names.wrapped(stream.topic) == topic
             for queue, offset in stream.positions().items()
         }
 
@@ -268,7 +278,7 @@ class PullConsumer:
         """Continue the streams at these offsets. Queues without a stream are left alone, because the
         application chooses their offsets."""
         for stream in self._streams:
-            for queue, offset in offsets.items():
+            for queue, offset in self._names.outward(offsets).items():
                 if queue.topic == stream.topic and not stream.closed:
                     stream.seek(queue, offset)
 

@@ -7,6 +7,7 @@ import msgspec
 
 from rmqkit.client.answers import expect_success
 from rmqkit.client.instance import Instance
+from rmqkit.client.namespace import in_namespace
 from rmqkit.errors import ClientError, HeaderError
 from rmqkit.model.queue import MessageQueue
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -26,24 +27,29 @@ class QueueOffsets:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
+        self._names = instance.names
 
+    @in_namespace
     async def min_offset(self, queue: MessageQueue) -> int:
         """Offset of the first readable message."""
         return await self._ask(
             RequestCode.GET_MIN_OFFSET, QueueRequestHeader(topic=queue.topic, queue_id=queue.queue_id), queue
         )
 
+    @in_namespace
     async def max_offset(self, queue: MessageQueue) -> int:
         """Offset of the next message to be stored: the last offset plus one."""
         return await self._ask(
             RequestCode.GET_MAX_OFFSET, QueueRequestHeader(topic=queue.topic, queue_id=queue.queue_id), queue
         )
 
+    @in_namespace
     async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Offset of the first message stored at that time or later; the maximum offset when there is none."""
         header = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
         return await self._ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, queue)
 
+    @in_namespace
     async def committed(self, group: str, queue: MessageQueue, *, young_is_zero: bool = False) -> int | None:
         """The offset committed by the group; None when there is none. With `young_is_zero`, the broker
         answers 0 instead for a queue that still has its first messages."""
@@ -56,6 +62,7 @@ class QueueOffsets:
         offset = await self._find(RequestCode.QUERY_CONSUMER_OFFSET, header, queue)
         return None if offset is None or offset < 0 else offset
 
+    @in_namespace
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Let the group continue at `offset` from now on. Raises ClientError for a negative offset."""
         if offset < 0:

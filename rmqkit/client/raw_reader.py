@@ -12,6 +12,7 @@ from attrs import frozen
 
 from rmqkit.client.answers import refusal
 from rmqkit.client.instance import Instance
+from rmqkit.client.namespace import in_namespace
 from rmqkit.client.pull_consumer import MAX_PULL_MESSAGES, PULL_TIMEOUT_MS
 from rmqkit.client.pulling import PullStatus, check_expression, pull_answer
 from rmqkit.client.queue_offsets import QueueOffsets
@@ -70,7 +71,9 @@ class RawReader:
         #: Offsets of single queues; `commit` takes the group.
         self.offsets = QueueOffsets(instance)
         self._instance = instance
+        self._names = instance.names
 
+    @in_namespace
     async def pull(
         self,
         queue: MessageQueue,
@@ -117,6 +120,7 @@ class RawReader:
         body = response.body if status is PullStatus.FOUND else b""
         return RawPull(status, body, said.next_begin_offset, said.min_offset, said.max_offset)
 
+    @in_namespace
     async def query(
         self, topic: str, key: str, *, max_messages: int, begin_ms: int, end_ms: int
     ) -> dict[str, RawQuery]:

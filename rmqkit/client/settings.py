@@ -54,6 +54,7 @@ class ClientKeywords(TypedDict, total=False):
     poll_name_server_interval_ms: int
     heartbeat_interval_ms: int
     serialize_type: SerializeType
+    namespace: str
 
 
 @frozen(kw_only=True)
@@ -70,6 +71,10 @@ class ClientSettings:
     poll_name_server_interval_ms interval between refreshes of the routes
     heartbeat_interval_ms        interval between heartbeats
     serialize_type               encoding of sent headers
+    namespace                    prefix of the names of topics and groups at the brokers, `ns%Orders`; the
+                                 application reads and writes the names without it. Clients of one namespace
+                                 do not see the topics and groups of another. Names that have the prefix
+                                 already, and those of the system, stay as they are
     """
 
     name_servers: tuple[str, ...]
@@ -83,6 +88,7 @@ class ClientSettings:
     poll_name_server_interval_ms: int = 30_000
     heartbeat_interval_ms: int = 30_000
     serialize_type: SerializeType = field(factory=serialize_type_of_environment)
+    namespace: str = ""
 
     @property
     def effective_client_id(self) -> str:

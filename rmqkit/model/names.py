@@ -54,6 +54,7 @@ PRESET_GROUPS = (
 
 MAX_QUEUE_ID = 0x7FFFFFFF
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
+_LEGAL_NAMESPACE = re.compile(r"[|a-zA-Z0-9_-]+")
 
 
 def retry_topic(group: str) -> str:
@@ -99,6 +100,23 @@ def without_namespace(name: str) -> str:
         return name
     prefix = next((prefix for prefix in (RETRY_PREFIX, DLQ_PREFIX) if name.startswith(prefix)), "")
     return prefix + name.removeprefix(prefix)[len(namespace) + 1 :]
+
+
+def with_namespace(name: str, namespace: str) -> str:
+    """`name` -> `ns%name`, after the prefix of a retry or dead-letter topic. System topics, system groups and
+    names that are in the namespace already stay as they are (Java: NamespaceUtil.wrapNamespace)."""
+    if not name or not namespace or is_system_topic(name) or is_system_group(name):
+        return name
+    prefix = next((prefix for prefix in (RETRY_PREFIX, DLQ_PREFIX) if name.startswith(prefix)), "")
+    own = name.removeprefix(prefix)
+    return name if own.startswith(namespace + "%") else f"{prefix}{namespace}%{own}"
+
+
+def namespace_fault(namespace: str) -> str | None:
+    """The reason why a namespace is illegal, or None; an empty one means no namespace."""
+    if namespace and not _LEGAL_NAMESPACE.fullmatch(namespace):
+        return f"the namespace {namespace!r} has characters besides letters, digits, |, _ and -"
+    return None
 
 
 def queue_fault(topic: str, queue_id: int) -> str | None:

@@ -45,6 +45,22 @@ def test_what_is_sent_is_consumed_once_by_a_group(rmqkit: Run, server: Ready) ->
     assert len(other.stdout.splitlines()) == 2
 
 
+def test_a_namespace_separates_topics_and_groups(rmqkit: Run, server: Ready) -> None:
+    """With `--namespace` a verb names topics and groups without it, and sees those of the namespace alone."""
+    namesrv = ("--namesrv", server.where["namesrv"])
+    shop = (*namesrv, "--namespace", "shop")
+    assert rmqkit("send", "Orders", "of the shop", *shop).returncode == 0
+    assert rmqkit("send", "Orders", "of nobody", *namesrv).returncode == 0
+    consumed = rmqkit("consume", "Orders", "--group", "g", *shop, "--json")
+    assert [json.loads(line)["body"] for line in consumed.stdout.splitlines()] == ["of the shop"]
+    listed = rmqkit("topic", "list", *namesrv, "--json").stdout
+    assert '"shop%Orders"' in listed
+    assert "shop%" not in rmqkit("topic", "list", *shop, "--json").stdout
+    refused = rmqkit("topic", "list", *namesrv, "--namespace", "a%b")
+    assert refused.returncode == 2
+    assert "namespace" in refused.stderr
+
+
 def test_lines_are_sent_as_they_come(rmqkit: Run, server: Ready, tmp_path: Path) -> None:
     """Each line from an open pipe is sent before the next one is written; a last line without an end is sent
     too."""

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -96,7 +97,14 @@ class Member:
         return set(self._log.read_text().split("\n")) - {""} if self._log.exists() else set()
 
     async def run(
-        self, command: Sequence[str], namesrv: str, topic: str, group: str, order: str, fail: str
+        self,
+        command: Sequence[str],
+        namesrv: str,
+        topic: str,
+        group: str,
+        order: str,
+        fail: str,
+        more: Mapping[str, str],
     ) -> None:
         """Run the member until `stop`. Fails the test if it does not report success."""
         options = {
@@ -107,6 +115,7 @@ class Member:
             "--stop": str(self._stop),
             "--log": str(self._log),
             "--limit": "300",
+            **more,
         }
 
         def play() -> peers.Outcome:
@@ -136,11 +145,12 @@ async def member(
     *,
     order: str = "none",
     fail: str = "-",
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Member]:
     """A member that joins now; leaving the block stops it."""
     this = Member(home)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(this.run, command, servers.namesrv, topic, group, order, fail)
+        nursery.start_soon(this.run, command, servers.namesrv, topic, group, order, fail, more)
         try:
             yield this
         finally:
@@ -286,6 +296,44 @@ async def test_what_java_sends_back_reaches_us(
                         assert (message.body, message.topic) == (b"comes back", topic)
                         assert message.reconsume_times >= 1
                     consumer.stop()
+
+
+async def test_a_namespace_is_shared_with_java(
+    servers: peers.Server, topic: str, java: JavaClient, tmp_path: Path
+) -> None:
+    """Java's clients with `setNamespace` and ours with `namespace` are in one group: what ours fails is
+    retried at Java's, what Java's producer sends reaches ours, and a client without the namespace sees the
+    wrapped names."""
+    group, shop = f"g_{topic}", {"--namespace": "shop"}
+    async with Client(servers.namesrv, namespace="shop") as client, client.producer("producers") as producer:
+        await made(client, topic, 2)
+        words = java_words(java, tmp_path / "jvm")
+        await producer.send(topic, b"ours")
+        async with member(words, servers, tmp_path / "java", topic, group, more=shop, fail="ours") as of_java:
+            await until(lambda: _true("ours" in of_java.bodies), "Java has ours")
+        assert {each["topic"] for each in of_java.facts["handled"]} == {topic}
+        (tmp_path / "writer").mkdir()
+
+        def write() -> peers.Outcome:
+            options = ["--topic", topic, "--count", "3", "--namespace", "shop"]
+            report = peers.play(words, ["write"], servers.namesrv, tmp_path / "writer", options=options)
+            return report.outcome("write")
+
+        outcome = await trio.to_thread.run_sync(write)
+        assert outcome.ok, outcome.error
+        seen: list[ReceivedMessage] = []
+        async with client.push_consumer(group, subscribe=topic, start="first") as consumer:
+            with trio.fail_after(PATIENCE_S):
+                async for delivery in consumer:
+                    async with delivery as message:
+                        seen.append(message)
+                    if len({each.body for each in seen}) == 7:
+                        consumer.stop()
+        assert {each.topic for each in seen} == {topic}
+        (again,) = {each.reconsume_times > 0 for each in seen if each.body == b"ours"}
+        assert again
+        async with Client(servers.namesrv) as outside:
+            assert {f"shop%{topic}", f"%RETRY%shop%{group}"} <= set(await outside.admin.topics())
 
 
 async def test_compressed_bodies(servers: peers.Server, topic: str, java: JavaClient, tmp_path: Path) -> None:

@@ -202,7 +202,9 @@ class Engine:
     def _tell(self, change: Changes) -> None:
         if self._options.on_rebalance is not None:
             try:
-                self._options.on_rebalance(change)
+                names = self._instance.names
+                shown = Changes(gained=names.outward(change.gained), lost=names.outward(change.lost))
+                self._options.on_rebalance(shown)
             except Exception:
                 log.exception("on_rebalance of group %s fails", self._group)
 
@@ -397,7 +399,8 @@ class Engine:
             if result.next_offset < assigned.messages.pulled_to:
                 self.restart(assigned, result.next_offset, commit=self._options.commits)
                 return
-        messages = [restored(message, self._group) for message in result.messages]
+        names = self._instance.names
+        messages = [restored(message, self._group, names) for message in result.messages]
         assigned.messages.put(messages, result.next_offset)
         self.dispatcher.offer(assigned)
 

@@ -13,6 +13,7 @@ from rmqkit.client.consumer.options import Expression, LitePullOptions, Subscrib
 from rmqkit.client.consumer.rebalance import FixedShare, Rebalance
 from rmqkit.client.hooks import ConsumeReturnType
 from rmqkit.client.instance import Instance
+from rmqkit.client.namespace import in_namespace
 from rmqkit.client.queue_offsets import QueueOffsets
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.errors import ClientError
@@ -121,6 +122,7 @@ class LitePullConsumer(Member):
 
     # --- which queues ---------------------------------------------------------------------------------------
 
+    @in_namespace
     async def assign(
         self, queues: Iterable[MessageQueue], *, expression: str | Expression = SUBSCRIBE_ALL
     ) -> None:
@@ -154,16 +156,19 @@ class LitePullConsumer(Member):
             del self._subscriptions[topic]
         self._instance.heartbeat_soon()
 
+    @in_namespace
     async def topic_queues(self, topic: str) -> list[MessageQueue]:
         """All readable queues of a topic, sorted. Raises NoRoute, NameServersUnreachable."""
         self._check_open()
         return list((await self._instance.routes.for_reading(topic)).read_queues)
 
+    @in_namespace
     def pause(self, *queues: MessageQueue) -> None:
         """Deliver and pull nothing of these queues until `resume`. What was pulled is kept."""
         for queue in queues:
             self._owned(queue).pause()
 
+    @in_namespace
     def resume(self, *queues: MessageQueue) -> None:
         """Go on with queues that were paused."""
         for queue in queues:
@@ -174,10 +179,12 @@ class LitePullConsumer(Member):
     @property
     def paused(self) -> list[MessageQueue]:
         """The queues that are paused, sorted. A queue that moves to another member and comes back is not."""
-        return sorted(queue for queue, assigned in self._engine.assigned.items() if assigned.paused)
+        paused = sorted(queue for queue, assigned in self._engine.assigned.items() if assigned.paused)
+        return self._names.outward(paused)
 
     # --- where to read --------------------------------------------------------------------------------------
 
+    @in_namespace
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue a queue at an offset. What was pulled of it is dropped, and the messages of the last
         request do not count. The offset is committed with the next commit.
@@ -190,21 +197,25 @@ class LitePullConsumer(Member):
             raise ClientError(f"offset {offset} of {queue}: {first} to {end} are there")
         self._continue_at(queue, offset)
 
+    @in_namespace
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Continue a queue at its first message. Raises as `seek`."""
         self._owned(queue)
         self._continue_at(queue, await self._offsets.min_offset(queue))
 
+    @in_namespace
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Continue a queue behind its last message. Raises as `seek`."""
         self._owned(queue)
         self._continue_at(queue, await self._offsets.max_offset(queue))
 
+    @in_namespace
     async def seek_to_time(self, queue: MessageQueue, when: datetime) -> None:
         """Continue a queue at the first message stored at that time or later. Raises as `seek`."""
         self._owned(queue)
         self._continue_at(queue, await self.offset_for_time(queue, when))
 
+    @in_namespace
     async def offset_for_time(self, queue: MessageQueue, when: datetime) -> int:
         """The offset of the first message stored at that time or later; the end of the queue when there is
         none."""
@@ -225,6 +236,7 @@ class LitePullConsumer(Member):
 
     # --- offsets --------------------------------------------------------------------------------------------
 
+    @in_namespace
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit the messages delivered so far, or these offsets: where the group continues.
 
@@ -239,6 +251,7 @@ class LitePullConsumer(Member):
         if failed:
             raise ClientError(f"the offsets of {', '.join(map(str, failed))} are not committed; see the log")
 
+    @in_namespace
     async def committed(self, queue: MessageQueue) -> int | None:
         """The offset where the group continues; None when it has committed nothing. Raises as
         `QueueOffsets`."""

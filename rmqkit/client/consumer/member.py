@@ -64,6 +64,7 @@ class Member:
             raise ClientError(f"{DEFAULT_CONSUMER_GROUP} is reserved; name the group after your application")
         self.group = group
         self._instance = instance
+        self._names = instance.names
         self._started_ms = instance.now_ms()
         self._subscriptions = subscribed
         self._dispatcher = Dispatcher()
@@ -150,7 +151,7 @@ class Member:
     @property
     def queues(self) -> list[MessageQueue]:
         """The queues that belong to this member now, those of the retry topic included, sorted."""
-        return sorted(self._engine.assigned)
+        return self._names.outward(sorted(self._engine.assigned))
 
     def _check_open(self) -> None:
         if not self.is_open:

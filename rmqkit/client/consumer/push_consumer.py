@@ -214,7 +214,7 @@ class PushConsumer(Member):
         outcome, remark = "CR_SUCCESS", None
         began_s = anyio.current_time()
         try:
-            await self._call(restored(message, self.group))
+            await self._call(restored(message, self.group, self._names))
         except Exception as error:  # noqa: BLE001 - answered
             instruction = instruction_of(error)
             asked = isinstance(instruction, (Retry, DeadLetter))

@@ -9,6 +9,7 @@ from attrs import evolve
 
 from rmqkit.client.consumer.retry_schedule import DEAD_LETTER, RetrySchedule
 from rmqkit.client.instance import Instance
+from rmqkit.client.namespace import Namespace
 from rmqkit.client.producer import Producer
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.client.settings import ProducerOptions
@@ -30,11 +31,12 @@ _MAX_BYTES = 256 * 1024 * 1024
 _OF_DELIVERY = (props.MIN_OFFSET, props.MAX_OFFSET, props.TRANSACTION_PREPARED, props.WAIT)
 
 
-def restored(message: ReceivedMessage, group: str) -> ReceivedMessage:
-    """The message with the topic that it was sent to, if it comes from the retry topic of the group."""
-    if message.topic != retry_topic(group):
-        return message
-    return evolve(message, topic=message.properties.get(props.RETRY_TOPIC, message.topic))
+def restored(message: ReceivedMessage, group: str, names: Namespace) -> ReceivedMessage:
+    """The message for the application: with the topic that it was sent to, if it comes from the retry topic
+    of the group, and without the namespace."""
+    if message.topic == retry_topic(group):
+        message = evolve(message, topic=message.properties.get(props.RETRY_TOPIC, message.topic))
+    return names.outward(message)
 
 
 class SendBack:
@@ -42,6 +44,7 @@ class SendBack:
 
     def __init__(self, instance: Instance, group: str, schedule: RetrySchedule) -> None:
         self._instance = instance
+        self._names = instance.names
         self._group = group
         self._schedule = schedule
         options = ProducerOptions(max_message_bytes=_MAX_BYTES, timeout_ms=SEND_BACK_TIMEOUT_MS)
@@ -66,7 +69,7 @@ class SendBack:
             group=self._group,
             delay_level=level,
             origin_msg_id=message.message_id,
-            origin_topic=message.topic,
+            origin_topic=self._names.wrapped(message.topic),
             max_reconsume_times=self._schedule.max_reconsume_times,
         )
         command = request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
@@ -77,7 +80,7 @@ class SendBack:
         """A broker moves a copy with more reconsumptions than its limit to the dead-letter topic."""
         limit = 0 if level == DEAD_LETTER else self._schedule.max_reconsume_times
         properties = {name: value for name, value in message.properties.items() if name not in _OF_DELIVERY}
-        properties.setdefault(props.RETRY_TOPIC, message.topic)
+        properties.setdefault(props.RETRY_TOPIC, self._names.wrapped(message.topic))
         properties.setdefault(props.ORIGIN_MESSAGE_ID, message.offset_message_id)
         properties[props.RECONSUME_TIME] = str(message.reconsume_times + 1)
         properties[props.MAX_RECONSUME_TIMES] = str(limit)

@@ -13,6 +13,7 @@ import java.util.TreeSet;
 import java.util.concurrent.Callable;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -156,8 +157,15 @@ final class Run implements AutoCloseable {
         return producer;
     }
 
+    private void inNamespace(ClientConfig client) {
+        if (options.containsKey("--namespace")) {
+            client.setNamespace(options.get("--namespace"));
+        }
+    }
+
     void prepare(DefaultMQProducer producer) {
         producer.setNamesrvAddr(namesrv);
+        inNamespace(producer);
         producer.setInstanceName(instance());
         producer.setSendMsgTimeout(10_000);
         closing(producer::shutdown);
@@ -179,6 +187,7 @@ final class Run implements AutoCloseable {
     DefaultMQPushConsumer pushConsumer(String group, String expression) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
+        inNamespace(consumer);
         consumer.setInstanceName(instance());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeThreadMin(4);
