@@ -11,6 +11,7 @@ import attrs
 
 from rmqkit.cli import diagnosis, options
 from rmqkit.cli.diagnosis import Finding
+from rmqkit.cli.side_by_side import side_by_side
 from rmqkit.client import Client, GroupConnections, MessageQueue, NoRoute, Progress, RmqError
 from rmqkit.model.names import PRESET_GROUPS, is_system_group, retry_topic
 from rmqkit.model.route import ClusterInfo
@@ -147,34 +148,42 @@ class _Examination:
             if group not in known:
                 advice = "start a consumer of it, or create it; rmqkit group list lists the groups"
                 self._found.append(Finding("unknown-group", group, "no broker knows it", advice))
-        before = {group: await groups.progress(group) for group in wanted}
+        before = dict(zip(wanted, await side_by_side(groups.progress, wanted), strict=True))
         await anyio.sleep(self._arguments.interval)
-        for group in wanted:
-            online, after = await groups.connections(group), await groups.progress(group)
-            self._found += diagnosis.of_group(group, online, before[group], after)
-            await self._retention(group, after)
-            if online is not None:
-                await self._subscriptions(group, online)
 
-    async def _retention(self, group: str, progress: Mapping[MessageQueue, Progress]) -> None:
+        async def examined(group: str) -> list[Finding]:
+            online, after = await groups.connections(group), await groups.progress(group)
+            found = list(diagnosis.of_group(group, online, before[group], after))
+            found += await self._retention(group, after)
+            if online is not None:
+                found += await self._subscriptions(group, online)
+            return found
+
+        for found in await side_by_side(examined, wanted):
+            self._found += found
+
+    async def _retention(self, group: str, progress: Mapping[MessageQueue, Progress]) -> list[Finding]:
+        found: list[Finding] = []
         for topic in sorted({queue.topic for queue, each in progress.items() if each.lag}):
             try:
                 stats = await self._client.admin.topic_stats(topic)
             except NoRoute:
                 continue
             mine = {queue: each for queue, each in progress.items() if queue.topic == topic}
-            self._found += diagnosis.behind_retention(group, mine, stats)
+            found += diagnosis.behind_retention(group, mine, stats)
+        return found
 
-    async def _subscriptions(self, group: str, online: GroupConnections) -> None:
+    async def _subscriptions(self, group: str, online: GroupConnections) -> list[Finding]:
         members = {}
+        found: list[Finding] = []
         for member in online.members:
             try:
                 members[member.client_id] = await self._client.groups.subscriptions_of(group, member)
             except RmqError as error:
                 text = f"its member {member.client_id} at {member.address} does not answer: {error}"
                 advice = "look at that process: it hangs, or it is too old to answer"
-                self._found.append(Finding("silent-member", group, text, advice))
-        self._found += diagnosis.unequal_subscriptions(group, members, retry_topic(group))
+                found.append(Finding("silent-member", group, text, advice))
+        return [*found, *diagnosis.unequal_subscriptions(group, members, retry_topic(group))]
 
 
 def _now_ms() -> int:

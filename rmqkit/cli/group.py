@@ -11,6 +11,7 @@ import attrs
 import msgspec
 
 from rmqkit.cli import options, shown
+from rmqkit.cli.side_by_side import side_by_side
 from rmqkit.client import Client, GroupConnections, MessageQueue, Progress
 from rmqkit.client.group_admin import END_MS
 from rmqkit.errors import ClientError, ConfigError, NoRoute
@@ -87,28 +88,28 @@ async def _run_action(arguments: Namespace) -> int:
 
 
 async def _list(client: Client, arguments: Namespace) -> None:
-    found = []
-    for group, configs in (await client.groups.configs()).items():
-        if not arguments.all and (is_system_group(group) or group in PRESET_GROUPS):
-            continue
+    known = {
+        group: list(configs)
+        for group, configs in (await client.groups.configs()).items()
+        if arguments.all or not (is_system_group(group) or group in PRESET_GROUPS)
+    }
+
+    async def asked(group: str) -> dict[str, Any]:
         progress, online = await client.groups.progress(group), await client.groups.connections(group)
-        found.append(
-            {
-                "group": group,
-                "members": len(online.members) if online else 0,
-                "messageModel": online.message_model if online else None,
-                "topics": sorted({queue.topic for queue in progress}),
-                "lag": _total(progress),
-                "brokers": list(configs),
-            }
-        )
+        return {
+            "group": group,
+            "members": len(online.members) if online else 0,
+            "messageModel": online.message_model if online else None,
+            "topics": sorted({queue.topic for queue in progress}),
+            "lag": _total(progress),
+            "brokers": known[group],
+        }
+
+    found = await side_by_side(asked, known)
     if arguments.json:
         output.as_json(found)
         return
-    rows = [
-        (each["group"], each["members"], each["lag"], ",".join(each["topics"]) or "-")  # type: ignore[arg-type]
-        for each in found
-    ]
+    rows = [(each["group"], each["members"], each["lag"], ",".join(each["topics"]) or "-") for each in found]
     output.table(("GROUP", "MEMBERS", "LAG", "TOPICS"), rows)
 
 

@@ -65,6 +65,8 @@ class ServerRequests:
     def serve(self, command: Command, address: str) -> Outcome:
         """The answer to a request of the broker at `address`. An error becomes an answer with its code and
         text, or is logged when the request wants no answer."""
+        if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+            return self._check_transaction(command, address)
         handler = self._handlers.get(command.code)
         if handler is None:
             return answer(
@@ -86,6 +88,21 @@ class ServerRequests:
         if command.is_oneway:
             return None
         return answer(command, ResponseCode.SYSTEM_ERROR, f"this client has no consumer of group {group!r}")
+
+    def _check_transaction(self, command: Command, address: str) -> Outcome:
+        """A broker asks a producer group for the outcome of a half message (behaviour sheet, A14).
+
+        The producers of this client send no transactions, so none of them knows it: the question, which
+        brokers send one way, stays unanswered, and the broker asks another producer of the group later.
+        """
+        log.info(
+            "%s asks for the outcome of transaction %s; producers of this client have no transactions",
+            address,
+            command.fields().get("transactionId", ""),
+        )
+        if command.is_oneway:
+            return None
+        return answer(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "this producer has no transactions")
 
     def _ids_changed(self, command: Command, member: GroupMember) -> None:
         member.ids_changed()

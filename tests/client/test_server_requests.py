@@ -195,3 +195,27 @@ def test_unreadable_offsets_change_nothing() -> None:
             assert [(await anext(stream)).body for _ in range(4)] == [b"1", b"2", b"3", b"4"]
 
     run("trio", body)
+
+
+@pytest.mark.parametrize("oneway", [True, False])
+def test_the_outcome_of_a_transaction_is_unknown(oneway: bool) -> None:
+    """A one-way question for the outcome of a half message stays unanswered; one that wants an answer is
+    told that there are no transactions. The stream goes on."""
+
+    async def body() -> None:
+        async with reading() as (_, stream, ask):
+            fields = {
+                "transactionId": "T1",
+                "msgId": "M1",
+                "commitLogOffset": "0",
+                "tranStateTableOffset": "0",
+            }
+            said = await ask(RequestCode.CHECK_TRANSACTION_STATE, fields, b"half", oneway=oneway)
+            if oneway:
+                assert said is None
+            else:
+                assert said is not None
+                assert (said.code, said.remark) == (3, "this producer has no transactions")
+            assert (await anext(stream)).body == b"1"
+
+    run("trio", body)

@@ -117,15 +117,20 @@ class Server:
 
 
 def spawn(
-    directory: Path, settings: dict[str, str], *, data: str = "data", files: tuple[int, int] | None = None
+    directory: Path,
+    settings: dict[str, str],
+    *,
+    data: str = "data",
+    files: tuple[int, int] | None = None,
+    ports: tuple[int, int] = (0, 0),
 ) -> Server:
-    """Start `rmqkit serve` on free ports with the working directory `directory`. `files` are the soft and the
-    hard limit of open files."""
+    """Start `rmqkit serve` with the working directory `directory`. `files` are the soft and the hard limit of
+    open files, `ports` those of the name server and the broker, free ones by default."""
     log = directory / "stderr.txt"
     reading, writing = os.pipe()
     with open(os.devnull, "rb") as null, open(writing, "wb") as output, log.open("ab") as stderr:
         process = programs.spawn(
-            serve_words(data, settings),
+            serve_words(data, settings, ports),
             directory,
             stdin=null.fileno(),
             stdout=output.fileno(),
@@ -135,10 +140,11 @@ def spawn(
     return Server(process, open(reading, "rb", buffering=0), log)
 
 
-def serve_words(data: str, settings: dict[str, str]) -> list[str]:
-    """The arguments of a server on free ports."""
+def serve_words(data: str, settings: dict[str, str], ports: tuple[int, int] = (0, 0)) -> list[str]:
+    """The arguments of a server on these ports of loopback."""
+    namesrv, broker = (f"127.0.0.1:{port}" for port in ports)
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    return ["serve", "--data", data, "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", *words]
+    return ["serve", "--data", data, "--namesrv", namesrv, "--broker", broker, *words]
 
 
 @contextmanager
