@@ -233,7 +233,7 @@ final class Run implements AutoCloseable {
         var inner = consumer.getDefaultMQPushConsumerImpl();
         AtomicInteger polls = new AtomicInteger();
         await("queues of " + wanted, () -> {
-            if (inner.getRebalanceImpl().getProcessQueueTable().keySet().stream().anyMatch(queue -> queue.getTopic().equals(wanted))) {
+            if (inner.getRebalanceImpl().getProcessQueueTable().keySet().stream().anyMatch(queue -> queue.getTopic().equals(consumer.withNamespace(wanted)))) {
                 return true;
             }
             if (polls.incrementAndGet() % POLLS_BETWEEN_NUDGES == 0) {
