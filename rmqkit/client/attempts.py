@@ -35,14 +35,24 @@ class Attempts:
     budget_ms  time limit for the whole send, pauses included
     most       maximum number of attempts
     patient    whether a refused connection does not count as an attempt
+    now        the clock of the event loop in seconds
     deadline_s end of the time limit, by the clock of the event loop; default: `budget_ms` from now on
     """
 
-    def __init__(self, budget_ms: int, most: int, *, patient: bool, deadline_s: float | None = None) -> None:
+    def __init__(
+        self,
+        budget_ms: int,
+        most: int,
+        now: Callable[[], float],
+        *,
+        patient: bool,
+        deadline_s: float | None = None,
+    ) -> None:
         self.budget_ms = budget_ms
         #: Brokers that failed since the last pause, and the one that failed before it.
         self.failed: set[str] = set()
-        self.deadline_s = anyio.current_time() + budget_ms / 1000 if deadline_s is None else deadline_s
+        self.deadline_s = now() + budget_ms / 1000 if deadline_s is None else deadline_s
+        self._now = now
         self._left = most
         self._patient = patient
         self._pauses = 0
@@ -53,7 +63,7 @@ class Attempts:
     @property
     def left_ms(self) -> int:
         """The remaining time in ms."""
-        return int((self.deadline_s - anyio.current_time()) * 1000)
+        return int((self.deadline_s - self._now()) * 1000)
 
     @property
     def goes_on(self) -> bool:
@@ -89,7 +99,7 @@ class Attempts:
         returns, or until the time-out of the send."""
         if self._left <= 0 or not self.failed.issuperset(brokers):
             return
-        with anyio.CancelScope(deadline=min(anyio.current_time() + backoff_s(self._pauses), self.deadline_s)):
+        with anyio.CancelScope(deadline=min(self._now() + backoff_s(self._pauses), self.deadline_s)):
             await changed()
         self._pauses += 1
         self.failed = {self._last_broker}

@@ -27,6 +27,7 @@ from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import UnregisterClientRequestHeader
 from rmqkit.protocol.message_id import UniqueKeys
+from rmqkit.remoting.backend import async_backend
 from rmqkit.remoting.pool import ConnectionPool
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class Instance:
     ) -> None:
         self.settings = settings
         self.names = Namespace(settings.namespace)
+        self.backend = async_backend()
         self.hooks = hooks or ClientHooks(settings.effective_client_id)
         self.now_ms = now_ms
         self._producers: set[str] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, cast
 
@@ -64,6 +64,7 @@ RETRY_CODES = frozenset(
     }
 )
 DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
+_UNMEASURED = nullcontext()
 
 
 class Producer:
@@ -348,7 +349,13 @@ class Producer:
         """The attempts of one send, whose time begins now or ends at the deadline."""
         budget_ms = self.options.timeout_ms if timeout_ms is None else timeout_ms
         most = 1 if queue is not None or ordering_key else 1 + self.options.retries
-        return Attempts(budget_ms, most, patient=self.options.retries > 0, deadline_s=deadline_s)
+        return Attempts(
+            budget_ms,
+            most,
+            self._instance.backend.current_time,
+            patient=self.options.retries > 0,
+            deadline_s=deadline_s,
+        )
 
     async def _send(
         self,
@@ -436,19 +443,21 @@ class Producer:
             each.broker_name for each in route.write_queues
         }
 
-    @contextmanager
-    def _measured(self, broker: str) -> Iterator[None]:
+    def _measured(self, broker: str) -> AbstractContextManager[None]:
         """Record the latency or failure of a request to a broker; a cancelled one tells nothing about it."""
-        began_s = anyio.current_time()
+        return _UNMEASURED if self._faults is None else self._recorded(broker, self._faults)
+
+    @contextmanager
+    def _recorded(self, broker: str, faults: LatencyFaults) -> Iterator[None]:
+        now_s = self._instance.backend.current_time
+        began_s = now_s()
         try:
             yield
         except (BrokerError, ConnectFailed, ConnectionLost, RequestTimeout) as error:
-            if self._faults is not None:
-                self._faults.failed(broker, anyio.current_time(), refused=isinstance(error, BrokerError))
+            faults.failed(broker, now_s(), refused=isinstance(error, BrokerError))
             raise
-        if self._faults is not None:
-            now_s = anyio.current_time()
-            self._faults.answered(broker, now_s - began_s, now_s)
+        ended_s = now_s()
+        faults.answered(broker, ended_s - began_s, ended_s)
 
     def _master(self, queue: MessageQueue) -> str:
         """The address of the queue's master. Raises BrokerUnknown; the next use fetches the route again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from attrs import frozen
@@ -13,13 +13,15 @@ from attrs import frozen
 from rmqkit.client.bodies import converted
 from rmqkit.errors import ClientError, DecodeError, MissingExtra
 from rmqkit.model import properties as props
+from rmqkit.model.buffer import Buffer
 from rmqkit.model.message import StoredMessage
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.sysflag import COMPRESSED, INNER_BATCH, NEED_UNWRAP
 from rmqkit.protocol import batch
 from rmqkit.protocol.compressed_body import inflate
 from rmqkit.protocol.message_id import host_text, offset_message_id
-from rmqkit.protocol.record import CRC_MASK, unpack_all
+from rmqkit.protocol.record import CRC_MASK, unpack
+from rmqkit.speedups import IN_USE
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +64,30 @@ class ReceivedMessage:
         return self.properties.get(props.SHARDING_KEY)
 
 
+def no_ordinary_messages(
+    data: Buffer,
+    at: int,
+    broker_name: str,
+    queue: MessageQueue | None,
+    added: Mapping[str, str],
+    found: list[ReceivedMessage],
+    make: Callable[..., ReceivedMessage],
+    make_queue: Callable[[str, str, int], MessageQueue],
+) -> int:
+    """Append the messages from byte `at` on to `found`, up to the first one that needs more than its fields:
+    compressed, a batch, damaged, with hosts of IPv6 or text beyond ASCII. Returns where that one begins.
+
+    Without the compiled part every message counts as one of those.
+    """
+    return at
+
+
+if IN_USE:
+    from rmqkit.speedups._client import ordinary_messages as ordinary_messages
+else:
+    ordinary_messages = no_ordinary_messages
+
+
 async def received(
     body: bytes,
     broker_name: str,
@@ -78,7 +104,13 @@ async def received(
     When cancelled, a worker thread finishes and its result is dropped.
     """
     messages: list[ReceivedMessage] = []
-    for stored in unpack_all(body, check_crc=False):
+    at, end = 0, len(body)
+    while True:
+        at = ordinary_messages(body, at, broker_name, queue, added, messages, ReceivedMessage, MessageQueue)
+        if at >= end:
+            return messages
+        stored = unpack(body, at, check_crc=False)
+        at += stored.size_bytes
         where = queue or MessageQueue(stored.topic, broker_name, stored.queue_id)
         if stored.body and zlib.crc32(stored.body) & CRC_MASK != stored.body_crc:
             _log.error(
@@ -99,7 +131,6 @@ async def received(
             messages.append(
                 _message(stored, content, stored.properties, stored.queue_offset, stored.flag, where)
             )
-    return messages
 
 
 def _message(

@@ -23,6 +23,7 @@ from rmqkit.model.buffer import chunks
 from rmqkit.protocol.codes import CLIENT_VERSION, FLAG_RESPONSE, ResponseCode, SerializeType
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.connection import ConnectionCore, Event, State
+from rmqkit.remoting.backend import async_backend
 
 if TYPE_CHECKING:
     from rmqkit.remoting.lanes import Lanes
@@ -61,7 +62,9 @@ class Connection:
         self.address = address
         #: The lanes to which this connection belongs, over a transport with lanes.
         self.lanes: Lanes | None = None
-        self._core = ConnectionCore(address, anyio.current_time())
+        backend = async_backend()
+        self._time, self._event = backend.current_time, backend.event
+        self._core = ConnectionCore(address, self._time())
         self._stream = stream
         self._on_request = on_request
         self._codec = int(serialize_type)
@@ -97,10 +100,10 @@ class Connection:
         too large, nothing was sent). Cancelled: the request may still reach the peer, its answer is dropped,
         the connection stays usable.
         """
-        core, now = self._core, anyio.current_time()
+        core, now = self._core, self._time()
         if not core.has_room:
             await self._room(now + timeout_ms / 1000, timeout_ms)
-        done = anyio.Event()
+        done = self._event()
         call = core.call(command, timeout_ms, now, done.set)
         try:
             self._enqueue(self._own(command))
@@ -192,7 +195,7 @@ class Connection:
             while core.fault is None:
                 data = await receive(READ_CHUNK_BYTES)
                 heard = True
-                core.received_at = anyio.current_time()
+                core.received_at = self._time()
                 for command in core.feed(data):
                     if not command.flag & FLAG_RESPONSE:
                         self._take_request(command, group)
@@ -221,13 +224,13 @@ class Connection:
         try:
             while True:
                 if not core.outgoing:
-                    self._idle = anyio.Event()
+                    self._idle = self._event()
                     await self._idle.wait()
                 for chunk in chunks(core.take_outgoing()):
                     await self._stream.send(bytes(chunk))
-                    core.sent(len(chunk), anyio.current_time())
+                    core.sent(len(chunk), self._time())
                     self._drained.set()
-                    self._drained = anyio.Event()
+                    self._drained = self._event()
         except _STREAM_ERRORS as error:
             self.close(_reason(error))
 
@@ -235,7 +238,7 @@ class Connection:
         while True:
             with anyio.CancelScope(deadline=self._alarm_at) as self._alarm:
                 await anyio.sleep_forever()
-            now = anyio.current_time()
+            now = self._time()
             self._alarm_at = max(self._core.expire(now), now + TIMER_STEP_S)
 
     def _end(self, event: Event, why: str) -> None:

@@ -21,6 +21,7 @@ from rmqkit.plugin.hook_runner import Hooks
 from rmqkit.plugin.transport import Address, LanedStream
 from rmqkit.protocol.codes import CLIENT_VERSION, ResponseCode, SerializeType
 from rmqkit.protocol.command import Command
+from rmqkit.remoting.backend import async_backend
 from rmqkit.remoting.connection import Connection
 from rmqkit.remoting.lanes import Lanes
 
@@ -109,10 +110,12 @@ class ConnectionPool:
         self._connections: dict[str, Connection] = {}
         self._dials: dict[str, _Dial] = {}
         self._group: TaskGroup | None = None
+        self._time = anyio.current_time
 
     async def __aenter__(self) -> ConnectionPool:
         if self._group is not None:
             raise ClientError("the connection pool is open already")
+        self._time = async_backend().current_time
         self._group = await anyio.create_task_group().__aenter__()
         return self
 
@@ -144,7 +147,7 @@ class ConnectionPool:
         for entry in self._hooks.entries:
             entry.call("before_call", command, address)
         connection = self._connections.get(address)
-        deadline_s = anyio.current_time() + timeout_ms / 1000
+        deadline_s = self._time() + timeout_ms / 1000
         left_ms = timeout_ms
         if connection is None or connection.closed:
             connection, left_ms = await self._within(address, timeout_ms)
@@ -155,7 +158,7 @@ class ConnectionPool:
                 del self._connections[address]
             for lane in _lanes(connection):
                 lane.retire()
-            left_ms = max(int((deadline_s - anyio.current_time()) * 1000), 1)
+            left_ms = max(int((deadline_s - self._time()) * 1000), 1)
             connection, left_ms = await self._within(address, left_ms)
             response = await self._call(connection, command, left_ms)
         self._hooks.tell("after_call", command, response, address)

@@ -48,7 +48,8 @@ class Assigned:
         self.consumed_s = 0.0
         self.committed: int | None = None
         self.locked_s = 0.0
-        self._moved = anyio.Event()
+        #: Set at the next change; None while nothing waits for it.
+        self._moved: anyio.Event | None = None
 
     @property
     def ordered(self) -> bool:
@@ -106,7 +107,7 @@ class Assigned:
         """Wait until the queue may be pulled."""
         self.waiting = True
         while self.paused or prefetch.exceeded_by(self.messages, ordered=self.order == "queue") is not None:
-            await self._moved.wait()
+            await self._change()
         self.waiting = False
         self.pulled_s = anyio.current_time()
 
@@ -127,11 +128,18 @@ class Assigned:
     async def await_idle(self) -> None:
         """Wait until no handler has a message of the queue."""
         while self.handlers:
-            await self._moved.wait()
+            await self._change()
+
+    async def _change(self) -> None:
+        """Wait for the next change."""
+        if self._moved is None:
+            self._moved = anyio.Event()
+        await self._moved.wait()
 
     def _signal(self) -> None:
-        self._moved.set()
-        self._moved = anyio.Event()
+        if self._moved is not None:
+            self._moved.set()
+            self._moved = None
 
 
 #: A message in hand, with its queue.

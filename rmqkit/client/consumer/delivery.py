@@ -6,11 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-import anyio
-
 from rmqkit.client.consumer.assigned import Assigned, Held
 from rmqkit.client.hooks import ClientConsumeContext, ClientHooks, ConsumeReturnType
 from rmqkit.client.received import ReceivedMessage
+from rmqkit.remoting.backend import AsyncBackend
 
 
 class Retry(Exception):
@@ -38,6 +37,8 @@ class Settlement(ABC):
     """Decides what becomes of the messages of a group after their handlers."""
 
     group: str
+    #: Of the loop that runs the handlers.
+    backend: AsyncBackend
 
     @abstractmethod
     def measured(self, assigned: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
@@ -67,13 +68,13 @@ class Handling:
         self._settlement = settlement
         self._hooks = hooks
         self._held = held
-        self._scope = anyio.CancelScope()
+        self._scope = settlement.backend.scope()
         self._began_s = 0.0
         self._contexts: list[ClientConsumeContext | None] = []
 
     def _begin(self) -> None:
         self._scope.__enter__()
-        self._began_s = anyio.current_time()
+        self._began_s = self._settlement.backend.current_time()
         for assigned, messages in self._held.items():
             assigned.handlers.add(self._scope)
             assigned.consumed_s = self._began_s

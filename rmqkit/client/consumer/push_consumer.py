@@ -73,9 +73,10 @@ class PushConsumer(Member):
         self._call: Callable[[ReceivedMessage], Awaitable[object]] | None = None
 
     def _begin(self, tasks: TaskGroup) -> None:
+        backend = self._instance.backend
         send_back = SendBack(self._instance, self.group, self.options.schedule)
         self._settlement = Settling(
-            self.group, self.options, send_back, self._dispatcher, self._engine.statistics, tasks
+            self.group, self.options, send_back, self._dispatcher, self._engine.statistics, tasks, backend
         )
 
     async def _drain(self) -> None:
@@ -106,13 +107,14 @@ class PushConsumer(Member):
         settlement = self._opened()
         count = concurrency or self.options.concurrency
         self._call = call = self._caller(handle, count)
+        new_scope = self._instance.backend.scope
         work = anyio.CancelScope(shield=True)
         taking: set[anyio.CancelScope] = set()
         ending = anyio.Event()
 
         async def worker() -> None:
             while not ending.is_set():
-                with anyio.CancelScope() as scope:
+                with new_scope() as scope:
                     taking.add(scope)
                     found = await self._dispatcher.take()
                 taking.discard(scope)

@@ -19,6 +19,7 @@ from rmqkit.client.consumer.send_back import SendBack
 from rmqkit.client.consumer.statistics import ConsumeStatistics
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.errors import RmqError
+from rmqkit.remoting.backend import AsyncBackend
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +44,10 @@ class Settling(Settlement):
         dispatcher: Dispatcher,
         statistics: ConsumeStatistics,
         tasks: TaskGroup,
+        backend: AsyncBackend,
     ) -> None:
         self.group = group
+        self.backend = backend
         self._statistics = statistics
         self._options = options
         self._schedule = options.schedule
@@ -54,7 +57,7 @@ class Settling(Settlement):
         self._sending = anyio.CapacityLimiter(MAX_SENDING)
 
     def measured(self, assigned: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
-        now_s = assigned.consumed_s = anyio.current_time()
+        now_s = assigned.consumed_s = self.backend.current_time()
         self._statistics.consumed(assigned.queue.topic, messages, now_s - began_s, now_s, ok=ok)
 
     def finished(self, assigned: Assigned, message: ReceivedMessage) -> None:

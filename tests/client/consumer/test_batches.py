@@ -19,6 +19,7 @@ from rmqkit.client.consumer.dispatcher import Dispatcher
 from rmqkit.client.hooks import ClientHooks
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.model.names import retry_topic
+from rmqkit.remoting.backend import async_backend
 from tests.client.consumer.groups import group_of
 from tests.client.consumer.messages import message
 
@@ -33,6 +34,7 @@ class Settled(Settlement):
     def __init__(self, dispatcher: Dispatcher) -> None:
         self.failures: list[tuple[list[int], Exception]] = []
         self._dispatcher = dispatcher
+        self.backend = async_backend()
 
     def measured(self, assigned: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
         pass
