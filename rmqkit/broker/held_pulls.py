@@ -145,6 +145,10 @@ class HeldPulls:
         holder.bytes += size
         return True
 
+    def holds(self, key: QueueKey) -> bool:
+        """Whether pulls of this queue are held."""
+        return key in self._queues
+
     def arrived(self, topic: str, queue_id: int, max_offset: int, *tags_codes: int) -> None:
         """A queue grew to `max_offset`, by messages with these tags codes: pulls whose filter may match one
         of them are woken; without codes all that are behind.

@@ -272,8 +272,11 @@ class _PullWaker(Dispatcher):
 
     def dispatch(self, entries: Sequence[DispatchEntry]) -> None:
         grown: dict[tuple[str, int], tuple[int, set[int]]] = {}
+        holds = self._held.holds
         for message, at in entries:
             key = message.topic, message.queue_id
+            if not holds(key):
+                continue
             end, codes = grown.get(key) or (0, set())
             codes.add(message.tags_code)
             grown[key] = max(end, at.queue_offset + 1), codes
