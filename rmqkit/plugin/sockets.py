@@ -49,12 +49,20 @@ class SocketStream(ServerStream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         while True:
             await trio.lowlevel.wait_readable(self.socket)
-            try:
-                return self.socket.recv(max_bytes or 65_536)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise translated(error) from error
+            data = self.receive_now(max_bytes or 65_536)
+            if data is not None:
+                return data
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def receive_now(self, max_bytes: int) -> bytes | None:
+        try:
+            return self.socket.recv(max_bytes)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise translated(error) from error
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         sent = await self._some(data)

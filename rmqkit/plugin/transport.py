@@ -83,6 +83,16 @@ class ServerStream(trio.abc.Stream):
         """Send all parts in order, without joining them where the transport can (scatter-gather). Raises
         like `send_all`."""
 
+    def fileno(self) -> int:
+        """The descriptor that is readable when `receive_now` has data; -1 for a transport without one."""
+        return -1
+
+    def receive_now(self, max_bytes: int) -> bytes | None:
+        """What `receive_some` would return without waiting, None when it would wait. A stream with a
+        descriptor must not keep data back that the descriptor no longer tells of. Raises like
+        `receive_some`."""
+        return None
+
     def send_now(self, data: Buffer) -> int:
         """Send as many bytes as possible without waiting, and return their number: 0 for a transport that
         cannot tell. No other send may be in progress. Raises like `send_all`."""

@@ -25,6 +25,7 @@ from rmqkit.protocol.message_id import pack_host
 from rmqkit.remoting.answers import mismatched, queue_answers
 from rmqkit.remoting.hooks_by_code import HooksByCode
 from rmqkit.remoting.read_fairness import BIG_ANSWER_BYTES, Paced, Turns
+from rmqkit.remoting.socket_loop import SocketLoop, socket_loop
 from rmqkit.remoting.unfinished import UnfinishedFrames
 
 _log = limited_logger(__name__)
@@ -91,6 +92,13 @@ class ServedPeer(Peer):
         self._nursery: trio.Nursery | None = None
         self._reading = trio.CancelScope()
         self._receiving = False
+        self._chunk_bytes = _FIRST_CHUNK_BYTES
+        self._noted_bytes = 0
+        #: Commands that have arrived, and how many of them are served.
+        self._commands: Sequence[Command] = ()
+        self._served = 0
+        #: What has arrived while large answers wait for their turn.
+        self._unfed = b""
 
     # What processors use.
 
@@ -196,51 +204,121 @@ class ServedPeer(Peer):
     async def _read(self) -> None:
         """Read, have served what arrived together, and send the answers that are known at once. Raises
         ProtocolError when the commands before a broken frame are served, and the errors of the stream."""
-        core, shared, is_open = self.core, self._shared, State.OPEN
-        if core.state is not is_open:
+        if self.core.state is not State.OPEN:
             return
         self._receiving = True
         self._stream = stream = await self._stream.opened()
+        self._receiving = False
         self._sends_now = type(stream).send_now is not ServerStream.send_now
-        receive, feed, handle, turns = stream.receive_some, core.feed, shared.handle, shared.turns
-        noted_bytes, chunk_bytes = 0, _FIRST_CHUNK_BYTES
+        sockets = socket_loop() if stream.fileno() >= 0 else None
+        if sockets is None:
+            await self._read_stream(stream)
+        else:
+            await self._read_socket(stream, sockets)
+
+    async def _read_stream(self, stream: ServerStream) -> None:
+        core, is_open = self.core, State.OPEN
         while core.state is is_open:
             self._receiving = True
-            data = await receive(chunk_bytes)
+            data = await stream.receive_some(self._chunk_bytes)
             self._receiving = False
-            if core.state is not is_open:
-                return
-            if not data:
-                core.happened(Event.END)
-                return
-            if len(data) == chunk_bytes:
-                chunk_bytes = min(chunk_bytes * 4, READ_CHUNK_BYTES)
-            elif chunk_bytes > _FIRST_CHUNK_BYTES and len(data) < chunk_bytes // 8:
-                chunk_bytes //= 4
-            core.received_at = now = self._time()
-            if not self._big:
-                turns.served_at = now
-            elif turns.crowded(now):
-                await turns.wait()
-            commands = feed(bytes(data))
-            if core.pending_bytes or noted_bytes:
-                noted_bytes = core.pending_bytes
-                shared.note_unfinished(self, noted_bytes, bool(commands))
-            at, end = 0, len(commands)
-            while at < end:
-                at = handle(self, commands, at)
-                if core.outgoing:
-                    self._big = core.unsent_bytes > BIG_ANSWER_BYTES
-                    self._write_now(now)
-                    if core.outgoing:
-                        await self._write()
-                if core.in_flight or core.unsent_bytes:
-                    while core.congested:
-                        await self._room.park()
-                if at < end:
-                    await trio.lowlevel.checkpoint()
-            if core.fault is not None:
-                raise core.fault
+            if core.state is is_open and not self._received(data):
+                await self._catch_up()
+
+    async def _read_socket(self, stream: ServerStream, sockets: SocketLoop) -> None:
+        """The socket loop calls back for what arrives; this task continues where something must be waited
+        for, and meanwhile the socket is not watched."""
+        descriptor, parked = stream.fileno(), trio.lowlevel.ParkingLot()
+        failures: list[Exception] = []
+
+        def readable() -> None:
+            """Hand over to the task unless everything could be served."""
+            try:
+                if self.core.state is State.OPEN and self._received(stream.receive_now(self._chunk_bytes)):
+                    return
+            except Exception as error:  # noqa: BLE001 - the task raises it
+                failures.append(error)
+            self._receiving = False
+            sockets.forget(descriptor)
+            parked.unpark()
+
+        while self.core.state is State.OPEN:
+            sockets.watch(descriptor, readable)
+            self._receiving = True
+            try:
+                await parked.park()
+            finally:
+                self._receiving = False
+                sockets.forget(descriptor)
+            if failures:
+                raise failures[0]
+            await self._catch_up()
+
+    def _received(self, data: bytes | bytearray | None) -> bool:
+        """Serve what has arrived as far as that goes without waiting. Returns False when the stream has
+        ended, or `_catch_up` must be awaited before more is read."""
+        if data is None:
+            return True
+        core, turns = self.core, self._shared.turns
+        if not data:
+            core.happened(Event.END)
+            return False
+        if len(data) == self._chunk_bytes:
+            self._chunk_bytes = min(self._chunk_bytes * 4, READ_CHUNK_BYTES)
+        elif self._chunk_bytes > _FIRST_CHUNK_BYTES and len(data) < self._chunk_bytes // 8:
+            self._chunk_bytes //= 4
+        core.received_at = now = self._time()
+        if not self._big:
+            turns.served_at = now
+        elif turns.crowded(now):
+            self._unfed = bytes(data)
+            return False
+        return self._feed(bytes(data), now)
+
+    def _feed(self, data: bytes, now: float) -> bool:
+        """Serve the commands that are whole with these bytes; returns as `_received`."""
+        core = self.core
+        self._commands, self._served = core.feed(data), 0
+        if core.pending_bytes or self._noted_bytes:
+            self._noted_bytes = core.pending_bytes
+            self._shared.note_unfinished(self, core.pending_bytes, bool(self._commands))
+        return self._serve(now) and core.fault is None
+
+    def _serve(self, now: float) -> bool:
+        """Serve commands that have arrived, and send their answers. Returns False when the peer does not
+        read, owes too many answers, or commands are left for another turn of the loop."""
+        core, commands = self.core, self._commands
+        if self._served < len(commands):
+            self._served = self._shared.handle(self, commands, self._served)
+            if core.outgoing:
+                self._big = core.unsent_bytes > BIG_ANSWER_BYTES
+                self._write_now(now)
+                if core.outgoing and not (self._woken or self._writing):
+                    return False
+            if self._served < len(commands) or ((core.in_flight or core.unsent_bytes) and core.congested):
+                return False
+            self._commands = ()
+        return True
+
+    async def _catch_up(self) -> None:
+        """Wait for what `_received` could not wait for, and serve what it left. Raises ProtocolError."""
+        core = self.core
+        if self._unfed:
+            await self._shared.turns.wait()
+            data, self._unfed = self._unfed, b""
+            self._feed(data, core.received_at)
+        while True:
+            if core.outgoing:
+                await self._write()
+            while core.congested:
+                await self._room.park()
+            if self._served >= len(self._commands):
+                break
+            await trio.lowlevel.checkpoint()
+            self._serve(core.received_at)
+        self._commands = ()
+        if core.fault is not None:
+            raise core.fault
 
     async def _finish(self) -> None:
         """Answer what is under way and send it, before the connection ends."""

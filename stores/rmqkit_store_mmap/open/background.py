@@ -22,8 +22,9 @@ _QUEUE_FLUSH_INTERVAL_S = 1.0
 #: (Java flushes all queues every 60 s, flushConsumeQueueThoroughInterval, and never the index).
 _THOROUGH_BYTES = 16 * 1024 * 1024
 _THOROUGH_INTERVAL_S = 10.0
-#: Delay of indexing after appends, so that it works in batches; it yields after every batch.
-_INDEX_DELAY_S = 0.005
+#: Delay of indexing after appends, so that it works in batches; it yields after every full batch, and what
+#: came meanwhile waits for the next delay, unless it is a full batch as well.
+_INDEX_DELAY_S = 0.02
 _INDEX_BATCH = 128
 _INDEX_RETRY_S = 1.0
 
@@ -146,12 +147,15 @@ async def _build_index(index: KeyIndex) -> None:
         await index.wanted.wait()
         index.wanted = trio.Event()
         await trio.sleep(_INDEX_DELAY_S)
-        while index.ready:
+        is_full = True
+        while is_full and index.ready:
+            is_full = len(index.backlog) >= _INDEX_BATCH
             try:
                 index.drain(_INDEX_BATCH)
             except StoreNotWritable as error:
                 _logger.warning("%s; trying again", error)
                 await trio.sleep(_INDEX_RETRY_S)
+                is_full = True
             await trio.lowlevel.checkpoint()
 
 
