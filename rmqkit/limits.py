@@ -126,6 +126,22 @@ MAX_SEQUENTIAL_PULL_BYTES = 8 * 1024 * 1024
 #: Cached compiled filters, and their memory: an expression may be as long as a header.
 MAX_CACHED_FILTERS = 1_024
 MAX_CACHED_FILTER_BYTES = 16 * 1024 * 1024
+#: Filters of groups that are kept, of which those of groups that are offline go first.
+MAX_FILTER_DATA = 10_000
+#: Records that a filter gets at once: at first, and at most. It gets fewer if a call takes longer than
+#: MAX_FILTER_CALL_MS.
+FIRST_FILTERED_RECORDS = 16
+MAX_FILTERED_RECORDS = 256
+MAX_FILTER_CALL_MS = 0.8
+#: Queue units that a pull passes over before it is answered without a message, in multiples of
+#: maxFilterMessageSize.
+MAX_FILTER_SCANS = 16
+#: SQL92: length of an expression in characters, number of its operands, nesting of its operations. A property
+#: whose text is longer than the last one is no number.
+MAX_FILTER_EXPRESSION_LENGTH = 16_384
+MAX_FILTER_OPERANDS = 1_000
+MAX_FILTER_DEPTH = 100
+MAX_FILTER_NUMBER_LENGTH = 1_024
 #: Units of a consume queue in one answer to QUERY_CONSUME_QUEUE; each takes some hundred bytes of JSON.
 MAX_CONSUME_QUEUE_UNITS = 4_096
 #: Topics or groups in one creation request: each is checked and the table is written once.

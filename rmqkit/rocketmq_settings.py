@@ -41,7 +41,7 @@ _ACCESS = (
     "this build checks no users and no permissions; protect its listeners in another way before you remove"
     " the setting"
 )
-_SQL92 = "this build filters by tags alone; subscriptions with SQL92 are refused"
+_BIT_MAPS = "this build evaluates SQL92 when messages are pulled, and keeps no bit maps beside the queues"
 _FILTER_SERVERS = "this build starts no filter server processes"
 _DISCOVERY = "this build does not look name servers up: list them in namesrvAddr"
 _GUARD = "this build does not have this protection"
@@ -73,10 +73,8 @@ PROMISES: dict[str, Promise] = {
     "authenticationEnabled": Promise(_OFF, _ACCESS),
     "authorizationEnabled": Promise(_OFF, _ACCESS),
     "filterServerNums": Promise(("0",), _FILTER_SERVERS),
-    "enablePropertyFilter": Promise(_OFF, _SQL92),
-    "enableCalcFilterBitMap": Promise(_OFF, _SQL92),
-    "filterSupportRetry": Promise(_OFF, _SQL92),
-    "enableConsumeQueueExt": Promise(_OFF, _SQL92),
+    "enableCalcFilterBitMap": Promise(_OFF, _BIT_MAPS),
+    "enableConsumeQueueExt": Promise(_OFF, _BIT_MAPS),
     "fetchNameSrvAddrByDnsLookup": Promise(_OFF, _DISCOVERY),
     "fetchNamesrvAddrByAddressServer": Promise(_OFF, _DISCOVERY),
     "rejectPullConsumerEnable": Promise(_OFF, _GUARD),
@@ -262,10 +260,9 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             flushConsumerOffsetHistoryInterval
             """
         ),
-        "this build filters by tags and has no access control": (
+        "this build has no access control": (
             """
-            expectConsumerNumUseFilter maxErrorRateOfBloomFilter filterDataCleanTimeSpan configName
-            clusterName authConfigPath authenticationProvider authenticationMetadataProvider
+            configName clusterName authConfigPath authenticationProvider authenticationMetadataProvider
             authenticationStrategy authenticationWhitelist initAuthenticationUser
             innerClientAuthenticationCredentials authorizationProvider authorizationMetadataProvider
             authorizationStrategy authorizationWhitelist migrateAuthFromV1Enabled userCacheMaxNum

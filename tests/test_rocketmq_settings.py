@@ -50,7 +50,7 @@ def refused(key: str, value: object, claimed: tuple[str, ...] = ()) -> list[str]
         ("RMQKIT_ACL_ENABLE", "true"),
         ("authenticationEnabled", "true"),
         ("authorizationEnabled", "true"),
-        ("enablePropertyFilter", "true"),
+        ("enableCalcFilterBitMap", "true"),
         ("fetchNamesrvAddrByAddressServer", "true"),
         ("storeType", "defaultRocksDB"),
         ("litePullMessageEnable", "false"),

@@ -1,1 +1,1 @@
-"""Broker-side message filters: by tag."""
+"""Broker-side message filters: by tag, and by SQL92 expressions over properties."""

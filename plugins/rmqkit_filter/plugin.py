@@ -1,13 +1,28 @@
-"""Registers the expression type `TAG`."""
+"""Registers the expression types `TAG` and `SQL92`."""
 
 from __future__ import annotations
 
+import msgspec
+
 from rmqkit import hookimpl
+from rmqkit.config import Config
 from rmqkit.plugin.filter import FilterServer
 from rmqkit.plugin.hookspecs import Register
+from rmqkit_filter.sql92.server import Sql92Filter
 from rmqkit_filter.tag import TagFilter
 
 
+class FilterSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Table [plugins.filter].
+
+    strict  refuse SQL92 expressions of which Apache ignores a part
+    """
+
+    strict: bool = False
+
+
 @hookimpl
-def rmqkit_register_filter_servers(register: Register[FilterServer]) -> None:
+def rmqkit_register_filter_servers(register: Register[FilterServer], config: Config) -> None:
+    settings = config.plugin_settings("filter", FilterSettings)
     register("TAG", TagFilter())
+    register("SQL92", Sql92Filter(strict=settings.strict))

@@ -29,7 +29,7 @@ class TagFilter(FilterServer):
 
     expression_type = TAG
 
-    def compile(self, subscription: SubscriptionData) -> CompiledFilter:
+    def compile(self, subscription: SubscriptionData, group: str) -> CompiledFilter:
         """A unit passes when the low 32 bits of its tags code, signed, are among the subscription's codes.
         With `*` and in class filter mode every unit passes. If the subscription has no codes, they are
         computed from its tags, or from its text."""

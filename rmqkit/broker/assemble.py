@@ -10,7 +10,6 @@ from rmqkit.broker.clients import ClientTable
 from rmqkit.broker.confirmed_reads import ConfirmedReads
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.dispatch.manager import Dispatching, choose, first_of
-from rmqkit.broker.filter_cache import FilterCache
 from rmqkit.broker.held_pulls import HeldPulls
 from rmqkit.broker.log_appender import LogAppender
 from rmqkit.broker.processors.admin import AdminProcessor
@@ -29,6 +28,7 @@ from rmqkit.broker.queue_locks import QueueLocks
 from rmqkit.broker.role import RoleState
 from rmqkit.broker.sliced_work import SlicedWork
 from rmqkit.broker.stats import BrokerStats
+from rmqkit.broker.subscribed_filters import SubscribedFilters
 from rmqkit.broker.tables.groups import GroupTable
 from rmqkit.broker.tables.offsets import OffsetTable
 from rmqkit.broker.tables.topics import TopicTable
@@ -115,6 +115,7 @@ def make_context(
     directory = config.config_path
     offsets = OffsetTable(clock, directory)
     topics = TopicTable(config, clock, directory)
+    groups = GroupTable(config, clock, directory)
     topics.on_delete += [offsets.forget_topic, store.delete_topic]
     topics.on_forget.append(offsets.persist)
     stats = BrokerStats(clock.now_ms())
@@ -126,11 +127,11 @@ def make_context(
         clock=clock,
         store=store,
         topics=topics,
-        groups=GroupTable(config, clock, directory),
+        groups=groups,
         offsets=offsets,
         clients=clients,
         locks=QueueLocks(),
-        filters=FilterCache(),
+        filters=SubscribedFilters(config, registry, clock, clients, groups),
         held_pulls=held,
         work=work,
         dispatching=dispatching,
@@ -145,9 +146,10 @@ def make_context(
 
 
 def load_tables(broker: BrokerContext) -> None:
-    """Read topics, groups and offsets, and adjust them to the opened store: topics missing in the table are
-    restored, queues of deleted topics are removed. Raises ConfigError when a table cannot be read."""
-    for table in (broker.topics, broker.groups, broker.offsets):
+    """Read topics, groups, offsets and filters, and adjust them to the opened store: topics missing in the
+    table are restored, queues of deleted topics are removed. Raises ConfigError when a table cannot be
+    read."""
+    for table in (broker.topics, broker.groups, broker.offsets, broker.filters.table):
         table.load()
     for topic in broker.topics.recover(broker.store.queues()):
         broker.store.delete_topic(topic)

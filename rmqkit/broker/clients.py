@@ -1,14 +1,15 @@
 """Connected producers and consumer groups with their subscriptions (Java: ProducerManager, ConsumerManager;
 behaviour sheet, C7).
 
-Plain state; time is passed in. A change of a group's members or topics calls `on_group_change`. Memberships
+Plain state; time is passed in. A change of a group's members or topics calls `on_group_change`, each
+heartbeat with subscriptions `on_subscribe`, and the end of a group's last member `on_group_end`. Memberships
 are found by connection and by client id, so that the cost of a heartbeat, a closed connection or a reply does
 not depend on the size of the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from attrs import Factory, define
 
@@ -103,6 +104,8 @@ class ClientTable:
         self.producers: dict[str, dict[Peer, ClientInfo]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self.on_group_change: list[Callable[[ConsumerGroup], None]] = []
+        self.on_subscribe: list[Callable[[str, Sequence[SubscriptionData]], None]] = []
+        self.on_group_end: list[Callable[[str], None]] = []
         self.refused = 0
         self._producing = _Memberships()
         self._consuming = _Memberships()
@@ -140,6 +143,8 @@ class ClientTable:
             self._subscription_bytes -= group.subscription_bytes
             changed = _subscribe(group, data.subscription_data_set) or changed
             self._subscription_bytes += group.subscription_bytes
+            for listener in self.on_subscribe:
+                listener(group.name, data.subscription_data_set)
         if changed and notify:
             self._tell(group)
         return changed
@@ -236,6 +241,8 @@ class ClientTable:
         if not group.members:
             del self.consumers[group.name]
             self._subscription_bytes -= group.subscription_bytes
+            for listener in self.on_group_end:
+                listener(group.name)
         elif notify:
             self._tell(group)
 

@@ -9,13 +9,13 @@ from attrs import define
 if TYPE_CHECKING:
     from rmqkit.broker.clients import ClientTable
     from rmqkit.broker.dispatch.manager import Dispatching
-    from rmqkit.broker.filter_cache import FilterCache
     from rmqkit.broker.held_pulls import HeldPulls
     from rmqkit.broker.log_appender import LogAppender
     from rmqkit.broker.queue_locks import QueueLocks
     from rmqkit.broker.role import RoleState
     from rmqkit.broker.sliced_work import SlicedWork
     from rmqkit.broker.stats import BrokerStats
+    from rmqkit.broker.subscribed_filters import SubscribedFilters
     from rmqkit.broker.tables.groups import GroupTable
     from rmqkit.broker.tables.offsets import OffsetTable
     from rmqkit.broker.tables.topics import TopicTable
@@ -41,7 +41,7 @@ class BrokerContext:
     offsets: OffsetTable
     clients: ClientTable
     locks: QueueLocks
-    filters: FilterCache
+    filters: SubscribedFilters
     held_pulls: HeldPulls
     work: SlicedWork
     dispatching: Dispatching

@@ -11,11 +11,13 @@ from rmqkit.plugin.filter import CompiledFilter
 _ENTRY_BYTES = 512
 _COPIES = 3
 
-#: Expression type, topic, expression, and the codes and tags of a heartbeat's subscription.
+#: Expression type, topic, group, expression, and the codes and tags of a heartbeat's subscription.
 FilterKey = tuple[object, ...]
 
 
-def filter_key(kind: str, topic: str, expression: str, subscription: SubscriptionData | None) -> FilterKey:
+def filter_key(
+    kind: str, topic: str, group: str, expression: str, subscription: SubscriptionData | None
+) -> FilterKey:
     """The key of a filter. A heartbeat's subscription has its own codes, which may differ from those of its
     text, so clients with different codes must not share a filter."""
     own = (
@@ -23,7 +25,7 @@ def filter_key(kind: str, topic: str, expression: str, subscription: Subscriptio
         if subscription
         else ()
     )
-    return (kind, topic, expression, *own)
+    return (kind, topic, group, expression, *own)
 
 
 class FilterCache:

@@ -44,8 +44,8 @@ QueueKey = tuple[str, int]
 
 class HeldPull(msgspec.Struct, eq=False, gc=False):
     """`retry(final)` runs the pull once more. It answers the peer and returns None; or, unless `final`, it
-    returns the queue offset behind what its filter has rejected, to be held on from there. `text_bytes` is
-    the size of what its request says.
+    returns the queue offset behind what its filter has rejected, to be held on from there, or to be run again
+    soon if there are further messages. `text_bytes` is the size of what its request says.
 
     The garbage collector does not visit held pulls, for a pass over 100 000 of them stops the event loop for
     a tenth of a second. They refer to tables that refer to them: `HeldPulls` takes them apart.
@@ -252,6 +252,8 @@ class HeldPulls:
             else:
                 began_at = pull.offset
                 self._run(pull, final)
+                if pull.offset > began_at and not pull.ended:
+                    pulls.appendleft(pull)
                 yield _ANSWER_COST + _REJECT_COST * (pull.offset - began_at)
 
     def _forget(self, holder: _Holder) -> Iterator[int]:

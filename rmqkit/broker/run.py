@@ -40,6 +40,7 @@ DRAIN_TIMEOUT_MS = 10_000
 _EXPIRE_MS = 1_000
 _RECHECK_MS = 5_000
 _HOUSEKEEPING_MS = 10_000
+_PERSIST_FILTERS_MS = 10_000
 _DISPATCH_LOG_MS = 60_000
 _PORT_TRIES = 20
 
@@ -125,6 +126,7 @@ async def _run_with_tables(
             await broker.topics.close()
             await broker.groups.close()
             await broker.offsets.persist()
+            await broker.filters.table.persist()
 
 
 async def _run_opened(
@@ -147,6 +149,7 @@ async def _run_opened(
         nursery.start_soon(broker.work.run)
         nursery.start_soon(_expire_held_pulls, broker)
         nursery.start_soon(_persist_offsets, broker)
+        nursery.start_soon(_persist_filters, broker)
         nursery.start_soon(_drop_silent_clients, broker)
         nursery.start_soon(_keep_statistics, broker)
         for server, listener in zip(servers, listeners, strict=True):
@@ -247,6 +250,15 @@ async def _persist_offsets(broker: BrokerContext) -> None:
             await broker.offsets.persist()
         except OSError as error:
             _log.error("consumer offsets cannot be written, trying again: %s", error)
+
+
+async def _persist_filters(broker: BrokerContext) -> None:
+    while True:
+        await trio.sleep(_PERSIST_FILTERS_MS / 1000)
+        try:
+            await broker.filters.table.persist()
+        except OSError as error:
+            _log.error("the filters of groups cannot be written, trying again: %s", error)
 
 
 async def _drop_silent_clients(broker: BrokerContext) -> None:

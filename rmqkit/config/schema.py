@@ -78,6 +78,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     access_message_in_memory_max_ratio: Live[int] = 40
     max_filter_message_size: Live[int] = 16_000
     slave_read_enable: Live[bool] = False
+    # Filters by SQL92.
+    enable_property_filter: Live[bool] = False
+    filter_support_retry: bool = False
+    filter_data_clean_time_span: Live[int] = 24 * 3_600_000
+    expect_consumer_num_use_filter: int = 32
+    max_error_rate_of_bloom_filter: int = 20
     # Timers.
     flush_consumer_offset_interval: Live[int] = 5_000
     channel_expired_timeout: Live[int] = 120_000

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
 
-from attrs import frozen
+from attrs import define, field
 
+from rmqkit.limits import FIRST_FILTERED_RECORDS
+from rmqkit.model.buffer import Buffer
 from rmqkit.model.subscription import SubscriptionData
+from rmqkit.plugin.store import UnitFilter
 
-if TYPE_CHECKING:
-    pass
+#: Whole records -> whether each of them matches, in the same order. Raises RequestRefused when the filter
+#: cannot be applied any more: the consumer gets its code and text.
+RecordsFilter = Callable[[Sequence[Buffer]], Sequence[bool]]
+AsyncRecordsFilter = Callable[[Sequence[Buffer]], Awaitable[Sequence[bool]]]
 
-from rmqkit.plugin.store import RecordFilter, UnitFilter
 
-
-@frozen
+@define
 class CompiledFilter:
-    """A filter in the two stages that a store applies."""
+    """The filter of a group for a topic, in stages. A message that passes `unit` is given to `records` or
+    `records_async`, whichever is set.
+
+    unit             whether a message may match, from the tags code of its queue unit alone
+    records          for filters that need the records themselves; called in the event loop
+    records_async    the same, awaited in a task; cancelled when the consumer has gone
+    records_at_once  number of records for the next call; the broker adapts it to the filter's speed, so that
+                     a call takes a fraction of a millisecond
+    """
 
     unit: UnitFilter | None = None
-    record: RecordFilter | None = None
+    records: RecordsFilter | None = None
+    records_async: AsyncRecordsFilter | None = None
+    records_at_once: int = field(default=FIRST_FILTERED_RECORDS, eq=False)
+
+    @property
+    def needs_records(self) -> bool:
+        return self.records is not None or self.records_async is not None
 
 
 class FilterServer(ABC):
@@ -29,8 +46,9 @@ class FilterServer(ABC):
     expression_type: str
 
     @abstractmethod
-    def compile(self, subscription: SubscriptionData) -> CompiledFilter:
-        """Raises ValueError with the reason when the expression does not parse."""
+    def compile(self, subscription: SubscriptionData, group: str) -> CompiledFilter:
+        """The filter of a consumer group, for the topic of the subscription. Raises ValueError with the
+        reason when the expression does not parse."""
 
     @abstractmethod
     def subscription(self, topic: str, expression: str, version: int) -> SubscriptionData:

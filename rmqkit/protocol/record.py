@@ -25,6 +25,7 @@ from zlib import crc32
 from rmqkit.errors import DecodeError, MessageIllegal
 from rmqkit.limits import MAX_DERIVED_TOPIC_LENGTH, MAX_PROPERTIES_BYTES
 from rmqkit.model import properties as props
+from rmqkit.model.buffer import Buffer
 from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
 
@@ -44,8 +45,11 @@ _TAIL = Struct(">iqi")
 _I32 = Struct(">i")
 _I16 = Struct(">h")
 _SIZE_MAGIC = Struct(">iI")
+#: Size, magic, sys flag, and the body length of a record with IPv4 hosts.
+_TO_BODY = Struct(">iI28xi44xi")
 
 BLANK = Struct(">iI")
+_V6 = BORN_HOST_V6 | STORE_HOST_V6
 
 
 def record_size(body_bytes: int, topic_bytes: int, properties_bytes: int, sys_flag: int) -> int:
@@ -194,3 +198,26 @@ def peek_size_and_magic(data: bytes | memoryview, at: int = 0) -> tuple[int, int
     except StructError as error:
         raise DecodeError(f"fewer than 8 bytes at {at}") from error
     return size, magic
+
+
+def peek_properties(record: Buffer) -> bytes:
+    """The properties of one whole record as bytes `0x02 name 0x01 value 0x02 ...`, without reading the rest.
+    Raises DecodeError when its parts do not add up."""
+    try:
+        size, magic, sys_flag, body_bytes = _TO_BODY.unpack_from(record)
+        topic_at = 88 + body_bytes
+        if sys_flag & _V6:
+            longer = (12 if sys_flag & BORN_HOST_V6 else 0) + (12 if sys_flag & STORE_HOST_V6 else 0)
+            (body_bytes,) = _I32.unpack_from(record, 84 + longer)
+            topic_at = 88 + longer + body_bytes
+        if body_bytes < 0:
+            raise DecodeError(f"record claims a body of {body_bytes} bytes")
+        at = topic_at + (
+            3 + record[topic_at] if magic == MAGIC_V1 else 4 + _I16.unpack_from(record, topic_at)[0]
+        )
+        (properties_bytes,) = _I16.unpack_from(record, at - 2)
+    except (StructError, IndexError) as error:
+        raise DecodeError("record is cut short") from error
+    if not (properties_bytes >= 0 and at > topic_at and at + properties_bytes == size <= len(record)):
+        raise DecodeError("the parts of a record do not add up to its size")
+    return b"".join((b"\x02", record[at:size]))

@@ -14,6 +14,7 @@ from rmqkit.model.subscription import SubscriptionData
 from rmqkit.plugin.filter import CompiledFilter, FilterServer
 
 _TOPIC = "Topic"
+_GROUP = "group"
 _VERSION = 7
 #: Tags codes as in a consume queue: signed 64-bit numbers, possibly written by an old or foreign store.
 _TAGS_CODES = (0, 1, -1, 2_598, 0x7FFFFFFF, -0x80000000, 0x80000000, 0x7FFFFFFFFFFFFFFF, -0x8000000000000000)
@@ -42,7 +43,7 @@ def _check_good(server: FilterServer, expression: str) -> None:
         "the subscription is of another expression type"
     )
     copy = msgspec.json.decode(msgspec.json.encode(subscription), type=SubscriptionData)
-    first, second = server.compile(subscription), server.compile(copy)
+    first, second = server.compile(subscription, _GROUP), server.compile(copy, _GROUP)
     assert copy == subscription, "compile changes the subscription"
     assert _verdicts(first) == _verdicts(second), "equal subscriptions compile to different filters"
 
@@ -64,7 +65,7 @@ def _check_refused(server: FilterServer, expression: str) -> None:
     heartbeat = SubscriptionData(topic=_TOPIC, sub_string=expression, expression_type=server.expression_type)
     for attempt in (
         lambda: server.subscription(_TOPIC, expression, _VERSION),
-        lambda: server.compile(heartbeat),
+        lambda: server.compile(heartbeat, _GROUP),
     ):
         try:
             result = attempt()

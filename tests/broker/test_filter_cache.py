@@ -11,7 +11,7 @@ from rmqkit.plugin.filter import CompiledFilter
 
 
 def key(expression: str, topic: str = "T") -> tuple[object, ...]:
-    return filter_key("TAG", topic, expression, None)
+    return filter_key("TAG", topic, "G", expression, None)
 
 
 def test_a_filter_belongs_to_its_topic_and_expression() -> None:
@@ -27,7 +27,7 @@ def test_a_heartbeat_with_codes_of_its_own_has_its_own_filter() -> None:
     """The codes of one client's heartbeat do not serve a client that sends the same text with others."""
     mine = SubscriptionData(topic="T", sub_string="A", code_set=[65])
     other = SubscriptionData(topic="T", sub_string="A", code_set=[66])
-    assert filter_key("TAG", "T", "A", mine) != filter_key("TAG", "T", "A", other)
+    assert filter_key("TAG", "T", "G", "A", mine) != filter_key("TAG", "T", "G", "A", other)
 
 
 def test_the_filter_used_least_recently_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ class StrangeFilter(FilterServer):
 
     expression_type = "TAG"
 
-    def compile(self, subscription: SubscriptionData) -> CompiledFilter:
+    def compile(self, subscription: SubscriptionData, group: str) -> CompiledFilter:
         return CompiledFilter()
 
     def subscription(self, topic: str, expression: str, version: int) -> SubscriptionData:

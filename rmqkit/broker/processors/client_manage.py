@@ -16,7 +16,7 @@ from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import DecodeError, RequestRefused
 from rmqkit.limits import MAX_HEARTBEAT_ENTRIES
 from rmqkit.model import names
-from rmqkit.model.subscription import SQL92, CheckClientRequestBody, ConsumerData, HeartbeatData
+from rmqkit.model.subscription import TAG, CheckClientRequestBody, ConsumerData, HeartbeatData
 from rmqkit.plugin.request import EachRequest, Outcome, Peer
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer, json_answer, request
@@ -183,15 +183,9 @@ class ClientManageProcessor(EachRequest):
         subscription = body.subscription_data
         if subscription is None or subscription.is_tag:
             return answer(request)
-        kind = subscription.expression_type or ""
-        server = self._broker.registry.filter_servers.get(kind)
-        if server is None:
-            what = "SQL92" if kind == SQL92 else kind
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {what}"
-            )
+        self._broker.filters.check_support(subscription.expression_type or TAG)
         try:
-            server.compile(subscription)
+            self._broker.filters.compiled(subscription, body.group)
         except ValueError as error:
             raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
         return answer(request)

@@ -6,21 +6,20 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
 
-from rmqkit.broker.clients import ConsumerGroup
 from rmqkit.broker.context import BrokerContext
-from rmqkit.broker.filter_cache import filter_key
+from rmqkit.broker.filtered_reads import FilteredRead
 from rmqkit.broker.held_pulls import HeldPull
 from rmqkit.broker.processors.pull_answers import found_answer
 from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_HOLD_MS, MAX_SEQUENTIAL_PULL_BYTES, MAX_SEQUENTIAL_PULL_MESSAGES
 from rmqkit.model.route import MASTER_ID
-from rmqkit.model.subscription import SQL92, TAG, SubscriptionData
-from rmqkit.model.sysflag import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from rmqkit.model.sysflag import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUSPEND
 from rmqkit.model.topic import SubscriptionGroupConfig
 from rmqkit.plugin.cold_reads import retry_when_cached
 from rmqkit.plugin.filter import CompiledFilter
@@ -66,6 +65,8 @@ class _Pull(msgspec.Struct, eq=False, gc=False):
     filter: CompiledFilter
     offset: int
     ticket: Ticket | None = None
+    #: When it is answered at the latest, once it has been held.
+    deadline_ms: int = 0
 
     def __call__(self, final: bool) -> int | None:
         return self.processor.retry(self, final)
@@ -92,11 +93,13 @@ class PullProcessor(RequestProcessor):
         try:
             header = request.header(PullMessageRequestHeader)
             self._check(header)
-            pull = _Pull(self, request, header, peer, self._filter(header), header.queue_offset)
+            pull = _Pull(self, request, header, peer, self._filters.of(header), header.queue_offset)
             self._commit(header)
+            if pull.filter.needs_records:
+                return self._filtered(pull)
             result = self._read(pull)
             code = _code(result.status, header.queue_offset)
-            if code == _NOT_FOUND and header.sys_flag & PULL_SUSPEND and self._hold(pull, result):
+            if code == _NOT_FOUND and header.sys_flag & PULL_SUSPEND and self._hold(pull):
                 return pull.ticket
             return self._reply(pull, result, code)
         except Unsaved as unsaved:
@@ -154,74 +157,6 @@ class PullProcessor(RequestProcessor):
                 f" {topic.read_queue_nums}",
             )
 
-    def _filter(self, header: PullMessageRequestHeader) -> CompiledFilter:
-        if header.sys_flag & PULL_SUBSCRIPTION:
-            kind, expression = header.expression_type or TAG, header.subscription or "*"
-            return self._compiled(kind, expression, header)
-        group = self._broker.clients.consumers.get(header.consumer_group)
-        if group is None:
-            raise RequestRefused(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"consumer group {header.consumer_group} has sent no heartbeat to this broker yet",
-            )
-        self._check_group(group, header)
-        subscription = group.subscriptions.get(header.topic)
-        if subscription is None:
-            raise RequestRefused(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"consumer group {header.consumer_group} has not subscribed to {header.topic}: all its"
-                " members must subscribe to the same topics",
-            )
-        if subscription.sub_version < header.sub_version:
-            raise RequestRefused(
-                ResponseCode.SUBSCRIPTION_NOT_LATEST,
-                f"the subscription of {header.consumer_group} to {header.topic} is older than the request's",
-            )
-        return self._compiled(
-            subscription.expression_type or TAG, subscription.sub_string, header, subscription
-        )
-
-    def _check_group(self, group: ConsumerGroup, header: PullMessageRequestHeader) -> None:
-        settings = self._broker.groups.configs.get(group.name)
-        if settings is not None and not settings.consume_broadcast_enable and group.broadcasting:
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION,
-                f"consumer group {header.consumer_group} may not consume by broadcasting",
-            )
-
-    def _compiled(
-        self,
-        kind: str,
-        expression: str,
-        header: PullMessageRequestHeader,
-        subscription: SubscriptionData | None = None,
-    ) -> CompiledFilter:
-        key = filter_key(kind, header.topic, expression, subscription)
-        found = self._filters.get(key)
-        if found is not None:
-            return found
-        server = self._broker.registry.filter_servers.get(kind)
-        if server is None:
-            if kind == SQL92:
-                raise RequestRefused(
-                    ResponseCode.SYSTEM_ERROR,
-                    "The broker does not support consumer to filter message by SQL92",
-                )
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, f"no plugin filters by expressions of type {kind!r}"
-            )
-        try:
-            compiled = server.compile(
-                subscription or server.subscription(header.topic, expression, header.sub_version)
-            )
-        except ValueError as error:
-            raise RequestRefused(
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                f"the subscription {expression!r} cannot be parsed: {error}",
-            ) from error
-        self._filters.put(key, compiled)
-        return compiled
-
     def _limits(self, header: PullMessageRequestHeader) -> ReadLimits:
         config = self._broker.config
         most = min(config.max_transfer_bytes_on_sequential_pull, MAX_SEQUENTIAL_PULL_BYTES)
@@ -244,35 +179,93 @@ class PullProcessor(RequestProcessor):
 
     def _read(self, pull: _Pull) -> ReadResult:
         """The result of the pull; records the group's progress. Raises NotInMemory."""
-        header, store, offsets = pull.header, self._broker.store, self._broker.offsets
-        topic, queue_id = header.topic, header.queue_id
-        reset = offsets.resets.take(header.consumer_group, topic, queue_id)
-        if reset is None:
+        header, store = pull.header, self._broker.store
+        result = self._reset(header)
+        if result is None:
             limits = self._limits(header)
-            result = store.read(topic, queue_id, pull.offset, limits, pull.filter.unit, pull.filter.record)
-        else:
-            ends = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-            result = ReadResult(ReadStatus.OFFSET_RESET, reset, *ends, [])
+            result = store.read(header.topic, header.queue_id, pull.offset, limits, pull.filter.unit, None)
+        return self._noted(pull, result)
+
+    def _reset(self, header: PullMessageRequestHeader) -> ReadResult | None:
+        """The result when the group's offset was reset."""
+        place = header.topic, header.queue_id
+        reset = self._broker.offsets.resets.take(header.consumer_group, *place)
+        if reset is None:
+            return None
+        ends = self._broker.store.min_offset(*place), self._broker.store.max_offset(*place)
+        return ReadResult(ReadStatus.OFFSET_RESET, reset, *ends, [])
+
+    def _noted(self, pull: _Pull, result: ReadResult) -> ReadResult:
+        """Record the group's progress."""
+        header = pull.header
         if result.status is ReadStatus.FOUND:
             self._broker.stats.found_pulls += 1
         else:
             self._broker.stats.missed_pulls += 1
-        offsets.pulled.set(header.consumer_group, topic, queue_id, result.next_offset)
+        self._broker.offsets.pulled.set(
+            header.consumer_group, header.topic, header.queue_id, result.next_offset
+        )
         return result
 
-    def _hold(self, pull: _Pull, result: ReadResult) -> bool:
-        header = pull.header
-        hold_ms = (
-            header.suspend_timeout_millis
-            if self._broker.config.long_polling_enable
-            else self._broker.config.short_polling_time_mills
+    def _filtered(self, pull: _Pull, final: bool = False) -> Outcome:
+        """The outcome of a pull whose filter needs the records: at once if one window of them is enough, else
+        by a task. Raises RequestRefused."""
+        result = self._reset(pull.header)
+        if result is None:
+            read = self._filtered_read(pull)
+            if pull.filter.records is not None:
+                with suppress(NotInMemory):
+                    result = read.step()
+            if result is None:
+                return pull.peer.answer_async(pull.request, partial(self._finished, pull, read, final))
+        return self._held_or_answered(pull, result, final)
+
+    def _filtered_read(self, pull: _Pull) -> FilteredRead:
+        header, store = pull.header, self._broker.store
+        return FilteredRead(
+            store,
+            header.topic,
+            header.queue_id,
+            pull.offset,
+            self._limits(header),
+            store.end_offset,
+            pull.filter,
         )
+
+    async def _finished(self, pull: _Pull, read: FilteredRead, final: bool) -> Outcome:
+        """The same, after all windows. Raises RequestRefused."""
+        result = await read.finish()
+        self._check(pull.header)
+        return self._held_or_answered(pull, result, final)
+
+    def _held_or_answered(self, pull: _Pull, result: ReadResult, final: bool) -> Outcome:
+        """Hold a pull whose filter has rejected everything up to the end of the queue. Consumers that match
+        one message in a million would otherwise pull without a pause."""
+        self._noted(pull, result)
+        code = _code(result.status, pull.offset)
+        if code == _NOT_FOUND or _rejected_all(result):
+            pull.offset = result.next_offset
+            in_time = not pull.deadline_ms or pull.deadline_ms > self._broker.clock.now_ms()
+            if not final and in_time and pull.header.sys_flag & PULL_SUSPEND and self._hold(pull):
+                assert pull.ticket is not None, "a held pull has one"
+                return pull.ticket
+        return self._reply(pull, result, code)
+
+    def _hold(self, pull: _Pull) -> bool:
+        header = pull.header
+        if not pull.deadline_ms:
+            hold_ms = (
+                header.suspend_timeout_millis
+                if self._broker.config.long_polling_enable
+                else self._broker.config.short_polling_time_mills
+            )
+            pull.deadline_ms = self._broker.clock.now_ms() + min(max(hold_ms, 0), MAX_HOLD_MS)
         # An empty queue is read at 0; new messages get offset 0 or more.
         held = HeldPull(
             pull.request,
             pull.peer,
-            header.queue_offset,
-            self._broker.clock.now_ms() + min(max(hold_ms, 0), MAX_HOLD_MS),
+            pull.offset,
+            pull.deadline_ms,
             pull.filter.unit,
             pull,
             len(pull.request.body) + len(pull.request.ext_json) * _TEXT_COPIES,
@@ -285,25 +278,47 @@ class PullProcessor(RequestProcessor):
     def retry(self, pull: _Pull, final: bool) -> int | None:
         """Run a held pull again (HeldPull.retry). It is answered now, or when its data is in memory, unless
         its filter rejects all new messages. Raises nothing."""
+        outcome: Outcome | None
         try:
             self._check(pull.header)
-            result = self._read(pull)
-            if not final and result.status is _REJECTED and result.next_offset >= result.max_offset:
-                pull.offset = result.next_offset
-                return pull.offset
-            outcome: Outcome = self._reply(pull, result, _code(result.status, pull.offset))
+            if pull.filter.needs_records:
+                outcome = self._filtered_again(pull, final)
+            else:
+                result = self._read(pull)
+                if not final and _rejected_all(result):
+                    pull.offset = result.next_offset
+                    return pull.offset
+                outcome = self._reply(pull, result, _code(result.status, pull.offset))
         except NotInMemory as missed:
             again = partial(retry_when_cached, self._broker.store, partial(self._answer, pull), missed)
             outcome = pull.peer.answer_async(pull.request, again)
         except Exception as error:  # noqa: BLE001 - the peer needs an answer to every error
             outcome = error_answer(pull.request, error)
+        if outcome is None:
+            return pull.offset
         assert pull.ticket is not None, "only a held pull is run again"
         pull.ticket.complete((outcome,))
         return None
 
-    def _answer(self, pull: _Pull) -> Answer:
+    def _filtered_again(self, pull: _Pull, final: bool) -> Outcome | None:
+        """The outcome of a held pull whose filter needs the records. None: the records up to `pull.offset` do
+        not match, and it stays held. Raises RequestRefused, NotInMemory."""
+        result = self._reset(pull.header)
+        if result is None:
+            if pull.filter.records is None:
+                return self._filtered(pull, final)
+            read = self._filtered_read(pull)
+            result = read.step() or read.result()
+            if not final and result.status is _REJECTED and result.next_offset > pull.offset:
+                pull.offset = result.next_offset
+                return None
+        return self._reply(pull, self._noted(pull, result), _code(result.status, pull.offset))
+
+    def _answer(self, pull: _Pull) -> Outcome:
         """The answer to a pull that is not held or no longer held. Raises RequestRefused, NotInMemory."""
         self._check(pull.header)
+        if pull.filter.needs_records:
+            return self._filtered(pull, final=True)
         result = self._read(pull)
         return self._reply(pull, result, _code(result.status, pull.offset))
 
@@ -349,6 +364,11 @@ def _context(pull: _Pull, result: ReadResult, code: int) -> ConsumeContext:
         offset=header.queue_offset,
         next_offset=result.next_offset,
     )
+
+
+def _rejected_all(result: ReadResult) -> bool:
+    """Whether the filter has rejected all messages up to the end of the queue."""
+    return result.status is _REJECTED and result.next_offset >= result.max_offset
 
 
 def _code(status: ReadStatus, offset: int) -> int:

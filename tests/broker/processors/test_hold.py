@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -98,12 +98,12 @@ class PriceFilter(FilterServer):
     def __init__(self) -> None:
         self.reads = 0
 
-    def compile(self, subscription: SubscriptionData) -> CompiledFilter:
-        def matches(found: Buffer) -> bool:
-            self.reads += 1
-            return record.unpack(found).properties.get("price") == subscription.sub_string
+    def compile(self, subscription: SubscriptionData, group: str) -> CompiledFilter:
+        def matches(found: Sequence[Buffer]) -> list[bool]:
+            self.reads += len(found)
+            return [record.unpack(each).properties.get("price") == subscription.sub_string for each in found]
 
-        return CompiledFilter(record=matches)
+        return CompiledFilter(records=matches)
 
     def subscription(self, topic: str, expression: str, version: int) -> SubscriptionData:
         return SubscriptionData(topic=topic, sub_string=expression, expression_type="PRICE")

@@ -15,7 +15,7 @@ from rmqkit_filter.tag import TagFilter
 
 
 def passes(compiled: CompiledFilter, tags_code: int) -> bool:
-    assert compiled.record is None, "a tag filter reads no record"
+    assert not compiled.needs_records, "a tag filter reads no record"
     return compiled.unit is None or compiled.unit(tags_code)
 
 
@@ -23,12 +23,12 @@ def passes(compiled: CompiledFilter, tags_code: int) -> bool:
 def test_a_star_takes_everything(expression: str) -> None:
     """These expressions need no filter, so that the store does not call one."""
     server = TagFilter()
-    assert server.compile(server.subscription("T", expression, 0)) == CompiledFilter(None, None)
+    assert server.compile(server.subscription("T", expression, 0), "G") == CompiledFilter(None, None)
 
 
 def test_tags_are_compared_by_hash() -> None:
     server = TagFilter()
-    compiled = server.compile(server.subscription("T", "TagA || TagB", 0))
+    compiled = server.compile(server.subscription("T", "TagA || TagB", 0), "G")
     assert [passes(compiled, java_hash(tag)) for tag in ("TagA", "TagB", "TagC")] == [True, True, False]
     assert not passes(compiled, 0), "a message without tags"
 
@@ -38,7 +38,7 @@ def test_only_the_low_32_bits_count_signed() -> None:
     but a foreign one may not."""
     code = java_hash("polygenelubricants")
     assert code == -(2**31)
-    compiled = TagFilter().compile(tag_subscription("T", "polygenelubricants"))
+    compiled = TagFilter().compile(tag_subscription("T", "polygenelubricants"), "G")
     assert passes(compiled, code)
     assert passes(compiled, 0x80000000)
     assert passes(compiled, code + (1 << 40))
@@ -52,16 +52,16 @@ def test_codes_that_are_missing_are_computed() -> None:
         SubscriptionData(topic="T", sub_string="TagA"),
         SubscriptionData(topic="T", sub_string="TagA", expression_type=None),
     ):
-        compiled = TagFilter().compile(subscription)
+        compiled = TagFilter().compile(subscription, "G")
         assert passes(compiled, java_hash("TagA"))
         assert not passes(compiled, java_hash("TagB"))
-    assert TagFilter().compile(SubscriptionData(topic="T", sub_string="")).unit is None
+    assert TagFilter().compile(SubscriptionData(topic="T", sub_string=""), "G").unit is None
 
 
 def test_the_codes_of_the_subscription_win() -> None:
     """As in Java the broker compares the codes of the subscription, not its text."""
     compiled = TagFilter().compile(
-        SubscriptionData(topic="T", sub_string="TagA", tags_set=["TagA"], code_set=[7])
+        SubscriptionData(topic="T", sub_string="TagA", tags_set=["TagA"], code_set=[7]), "G"
     )
     assert passes(compiled, 7)
     assert not passes(compiled, java_hash("TagA"))
@@ -69,14 +69,14 @@ def test_the_codes_of_the_subscription_win() -> None:
 
 def test_class_filter_mode_lets_everything_pass() -> None:
     assert (
-        TagFilter().compile(SubscriptionData(topic="T", sub_string="x.Y", class_filter_mode=True)).unit
+        TagFilter().compile(SubscriptionData(topic="T", sub_string="x.Y", class_filter_mode=True), "G").unit
         is None
     )
 
 
 def test_another_expression_type_is_refused() -> None:
     with pytest.raises(ValueError, match="SQL92"):
-        TagFilter().compile(SubscriptionData(topic="T", sub_string="a > 1", expression_type="SQL92"))
+        TagFilter().compile(SubscriptionData(topic="T", sub_string="a > 1", expression_type="SQL92"), "G")
 
 
 def test_contract() -> None:
@@ -89,7 +89,7 @@ def test_contract_finds_a_filter_that_takes_everything() -> None:
     """The contract test fails for a wrong filter."""
 
     class Lax(TagFilter):
-        def compile(self, subscription: SubscriptionData) -> CompiledFilter:
+        def compile(self, subscription: SubscriptionData, group: str) -> CompiledFilter:
             return CompiledFilter()
 
         def subscription(self, topic: str, expression: str, version: int) -> SubscriptionData:
@@ -101,6 +101,6 @@ def test_contract_finds_a_filter_that_takes_everything() -> None:
 
 def test_the_plugin_registers_tag() -> None:
     registry = loader.load(Config(), extra=[("filter", plugin)], entry_points=False)
-    assert set(registry.filter_servers) == {"TAG"}
+    assert set(registry.filter_servers) == {"TAG", "SQL92"}
     server: FilterServer = registry.filter_servers["TAG"]
     assert server.expression_type == "TAG"

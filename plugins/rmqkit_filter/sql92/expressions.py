@@ -1,0 +1,368 @@
+"""The nodes of an SQL92 expression: static checks, and their functions over the properties of a record
+(behaviour sheet, E3 and E4; Java: ComparisonExpression, LogicExpression, UnaryExpression).
+
+Properties are the bytes of a record, `0x02` before each: `0x02 name 0x01 value ...`. A function returns a
+text, a number, True, False or None (null); it raises ValueError where Java's raises, and then the message
+does not match. Except for properties, which are texts, the type of each node is known without a message.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any
+
+from attrs import frozen
+
+from rmqkit.limits import MAX_FILTER_DEPTH
+from rmqkit.model import properties as props
+from rmqkit_filter.sql92.numbers import INT_MAX, INT_MIN, compare_doubles, to_double, to_int, to_long
+
+Evaluate = Callable[[bytes], Any]
+_ENTRY = b"\x02"
+
+
+class Kind(Enum):
+    """What a node's function returns besides None. NOTHING: always None."""
+
+    TEXT = "text"
+    INT = "32-bit integer"
+    LONG = "64-bit integer"
+    DOUBLE = "double"
+    BOOLEAN = "boolean"
+    NOTHING = "null"
+
+
+_SEARCHES: dict[str, Callable[[str, str], bool]] = {
+    "CONTAINS": lambda text, search: search in text,
+    "STARTSWITH": lambda text, search: text.startswith(search),
+    "ENDSWITH": lambda text, search: text.endswith(search),
+}
+_READERS: dict[Kind, Callable[[str], float]] = {Kind.INT: to_int, Kind.LONG: to_long, Kind.DOUBLE: to_double}
+_MIRRORED = {operator.lt: operator.gt, operator.gt: operator.lt, operator.le: operator.ge}
+_MIRRORED[operator.ge] = operator.le
+
+
+@frozen(eq=False)
+class Node:
+    """constant    a literal, for which Java checks more than for a signed number
+    is_boolean  stands where a condition is required: a condition or one of TRUE, FALSE, NULL
+    value       of a literal or a signed number
+    name        of a property
+    hopeless    why no message can match, if that is known
+    """
+
+    kind: Kind
+    evaluate: Evaluate
+    text: str
+    constant: bool = False
+    is_boolean: bool = False
+    value: Any = None
+    name: str | None = None
+    depth: int = 1
+    hopeless: str = ""
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind in _READERS
+
+
+def constant(kind: Kind, value: Any, text: str) -> Node:
+    is_boolean = kind in (Kind.BOOLEAN, Kind.NOTHING)
+    return Node(kind, lambda _: value, text, constant=True, is_boolean=is_boolean, value=value)
+
+
+NULL = constant(Kind.NOTHING, None, "NULL")
+
+
+def integer(text: str) -> Node:
+    """Raises ValueError when it does not fit 64 bits."""
+    value = to_long(text.rstrip("lL"))
+    return constant(Kind.INT if INT_MIN <= value <= INT_MAX else Kind.LONG, value, text)
+
+
+def floating(text: str) -> Node:
+    """Raises ValueError beyond the range of doubles, and for zero."""
+    value = to_double(text)
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{text} is not between the smallest and the largest double")
+    return constant(Kind.DOUBLE, value, text)
+
+
+def named(name: str) -> Node:
+    """The last property of this name with a value (`rmqkit.model.properties.decode`)."""
+    key = _ENTRY + name.encode() + b"\x01"
+    length = len(key)
+
+    def evaluate(properties: bytes) -> str | None:
+        at = properties.rfind(key)
+        if at < 0:
+            return None
+        at += length
+        end = properties.find(_ENTRY, at)
+        value = properties[at:] if end < 0 else properties[at:end]
+        if value:
+            return value.decode("utf-8", "replace")
+        return props.decode(properties.decode("utf-8", "replace")).get(name)
+
+    return Node(Kind.TEXT, evaluate, name, name=name)
+
+
+def condition(node: Node) -> Node:
+    """A node as condition; a bare name is true for no message. Raises ValueError for other texts and
+    numbers."""
+    if node.is_boolean:
+        return node
+    if node.name is None:
+        raise ValueError(f"{node.text} is no condition")
+    read = node.evaluate
+    return _made(
+        lambda properties: None if read(properties) is None else False,
+        node.text,
+        [node],
+        f"{node.name} alone is no condition: write {node.name} = TRUE or {node.name} IS NOT NULL",
+    )
+
+
+def negated(node: Node) -> Node:
+    """Minus of a number; of anything else it is null."""
+    text = f"-{node.text}"
+    depth = _deeper([node])
+    if node.is_number:
+        value = -node.value
+        return Node(node.kind, lambda _: value, text, value=value, depth=depth)
+    read = node.evaluate
+
+    def evaluate(properties: bytes) -> None:
+        read(properties)
+
+    return Node(Kind.NOTHING, evaluate, text, depth=depth, hopeless=f"{text}: minus is for numbers only")
+
+
+def inverted(node: Node) -> Node:
+    """NOT. Raises ValueError as `condition`."""
+    node = condition(node)
+    read = node.evaluate
+
+    def evaluate(properties: bytes) -> bool | None:
+        value = read(properties)
+        return None if value is None else not value
+
+    return _made(evaluate, f"NOT {node.text}", [node])
+
+
+def all_of(nodes: Sequence[Node]) -> Node:
+    """AND. Raises ValueError as `condition`."""
+    nodes = [condition(node) for node in nodes]
+    reads = [node.evaluate for node in nodes]
+
+    def evaluate(properties: bytes) -> bool | None:
+        result: bool | None = True
+        for read in reads:
+            value = read(properties)
+            if value is None:
+                result = None
+            elif not value:
+                return False
+        return result
+
+    return _made(evaluate, " AND ".join(node.text for node in nodes), nodes)
+
+
+def any_of(nodes: Sequence[Node]) -> Node:
+    """OR. Raises ValueError as `condition`."""
+    nodes = [condition(node) for node in nodes]
+    reads = [node.evaluate for node in nodes]
+
+    def evaluate(properties: bytes) -> bool | None:
+        result: bool | None = False
+        for read in reads:
+            value = read(properties)
+            if value:
+                return True
+            if value is None:
+                result = None
+        return result
+
+    return _made(evaluate, " OR ".join(node.text for node in nodes), nodes)
+
+
+def ordered(sign: str, left: Node, right: Node) -> Node:
+    """`<`, `<=`, `>` or `>=`. Raises ValueError for texts, conditions and NULL as operands."""
+    for node in (left, right):
+        if (node.constant and not node.is_number) or node.kind is Kind.BOOLEAN:
+            raise ValueError(f"{node.text} cannot be compared by {sign}")
+    compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}[sign]
+    text = f"{left.text} {sign} {right.text}"
+    if left.name and right.is_number:
+        return _made(_against_number(left, compare, right), text, [left, right])
+    if left.is_number and right.name:
+        return _made(_against_number(right, _MIRRORED[compare], left), text, [left, right])
+    get_left, get_right = left.evaluate, right.evaluate
+    if left.is_number and right.is_number:
+        result = compare(_compare_numbers(left, right), 0)
+        return _made(lambda _: result, text, [left, right])
+
+    def evaluate(properties: bytes) -> bool | None:
+        first = get_left(properties)
+        if first is None:
+            return None
+        second = get_right(properties)
+        if second is None:
+            return None
+        return bool(compare(compare_doubles(to_double(first), to_double(second)), 0))
+
+    return _made(evaluate, text, [left, right])
+
+
+def _against_number(
+    name: Node, compare: Callable[[Any, Any], bool], number: Node
+) -> Callable[[bytes], bool | None]:
+    """A property is read as a number of the constant's type."""
+    get, read, value = name.evaluate, _READERS[number.kind], number.value
+    if number.kind is Kind.DOUBLE:
+
+        def evaluate(properties: bytes) -> bool | None:
+            text = get(properties)
+            return None if text is None else compare(compare_doubles(to_double(text), value), 0)
+
+    else:
+
+        def evaluate(properties: bytes) -> bool | None:
+            text = get(properties)
+            return None if text is None else compare(read(text), value)
+
+    return evaluate
+
+
+def _compare_numbers(left: Node, right: Node) -> int:
+    if Kind.DOUBLE in (left.kind, right.kind):
+        return compare_doubles(float(left.value), float(right.value))
+    return int(left.value > right.value) - int(left.value < right.value)
+
+
+def equal(left: Node, right: Node) -> Node:
+    """Raises ValueError for NULL, and for a boolean constant before a constant of another type."""
+    for node in (left, right):
+        if node.constant and node.value is None:
+            raise ValueError("NULL cannot be compared, write IS NULL or IS NOT NULL")
+    if left.constant and right.constant and left.is_boolean and not right.is_boolean:
+        raise ValueError(f"{left.text} cannot be compared with {right.text}")
+    return _same(left, right)
+
+
+def unequal(left: Node, right: Node) -> Node:
+    """Raises ValueError as `equal`."""
+    return inverted(equal(left, right))
+
+
+def is_null(node: Node) -> Node:
+    return _same(node, NULL)
+
+
+def _same(left: Node, right: Node) -> Node:
+    get_left, get_right, same = left.evaluate, right.evaluate, _sameness(left, right)
+
+    def evaluate(properties: bytes) -> bool | None:
+        first, second = get_left(properties), get_right(properties)
+        if first is None:
+            return True if second is None else None
+        return second is not None and same(first, second)
+
+    return _made(evaluate, f"{left.text} = {right.text}", [left, right])
+
+
+def _sameness(left: Node, right: Node) -> Callable[[Any, Any], bool]:
+    """How two values that are not null are compared."""
+    if left.kind is right.kind and left.kind is not Kind.DOUBLE:
+        return operator.eq
+    if left.is_number and right.is_number:
+        result = _compare_numbers(left, right) == 0
+        return lambda first, second: result
+    if left.kind is Kind.TEXT and right.kind is Kind.BOOLEAN:
+        return lambda first, second: (first.lower() == "true") is second
+    if left.kind is Kind.BOOLEAN and right.kind is Kind.TEXT:
+        return _unlike
+    if Kind.TEXT in (left.kind, right.kind) and (left.is_number or right.is_number):
+        return _text_and_number(left, right)
+    return lambda first, second: False
+
+
+def _text_and_number(left: Node, right: Node) -> Callable[[Any, Any], bool]:
+    if left.is_number:
+        other = _text_and_number(right, left)
+        return lambda first, second: other(second, first)
+    read = _READERS[right.kind]
+    if right.kind is Kind.DOUBLE:
+        return lambda first, second: compare_doubles(to_double(first), second) == 0
+    return lambda first, second: read(first) == second
+
+
+def _unlike(first: object, second: object) -> bool:
+    raise ValueError("a condition cannot be compared with a text on its right side")
+
+
+def between(node: Node, low: Node, high: Node, *, inside: bool) -> Node:
+    """Raises ValueError as `ordered`, and for BETWEEN when constants are in the wrong order."""
+    numbers = low.constant and high.constant and low.is_number and high.is_number
+    if inside and numbers and _compare_numbers(high, low) < 0:
+        raise ValueError(f"BETWEEN {low.text} AND {high.text}: the first is the lower one")
+    if inside:
+        return all_of([ordered(">=", node, low), ordered("<=", node, high)])
+    return any_of([ordered("<", node, low), ordered(">", node, high)])
+
+
+def within(node: Node, texts: Sequence[str], *, inside: bool) -> Node:
+    """IN and NOT IN. Raises ValueError when the left side is not a property."""
+    if node.name is None:
+        raise ValueError(f"{node.text}: the left side of IN is the name of a property")
+    read, known = node.evaluate, frozenset(texts)
+
+    def evaluate(properties: bytes) -> bool | None:
+        value = read(properties)
+        return None if value is None else (value in known) is inside
+
+    return _made(evaluate, f"{node.text} IN (...)", [node])
+
+
+def searched(how: str, node: Node, search: str, *, inside: bool) -> Node:
+    """CONTAINS, STARTSWITH and ENDSWITH: False, also with NOT, when there is no text or nothing to search."""
+    found = _SEARCHES[how]
+    text = f"{node.text} {how} '{search}'"
+    read = node.evaluate
+    if not search:
+        return _made(lambda _: False, text, [node], f"{text}: there is nothing to search")
+    if node.kind is Kind.TEXT:
+
+        def evaluate(properties: bytes) -> bool:
+            value = read(properties)
+            return value is not None and found(value, search) is inside
+
+        return _made(evaluate, text, [node])
+
+    def no_text(properties: bytes) -> bool:
+        read(properties)
+        return False
+
+    return _made(no_text, text, [node], f"{text}: the left side is no text")
+
+
+def _made(evaluate: Evaluate, text: str, operands: Sequence[Node], hopeless: str = "") -> Node:
+    """A condition over these operands."""
+    hopeless = hopeless or next((node.hopeless for node in operands if node.hopeless), "")
+    return Node(
+        Kind.BOOLEAN,
+        evaluate,
+        text if len(text) <= 60 else f"{text[:57]}...",
+        is_boolean=True,
+        depth=_deeper(operands),
+        hopeless=hopeless,
+    )
+
+
+def _deeper(operands: Sequence[Node]) -> int:
+    depth = 1 + max(node.depth for node in operands)
+    if depth > MAX_FILTER_DEPTH:
+        raise ValueError(f"operations are nested deeper than {MAX_FILTER_DEPTH}")
+    return depth

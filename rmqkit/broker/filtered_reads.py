@@ -1,0 +1,170 @@
+"""Reads with filters that need the records (store-format sheet, section 8.3, isMatchedByCommitLog).
+
+The store reads windows of records, and the filter is given the records of a window together. Between two
+windows other requests are served, and the size of a window follows the speed of the filter: neither a slow
+filter nor a filter that matches nothing holds the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from time import perf_counter
+
+import trio
+
+from rmqkit.limits import MAX_FILTER_CALL_MS, MAX_FILTER_SCANS, MAX_FILTERED_RECORDS
+from rmqkit.model.buffer import Buffer
+from rmqkit.plugin.cold_reads import read_when_cached
+from rmqkit.plugin.filter import CompiledFilter
+from rmqkit.plugin.store import Queues, ReadLimits, ReadResult, ReadStatus
+
+_SIZE = Struct(">i")
+#: Offsets in the queue and in the log.
+_OFFSETS = Struct(">qq")
+_OFFSETS_AT = 20
+#: Bytes of a window, besides its first record.
+_WINDOW_BYTES = 1024 * 1024
+_PASSED_OVER = (ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING)
+
+
+class FilteredRead:
+    """One read of a queue from `offset` on, up to `limits`.
+
+    It ends when a limit is reached, at the end of the queue, or when `limits.max_scanned_units` units were
+    looked at, without a match MAX_FILTER_SCANS times as many.
+    """
+
+    def __init__(
+        self,
+        store: Queues,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        limits: ReadLimits,
+        log_end: int,
+        compiled: CompiledFilter,
+    ) -> None:
+        self.offset = offset
+        self._store = store
+        self._place = (topic, queue_id)
+        self._limits = limits
+        self._filter = compiled
+        self._began_at = offset
+        self._disk_end = log_end - limits.memory_bytes
+        self._bounds = 0, 0
+        self._slices: list[Buffer] = []
+        self._sizes: list[int] = []
+        self._total_bytes = 0
+        self._refused: ReadResult | None = None
+        self._ended = False
+
+    def step(self) -> ReadResult | None:
+        """Read and filter one window, with `records`. The result, or None when the read goes on. Raises
+        NotInMemory, RequestRefused."""
+        assert self._filter.records is not None, "the filter is asynchronous"
+        window = self._window()
+        if window:
+            began = perf_counter()
+            verdicts = self._filter.records(window)
+            self._pace(len(window), perf_counter() - began)
+            self._take(window, verdicts)
+        return self.result() if self._is_over() else None
+
+    async def finish(self) -> ReadResult:
+        """The result, after all windows that it needs. Raises RequestRefused. Cancelled: nothing is lost."""
+        while True:
+            window = await read_when_cached(self._store, self._window)
+            if window:
+                began = perf_counter()
+                if self._filter.records_async is not None:
+                    verdicts = await self._filter.records_async(window)
+                else:
+                    assert self._filter.records is not None, "a filter of records has one of both"
+                    verdicts = self._filter.records(window)
+                self._pace(len(window), perf_counter() - began)
+                self._take(window, verdicts)
+            if self._is_over():
+                return self.result()
+            await trio.lowlevel.checkpoint()
+
+    def result(self) -> ReadResult:
+        """What was found so far."""
+        if self._refused is not None:
+            return self._refused
+        status = ReadStatus.FOUND if self._sizes else ReadStatus.NO_MATCHED_MESSAGE
+        return ReadResult(
+            status, self.offset, *self._bounds, self._slices, len(self._sizes), self._total_bytes
+        )
+
+    def _window(self) -> list[Buffer]:
+        """The next records that pass the filter's first stage; `offset` is behind them."""
+        limits, count = self._limits, self._filter.records_at_once
+        window = ReadLimits(
+            count,
+            _WINDOW_BYTES,
+            max(limits.max_scanned_units, count),
+            count,
+            _WINDOW_BYTES,
+            limits.memory_bytes,
+        )
+        read = self._store.read(*self._place, self.offset, window, self._filter.unit, None)
+        self._bounds = read.min_offset, read.max_offset
+        if read.status is not ReadStatus.FOUND and read.status not in _PASSED_OVER:
+            if self.offset == self._began_at:
+                self._refused = read
+            self._ended = True
+            return []
+        self._ended = read.next_offset <= self.offset
+        self.offset = read.next_offset
+        return list(_records(read.slices))
+
+    def _take(self, window: Sequence[Buffer], verdicts: Sequence[bool]) -> None:
+        """Keep the records that match, up to the limits."""
+        limits, found, sizes = self._limits, self._slices, self._sizes
+        for record, matches in zip(window, verdicts, strict=True):
+            if not matches:
+                continue
+            size = len(record)
+            if sizes:
+                queue_offset, physical_offset = _OFFSETS.unpack_from(record, _OFFSETS_AT)
+                total = self._total_bytes + size
+                if total > limits.max_bytes or (
+                    physical_offset < self._disk_end
+                    and (len(sizes) >= limits.max_disk_messages or total > limits.max_disk_bytes)
+                ):
+                    self.offset, self._ended = queue_offset, True
+                    return
+            found.append(record)
+            sizes.append(size)
+            self._total_bytes += size
+            if len(sizes) >= limits.max_messages:
+                self.offset, self._ended = _OFFSETS.unpack_from(record, _OFFSETS_AT)[0] + 1, True
+                return
+
+    def _is_over(self) -> bool:
+        """Messages may have arrived while an asynchronous filter worked."""
+        if not self._ended:
+            self._bounds = self._bounds[0], self._store.max_offset(*self._place)
+            self._ended = self.offset >= self._bounds[1]
+        scanned = self.offset - self._began_at
+        scans = 1 if self._sizes else MAX_FILTER_SCANS
+        return self._ended or scanned >= scans * self._limits.max_scanned_units
+
+    def _pace(self, count: int, took_s: float) -> None:
+        """Adapt the size of the next window."""
+        compiled, took_ms = self._filter, took_s * 1000
+        if took_ms > MAX_FILTER_CALL_MS:
+            compiled.records_at_once = max(1, min(compiled.records_at_once, count) // 2)
+        elif count >= compiled.records_at_once and took_ms < MAX_FILTER_CALL_MS / 3:
+            compiled.records_at_once = min(MAX_FILTERED_RECORDS, 2 * count)
+
+
+def _records(slices: Sequence[Buffer]) -> Iterator[Buffer]:
+    for each in slices:
+        view = memoryview(each)
+        at, end = 0, len(view)
+        while at < end:
+            (size,) = _SIZE.unpack_from(view, at)
+            yield view[at : at + size]
+            at += size
