@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ def compiles(subscription: SubscriptionData, group: str) -> None:
         raise ValueError("does not parse")
 
 
-def table(directory: Path, clock: FakeClock, **settings: int) -> FilterTable:
+def table(directory: Path, clock: FakeClock, **settings: Any) -> FilterTable:
     return FilterTable(Config(**settings), clock, directory, compiles)
 
 

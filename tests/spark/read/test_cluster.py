@@ -221,7 +221,7 @@ def test_expired_messages(tmp_path: Path) -> None:
 
 
 def test_sql92_is_left_to_the_broker(source: ClusterSource, shared_cluster: Brokers) -> None:
-    """The condition is sent; a broker that filters only by tags refuses it."""
+    """The condition is sent; a broker without enablePropertyFilter refuses it."""
     shared_cluster.create_topic("NoSql", 1)
     shared_cluster.send("NoSql", [b"x"])
     part = QueueRange(QueueKey("NoSql", BROKER, 0), 0, 1)
