@@ -128,9 +128,9 @@ MAX_CACHED_FILTERS = 1_024
 MAX_CACHED_FILTER_BYTES = 16 * 1024 * 1024
 #: Filters of groups that are kept, of which those of groups that are offline go first.
 MAX_FILTER_DATA = 10_000
-#: Records that a filter gets at once: at first, and at most. It gets fewer if a call takes longer than
-#: MAX_FILTER_CALL_MS.
+#: Records that a filter gets at once at first.
 FIRST_FILTERED_RECORDS = 16
+#: At most; it gets fewer if a call takes longer than MAX_FILTER_CALL_MS.
 MAX_FILTERED_RECORDS = 256
 MAX_FILTER_CALL_MS = 0.8
 #: Queue units that a pull passes over before it is answered without a message, in multiples of
