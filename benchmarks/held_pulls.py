@@ -77,7 +77,7 @@ def _measured(title: str, broker: str, pid: int, seconds: float) -> float:
     send([broker], shape, 8, 32, 20_000, 0.0)
     before_s = _cpu_s(pid)
     report = send([broker], shape, 8, 32, 0, seconds)
-    cpu_us = (_cpu_s(pid) - before_s) * 1e6 / report["messages"]
+    cpu_us: float = (_cpu_s(pid) - before_s) * 1e6 / report["messages"]
     print(
         f"{title:20} {report['messages_per_s']:9.0f}/s {cpu_us:7.1f} us  errors {report['errors']}",
         flush=True,
