@@ -53,8 +53,8 @@ def _is_own(thing: object, module: ModuleType) -> bool:
 
 
 def test_plugins_import_no_private_name_of_the_kernel() -> None:
-    """A name that begins with an underscore may change at any time. The compiled part is built with the plugins
-    of the same distribution, and a plugin imports the twins of its own functions from there."""
+    """A name that begins with an underscore may change at any time. The compiled part is built with the
+    plugins of the same distribution, and a plugin imports the twins of its own functions from there."""
     assert len(PLUGINS) > 100
     found = [
         f"{path.relative_to(ROOT)}: {node.module}.{alias.name}"
