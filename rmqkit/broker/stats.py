@@ -15,10 +15,10 @@ from rmqkit.broker.stats_items import StatsItem, StatsSet, Ticks
 from rmqkit.limits import MAX_STATS_ITEMS
 from rmqkit.model import names
 from rmqkit.model.message import PutMessage
+from rmqkit.model.run import topics_of, total_bytes_of
 from rmqkit.plugin.store import Appended
 
 _log = logging.getLogger(__name__)
-_record_bytes = attrgetter("size_bytes")
 SAMPLE_MS = 1_000
 #: Windows in seconds of the rates in run-time information.
 RATE_WINDOWS_S = (10, 60, 600)
@@ -137,11 +137,9 @@ class BrokerStats:
 
     def put_many(self, messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
         """Messages were stored together."""
-        topic, count = messages[0].topic, len(messages)
-        if count == 1:
-            self._put_run(topic, 1, landed[0][2])
-        elif len({message.topic for message in messages}) == 1:
-            self._put_run(topic, count, sum(map(_record_bytes, landed)))
+        topics = topics_of(messages)
+        if len(topics) == 1:
+            self._put_run(topics[0], len(messages), total_bytes_of(landed))
         else:
             self._put_topics(messages, landed)
 

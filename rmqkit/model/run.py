@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import TypeVar, overload
 
 from rmqkit.errors import RequestRefused
-from rmqkit.model.message import PutMessage
+from rmqkit.model.message import Appended, PutMessage
+from rmqkit.speedups.sends import Places, PutColumns
 
 R = TypeVar("R")
 
@@ -18,7 +19,7 @@ class MessageRun(Sequence[PutMessage]):
     """Messages that arrived together over one connection, or that a service writes together, in order. A
     single message is a run of one.
 
-    messages  all of them, as a list
+    messages  all of them: a list, or columns of which a value is made for who asks for one
     requests  for each message the number of its request; None when each message is a request by itself. The
               messages of a request (a batch) are neighbours, and are stored all or none
     special   indexes of the messages with a property that put hooks watch; None before the first look
@@ -88,4 +89,32 @@ class MessageRun(Sequence[PutMessage]):
         return parts
 
 
-__all__ = ["MessageRun"]
+def topics_of(messages: Sequence[PutMessage]) -> Sequence[str]:
+    """The topics of messages, each once. Makes no values of a run that consists of columns."""
+    if isinstance(messages, PutColumns):
+        return messages.topics()
+    return list(dict.fromkeys([message.topic for message in messages]))
+
+
+def waits_of(messages: Sequence[PutMessage]) -> list[bool]:
+    """`PutMessage.wait` of each. Makes no values of a run that consists of columns."""
+    if isinstance(messages, PutColumns):
+        return messages.waits()
+    return [message.wait for message in messages]
+
+
+def tags_codes_of(messages: Sequence[PutMessage]) -> list[int]:
+    """`PutMessage.tags_code` of each. Makes no values of a run that consists of columns."""
+    if isinstance(messages, PutColumns):
+        return messages.tags_codes()
+    return [message.tags_code for message in messages]
+
+
+def total_bytes_of(landed: Sequence[Appended]) -> int:
+    """The size of the records at these places."""
+    if isinstance(landed, Places):
+        return landed.total_bytes
+    return sum([size for _, _, size, _ in landed])
+
+
+__all__ = ["MessageRun", "tags_codes_of", "topics_of", "total_bytes_of", "waits_of"]

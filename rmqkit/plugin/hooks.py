@@ -206,7 +206,6 @@ class SendRun(Sequence[SendContext]):
     peer              the connection
     requests          the requests as received
     headers           their typed headers
-    properties        the properties of each message; for a batch those of the request. Read-only
     code, remark      of the answer to all sends, for `after` only
     messages, landed  the stored messages and their places, for `after` only; empty when nothing was stored
     sizes             number of `messages` of each send; None when each send has one
@@ -217,6 +216,7 @@ class SendRun(Sequence[SendContext]):
     messages: Sequence[PutMessage] = ()
     landed: Sequence[Appended] = ()
     sizes: Sequence[int] | None = None
+    _properties: list[dict[str, str]] | None = None
     _contexts: dict[int, SendContext] | None = None
 
     def __init__(
@@ -226,14 +226,12 @@ class SendRun(Sequence[SendContext]):
         request_timestamp_ms: int,
         requests: Sequence[Command],
         headers: Sequence[SendHeader],
-        properties: Sequence[dict[str, str]],
     ) -> None:
         self.broker = broker
         self.peer = peer
         self.request_timestamp_ms = request_timestamp_ms
         self.requests = requests
         self.headers = headers
-        self.properties = properties
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -260,6 +258,14 @@ class SendRun(Sequence[SendContext]):
             self._contexts = {at: SendContext(self, at) for at in range(len(self.requests))}
             return iter(self._contexts.values())
         return iter([self[at] for at in range(len(self.requests))])
+
+    @property
+    def properties(self) -> Sequence[dict[str, str]]:
+        """The properties of each message; for a batch those of the request. Decoded on first access.
+        Read-only."""
+        if self._properties is None:
+            self._properties = [props.decode(header.properties or "") for header in self.headers]
+        return self._properties
 
     @property
     def contexts(self) -> Mapping[int, SendContext]:
@@ -293,8 +299,9 @@ class SendRun(Sequence[SendContext]):
             self.request_timestamp_ms,
             [self.requests[at] for at in indexes],
             [self.headers[at] for at in indexes],
-            [self.properties[at] for at in indexes],
         )
+        if self._properties is not None:
+            part._properties = [self._properties[at] for at in indexes]
         if self.messages:
             spans = [self.span(at) for at in indexes]
             part.messages = [message for span in spans for message in self.messages[span]]

@@ -250,7 +250,7 @@ class Log(Reads, ABC):
         )
 
     @abstractmethod
-    def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
+    def append(self, messages: Sequence[PutMessage]) -> Sequence[Appended]:
         """Append in order, all or none; assigns queue and physical offsets and one store time. The offsets
         remain assigned even if the write fails. A unit carries the message's `tags_code`; for a topic of
         `queue_codes` the store first sets it to that function's code for the store time.

@@ -23,6 +23,7 @@ from rmqkit.model.properties import KEYS, UNIQ_KEY
 from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK, TRANSACTION_ROLLBACK, UNQUEUED
 from rmqkit.protocol.record import BLANK_BYTES, CRC_MASK, MAGIC_V1, MAGIC_V2, pack, record_size
 from rmqkit.protocol.tags import extend_hash
+from rmqkit.speedups.sends import PutColumns, pack_columns
 
 #: A record up to its body, IPv4; `rmqkit.protocol.record.pack` makes the others.
 _pack_head = Struct(">iIiiiqqiq8sq8siqi").pack
@@ -87,14 +88,14 @@ class PackedQueue(Protocol):
 
 Q = TypeVar("Q", bound=PackedQueue)
 QueueKey = tuple[str, int]
-#: Gives the place of a record that does not fit before `room_end`: from the log position, its size and how
-#: many records were packed, the position to use and the new `room_end`.
-Turn = Callable[[int, int, int], tuple[int, int]]
+#: Gives the place of a record that does not fit before `room_end`: from the log position and its size, the
+#: position to use and the new `room_end`.
+Turn = Callable[[int, int], tuple[int, int]]
 
 
 #: The keys of a record: hash of `topic#`, UNIQ_KEY, KEYS, physical offset, store time in ms.
 KeyNote = tuple[int, str | None, str | None, int, int]
-#: Parts of which each packed record consists.
+#: Parts of which a record consists that Python packs.
 PARTS = 4
 
 
@@ -102,22 +103,30 @@ class PackedRun(NamedTuple, Generic[Q]):
     """One run of packed messages.
 
     end     the log position behind them
-    parts   the records, `PARTS` parts for each
+    parts   the records in pieces: `PARTS` for each, or one for all that lie together
     landed  their places
     units   what each queue gets from its `next_offset` on, packed (`UNIT`)
     notes   what the index gets
+    breaks  number of parts before each record that does not lie behind the one before it
     """
 
     end: int
     parts: list[bytes]
-    landed: list[Appended]
-    units: dict[Q, list[bytes]]
+    landed: Sequence[Appended]
+    units: dict[Q, bytes]
     notes: list[KeyNote]
+    breaks: list[int]
 
     def records(self) -> list[bytes]:
         """Each record as one piece."""
         parts, join = self.parts, b"".join
-        return [join(parts[at : at + PARTS]) for at in range(0, len(parts), PARTS)]
+        if len(parts) == PARTS * len(self.landed):
+            return [join(parts[at : at + PARTS]) for at in range(0, len(parts), PARTS)]
+        data, at, records = join(parts), 0, []
+        for _, _, size, _ in self.landed:
+            records.append(data[at : at + size])
+            at += size
+        return records
 
 
 class RecordPacker:
@@ -144,7 +153,15 @@ class RecordPacker:
         new ones before it, for `made`. `queue_codes` sets the tags codes of its topics from properties and
         store time. Raises MessageIllegal, and what `turn` and `reserve` raise: what was reserved stays, and
         the queues in `made` are the caller's to remove."""
+        if isinstance(messages, PutColumns):
+            run = pack_columns(
+                messages, now_ms, queues, lambda made, key: _new(made, key, new_queue), position, room_end,
+                turn, made, queue_codes, self._max_body_bytes, self._store_host, self._host_bit, _illegal,
+            )  # fmt: skip
+            if run is not None:
+                return _new_tuple(PackedRun, run)
         parts: list[bytes] = []
+        breaks: list[int] = []
         landed: list[Appended] = []
         units: dict[Q, list[bytes]] = {}
         notes: list[KeyNote] = []
@@ -169,7 +186,9 @@ class RecordPacker:
                 if unusual:
                     message, size = self._with_hosts(message, size)
                 if position + size > room_end:
-                    position, room_end = turn(position, size, len(landed))
+                    before, (position, room_end) = position, turn(position, size)
+                    if before != position:
+                        breaks.append(len(parts))
                 if unusual and sys_flag & UNQUEUED:
                     offset = 0
                 else:
@@ -197,7 +216,8 @@ class RecordPacker:
                 position += size
         except StructError as error:
             raise MessageIllegal(f"a number is out of its range: {error}") from error
-        return _new_tuple(PackedRun, (position, parts, landed, units, notes))
+        packed = {queue: b"".join(own) for queue, own in units.items()}
+        return _new_tuple(PackedRun, (position, parts, landed, packed, notes, breaks))
 
     def _with_hosts(self, message: PutMessage, size_bytes: int) -> tuple[PutMessage, int]:
         """The message with the store-host bit of this store, and its size with the hosts it has."""
@@ -224,7 +244,7 @@ def turn_in_files(file_bytes: int) -> Turn:
     the end of a file, and a blank record has room there. So its log can become such files, and replicas of
     other kinds have equal offsets."""
 
-    def turn(position: int, size_bytes: int, count: int) -> tuple[int, int]:
+    def turn(position: int, size_bytes: int) -> tuple[int, int]:
         base = position - position % file_bytes
         if position + size_bytes + BLANK_BYTES > base + file_bytes:
             base += file_bytes

@@ -159,7 +159,7 @@ class WithLookups(MessageStore):
         self._given = start
         self._dispatch()
 
-    def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
+    def append(self, messages: Sequence[PutMessage]) -> Sequence[Appended]:
         brought = self._brought
         kept = len(brought)
         brought += messages

@@ -214,7 +214,7 @@ class LmdbStore(MessageStore):
 
     # --- appending ------------------------------------------------------------------------------------------
 
-    def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
+    def append(self, messages: Sequence[PutMessage]) -> Sequence[Appended]:
         commits = self._commits
         self._require_writable()
         made: dict[tuple[str, int], Queue] = {}
@@ -224,7 +224,7 @@ class LmdbStore(MessageStore):
             now_ms,
             self._queues,
             self._new_queue,
-            *self._turn(commits.tail.end, 0, 0),
+            *self._turn(commits.tail.end, 0),
             self._turn,
             made,
             self.queue_codes,

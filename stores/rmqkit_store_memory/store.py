@@ -135,11 +135,11 @@ class MemoryStore(MessageStore):
         if self._refusal is not None or self.positions.going_back:
             raise StoreNotWritable(self._refusal or "the log is being cut")
 
-    def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
+    def append(self, messages: Sequence[PutMessage]) -> Sequence[Appended]:
         self._require_writable()
         made: dict[tuple[str, int], _Queue] = {}
         now, log = self._clock.now_ms(), self._log
-        begin, turn, codes = self._turn(log.end, 0, 0), self._turn, self.queue_codes
+        begin, turn, codes = self._turn(log.end, 0), self._turn, self.queue_codes
         run = self._packer.pack(messages, now, self._queues, _new_queue, *begin, turn, made, codes)
         self._queues |= made
         for record, at in zip(run.records(), run.landed, strict=True):
@@ -148,7 +148,7 @@ class MemoryStore(MessageStore):
             log.add(record)
         for queue, units in run.units.items():
             queue.units += [
-                QueueUnit(at, *UNIT.unpack(unit)) for at, unit in enumerate(units, queue.next_offset)
+                QueueUnit(at, *unit) for at, unit in enumerate(UNIT.iter_unpack(units), queue.next_offset)
             ]
         for note in run.notes if self._index_enabled else ():
             self._note_keys(*note)

@@ -13,7 +13,7 @@ from rmqkit.model.message import Appended, PutMessage
 from rmqkit.plugin.clock import Clock
 from rmqkit.plugin.store import MessageStore
 from rmqkit.protocol.record import BLANK, BLANK_BYTES, MAGIC_BLANK
-from rmqkit.protocol.record_packer import PARTS, RecordPacker
+from rmqkit.protocol.record_packer import RecordPacker
 from rmqkit_store_mmap.index.key_index import MAX_BACKLOG, KeyIndex
 from rmqkit_store_mmap.log.commit_log import Chunk, CommitLog
 from rmqkit_store_mmap.log.segment import Segment
@@ -41,7 +41,7 @@ class AppendingStore(MessageStore):
     _index_enabled: bool
     _replication: Replication
 
-    def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
+    def append(self, messages: Sequence[PutMessage]) -> Sequence[Appended]:
         log, queues, backlog = self._log, self._queues.by_key, self._index.backlog
         if not self._open or log.refusal is not None or self._refusal is not None:
             raise self._refused()
@@ -51,10 +51,10 @@ class AppendingStore(MessageStore):
         segment, room_end = log.room()
         made: dict[tuple[str, int], ConsumeQueue] = {}
         try:
-            end, parts, landed, units, notes = self._packer.pack(
+            end, parts, landed, units, notes, breaks = self._packer.pack(
                 messages, now_ms, queues, self._new_queue, start, room_end, turns.turn, made, self.queue_codes
             )
-            chunks = turns.chunks(start, parts) if turns.full else [(segment, start, parts)]
+            chunks = turns.chunks(start, parts, breaks) if breaks else [(segment, start, parts)]
             log.write(chunks, end, now_ms)
         except BaseException:
             turns.full.clear()
@@ -90,34 +90,33 @@ class AppendingStore(MessageStore):
 class Turns:
     """Where one append goes from a full segment of the log to the next one.
 
-    full  the end of the records in each full segment, as a log offset, and the number of records of the
-          append up to there
+    full  the end of the records in each full segment, as a log offset
     """
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
-        self.full: list[tuple[int, int]] = []
+        self.full: list[int] = []
 
-    def turn(self, position: int, size_bytes: int, count: int) -> tuple[int, int]:
+    def turn(self, position: int, size_bytes: int) -> tuple[int, int]:
         """Allocate disk space for a record in the segment at `position` or the next one (record_packer.Turn).
         Raises StoreNotWritable."""
         log, segment = self._log, self._segment(position)
         if position + size_bytes + BLANK_BYTES <= segment.stop:
             return position, log.allocate(segment, position, size_bytes)
-        self.full.append((position, count))
+        self.full.append(position)
         following = log.next_segment(segment, size_bytes)
         return following.base, log.room_end(following)
 
-    def chunks(self, start: int, parts: Sequence[bytes]) -> list[Chunk]:
+    def chunks(self, start: int, parts: Sequence[bytes], breaks: Sequence[int]) -> list[Chunk]:
         """The data to write into each segment, with a blank record after the last record of a full one;
-        forgets the full ones."""
+        forgets the full ones. `breaks`: the number of parts up to the end of each full one."""
         chunks: list[Chunk] = []
         done = 0
-        for end, count in self.full:
+        for end, count in zip(self.full, breaks, strict=True):
             segment = self._segment(end)
             blank = BLANK.pack(segment.stop - end, MAGIC_BLANK)
-            chunks.append((segment, start, [*parts[done : count * PARTS], blank]))
-            start, done = segment.stop, count * PARTS
+            chunks.append((segment, start, [*parts[done:count], blank]))
+            start, done = segment.stop, count
         self.full.clear()
         return [*chunks, (self._segment(start), start, parts[done:])]
 

@@ -45,7 +45,7 @@ class Store(MemoryStore):
         self.broken: Exception | None = None
         self.appends: list[list[bytes]] = []
 
-    def append(self, messages: Sequence[PutMessage]) -> list[Appended]:
+    def append(self, messages: Sequence[PutMessage]) -> Sequence[Appended]:
         self.appends.append([message.body for message in messages])
         if self.broken is not None:
             raise self.broken

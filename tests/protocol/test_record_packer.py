@@ -44,7 +44,7 @@ def packed(
     packer, turn = RecordPacker(500, host), turn_in_files(FILE_BYTES)
     codes = {"Coded": lambda properties, time_ms: time_ms + 1}
     found = {} if made is None else made
-    return packer.pack(messages, 7_000, queues, new_queue, *turn(0, 0, 0), turn, found, codes)
+    return packer.pack(messages, 7_000, queues, new_queue, *turn(0, 0), turn, found, codes)
 
 
 @pytest.mark.parametrize("host", [SHORT_HOST, LONG_HOST])
@@ -98,7 +98,7 @@ def test_units_and_notes() -> None:
     (coded,) = made.values()
     places = [at.physical_offset for at in run.landed]
     sizes = [at.size_bytes for at in run.landed]
-    assert {each: [UNIT.unpack(unit) for unit in units] for each, units in run.units.items()} == {
+    assert {each: [*UNIT.iter_unpack(units)] for each, units in run.units.items()} == {
         queue: [(places[0], sizes[0], 4), (places[4], sizes[4], -5), (places[5], sizes[5], 0)],
         coded: [(places[3], sizes[3], 7_001)],
     }

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import count
 from random import randrange
 from typing import Any
 
+from rmqkit.broker.claims import CLAIMABLE
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors import send_checks as checks
 from rmqkit.broker.processors.send_answers import SendAnswers
+from rmqkit.broker.processors.send_columns import Collecting, PutList, collector
 from rmqkit.broker.send_hooks import SendHooks
 from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import DecodeError, RequestRefused
@@ -22,7 +23,7 @@ from rmqkit.limits import MAX_PROPERTIES_BYTES
 from rmqkit.model import names
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
-from rmqkit.model.run import MessageRun
+from rmqkit.model.run import MessageRun, waits_of
 from rmqkit.model.sysflag import (
     BORN_HOST_V6,
     INNER_BATCH,
@@ -40,6 +41,7 @@ from rmqkit.protocol.error_answer import error_answer
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
 from rmqkit.protocol.message_id import UniqueKeys
 from rmqkit.protocol.tags import tags_code
+from rmqkit.speedups.sends import PutColumns
 
 #: These properties are replaced or removed when a client sends them.
 _OUR_PROPERTIES = frozenset({props.MSG_REGION, props.TRACE_ON, props.CLUSTER, props.POP_CK})
@@ -76,7 +78,10 @@ class SendProcessor(RequestProcessor):
         }
         self._suffix = props.encode(self._our_properties)
         #: Properties that need a closer check, here or by put hooks.
-        self._watched = _CHECKED_PROPERTIES | (broker.put.watched or frozenset())
+        self._watched = _CHECKED_PROPERTIES | (broker.put.watched or frozenset(CLAIMABLE))
+        self._collector = collector(
+            Collecting(self._watched, self._suffix, _CLIENT_BITS, self._max_body_bytes)
+        )
         #: Topics that need no further check -> number of queues. Removed when the topic changes.
         self._plain_topics: dict[str, int] = {}
         broker.topics.on_turn.append(lambda topic: self._plain_topics.pop(topic, None))
@@ -84,8 +89,6 @@ class SendProcessor(RequestProcessor):
     def process(self, requests: Sequence[Command], peer: Peer) -> Sequence[Outcome]:
         outcomes: dict[int, Outcome] = {}
         headers: list[SendHeader] = []
-        properties: list[dict[str, str]] = []
-        decode = props.decode
         for request in requests:
             header: Any = request.typed
             if type(header) is not SendMessageRequestHeaderV2:
@@ -95,12 +98,11 @@ class SendProcessor(RequestProcessor):
                     outcomes[len(headers) + len(outcomes)] = self._failed(request, error)
                     continue
             headers.append(header)
-            properties.append(decode(header.properties or ""))
         if outcomes:
             requests = [request for at, request in enumerate(requests) if at not in outcomes]
             if not requests:
                 return list(outcomes.values())
-        sends = SendRun(self._sending_broker, peer, self._clock.now_ms(), requests, headers, properties)
+        sends = SendRun(self._sending_broker, peer, self._clock.now_ms(), requests, headers)
         refused = self._hooks.before(sends) if self._hooks.asks else None
         rest = self._store_rest(sends, refused) if refused else self._store(sends)
         return _merged(outcomes, rest) if outcomes else rest
@@ -117,73 +119,68 @@ class SendProcessor(RequestProcessor):
 
     # Checking and building.
 
-    def _build(self, sends: SendRun, faults: dict[int, Exception], sizes: dict[int, int]) -> MessageRun:
-        """The messages to store, in order. Errors of sends are added to `faults` (Unsaved while a required
-        topic or group is being created), and the sizes of batches to `sizes`."""
-        queues_of, watched, suffix = self._plain_topics.get, self._watched, self._suffix
-        born_host, max_body_bytes = sends.peer.remote_host, self._max_body_bytes
+    def _build(self, sends: SendRun, faults: dict[int, Exception]) -> tuple[MessageRun, Sequence[int] | None]:
+        """The messages to store, in order, and their number of each send; None when each send has one.
+        Errors of sends are added to `faults`: Unsaved while a required topic or group is being created."""
+        born_host = sends.peer.remote_host
         host_bits = self._v6_bit | (BORN_HOST_V6 if len(born_host) > 8 else 0)
-        messages: list[PutMessage] = []
+        messages = self._collector(born_host, host_bits)
+        take, topics, end = messages.take, self._plain_topics, len(sends)
         special: list[int] = []
-        items: Sequence[_Item]
-        for at, request, header, properties in zip(
-            count(), sends.requests, sends.headers, sends.properties, strict=False
-        ):
-            topic, queue_id, body = header.topic, header.queue_id, request.body
-            bits, moved = host_bits, False
+        at = take(sends, 0, topics)
+        while at < end:
             try:
-                if not 0 < len(body) <= max_body_bytes:
-                    raise checks.body_refused(len(body), max_body_bytes)
-                if not 0 <= queue_id < queues_of(topic, 0):
-                    topic, queue_id, many_tags = self._place(sends, at)
-                    bits, moved = bits | many_tags, topic != header.topic
-                if header.batch or request.code == _SEND_BATCH:
-                    items, is_special = self._batch(body, properties)
-                    sizes[at] = len(items)
-                else:
-                    is_special = not watched.isdisjoint(properties)
-                    if (
-                        _UNIQ_KEY not in properties
-                        or moved
-                        or (is_special and self._is_rewritten(properties))
-                    ):
-                        properties, stored = self._rewritten(properties, moved)
-                    elif (text := header.properties or "")[-1] == _PROPERTY_END:
-                        stored = (text + suffix).encode()
-                    else:
-                        stored = (text + _PROPERTY_END + suffix).encode()
-                    if len(stored) > MAX_PROPERTIES_BYTES:
-                        raise checks.properties_refused(len(stored))
-                    items = ((header.flag, body, properties, stored),)
+                if self._build_one(sends, at, messages, born_host, host_bits):
+                    added = messages.sizes[-1] if messages.sizes else 1
+                    special += range(len(messages) - added, len(messages))
             except Exception as error:  # noqa: BLE001 - one send's failure is its own answer
                 faults[at] = error
-                continue
-            if is_special:
-                special += range(len(messages), len(messages) + len(items))
-            wait = properties.get(_WAIT) != "false"
-            for flag, body, properties, stored in items:
-                tags = properties.get(_TAGS)
-                messages.append(
-                    PutMessage(
-                        topic,
-                        queue_id,
-                        body,
-                        properties,
-                        stored,
-                        flag,
-                        header.sys_flag & _CLIENT_BITS | bits,
-                        header.born_timestamp,
-                        born_host,
-                        header.reconsume_times or 0,
-                        0,
-                        tags_code(tags) if tags else 0,
-                        wait,
-                    )
-                )
-        numbers = None
-        if faults or sizes:
-            numbers = [at for at in range(len(sends)) if at not in faults for _ in range(sizes.get(at, 1))]
-        return MessageRun(messages, numbers, special)
+                messages.leave_out()
+            at = take(sends, at + 1, topics)
+        numbers, sizes = None, messages.sizes
+        if sizes is not None:
+            numbers = [at for at, size in enumerate(sizes) for _ in range(size)]
+        return MessageRun(messages, numbers, special), sizes
+
+    def _build_one(
+        self, sends: SendRun, at: int, messages: PutList | PutColumns, born_host: bytes, host_bits: int
+    ) -> bool:
+        """Add the messages of a send that needs a closer look; returns whether one of them has a watched
+        property. Raises RequestRefused, Unsaved."""
+        request, header, properties = sends.requests[at], sends.headers[at], sends.properties[at]
+        topic, queue_id, body = header.topic, header.queue_id, request.body
+        items: Sequence[_Item]
+        bits, moved = host_bits, False
+        if not 0 < len(body) <= self._max_body_bytes:
+            raise checks.body_refused(len(body), self._max_body_bytes)
+        if not 0 <= queue_id < self._plain_topics.get(topic, 0):
+            topic, queue_id, many_tags = self._place(sends, at)
+            bits, moved = bits | many_tags, topic != header.topic
+        if header.batch or request.code == _SEND_BATCH:
+            if messages.take_batch(topic, queue_id, header, body, bits):
+                return False
+            items, is_special = self._batch(body, properties)
+        else:
+            is_special = not self._watched.isdisjoint(properties)
+            if _UNIQ_KEY not in properties or moved or (is_special and self._is_rewritten(properties)):
+                properties, stored = self._rewritten(properties, moved)
+            elif (text := header.properties or "")[-1] == _PROPERTY_END:
+                stored = (text + self._suffix).encode()
+            else:
+                stored = (text + _PROPERTY_END + self._suffix).encode()
+            if len(stored) > MAX_PROPERTIES_BYTES:
+                raise checks.properties_refused(len(stored))
+            items = [(header.flag, body, properties, stored)]
+        sys_flag, wait = header.sys_flag & _CLIENT_BITS | bits, properties.get(_WAIT) != "false"
+        built = [
+            PutMessage(
+                topic, queue_id, each, own, stored, flag, sys_flag, header.born_timestamp, born_host,
+                header.reconsume_times or 0, 0, tags_code(own.get(_TAGS)), wait,
+            )
+            for flag, each, own, stored in items
+        ]  # fmt: skip
+        messages.add(built, sends.properties[at].get(_UNIQ_KEY))
+        return is_special
 
     def _place(self, sends: SendRun, at: int) -> tuple[str, int, int]:
         """Topic and queue of a send whose topic may have to be created or replaced, or whose queue the broker
@@ -266,13 +263,9 @@ class SendProcessor(RequestProcessor):
     def _store(self, sends: SendRun) -> Sequence[Outcome]:
         """Build, append and answer."""
         faults: dict[int, Exception] = {}
-        batches: dict[int, int] = {}
-        run = self._build(sends, faults, batches)
+        run, sizes = self._build(sends, faults)
         # Refused messages are left out below.
         landed: Any = self._put.append(run)
-        sizes = None
-        if faults or batches:
-            sizes = [0 if at in faults else batches.get(at, 1) for at in range(len(sends))]
         sends.messages, sends.landed, sends.sizes = run.messages, landed, sizes
         if not (faults or run.refused):
             self._stats.put_many(run.messages, landed)
@@ -298,14 +291,15 @@ class SendProcessor(RequestProcessor):
         not have to wait, now."""
         messages, landed, put = sends.messages, sends.landed, self._put
         lasts = [sends.span(at).stop - 1 for at in range(len(sends))]
-        late = [at for at, last in enumerate(lasts) if not put.is_settled(messages[last].wait, landed[last])]
+        waits = waits_of(messages)
+        late = [at for at, last in enumerate(lasts) if not put.is_settled(waits[last], landed[last])]
         now = [at for at in range(len(sends)) if at not in late]
         owed: Mapping[int, Outcome] = {}
         if late:
             part = sends.select(late)
             ticket = part.peer.postpone(part.requests)
             then = partial(self._settled, part, ticket)
-            put.when_settled(any(message.wait for message in part.messages), part.landed[-1], then)
+            put.when_settled(any(waits_of(part.messages)), part.landed[-1], then)
             owed = dict.fromkeys(late, ticket)
         return _merged(owed, self._succeeded(sends.select(now)) if now else [])
 

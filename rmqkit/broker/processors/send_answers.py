@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import repeat
 from struct import Struct
 
@@ -10,7 +11,6 @@ import msgspec
 
 from rmqkit.config import Config
 from rmqkit.model import properties as props
-from rmqkit.model.message import PutMessage
 from rmqkit.plugin.hooks import SendRun
 from rmqkit.plugin.request import Answer
 from rmqkit.plugin.store import Appended
@@ -18,6 +18,8 @@ from rmqkit.protocol.codes import VERSION, RequestCode, ResponseCode, SerializeT
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import SendMessageResponseHeader
 from rmqkit.protocol.message_id import offset_message_id
+from rmqkit.speedups import IN_USE
+from rmqkit.speedups.sends import AnswerForm, Places, PutColumns
 
 _JSON = int(SerializeType.JSON)
 _SUCCESS = int(ResponseCode.SUCCESS)
@@ -44,10 +46,17 @@ class SendAnswers:
             f'"msgId":"{self._id_form}%b","queueId":"%d","queueOffset":"%d","transactionId":"%b"}},"flag":1,'
             f'"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
         ).encode()
+        if IN_USE:
+            id_head = self._id_form.removesuffix("%016X").encode()
+            pieces = self._success.replace(id_head + b"%016X%b", b"%b").replace(b"%d", b"%b").split(b"%b")
+            self._form = AnswerForm(id_head, tuple(piece.replace(b"%%", b"%") for piece in pieces))
 
     def of(self, sends: SendRun) -> list[Answer]:
         """One answer for each of these stored sends, with the code SUCCESS or FLUSH_DISK_TIMEOUT."""
-        firsts, places, further = sends.messages, sends.landed, _NOTHING_FURTHER
+        messages, landed = sends.messages, sends.landed
+        if isinstance(messages, PutColumns) and isinstance(landed, Places) and sends.code == _SUCCESS:
+            return self._form.fill(sends.requests, messages, landed, partial(self._command, sends))
+        firsts, places, further = messages, landed, _NOTHING_FURTHER
         if sends.sizes is not None:
             spans = [sends.span(at) for at in range(len(sends))]
             firsts, places = [firsts[span.start] for span in spans], [places[span.start] for span in spans]
@@ -66,18 +75,19 @@ class SendAnswers:
                 size = len(text)
                 answers.append(_prefix(size + 4, size) + text)
             else:
-                answers.append(self._command(sends, len(answers), message, at, ids))
+                answers.append(self._command(sends, len(answers)))
         return answers
 
     def _further(self, landed: Sequence[Appended]) -> bytes:
         """The ids of a batch after its first one."""
         return "".join([f",{self._id_form % at.physical_offset}" for at in landed[1:]]).encode()
 
-    def _command(
-        self, sends: SendRun, index: int, message: PutMessage, at: Appended, further: bytes
-    ) -> Command:
+    def _command(self, sends: SendRun, index: int) -> Command:
         """The same of any code and serialisation, and of a send without a unique key: the broker has made
         one for the message then, but none for a batch."""
+        span = sends.span(index)
+        message, at = sends.messages[span.start], sends.landed[span.start]
+        further = self._further(sends.landed[span])
         request, header = sends.requests[index], sends.headers[index]
         key = sends.properties[index].get(props.UNIQ_KEY)
         if not key and not (header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE):

@@ -38,9 +38,9 @@ class Appending(StoreFixtures):
         )
         clock.advance(7)
         second = store.append([message(queue_id=1)])
-        assert [at.queue_offset for at in first + second] == [0, 0, 1, 0, 1]
+        assert [at.queue_offset for at in (*first, *second)] == [0, 0, 1, 0, 1]
         end = 0
-        for at in first + second:
+        for at in (*first, *second):
             assert at.physical_offset == end
             end += at.size_bytes
         assert store.end_offset == store.statistics().max_physical_offset == end

@@ -87,7 +87,7 @@ def message(topic: str = "Orders", queue_id: int = 0, body: bytes = b"body", **f
     return made
 
 
-async def put(store: MessageStore, messages: Sequence[PutMessage]) -> list[Appended]:
+async def put(store: MessageStore, messages: Sequence[PutMessage]) -> Sequence[Appended]:
     """Append, and wait until what was appended can be read."""
     landed = store.append(messages)
     await store.settled(store.end_offset, Level.WRITTEN)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from attrs import define, field
 
 from rmqkit.model.message import PutMessage
+from rmqkit.model.run import tags_codes_of
 from rmqkit.protocol.record_packer import UNIT, PackedRun
 from rmqkit_store_lmdb.read.queues import Entry, Queue
 
@@ -38,10 +39,10 @@ class Packed:
     ) -> Packed:
         """Create an append from a packed run of messages."""
         offsets, records = [at[1] for at in run.landed], run.records()
-        packed = cls(run.end, offsets, records, [message.tags_code for message in messages], made)
+        packed = cls(run.end, offsets, records, tags_codes_of(messages), made)
         record_at = dict(zip(offsets, records, strict=True))
         for queue, units in run.units.items():
             packed.units[queue] = [
-                (at, size, code, now_ms, record_at[at]) for at, size, code in map(UNIT.unpack, units)
+                (at, size, code, now_ms, record_at[at]) for at, size, code in UNIT.iter_unpack(units)
             ]
         return packed

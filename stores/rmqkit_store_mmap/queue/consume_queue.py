@@ -160,24 +160,24 @@ class ConsumeQueue:
 
     def put(self, physical_offset: int, size_bytes: int, tags_code: int) -> None:
         """Append one unit. Raises StoreNotWritable."""
-        self.put_all((UNIT.pack(physical_offset, size_bytes, tags_code),))
+        self.put_all(UNIT.pack(physical_offset, size_bytes, tags_code))
 
-    def put_all(self, units: Sequence[bytes]) -> None:
+    def put_all(self, units: bytes) -> None:
         """Append packed units, at least one. Raises StoreNotWritable; some of them may be appended then."""
-        offset, count = self.next_offset, len(units)
+        offset, count = self.next_offset, len(units) // UNIT_BYTES
         room = self.room_end - offset
         if count > room:
             if room <= 0:
                 self.make_room()
                 room = self.room_end - offset
             if count > room:
-                self.put_all(units[:room])
-                self.put_all(units[room:])
+                self.put_all(units[: room * UNIT_BYTES])
+                self.put_all(units[room * UNIT_BYTES :])
                 return
         at = (offset - self.base_offset) * UNIT_BYTES
-        self.view[at : at + count * UNIT_BYTES] = b"".join(units)
+        self.view[at : at + count * UNIT_BYTES] = units
         self.next_offset = offset + count
-        self._last_unit = units[-1]
+        self._last_unit = units[-UNIT_BYTES:]
         self.touched = True
 
     @property

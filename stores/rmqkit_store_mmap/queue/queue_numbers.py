@@ -87,8 +87,8 @@ class NumberedQueue(ConsumeQueue):
     def reserve(self, stop: int) -> None:
         return
 
-    def put_all(self, units: Sequence[bytes]) -> None:
-        self.next_offset += len(units)
+    def put_all(self, units: bytes) -> None:
+        self.next_offset += len(units) // UNIT_BYTES
 
     def begin_at(self, offset: int) -> None:
         self.next_offset = offset

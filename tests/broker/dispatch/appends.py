@@ -9,7 +9,9 @@ from rmqkit.model.message import PutMessage
 from rmqkit.plugin.store import Appended, MessageStore
 
 
-def append(store: MessageStore, dispatching: Dispatching, messages: Sequence[PutMessage]) -> list[Appended]:
+def append(
+    store: MessageStore, dispatching: Dispatching, messages: Sequence[PutMessage]
+) -> Sequence[Appended]:
     """Append to the store, and give the messages to those that follow its log."""
     start = store.end_offset
     landed = store.append(messages)

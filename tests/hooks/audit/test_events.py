@@ -123,7 +123,7 @@ async def test_bodies_that_are_kept_take_room(tmp_path: Path) -> None:
         RequestCode.SEND_MESSAGE_V2, SendMessageRequestHeaderV2(producer_group="p", topic="T", queue_id=0)
     )
     header = send.header(SendMessageRequestHeaderV2)
-    run = SendRun(SendingBroker("", "", b""), FakePeer(), 0, [send] * 3, [header] * 3, [{}] * 3)
+    run = SendRun(SendingBroker("", "", b""), FakePeer(), 0, [send] * 3, [header] * 3)
     run.messages, run.landed = [message] * 3, [Appended(0, 0, 10_100, 0)] * 3
     hook.after(run.ended(0))
     assert len(queue) == 3 + 3 * 4

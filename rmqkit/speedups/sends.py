@@ -1,0 +1,20 @@
+"""The compiled run of sends, where the compiled part runs; otherwise a class without instances."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqkit.speedups import IN_USE
+
+if TYPE_CHECKING or IN_USE:
+    from rmqkit.speedups._sends import AnswerForm, Names, Places, PutColumns
+    from rmqkit.speedups._sends import pack as pack_columns
+else:
+
+    class _NotBuilt:
+        """Takes the place of a compiled class; never made."""
+
+    AnswerForm = Names = Places = PutColumns = _NotBuilt
+    pack_columns = None
+
+__all__ = ["AnswerForm", "Names", "Places", "PutColumns", "pack_columns"]

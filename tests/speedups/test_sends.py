@@ -1,0 +1,182 @@
+"""The compiled run of sends gives what the run of values gives: the same records, units, keys and answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from attrs import define
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqkit.broker.processors.send_answers import SendAnswers
+from rmqkit.broker.processors.send_columns import Collecting, PutList, collector
+from rmqkit.config import Config
+from rmqkit.errors import DecodeError
+from rmqkit.model import properties as props
+from rmqkit.model.message import PutMessage
+from rmqkit.plugin.hooks import SendingBroker, SendRun
+from rmqkit.plugin.request import Answer
+from rmqkit.protocol import batch
+from rmqkit.protocol.command import Command
+from rmqkit.protocol.frame import FrameDecoder, encode
+from rmqkit.protocol.headers import SendMessageRequestHeaderV2
+from rmqkit.protocol.record_packer import RecordPacker, TopicHead, turn_in_files
+from rmqkit.protocol.tags import tags_code
+from rmqkit.speedups import IN_USE
+from rmqkit.testing.peer import FakePeer
+
+pytestmark = pytest.mark.skipif(not IN_USE, reason="the compiled part does not run here")
+
+HOST = bytes(range(8))
+TOPICS = {"A": 4, "B": 2, "C" * 130: 1}
+HOW = Collecting(
+    frozenset({"DELAY", "TRAN_MSG", "POP_CK"}), "MSG_REGION\x01R\x02", ~(1 << 4 | 1 << 5 | 12), 400
+)
+FILE_BYTES = 2_000
+
+names = st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY", "x", "", "UNIQ_KEY_", "é"])
+values = st.one_of(
+    st.sampled_from(["false", "true", "", "A1", "a b", "50%d", "k\x01v", "\N{GREEK SMALL LETTER BETA}"]),
+    st.text(alphabet="0123456789ABCDEF", min_size=32, max_size=32),
+)
+items = st.lists(st.tuples(names, values), max_size=5).map(
+    lambda pairs: "".join(f"{name}\x01{value}\x02" for name, value in pairs)
+)
+texts = st.one_of(
+    items,
+    items.map(lambda text: f"{text}UNIQ_KEY\x01" + "0A" * 16),
+    items.map(lambda text: f"{text}UNIQ_KEY\x01" + "0A" * 16 + "\x02"),
+    st.text(alphabet="ab\x01\x02", max_size=12),
+)
+bodies = st.binary(min_size=1, max_size=300)
+
+
+@st.composite
+def sends_of(draw: st.DrawFn) -> tuple[Command, SendMessageRequestHeaderV2]:
+    """One send, or one batch that may be damaged."""
+    batched = draw(st.booleans())
+    if batched:
+        body = batch.encode(
+            [
+                batch.BatchItem(draw(st.integers(-9, 9)), draw(st.binary(max_size=60)), draw(texts).encode())
+                for _ in range(draw(st.integers(1, 4)))
+            ]
+        )
+        if draw(st.booleans()):
+            at = draw(st.integers(0, len(body) - 1))
+            body = body[:at] + draw(st.binary(max_size=3)) + body[at + 1 :]
+    else:
+        body = draw(st.one_of(bodies, st.binary(min_size=399, max_size=402)))
+    header = SendMessageRequestHeaderV2(
+        producer_group="g",
+        topic=draw(st.sampled_from([*TOPICS, "unknown"])),
+        queue_id=draw(st.integers(-1, 4)),
+        sys_flag=draw(st.integers(-(2**31), 2**31 - 1)),
+        born_timestamp=draw(st.integers(-(2**63), 2**63 - 1)),
+        flag=draw(st.integers(-(2**31), 2**31 - 1)),
+        properties=draw(st.one_of(st.none(), texts)),
+        reconsume_times=draw(st.one_of(st.none(), st.integers(0, 2**31 - 1))),
+        batch=batched,
+    )
+    request = Command(
+        320 if batched else 310, body=body, opaque=draw(st.integers(-(2**31), 2**31 - 1)), typed=header
+    )
+    return request, header
+
+
+@define(eq=False)
+class Queue:
+    head: TopicHead
+    next_offset: int = 7
+    room_end: int = 9
+
+    def reserve(self, stop: int) -> None:
+        self.room_end = stop + 1
+
+
+def built(messages: Any, sends: SendRun, changed: int) -> None:
+    """Collect the sends as the processor does: what is not taken is built here, or left out."""
+    at = messages.take(sends, 0, TOPICS)
+    while at < len(sends):
+        request, header = sends.requests[at], sends.headers[at]
+        one = SendRun(sends.broker, sends.peer, 0, [request], [header])
+        plain = PutList(HOW, HOST, 0)
+        if plain.take(one, 0, TOPICS):
+            messages.add(plain, sends.properties[at].get(props.UNIQ_KEY))
+        elif not header.batch or not messages.take_batch("A", 1, header, request.body, 0):
+            if header.batch:
+                messages.add(plain_batch(request, header), sends.properties[at].get(props.UNIQ_KEY))
+            elif request.body and len(request.body) % 3:
+                message = PutMessage("B", 1, request.body, {"KEYS": "q"}, b"KEYS\x01q\x02", born_host=HOST)
+                messages.add([message], None)
+            else:
+                messages.leave_out()
+        at = messages.take(sends, at + 1, TOPICS)
+    if changed < len(messages):
+        messages[changed].topic = "Z"
+
+
+def plain_batch(request: Command, header: SendMessageRequestHeaderV2) -> list[PutMessage]:
+    """The messages of a batch by the pure codec, none of one that is damaged."""
+    try:
+        return [
+            PutMessage(
+                "A",
+                1,
+                body,
+                props.decode(text.decode()),
+                text,
+                flag,
+                header.sys_flag & HOW.client_bits,
+                header.born_timestamp,
+                HOST,
+                header.reconsume_times or 0,
+                0,
+                tags_code(props.decode(text.decode()).get("TAGS")),
+                props.decode(header.properties or "").get("WAIT") != "false",
+            )
+            for flag, body, text in batch.decode(request.body)
+        ]
+    except (DecodeError, UnicodeDecodeError):
+        return []
+
+
+def outcome(kind: Any, given_sends: list[Any], changed: int) -> tuple[object, ...]:
+    """Everything that a run leads to."""
+    requests, headers = [each[0] for each in given_sends], [each[1] for each in given_sends]
+    sends = SendRun(SendingBroker("", "", b""), FakePeer(), 0, requests, headers)
+    messages = kind(HOST, 0)
+    built(messages, sends, changed)
+    sizes = messages.sizes
+    made: dict[tuple[str, int], Queue] = {}
+    queues = {("A", 1): Queue(TopicHead.of("A"), 3, 4)}
+    codes = {"B": lambda properties, time_ms: time_ms + len(properties)}
+    turn = turn_in_files(FILE_BYTES)
+    run = RecordPacker(500, HOST).pack(
+        messages, 7_000, queues, lambda topic, number, count: Queue(TopicHead.of(topic)), *turn(0, 0), turn,
+        made, codes,
+    )  # fmt: skip
+    sends.messages, sends.landed, sends.sizes, sends.code = messages, run.landed, sizes, 0
+    places = {id(queue): key for key, queue in {**queues, **made}.items()}
+    units = {places[id(queue)]: own for queue, own in run.units.items() if own}
+    answers = []
+    if sizes is None or 0 not in sizes:
+        answers = [shown(answer) for answer in SendAnswers(Config(), HOST).of(sends)]
+    return run.end, run.records(), [*run.landed], units, run.notes, sizes, [*messages], answers
+
+
+def shown(answer: Answer) -> tuple[object, ...]:
+    """An answer as its receiver reads it."""
+    assert isinstance(answer, (bytes, Command))
+    (command,) = FrameDecoder().feed(answer if isinstance(answer, bytes) else encode(answer))
+    return command.code, command.flag, command.opaque, command.fields()
+
+
+@given(st.lists(sends_of(), min_size=1, max_size=8), st.integers(0, 12))
+def test_a_compiled_run_is_a_run_of_values(given_sends: list[Any], changed: int) -> None:
+    """Also with damaged batches, topics in turns, records across the ends of files, new queues, messages that
+    Python built and one that a hook has changed."""
+    compiled = outcome(collector(HOW), given_sends, changed)
+    pure = outcome(lambda host, bits: PutList(HOW, host, bits), given_sends, changed)
+    assert compiled == pure
