@@ -16,6 +16,7 @@
     broker            a plugin's view of a running broker
     role              role of a broker: master, slave or fenced
     service           work beside the request path of a broker
+    replication       addresses of the replicas of a broker, and their progress
     internal_queue    walks the queues of an internal topic with saved progress
     server            process roles besides the broker
     command           verbs of the command line
