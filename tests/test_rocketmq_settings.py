@@ -30,7 +30,9 @@ def test_every_setting_of_rocketmq_is_classified() -> None:
 
 def refused(key: str, value: object, claimed: tuple[str, ...] = ()) -> list[str]:
     """The keys that are refused when a command line gives this one."""
-    config = load(environ={}, flags={key: value})
+    # A slave has a number above 0.
+    further = {"brokerId": 1} if value == "SLAVE" else {}
+    config = load(environ={}, flags={key: value, **further})
     return [fault.key for fault in rocketmq_settings.faults(config.unknown, config.sources, claimed)]
 
 

@@ -63,6 +63,7 @@ ASKED_FOR = {
     "quic": ({"listeners": "quic://127.0.0.1:1"}, "no plugin brings 'quic' among the transports"),
     "memory-pipes": ({"listeners": "memory://x"}, "no plugin brings 'memory' among the transports"),
     "flush": ({"flushDiskType": "SYNC_FLUSH"}, "no plugin brings 'SYNC_FLUSH' among the flush policies"),
+    "ha": ({"brokerRole": "SYNC_MASTER"}, "setting brokerRole = 'SYNC_MASTER' .*"),
     "audit": ({"hooks": "audit"}, "setting hooks .* names 'audit', but there is no such plugin"),
     "trace": ({"hooks": "trace"}, "setting hooks .* names 'trace', but there is no such plugin"),
     "metrics": (
