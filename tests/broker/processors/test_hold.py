@@ -57,8 +57,8 @@ async def test_the_garbage_collector_visits_no_held_pull(desk: BrokerHarness) ->
     for _ in range(100):
         await hold(desk)
     gc.collect()
-    # Over a transport, the test's own client keeps an object for each call.
-    assert len(gc.get_objects()) - before < (50 if desk.wire is None else 500)
+    # Over a transport, the test's own client keeps some objects for each call.
+    assert len(gc.get_objects()) - before < (50 if desk.wire is None else 1_000)
     assert len(desk.broker.held_pulls) == 101
 
 
