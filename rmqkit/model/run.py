@@ -19,7 +19,7 @@ class MessageRun(Sequence[PutMessage]):
     """Messages that arrived together over one connection, or that a service writes together, in order. A
     single message is a run of one.
 
-    messages  all of them: a list, or columns of which a value is made for who asks for one
+    messages  all of them: a list, or columns, which make a message when it is read
     requests  for each message the number of its request; None when each message is a request by itself. The
               messages of a request (a batch) are neighbours, and are stored all or none
     special   indexes of the messages with a property that put hooks watch; None before the first look

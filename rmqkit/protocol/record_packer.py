@@ -160,6 +160,23 @@ class RecordPacker:
             )  # fmt: skip
             if run is not None:
                 return _new_tuple(PackedRun, run)
+        return self._pack_values(
+            messages, now_ms, queues, new_queue, position, room_end, turn, made, queue_codes
+        )
+
+    def _pack_values(
+        self,
+        messages: Sequence[PutMessage],
+        now_ms: int,
+        queues: Mapping[QueueKey, Q],
+        new_queue: Callable[[str, int, int], Q],
+        position: int,
+        room_end: int,
+        turn: Turn,
+        made: dict[QueueKey, Q],
+        queue_codes: Mapping[str, Callable[[Mapping[str, str], int], int]],
+    ) -> PackedRun[Q]:
+        """As `pack`, message by message."""
         parts: list[bytes] = []
         breaks: list[int] = []
         landed: list[Appended] = []
