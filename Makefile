@@ -17,6 +17,9 @@ PURE_TESTS := tests/protocol tests/speedups tests/broker tests/stores/test_mmap.
 STORES := memory mmap lmdb
 TRANSPORTS := tcp tls unix memory quic
 
+# Each process would compile all sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: speedups demo demo-spark test test-pure sanitize compare-speedups test-plugins test-python lint interop bench clean
 
 # The compiled part again, beside its sources, after a change of a .pyx file.
