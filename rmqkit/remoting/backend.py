@@ -6,7 +6,6 @@ them once, when it is opened.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import anyio
@@ -32,6 +31,8 @@ class AsyncBackend:
 def async_backend() -> AsyncBackend:
     """The primitives of the running loop."""
     if under_asyncio():
+        import asyncio
+
         current_time = asyncio.get_running_loop().time
     else:
         from trio import current_time

@@ -6,12 +6,16 @@ task and stop it in another, so its task group is kept in a separate task.
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import logging
+import sys
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import anyio
+
+if TYPE_CHECKING:
+    import asyncio
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +25,10 @@ Body = Callable[[Callable[[], None]], Awaitable[None]]
 
 def under_asyncio() -> bool:
     """Whether the caller runs in an asyncio task. With trio as a guest of asyncio, trio runs in callbacks of
-    the loop, not in tasks."""
+    the loop, not in tasks. asyncio is not imported for the question: it costs a broker 4 MB."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return False
     try:
         return asyncio.current_task() is not None
     except RuntimeError:
@@ -54,6 +61,8 @@ class BackgroundTask:
         """Run the body and wait until it is ready. Raises an earlier error of the body. When cancelled, the
         body has been cancelled and has ended."""
         if under_asyncio():
+            import asyncio
+
             # The loop keeps weak references only.
             self._task = asyncio.create_task(self._run(), name=self._name)
         else:
