@@ -5,6 +5,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
+# One process more than cores, for many tests wait for programs and timeouts; a file's tests stay together, for they may share a broker, a
+# Spark session or a JVM.
+IN_PARALLEL := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # A change of these installs again, which builds the compiled part again.
 COMPILED_FROM := hatch_build.py $(wildcard rmqkit/speedups/*.pyx rmqkit/speedups/*.pxd rmqkit/speedups/*.h */*/*.pyx */*/*/*.pyx)
 CORE := $(VENV)/.core
@@ -33,9 +36,8 @@ demo: $(CORE)
 demo-spark: $(READY)
 	$(BIN)/rmqkit demo-spark --picture build/demo-spark.png
 
-# On several cores: a file's tests stay together, for they may share a broker or a Spark session.
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest $(IN_PARALLEL)
 
 # Tests of what has a compiled part, over the Python that stands behind it.
 test-pure: $(READY)
@@ -70,7 +72,7 @@ lint: $(READY)
 
 # Apache's Java clients and the Go client against rmqkit, and our client against Apache's broker. Needs Maven and Go.
 interop: $(READY)
-	$(BIN)/python -m pytest tests/interop
+	$(BIN)/python -m pytest tests/interop $(IN_PARALLEL)
 
 # rmqkit and Apache's broker in one run, as ratios. Needs Maven.
 bench: $(READY)
