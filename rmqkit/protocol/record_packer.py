@@ -224,8 +224,7 @@ class RecordPacker:
                         head.between.get(properties_bytes) or head.field_between(properties_bytes),
                         properties,
                     )  # fmt: skip
-                found = message.properties
-                unique_key, keys = found.get(UNIQ_KEY), found.get(KEYS)
+                unique_key, keys = message.properties.get(UNIQ_KEY), message.properties.get(KEYS)
                 rolled_back = unusual and sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
                 if (unique_key or keys) and not rolled_back:
                     notes.append((head.key_code, unique_key, keys, position, now_ms))
