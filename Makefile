@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Everything that starts a broker, over one store or one transport: see rmqkit.testing.pytest_plugin.
 BROKER_TESTS := tests/broker tests/e2e tests/hooks tests/plugins/delay tests/plugins/retention tests/plugins/test_contracts.py
 PURE_TESTS := tests/protocol tests/speedups tests/broker tests/stores/test_mmap.py tests/stores/test_mmap_append.py
-STORES := memory mmap lmdb
+STORES := mmap lmdb
 TRANSPORTS := tcp tls unix memory quic
 
 # Each process would compile all sources again.
@@ -51,7 +51,7 @@ sanitize: $(READY)
 compare-speedups: $(READY)
 	$(BIN)/python -m tests.speedups.compare --cases 1000000 --seconds 240
 
-# The broker's tests over each built-in store and each transport. Over one alone, also a plugin's: make test-store-NAME, make test-transport-SCHEME.
+# The broker's tests over each transport, and each built-in store but the one in memory, over which `make test` runs them. Over one alone, also a plugin's: make test-store-NAME, make test-transport-SCHEME.
 test-plugins: $(STORES:%=test-store-%) $(TRANSPORTS:%=test-transport-%)
 
 test-store-%: $(READY)
