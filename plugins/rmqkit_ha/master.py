@@ -14,12 +14,13 @@ from rmqkit.log_limit import limited_logger
 from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.cold_reads import read_when_cached
+from rmqkit.plugin.listen import bind, start_work
 from rmqkit.plugin.positions import wait_moved
 from rmqkit.plugin.replication import ReplicaProgress
 from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
 from rmqkit.plugin.store import NotInMemory, Pin
-from rmqkit.plugin.transport import Address, ServerStream, WorkingListener
+from rmqkit.plugin.transport import Address, ServerStream
 from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic, peek_store_timestamp
 from rmqkit_ha.frames import Reports, frame_head
 from rmqkit_ha.limits import MAX_BODY_BYTES, MAX_CONNECTIONS, TURN_BYTES
@@ -41,6 +42,7 @@ class HaMaster(Service):
 
     def __init__(self) -> None:
         self.replicas = Replicas()
+        self._connections = 0
 
     def begin(self, broker: Broker, replicas: Replicas) -> None:
         """Serve the slaves of an assembled broker."""
@@ -69,24 +71,18 @@ class HaMaster(Service):
             task_status.started()
             await trio.sleep_forever()
         address = listen_address(broker)
-        transport = broker.registry.transport(address)
         try:
-            listeners = await transport.listen(address)
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen for slaves on {address}: {error.strerror or error}; set haListenPort"
-            ) from error
-        bound = transport.bound_address(listeners[0])
+            listeners, (bound, *_) = await bind(broker.registry, [address])
+        except ConfigError as error:
+            raise ConfigError(f"slaves are served at haListenPort: {error}") from error
         broker.replication.announce(_announced(broker, bound))
         _log.info("slaves are served at %s", bound)
         try:
             async with trio.open_nursery() as nursery:
-                for listener in listeners:
-                    if isinstance(listener, WorkingListener):
-                        nursery.start_soon(listener.run)
+                start_work(listeners, nursery)
                 nursery.start_soon(self._log_lag)
                 task_status.started()
-                await trio.serve_listeners(partial(self._serve, broker), list(listeners))
+                await trio.serve_listeners(partial(self._serve, broker), listeners)
         finally:
             broker.replication.announce("")
 
@@ -100,10 +96,11 @@ class HaMaster(Service):
     async def _serve(self, broker: Broker, accepted: ServerStream) -> None:
         """One connection; its errors end it alone."""
         where = "{}:{}".format(*accepted.remote)
-        if len(self.replicas.connected) >= MAX_CONNECTIONS:
+        if self._connections >= MAX_CONNECTIONS:
             _peer_log.warning("more than %d slaves, %s refused", MAX_CONNECTIONS, where)
             await trio.aclose_forcefully(accepted)
             return
+        self._connections += 1
         stream = accepted
         try:
             given = broker.config.owned(HaSettings)
@@ -119,6 +116,7 @@ class HaMaster(Service):
         except* Exception:  # noqa: BLE001 - one connection's error must not reach the others
             _peer_log.exception("the connection of slave %s failed and was closed", where)
         finally:
+            self._connections -= 1
             await trio.aclose_forcefully(stream)
 
 

@@ -14,7 +14,9 @@ from rmqkit.plugin.flush import FlushPolicy, Level
 from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
 from rmqkit.plugin.transport import Address
+from rmqkit_ha.comparison import REMEDY, Comparison, last_record
 from rmqkit_ha.frames import Frames, RecordAssembler, report
+from rmqkit_ha.identity import is_own_master
 from rmqkit_ha.limits import READ_BYTES
 from rmqkit_ha.meter import Meter
 from rmqkit_ha.settings import HaSettings, options
@@ -72,15 +74,16 @@ class HaSlave(Service):
             self._say(logging.WARNING, f"cannot connect to the master at {text}: {error or 'no answer'}")
             return
         self.following = text
+        session = _Session(self, broker, stream, text)
         try:
             async with stream:
-                await _Session(self, broker, stream, text).run()
+                await session.run()
         except* (ProtocolError, StoreError) as group:
             self._say(logging.ERROR, f"does not follow {text}, trying again: {_first(group)}")
         except* trio.TooSlowError:
             self._say(logging.WARNING, f"the master {text} is silent, connecting again")
         except* (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            self._say(logging.WARNING, f"the master {text} closed the connection, connecting again")
+            self._say(logging.WARNING, f"the master {text} {session.ending}, connecting again")
         finally:
             self.following = ""
 
@@ -95,7 +98,8 @@ class HaSlave(Service):
 
 
 class _Session:
-    """One connection to a master: a task reads and appends, another one reports."""
+    """One connection to a master: the end of the log is compared, then a task reads and appends, and another
+    one reports."""
 
     def __init__(self, slave: HaSlave, broker: Broker, stream: ByteStream, where: str) -> None:
         self._slave = slave
@@ -109,6 +113,18 @@ class _Session:
         )
         self._level = policy.acknowledge_at
         self._appended = trio.Event()
+        self._is_own_master = False
+        self._is_followed = False
+
+    @property
+    def ending(self) -> str:
+        """How the connection ended when the master ended it."""
+        if self._is_followed or not self._end:
+            return "closed the connection"
+        return (
+            f"closed the connection before the end of this log, {self._end}, was found in its own: their logs"
+            f" differ if this repeats, and the master's log lines say where. {REMEDY}"
+        )
 
     @property
     def _end(self) -> int:
@@ -116,14 +132,18 @@ class _Session:
 
     async def run(self) -> None:
         """Until the connection ends. Raises ProtocolError, StoreError, TooSlowError, anyio's errors."""
+        self._is_own_master = await is_own_master(self._broker, self._where)
+        await self._stream.send(report(await last_record(self._store)))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._report)
-            await self._receive()
+            await self._receive(nursery)
 
-    async def _receive(self) -> None:
+    async def _receive(self, nursery: trio.Nursery) -> None:
+        """Read, compare and append. Nothing is reported before the logs are known to be equal, for a report
+        acknowledges messages."""
         segment_bytes = self._broker.config.mapped_file_size_commit_log
         frames = Frames(segment_bytes)
         records: RecordAssembler | None = None
+        comparison: Comparison | None = None
         while True:
             with trio.fail_after(self._given.ha_housekeeping_interval / 1000):
                 data = await self._stream.receive(READ_BYTES)
@@ -132,21 +152,37 @@ class _Session:
                 if records is None:
                     await self._begin_at(piece.offset)
                     records = RecordAssembler(piece.offset, segment_bytes)
+                    comparison = Comparison(self._store, piece.offset)
                 records.add(piece)
-            if records is not None:
-                await self._append(*records.take())
+                if comparison is not None and not piece.data:
+                    comparison.idle(records.end)
+            if records is None:
+                continue
+            found = records.take()
+            if comparison is not None:
+                found = await comparison.rest(*found)
+                if comparison.is_complete:
+                    comparison = None
+                    self._is_followed = True
+                    self._slave.say_following(self._where, self._end)
+                    nursery.start_soon(self._report)
+            await self._append(*found)
 
     async def _begin_at(self, offset: int) -> None:
-        """Prepare the log for what follows from `offset` on. Raises ProtocolError, StoreError."""
+        """Prepare the log for what a master sends from `offset` on. Raises ProtocolError, StoreError."""
         store, end = self._store, self._end
-        if offset == end or (store.start_offset == end and offset > end):
-            self._slave.say_following(self._where, offset)
+        if store.start_offset <= offset <= end or store.start_offset == end < offset:
             return
         if offset < end:
             raise ProtocolError(
-                f"the master sends from {offset} on, and this log ends at {end}: their logs differ. Empty"
-                " this broker's directory to let it start over, or make it the master if it has the messages"
-                " that you need"
+                f"it sends from {offset} on, before the beginning of this log, {store.start_offset}. {REMEDY}"
+            )
+        if not self._is_own_master:
+            raise ProtocolError(
+                f"its log begins at {offset}, and this one ends at {end}: this slave was away for too long,"
+                " or that is the master of another group. Its settings, by which it would be known, cannot be"
+                " read: check haMasterAddress, and set plugins.ha.masterAddress, or namesrvAddr without"
+                f" haMasterAddress. {REMEDY}"
             )
         _log.error(
             "replication: this log ends at %d, and the log of the master %s begins at %d: this slave was away"
@@ -157,7 +193,6 @@ class _Session:
             store.start_offset,
         )
         await store.truncate(store.start_offset)
-        self._slave.say_following(self._where, offset)
 
     async def _append(self, offset: int, data: bytes) -> None:
         if not data:

@@ -15,6 +15,7 @@ from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.json_file import JsonFile
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import request
+from rmqkit_ha.identity import clients_address
 from rmqkit_ha.limits import MAX_TABLE_BYTES
 from rmqkit_ha.settings import options
 
@@ -49,7 +50,7 @@ class MasterTables:
 
     async def round(self) -> None:
         """Copy each table once; a failure is logged and the next round tries again."""
-        address = options(self._broker.config).master_address or self._broker.replication.master
+        address = clients_address(self._broker)
         if not address:
             await trio.lowlevel.checkpoint()
             return

@@ -24,13 +24,13 @@ from rmqkit.broker.stats import SAMPLE_MS
 from rmqkit.config import Config, store_host
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.clock import Clock
+from rmqkit.plugin.listen import Listener, bind
 from rmqkit.plugin.loader import Registry
 from rmqkit.plugin.log_state import dispatch_behind_bytes
 from rmqkit.plugin.request import Peer
 from rmqkit.plugin.transport import Address
 from rmqkit.protocol.message_id import unpack_host
 from rmqkit.remoting.dial import TCP, Dialer
-from rmqkit.remoting.listen import Listener, bind
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.remoting.request_loop import Router
 from rmqkit.remoting.server import RequestServer

@@ -21,6 +21,7 @@
     server            process roles besides the broker
     command           verbs of the command line
     store_tools       what `rmqkit store` does with a directory
+    listen            binds addresses through the transports
     sockets           accepted sockets of the operating system, for transports
     connect           connecting by TCP, for transports
     certificate_files certificates that are read again when they change, for transports

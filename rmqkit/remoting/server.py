@@ -14,8 +14,9 @@ from rmqkit.log_limit import limited_logger
 from rmqkit.plugin.descriptors import left_for_connections
 from rmqkit.plugin.hook_runner import Hooks
 from rmqkit.plugin.hooks import RpcHook
+from rmqkit.plugin.listen import start_work
 from rmqkit.plugin.request import Peer
-from rmqkit.plugin.transport import ServerStream, WorkingListener
+from rmqkit.plugin.transport import ServerStream
 from rmqkit.remoting.hooks_by_code import HooksByCode
 from rmqkit.remoting.peer import ServedPeer, Shared
 from rmqkit.remoting.request_loop import RequestLoop, Router
@@ -68,9 +69,7 @@ class RequestServer:
             nursery.start_soon(self._housekeeping)
             nursery.start_soon(self.shared.turns.run)
             nursery.start_soon(self.shared.leaving.run)
-            for listener in listeners:
-                if isinstance(listener, WorkingListener):
-                    nursery.start_soon(listener.run)
+            start_work(listeners, nursery)
             with self._accepting:
                 # It closes the listeners when it ends.
                 async with trio.open_nursery() as accepting:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from rmqkit.plugin.listen import Listener, bind
 from rmqkit.plugin.request import Peer, RequestProcessor
 from rmqkit.plugin.server import Listen
 from rmqkit.plugin.transport import Address
-from rmqkit.remoting.listen import Listener, bind
 from rmqkit.remoting.request_loop import Router
 from rmqkit.remoting.server import RequestServer
 

@@ -15,11 +15,11 @@ from attrs import define, field
 from rmqkit import config as settings
 from rmqkit.limits import IDLE_TIMEOUT_MS
 from rmqkit.plugin import loader
+from rmqkit.plugin.listen import bind
 from rmqkit.plugin.request import Answer, EachRequest, Outcome, Peer, Ticket
 from rmqkit.plugin.transport import Address
 from rmqkit.protocol import frame
 from rmqkit.protocol.command import Command
-from rmqkit.remoting.listen import bind
 from rmqkit.remoting.request_loop import Router
 from rmqkit.remoting.server import RequestServer
 from rmqkit.testing.broker import dialer, places, scheme_keys

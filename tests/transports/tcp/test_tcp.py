@@ -16,9 +16,9 @@ import trio.testing
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, PluginError
 from rmqkit.plugin import loader
+from rmqkit.plugin.listen import bind
 from rmqkit.plugin.sockets import ListeningSocket, SocketStream
 from rmqkit.plugin.transport import Address, ServerStream
-from rmqkit.remoting.listen import bind
 from rmqkit.testing.listening import Listening
 from rmqkit.testing.transport import TransportContract
 from rmqkit_transport_tcp.tcp import TcpListener, TcpTransport

@@ -19,8 +19,8 @@ import trio.testing
 from rmqkit.config import Config, load
 from rmqkit.errors import ConfigError
 from rmqkit.plugin import loader
+from rmqkit.plugin.listen import bind
 from rmqkit.plugin.transport import Address, Transport
-from rmqkit.remoting.listen import bind
 from rmqkit.testing.listening import Listening, listening
 from rmqkit.testing.transport import TransportContract
 from rmqkit_transport_unix import unix

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import trio
 
 from rmqkit.errors import ConfigError
-from rmqkit.plugin.transport import Address, ServerStream
+from rmqkit.plugin.transport import Address, ServerStream, WorkingListener
 
 if TYPE_CHECKING:
     from rmqkit.plugin.loader import Registry
@@ -39,6 +39,13 @@ async def bind(registry: Registry, addresses: Iterable[Address]) -> tuple[list[L
             await trio.aclose_forcefully(listener)
         raise
     return bound, where
+
+
+def start_work(listeners: Sequence[trio.abc.Listener[ServerStream]], nursery: trio.Nursery) -> None:
+    """Start the tasks of those listeners that have one, before they accept."""
+    for listener in listeners:
+        if isinstance(listener, WorkingListener):
+            nursery.start_soon(listener.run)
 
 
 def _next_step(error: OSError, address: Address) -> str:
