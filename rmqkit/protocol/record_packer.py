@@ -7,6 +7,7 @@ offsets and packs, and changes nothing of the store: that takes the result when 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from struct import Struct
 from struct import error as StructError
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -127,6 +128,23 @@ class PackedRun(NamedTuple, Generic[Q]):
             records.append(data[at : at + size])
             at += size
         return records
+
+    def stretches(self) -> tuple[list[int], list[bytes]]:
+        """The records that lie side by side, as one piece each; and the log offset of each piece."""
+        parts, landed = self.parts, self.landed
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if not self.breaks:
+            return [landed[0][1]], [data]
+        offsets: list[int] = []
+        ends: list[int] = []
+        at = end = 0
+        for _, offset, size, _ in landed:
+            if not offsets or offset != end:
+                offsets.append(offset)
+                ends.append(at)
+            at += size
+            end = offset + size
+        return offsets, [data[start:stop] for start, stop in pairwise([*ends, at])]
 
 
 class RecordPacker:

@@ -12,6 +12,7 @@ The modules, from the lowest level up:
     queues           the queues in memory, with their newest units
     padding          gaps in the log as blank records
     tail             the end of the log that is not in LMDB yet
+    columns          units, records and keys in bulk
     key_index        keys, the newest in memory
     packing          one append in the form for journal and queues
     batch            the content of one LMDB transaction

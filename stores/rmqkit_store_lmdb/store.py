@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import trio
 
@@ -44,6 +43,7 @@ from rmqkit.protocol.record_packer import RecordPacker, turn_in_files
 from rmqkit.protocol.tags import absolute_hash, extend_hash
 from rmqkit_store_lmdb.database import opening
 from rmqkit_store_lmdb.database.environment import Environment
+from rmqkit_store_lmdb.database.layout import UNIT, Unit
 from rmqkit_store_lmdb.database.trimming import Trimmer
 from rmqkit_store_lmdb.journal.commits import Commits
 from rmqkit_store_lmdb.journal.journal import Journal
@@ -333,9 +333,12 @@ class LmdbStore(MessageStore):
         )
         if offset < stored:
             with self._reader() as reader:
-                gatherer.take(reader.units(queue.number, offset, min(stop, stored) - offset), reader)
+                for units in reader.packed_units(queue.number, offset, min(stop, stored) - offset):
+                    gatherer.take(units, reader)
+                    if gatherer.full:
+                        break
         if not gatherer.full and stored <= gatherer.at < stop:
-            gatherer.take(queue.tail[gatherer.at - stored : stop - stored], None)
+            gatherer.take(queue.tail_units(gatherer.at, stop), self._commits.tail)
         return gatherer.result(queue)
 
     def _warm_end(self, queue: Queue, offset: int) -> int:
@@ -374,12 +377,12 @@ class LmdbStore(MessageStore):
             return []
         stop = min(offset + count, self._warm_end(queue, offset))
         stored = queue.stored
-        found: list[tuple[Any, ...]] = []
+        found: list[Unit] = []
         if offset < stored:
             with self._reader() as reader:
                 found += reader.units(queue.number, offset, min(stop, stored) - offset)
         if offset + len(found) >= stored:
-            found += queue.tail[offset + len(found) - stored : stop - stored]
+            found += UNIT.iter_unpack(queue.tail_units(offset + len(found), stop))
         return [QueueUnit(at, *unit[:3]) for at, unit in enumerate(found, offset)]
 
     def read_record(self, physical_offset: int) -> Buffer | None:
@@ -443,10 +446,12 @@ class LmdbStore(MessageStore):
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return 0
-        first, stored, tail = queue.first, queue.stored, queue.tail
+        first, stored, stop = queue.first, queue.stored, queue.next_offset
         look = bisect_left if boundary is Boundary.LOWER else bisect_right
-        if first >= stored or (tail and look([tail[0][3]], timestamp_ms)):
-            found = stored + look(tail, timestamp_ms, max(0, first - stored), key=lambda entry: entry[3])
+        if first >= stored or (stop > stored and look([queue.tail_unit(stored)[3]], timestamp_ms)):
+            found = look(
+                range(stop), timestamp_ms, max(stored, first), key=lambda offset: queue.tail_unit(offset)[3]
+            )
         elif self._reads_block or queue.hot_from(self._commits.tail.end) <= first:
             found = self._stored_offset(queue.number, first, stored, timestamp_ms, boundary)
         else:
@@ -470,7 +475,7 @@ class LmdbStore(MessageStore):
         if queue is None or not queue.first <= offset < queue.next_offset:
             return -1
         if offset >= queue.stored:
-            return queue.tail[offset - queue.stored][3]
+            return queue.tail_unit(offset)[3]
         self._warm_end(queue, offset)
         with self._reader() as reader:
             return reader.time(queue.number, offset)

@@ -18,7 +18,6 @@ The modules, from the lowest level up:
     queue_numbers    all queues without units, for a store whose queues a plugin keeps
     queue_lookup     interface of a queue for reads, and adapter for queues that a plugin keeps
     index_file       one hash index file
-    key_hash         hashes of keys
     key_index        the sequence of index files, filled in batches
     index_gaps       finds lost index files
     mincore          which pages of a mapping are in memory

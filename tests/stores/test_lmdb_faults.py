@@ -71,11 +71,11 @@ class FailingJournal(Journal):
         super().__init__(directory)
         self.on_device: dict[str, bytes] = {}
 
-    def write(self, fd: int, head: bytes, data: bytes, at: int) -> None:
+    def write(self, fd: int, parts: Sequence[bytes], size_bytes: int, at: int) -> None:
         if self.failing:
-            os.pwrite(fd, head + data[:100], at)
+            os.pwrite(fd, b"".join(parts)[:124], at)
             raise OSError(errno.EIO, "Input/output error")
-        super().write(fd, head, data, at)
+        super().write(fd, parts, size_bytes, at)
 
     def flush(self, files: Sequence[File]) -> None:
         super().flush(files)

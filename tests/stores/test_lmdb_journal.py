@@ -20,7 +20,7 @@ def written(directory: Path, count: int, number: int = 0) -> list[Frame]:
     assert list(journal.load(number)) == []
     frames = [Frame(number + at, RECORDS, at, b"%d" % at * (at * 99)) for at in range(1, count + 1)]
     for frame in frames:
-        journal.put(frame.kind, frame.records, frame.data)
+        journal.put(frame.kind, frame.records, [frame.data])
     assert journal.number == number + count
     journal.close()
     return frames
@@ -52,7 +52,7 @@ def test_frames_are_read_again(tmp_path: Path, file_bytes: int, monkeypatch: pyt
         assert behind(tmp_path, after) == (after < 12)
     journal = Journal(tmp_path)
     list(journal.load(12))
-    journal.put(RECORDS, 1, b"more")
+    journal.put(RECORDS, 1, [b"more"])
     journal.close()
     assert read(tmp_path, 10) == [*frames[10:], Frame(13, RECORDS, 1, b"more")]
 
@@ -69,7 +69,7 @@ def test_a_torn_frame_ends_the_journal(tmp_path: Path) -> None:
         assert read(tmp_path) == frames[:3]
     journal = Journal(tmp_path)
     list(journal.load(0))
-    journal.put(RECORDS, 1, b"fourth")
+    journal.put(RECORDS, 1, [b"fourth"])
     journal.close()
     assert read(tmp_path) == [*frames[:3], Frame(4, RECORDS, 1, b"fourth")]
 
@@ -107,7 +107,7 @@ def test_a_damaged_end_of_a_file_with_another_behind_it(
     assert sorted(tmp_path.iterdir()) == files[:5]
     journal = Journal(tmp_path)
     list(journal.load(0))
-    journal.put(RECORDS, 1, b"sixth")
+    journal.put(RECORDS, 1, [b"sixth"])
     journal.close()
     assert load(tmp_path) == [*frames[:2], *frames[3:5], Frame(6, RECORDS, 1, b"sixth")]
 
@@ -128,7 +128,7 @@ def test_files_that_are_not_needed_any_more(tmp_path: Path, monkeypatch: pytest.
     journal = Journal(tmp_path)
     list(journal.load(0))
     for number in range(6):
-        journal.put(RECORDS, 1, b"%d" % number * 20)
+        journal.put(RECORDS, 1, [b"%d" % number * 20])
     firsts = [file.first for file in journal_files(tmp_path)]
     assert firsts == [1, 2, 3, 4, 5, 6]
     remove(journal.drop(2))
@@ -158,9 +158,9 @@ def test_a_full_disk_is_noticed_before_anything_is_written(
     journal = Journal(tmp_path)
     list(journal.load(0))
     monkeypatch.setattr(os, "posix_fallocate", allocate)
-    journal.put(RECORDS, 1, bytes(800))
+    journal.put(RECORDS, 1, [bytes(800)])
     with pytest.raises(OSError, match="No space left"):
-        journal.put(RECORDS, 1, bytes(800))
-    journal.put(RECORDS, 1, bytes(100))
+        journal.put(RECORDS, 1, [bytes(800)])
+    journal.put(RECORDS, 1, [bytes(100)])
     journal.close()
     assert [(frame.number, len(frame.data)) for frame in read(tmp_path)] == [(1, 800), (2, 100)]

@@ -19,13 +19,13 @@ from rmqkit.model.message import PutMessage
 from rmqkit.model.sysflag import BORN_HOST_V6, TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rmqkit.plugin.flush import FlushPolicy
 from rmqkit.plugin.store import Boundary, MessageStore, ReadLimits
+from rmqkit.protocol.key_hash import KeyHasher
 from rmqkit.protocol.message_id import UniqueKeys
 from rmqkit.protocol.record import message_size, pack
 from rmqkit.protocol.tags import extend_hash, index_hash, java_hash
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import SMALL, CommitWhenWanted, FlushWhenWanted, contents, message, store_config
 from rmqkit_store_memory.store import MemoryStore
-from rmqkit_store_mmap.index.key_hash import KeyHasher
 from rmqkit_store_mmap.log.disk import Disk
 from rmqkit_store_mmap.store import MmapStore
 

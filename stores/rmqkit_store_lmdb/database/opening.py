@@ -19,12 +19,12 @@ from rmqkit.protocol.damage import DAMAGE_FLAG, LEAST_FILLER_BYTES, filler, is_d
 from rmqkit.protocol.record import BLANK_BYTES, MAGIC_BLANK, MIN_RECORD_BYTES, peek_size_and_magic, unpack
 from rmqkit.protocol.tags import extend_hash
 from rmqkit_store_lmdb.database.environment import Environment
-from rmqkit_store_lmdb.database.layout import ROW, State, read_queue_key
+from rmqkit_store_lmdb.database.layout import ROW, UNIT, State, read_queue_key
 from rmqkit_store_lmdb.journal.commits import GAP, Commits
 from rmqkit_store_lmdb.journal.journal import DAMAGED, DELETED, RECORDS, Frame
 from rmqkit_store_lmdb.journal.packing import Packed
 from rmqkit_store_lmdb.read.key_index import KeyIndex
-from rmqkit_store_lmdb.read.queues import Entry, Queue
+from rmqkit_store_lmdb.read.queues import Queue
 from rmqkit_store_lmdb.read.reader import Reader
 
 _logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def received(
             packed.codes.append(code)
             messages.append(message)
     end = offset + len(data)
-    packed.gap_bytes = end - packed.end if packed.records else len(data)
+    packed.gap_bytes = end - packed.end if packed.pieces else len(data)
     packed.end = end
     return packed, messages
 
@@ -97,7 +97,8 @@ class _Replay:
         self._queues = queues
         self._keys = keys
         self._damaged = False
-        self._filler: Entry | None = None
+        #: The unit that refers to the last record in place of damage.
+        self._filler: bytes | None = None
         self._lost_bytes = 0
 
     def run(self, frames: Iterator[Frame], after: int) -> None:
@@ -179,7 +180,7 @@ class _Replay:
         """Whether a queue starts, or was created again, with a queue offset."""
         if queue is None:
             return not self._damaged
-        return offset < queue.next_offset + len(packed.units.get(queue, ()))
+        return offset < queue.next_offset + len(packed.units.get(queue, b"")) // UNIT.size
 
     def _begin_queue(self, packed: Packed, record: StoredMessage) -> None:
         """Start the queue of a record at this record: it is new, or was deleted and created again."""
@@ -195,11 +196,11 @@ class _Replay:
     def _leave_out(self, packed: Packed, queue: Queue, until: int) -> bool:
         """Add units that refer to the record that replaces damage, up to a queue offset. Returns False when
         so many records cannot have been lost."""
-        units = packed.units.setdefault(queue, [])
-        missing = until - queue.next_offset - len(units)
+        units = packed.units.setdefault(queue, bytearray())
+        missing = until - queue.next_offset - len(units) // UNIT.size
         if self._filler is None or missing > self._lost_bytes // MIN_RECORD_BYTES:
             return missing == 0
-        units += [self._filler] * missing
+        units += self._filler * missing
         return missing >= 0
 
     def take(self, packed: Packed, code: int, record: StoredMessage, data: bytes) -> None:
@@ -214,10 +215,10 @@ class _Replay:
             filler_bytes = LEAST_FILLER_BYTES if gap >= LEAST_FILLER_BYTES + BLANK_BYTES else gap
             self._fill(packed, packed.end, filler_bytes, record.store_timestamp_ms)
             self._lost_bytes += gap - filler_bytes
-        if offset > packed.end and not packed.records and self._commits.start == self._commits.tail.end:
+        if offset > packed.end and not packed.pieces and self._commits.start == self._commits.tail.end:
             packed.start = offset
         if is_damage(record.flag, record.sys_flag):
-            self._filler = (offset, size, 0, record.store_timestamp_ms, data)
+            self._filler = UNIT.pack(offset, size, 0, record.store_timestamp_ms)
             self._lost_bytes += size
         key = (record.topic, record.queue_id)
         queue = packed.made.get(key) or self._queues.get(key)
@@ -231,9 +232,9 @@ class _Replay:
                     f"the record at log offset {offset} has queue offset {record.queue_offset} in {key},"
                     f" which ends at {queue.next_offset}"
                 )
-            packed.units[queue].append((offset, size, code, record.store_timestamp_ms, data))
+            packed.units[queue] += UNIT.pack(offset, size, code, record.store_timestamp_ms)
         packed.offsets.append(offset)
-        packed.records.append(data)
+        packed.pieces.append(data)
         packed.end = offset + size
         if self._keys is not None:
             note_keys(self._keys, record)
@@ -243,9 +244,9 @@ class _Replay:
         rest of the gap reads as a blank record."""
         self._lost_bytes += at + size - packed.end
         data = filler(bytes(size - LEAST_FILLER_BYTES), at, time_ms, DAMAGE_FLAG)
-        self._filler = (at, size, 0, time_ms, data)
+        self._filler = UNIT.pack(at, size, 0, time_ms)
         packed.offsets.append(at)
-        packed.records.append(data)
+        packed.pieces.append(data)
         packed.end = at + size
 
 

@@ -45,15 +45,15 @@ DRAIN_AFTER_S = 1.0
 #: Amount of data between checkpoints: it is read again after a machine failure, and LMDB reuses no page in
 #: between.
 CHECKPOINT_BYTES = 64 * 1024 * 1024
-_ONE_CODE = Struct(">q")
+_pack_code = Struct(">q").pack
 #: A gap after the records of a frame: as the head of a blank record, and the log offset after it.
 GAP = Struct(">iIq")
 
 
 @frozen
 class _Drain:
-    """The content of one transaction: a number of records and units, up to a frame of the journal and a log
-    position."""
+    """The content of one transaction: a number of pieces of the log and of units, up to a frame of the
+    journal and a log position."""
 
     batch: Batch
     count: int
@@ -126,14 +126,12 @@ class Commits:
 
     def append(self, packed: Packed) -> None:
         """Write an append to the journal and keep it. Raises StoreNotWritable, without effect."""
-        codes, records = packed.codes, packed.records
-        if len(records) == 1:
-            data = _ONE_CODE.pack(codes[0]) + records[0]
-        else:
-            data = b"".join((pack_numbers(f">{len(codes)}q", *codes), *records))
+        codes = packed.codes
+        parts = [_pack_code(codes[0]) if len(codes) == 1 else pack_numbers(f">{len(codes)}q", *codes)]
+        parts += packed.pieces
         if packed.gap_bytes:
-            data += GAP.pack(packed.gap_bytes, MAGIC_BLANK, packed.end)
-        self._put(RECORDS, len(records), data)
+            parts.append(GAP.pack(packed.gap_bytes, MAGIC_BLANK, packed.end))
+        self._put(RECORDS, len(codes), parts)
         self.take(packed)
         if self.tail.size_bytes >= self._drain_bytes:
             self._look_for_room()
@@ -141,7 +139,7 @@ class Commits:
 
     def delete(self, queue: Queue) -> None:
         """Record the deletion of a queue. Raises StoreNotWritable, without effect."""
-        self._put(DELETED, 0, queue.key)
+        self._put(DELETED, 0, [queue.key])
         self.forget(queue)
 
     def flush_deletions(self) -> None:
@@ -149,9 +147,9 @@ class Commits:
         administrators delete topics. Raises OSError."""
         self.journal.flush(self.journal.hold())
 
-    def _put(self, kind: int, count: int, data: bytes) -> None:
+    def _put(self, kind: int, count: int, parts: list[bytes]) -> None:
         try:
-            self.journal.put(kind, count, data)
+            self.journal.put(kind, count, parts)
         except OSError as error:
             reason = os.strerror(error.errno or errno.EIO)
             raise StoreNotWritable(f"cannot write the journal in {self.env.directory}: {reason}") from error
@@ -161,14 +159,14 @@ class Commits:
         if packed.start is not None:
             self.start = packed.start
             self.tail = Tail(self._segment_bytes, packed.start, packed.start)
-        elif not packed.records and self.start == self.tail.end:
+        elif not packed.pieces and self.start == self.tail.end:
             self.start = packed.end
             self.tail = Tail(self._segment_bytes, packed.end, packed.end)
         for queue in packed.replaced:
             self.forget(queue)
-        self.tail.add(packed.offsets, packed.records, packed.end)
-        for queue, entries in packed.units.items():
-            queue.add(entries)
+        self.tail.add(packed.offsets, packed.pieces, packed.end)
+        for queue, units in packed.units.items():
+            queue.add(units)
             self._dirty[queue] = None
         self.next_number += len(packed.made)
 
@@ -264,8 +262,8 @@ class Commits:
 
     def _gather(self, all_keys: bool) -> _Drain:
         tail, end, frame = self.tail, self.tail.end, self.journal.number
-        count = len(tail.records)
-        units = {queue: len(queue.tail) for queue in self._dirty}
+        count = len(tail.pieces)
+        units = {queue: queue.tail_count for queue in self._dirty}
         deleted, self._dirty, self._deleted = self._deleted, {}, {}
         takes_keys = all_keys or self.keys.wants_writing(end)
         newest = self.keys.newest_before(end)

@@ -47,6 +47,8 @@ _REST = Struct(">IQII")
 _HEAD_BYTES = _HEAD.size
 _CODE_BYTES = 8
 _PREFIX = "journal-"
+#: Maximum number of parts that one system call takes on every system.
+_MOST_PARTS = 16
 #: Maximum number of consecutive damaged frames after which later ones are still found.
 _MOST_LOST = 64
 
@@ -130,25 +132,31 @@ class Journal:
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def put(self, kind: int, count: int, data: bytes) -> None:
-        """Write one frame. Raises OSError, without effect."""
+    def put(self, kind: int, count: int, parts: Sequence[bytes]) -> None:
+        """Write one frame with these parts as its content. Raises OSError, without effect."""
         number = self.number + 1
-        rest = _REST.pack(len(data), number, kind, count)
-        head = crc32(data, crc32(rest)).to_bytes(4, "big") + rest
-        size = _HEAD_BYTES + len(data)
+        data_bytes = sum(map(len, parts))
+        rest = _REST.pack(data_bytes, number, kind, count)
+        crc = crc32(rest)
+        for part in parts:
+            crc = crc32(part, crc)
+        head = crc.to_bytes(4, "big") + rest
+        size = _HEAD_BYTES + data_bytes
         file = self._current
         if file is None or (file.end and file.end + size > FILE_BYTES):
             file = self._begin_file(number)
         if file.end + size > file.room:
             _take_room(file, size)
-        self.write(file.fd, head, data, file.end)
+        self.write(file.fd, [head, *parts], size, file.end)
         file.end += size
         self.number = number
         self.written_bytes += size
 
-    def write(self, fd: int, head: bytes, data: bytes, at: int) -> None:
+    def write(self, fd: int, parts: Sequence[bytes], size_bytes: int, at: int) -> None:
         """Raises OSError."""
-        if os.pwritev(fd, (head, data), at) != len(head) + len(data):
+        if len(parts) > _MOST_PARTS:
+            parts = (b"".join(parts),)
+        if os.pwritev(fd, parts, at) != size_bytes:
             raise OSError(errno.EIO, "a write was cut short")
 
     def _begin_file(self, number: int) -> File:

@@ -8,21 +8,24 @@ from attrs import define, field
 
 from rmqkit.model.message import PutMessage
 from rmqkit.model.run import tags_codes_of
-from rmqkit.protocol.record_packer import UNIT, PackedRun
-from rmqkit_store_lmdb.read.queues import Entry, Queue
+from rmqkit.protocol.record_packer import PackedRun
+from rmqkit_store_lmdb.read.columns import timed_units
+from rmqkit_store_lmdb.read.queues import Queue
 
 
 @define
 class Packed:
     """One append. `end` is the log position after it, with `gap_bytes` after the last record, which are blank
-    in the log of another broker; `made` are new queues, `units` the new units of each queue."""
+    in the log of another broker; `pieces` are records that lie side by side, one or more each, and `offsets`
+    where they begin in the log; `codes` has the tags code of each record; `made` are new queues, `units` the
+    new units of each queue, packed (layout.UNIT)."""
 
     end: int
     offsets: list[int] = field(factory=list)
-    records: list[bytes] = field(factory=list)
+    pieces: list[bytes] = field(factory=list)
     codes: list[int] = field(factory=list)
     made: dict[tuple[str, int], Queue] = field(factory=dict)
-    units: dict[Queue, list[Entry]] = field(factory=dict)
+    units: dict[Queue, bytearray] = field(factory=dict)
     #: Start of the log if it was empty and does not begin at its end.
     start: int | None = None
     gap_bytes: int = 0
@@ -38,11 +41,5 @@ class Packed:
         now_ms: int,
     ) -> Packed:
         """Create an append from a packed run of messages."""
-        offsets, records = [at[1] for at in run.landed], run.records()
-        packed = cls(run.end, offsets, records, tags_codes_of(messages), made)
-        record_at = dict(zip(offsets, records, strict=True))
-        for queue, units in run.units.items():
-            packed.units[queue] = [
-                (at, size, code, now_ms, record_at[at]) for at, size, code in UNIT.iter_unpack(units)
-            ]
-        return packed
+        units = {queue: bytearray(timed_units(own, now_ms)) for queue, own in run.units.items()}
+        return cls(run.end, *run.stretches(), tags_codes_of(messages), made, units)

@@ -8,139 +8,108 @@ requested time, newest first.
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 
 from attrs import define, field
 
 from rmqkit.model.message import StoredMessage
 from rmqkit.model.properties import KEYS, UNIQ_KEY
 from rmqkit.protocol.record_packer import KeyNote
-from rmqkit.protocol.tags import absolute_hash, extend_hash
 from rmqkit_store_lmdb.database.environment import Environment, Transaction
 from rmqkit_store_lmdb.database.layout import OFFSET, TIMES
+from rmqkit_store_lmdb.read.columns import key_numbers
 
-#: Number of keys in a run, or amount of log covered by one, which is what has to be read again after a
-#: process failure.
+#: Number of messages with keys in a run, or amount of log covered by one, which is what has to be read again
+#: after a process failure.
 KEPT_BACK = 16384
 KEPT_BACK_LOG_BYTES = 64 * 1024 * 1024
 #: Offsets in a run are counted from its first one, and are smaller.
 _RUN_LOG_BYTES = 1 << 32
-#: The unique keys of a client differ in their last four digits for a while, so the hashes of the
-#: preceding digits are cached, and those of such digits: hash(a + b) = hash(a) * 31^len(b) + hash(b).
-_DIGITS = 4
-_POWER = 31 * 31 * 31 * 31
-_MAX_HEADS = 4096
-_MAX_LASTS = 1 << 16
+#: Physical offset, hash, store time in ms.
 Entry = tuple[int, int, int]
+_offset_of = itemgetter(3)
 
 
 @define
 class KeyIndex:
-    """Entries are (physical offset, hash, store time in ms), in the order of the log. `indexed_to`: the
-    offset before which all are in the database. `newest` is the time and the offset of the last one there."""
+    """Keys are kept as they were noted, in the order of the log, and hashed when they are written or looked
+    up. `indexed_to`: the offset before which all are in the database. `newest` is the time and the offset of
+    the last one there."""
 
     indexed_to: int = 0
     newest: tuple[int, int] = (0, 0)
-    _kept: list[Entry] = field(factory=list)
-    _heads: dict[tuple[int, str], int] = field(factory=dict)
-    _lasts: dict[str, int] = field(factory=dict)
+    _kept: list[KeyNote] = field(factory=list)
+    #: The entries of the first `_hashed` kept notes.
+    _entries: list[Entry] = field(factory=list)
+    _hashed: int = 0
 
     def load(self, indexed_to: int, newest: tuple[int, int]) -> None:
         """Start with the content of the database."""
         self.indexed_to, self.newest = indexed_to, newest
-        self._kept = []
+        self._kept, self._entries, self._hashed = [], [], 0
 
     def wants_writing(self, end: int) -> bool:
-        """Whether the entries should go into the database with a log that ends at `end`."""
+        """Whether the keys should go into the database with a log that ends at `end`."""
         return not self._kept or len(self._kept) >= KEPT_BACK or end - self.indexed_to >= KEPT_BACK_LOG_BYTES
-
-    def note(
-        self, topic_code: int, unique_key: str | None, keys: str | None, offset: int, time_ms: int
-    ) -> None:
-        if unique_key:
-            self._kept.append((offset, self._unique_hash(topic_code, unique_key), time_ms))
-        if keys:
-            for key in keys.split(" "):
-                if key:
-                    self._kept.append((offset, absolute_hash(extend_hash(topic_code, key)), time_ms))
 
     def note_all(self, notes: Iterable[KeyNote]) -> None:
         """Note the keys of packed records."""
-        for note in notes:
-            self.note(*note)
-
-    def _unique_hash(self, topic_code: int, key: str) -> int:
-        head, digits = (topic_code, key[:-_DIGITS]), key[-_DIGITS:]
-        code, last = self._heads.get(head), self._lasts.get(digits)
-        if code is None:
-            code = self._learn_head(head)
-        if last is None:
-            if len(digits) != _DIGITS or not digits.isascii():
-                return absolute_hash(extend_hash(extend_hash(*head), digits))
-            last = self._learn_last(digits)
-        code = code + last & 0xFFFFFFFF
-        return code if code < 0x80000000 else absolute_hash(code)
-
-    def _learn_head(self, head: tuple[int, str]) -> int:
-        if len(self._heads) >= _MAX_HEADS:
-            self._heads.clear()
-        code = self._heads[head] = extend_hash(*head) * _POWER & 0xFFFFFFFF
-        return code
-
-    def _learn_last(self, digits: str) -> int:
-        if len(self._lasts) >= _MAX_LASTS:
-            self._lasts.clear()
-        code = self._lasts[digits] = extend_hash(0, digits)
-        return code
+        self._kept += notes
 
     def note_record(self, topic_code: int, record: StoredMessage) -> None:
         """Note the keys of a stored record."""
-        self.note(
-            topic_code,
-            record.properties.get(UNIQ_KEY),
-            record.properties.get(KEYS),
-            record.physical_offset,
-            record.store_timestamp_ms,
-        )
+        unique_key, keys = record.properties.get(UNIQ_KEY), record.properties.get(KEYS)
+        if unique_key or keys:
+            self._kept.append(
+                (topic_code, unique_key, keys, record.physical_offset, record.store_timestamp_ms)
+            )
 
     def newest_noted(self) -> tuple[int, int]:
-        """Time and offset of the last entry."""
-        return (self._kept[-1][2], self._kept[-1][0]) if self._kept else self.newest
+        """Time and offset of the last message with keys."""
+        return (self._kept[-1][4], self._kept[-1][3]) if self._kept else self.newest
 
     def newest_before(self, end: int) -> tuple[int, int]:
         """The value of `newest` once the log up to `end` is in the database."""
-        for offset, _, time_ms in reversed(self._kept):
+        for _, _, _, offset, time_ms in reversed(self._kept):
             if offset < end:
                 return time_ms, offset
         return self.newest
 
     def before(self, end: int) -> list[tuple[bytes, bytes]]:
-        """The kept entries of records before `end` as runs."""
+        """The keys of records before `end` as runs. May run in a worker thread while further ones are
+        noted."""
         found: list[tuple[bytes, bytes]] = []
-        left = [entry for entry in self._kept if entry[0] < end]
+        left = self._kept[: bisect_left(self._kept, end, key=_offset_of)]
         while left:
-            base = left[0][0]
-            count = bisect_left(left, base + _RUN_LOG_BYTES, key=lambda entry: entry[0])
+            base = left[0][3]
+            count = bisect_left(left, base + _RUN_LOG_BYTES, key=_offset_of)
             found.append(_run(base, left[:count]))
             left = left[count:]
         return found
 
     def in_database(self, end: int) -> None:
         """Called when the runs of `before(end)` are in the database."""
-        self._kept = [entry for entry in self._kept if entry[0] >= end]
+        count = bisect_left(self._kept, end, key=_offset_of)
+        del self._kept[:count]
+        self._hashed = max(0, self._hashed - count)
+        self._entries = [entry for entry in self._entries if entry[0] >= end]
         self.indexed_to = end
 
     def kept(self, code: int) -> list[tuple[int, int]]:
-        """(offset, time) of entries that are in memory, newest first."""
-        return [(offset, time_ms) for offset, found, time_ms in reversed(self._kept) if found == code]
+        """(offset, time) of keys that are in memory, newest first."""
+        for note in self._kept[self._hashed :]:
+            offset, time_ms = note[3:]
+            numbers = memoryview(key_numbers([note], offset)).cast("Q")
+            self._entries += [(offset, number >> 32, time_ms) for number in numbers]
+        self._hashed = len(self._kept)
+        return [(offset, time_ms) for offset, found, time_ms in reversed(self._entries) if found == code]
 
 
-def _run(base: int, entries: list[Entry]) -> tuple[bytes, bytes]:
-    times = [time_ms for _, _, time_ms in entries]
-    numbers = array("Q", sorted([code << 32 | offset - base for offset, code, _ in entries]))
-    return OFFSET.pack(base), TIMES.pack(min(times), max(times)) + numbers.tobytes()
+def _run(base: int, notes: list[KeyNote]) -> tuple[bytes, bytes]:
+    times = [note[4] for note in notes]
+    return OFFSET.pack(base), TIMES.pack(min(times), max(times)) + key_numbers(notes, base)
 
 
 def read_run(key: bytes, value: memoryview) -> tuple[int, int, int, memoryview]:

@@ -7,21 +7,21 @@ from collections import deque
 
 from attrs import define, field
 
+from rmqkit.model.buffer import Buffer
 from rmqkit.protocol.record_packer import TopicHead
-from rmqkit_store_lmdb.database.layout import ROW, UNIT, UNIT_KEY, queue_key
+from rmqkit_store_lmdb.database.layout import ROW, UNIT, UNIT_KEY, Unit, queue_key
 
 #: Log written by this process within this distance from the end is assumed to be in memory.
 HOT_BYTES = 256 * 1024 * 1024
 _MARK_BYTES = 16 * 1024 * 1024
 
-#: A unit and its record: physical offset, size, tags code, store time in ms, record.
-Entry = tuple[int, int, int, int, bytes]
+_UNIT_BYTES = UNIT.size
 
 
 @define(eq=False)
 class Queue:
-    """Queue offsets: units lie in [first, next_offset), those before `stored` in LMDB, the others in `tail`.
-    `head` contains the fields that all records of the queue share."""
+    """Queue offsets: units lie in [first, next_offset), those before `stored` in LMDB, the others in `tail`,
+    packed. `head` contains the fields that all records of the queue share."""
 
     topic: str
     queue_id: int
@@ -30,7 +30,7 @@ class Queue:
     first: int = 0
     next_offset: int = 0
     stored: int = 0
-    tail: list[Entry] = field(factory=list)
+    tail: bytearray = field(factory=bytearray)
     key: bytes = b""
     #: No space needs to be reserved for units.
     room_end: int = 1 << 63
@@ -47,15 +47,31 @@ class Queue:
     def reserve(self, stop: int) -> None:
         """Does nothing: see `room_end`."""
 
-    def add(self, entries: list[Entry]) -> None:
-        self.tail += entries
-        self.next_offset += len(entries)
+    def add(self, units: Buffer | bytearray) -> None:
+        """Add packed units (layout.UNIT)."""
+        self.tail += units
+        self.next_offset += len(units) // _UNIT_BYTES
+
+    @property
+    def tail_count(self) -> int:
+        """The number of units in `tail`."""
+        return len(self.tail) // _UNIT_BYTES
+
+    def tail_units(self, start: int, stop: int) -> bytes:
+        """The packed units of the tail from one queue offset to another one."""
+        at = self.stored
+        return bytes(self.tail[max(0, start - at) * _UNIT_BYTES : max(0, stop - at) * _UNIT_BYTES])
+
+    def tail_unit(self, offset: int) -> Unit:
+        """The unit of the tail at a queue offset."""
+        unit: Unit = UNIT.unpack_from(self.tail, (offset - self.stored) * _UNIT_BYTES)
+        return unit
 
     def cut(self, end: int) -> None:
         """End before a queue offset; LMDB has all units before it."""
         self.next_offset = self.stored = end
         self.first = min(self.first, end)
-        self.tail, self.warm_from, self.warm_to = [], 0, 0
+        self.tail, self.warm_from, self.warm_to = bytearray(), 0, 0
         self._marks.clear()
 
     def row(self, end: int) -> bytes:
@@ -63,16 +79,14 @@ class Queue:
 
     def group(self, count: int) -> tuple[bytes, bytes]:
         """The first `count` units of the tail as LMDB keeps them."""
-        return UNIT_KEY.pack(self.number, self.stored), b"".join(
-            [UNIT.pack(*entry[:4]) for entry in self.tail[:count]]
-        )
+        return UNIT_KEY.pack(self.number, self.stored), bytes(self.tail[: count * _UNIT_BYTES])
 
     def were_stored(self, count: int) -> None:
         """The first `count` units of the tail are in LMDB now."""
-        mark = self.tail[0][0] // _MARK_BYTES
+        mark = UNIT.unpack_from(self.tail)[0] // _MARK_BYTES
         if not self._marks or self._marks[-1][0] != mark:
             self._marks.append((mark, self.stored))
-        del self.tail[:count]
+        del self.tail[: count * _UNIT_BYTES]
         self.stored += count
 
     def hot_from(self, log_end: int) -> int:

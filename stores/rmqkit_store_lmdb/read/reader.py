@@ -53,13 +53,12 @@ class Reader:
         self._chunk_at, self._chunk = OFFSET.unpack(self._log.key())[0], self._log.value()
         return True
 
-    def slice(self, offset: int, size: int) -> memoryview | None:
-        """The record with this offset and size, as given by a unit; None when it is gone. Valid until the end
-        of the transaction."""
+    def stretch(self, offset: int) -> tuple[int, memoryview] | None:
+        """The chunk that contains a log offset, and where it begins; None when it is gone. Valid until the
+        end of the transaction."""
         if not self._start <= offset < self._end or not self._find_chunk(offset):
             return None
-        at = offset - self._chunk_at
-        return self._chunk[at : at + size]
+        return self._chunk_at, self._chunk
 
     def record(self, offset: int) -> memoryview | None:
         """The record that begins at an offset; valid until the end of the transaction."""
@@ -116,18 +115,24 @@ class Reader:
 
     # --- queues ---------------------------------------------------------------------------------------------
 
-    def units(self, number: int, offset: int, count: int) -> Iterator[Unit]:
-        """Up to `count` units of a queue from a queue offset on."""
+    def packed_units(self, number: int, offset: int, count: int) -> Iterator[memoryview]:
+        """Up to `count` units of a queue from a queue offset on, packed, in pieces that are valid until the
+        next one is asked for."""
         with self._txn.cursor(self._env.db("units")) as cursor:
             for first, value in groups(cursor, number, offset):
                 start = (offset - first) * UNIT.size
                 if count <= 0 or not 0 <= start < len(value):
                     return
                 found = value[start : start + count * UNIT.size]
-                yield from UNIT.iter_unpack(found)
+                yield found
                 taken = len(found) // UNIT.size
                 offset += taken
                 count -= taken
+
+    def units(self, number: int, offset: int, count: int) -> Iterator[Unit]:
+        """As `packed_units`, one by one."""
+        for found in self.packed_units(number, offset, count):
+            yield from UNIT.iter_unpack(found)
 
     def unit(self, number: int, offset: int) -> Unit | None:
         return next(self.units(number, offset, 1), None)
@@ -155,9 +160,10 @@ class Reader:
         for physical_offset, size, _, _ in self.units(number, offset, max_units):
             if total > max_bytes:
                 break
-            record = self.slice(physical_offset, size)
-            if record is not None:
-                bytes(record)
+            found = self.stretch(physical_offset)
+            if found is not None:
+                start = physical_offset - found[0]
+                bytes(found[1][start : start + size])
             total += size
             at += 1
         return at

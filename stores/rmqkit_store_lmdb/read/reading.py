@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import Protocol
 
 from attrs import define, field
 
 from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.store import ReadLimits, ReadResult, ReadStatus, RecordFilter, UnitFilter
 from rmqkit.protocol.damage import FLAGS, FLAGS_AT, is_damage
+from rmqkit.protocol.record import MIN_RECORD_BYTES
+from rmqkit_store_lmdb.database.layout import UNIT
+from rmqkit_store_lmdb.read.columns import Caps, copied_records
 from rmqkit_store_lmdb.read.queues import Queue
-from rmqkit_store_lmdb.read.reader import Reader
+
+
+class Source(Protocol):
+    """What contains records: a Reader of LMDB, or the tail of the log."""
+
+    def stretch(self, offset: int) -> tuple[int, Buffer] | None:
+        """Adjacent records, one of which contains a log offset, and where they begin; None for none."""
+        ...
 
 
 @define
@@ -30,35 +39,63 @@ class Gatherer:
     status: ReadStatus = ReadStatus.NO_MATCHED_MESSAGE
     slices: list[Buffer] = field(factory=list)
 
-    def take(self, entries: Iterable[tuple[Any, ...]], reader: Reader | None) -> None:
-        """Continue with these units. They contain their records (queues.Entry), or the records are read with
-        `reader` (layout.Unit)."""
-        max_messages, max_bytes, _, disk_messages, disk_bytes, _ = self.limits
-        unit_filter, record_filter, disk_end = self.unit_filter, self.record_filter, self.disk_end
-        found: list[Buffer] = []
-        at, count, total = self.at, self.count, self.total_bytes
-        for entry in entries:
-            physical_offset, size = entry[0], entry[1]
-            if count and (
-                count >= max_messages
-                or total + size > max_bytes
-                or (physical_offset < disk_end and (count >= disk_messages or total + size > disk_bytes))
-            ):
+    def take(self, units: Buffer, source: Source) -> None:
+        """Continue with these packed units (layout.UNIT), whose records `source` has. Records are copied,
+        because the pages of LMDB are valid in the transaction only."""
+        limits = self.limits
+        caps = (
+            limits.max_messages, limits.max_bytes, self.disk_end, limits.max_disk_messages,
+            limits.max_disk_bytes,
+        )  # fmt: skip
+        chooses = self.unit_filter is not None or self.record_filter is not None
+        number, stop = 0, len(units) // UNIT.size
+        base: int = 0
+        data: Buffer = b""
+        while number < stop:
+            if not chooses:
+                taken, size_bytes, records = copied_records(
+                    units, number, base, data, caps, self.count, self.total_bytes
+                )
+                if taken:
+                    self.slices.append(records)
+                    number += taken
+                    self.at += taken
+                    self.count += taken
+                    self.total_bytes += size_bytes
+                    continue
+            offset, size, code, _ = UNIT.unpack_from(units, number * UNIT.size)
+            if self._exceeds(caps, offset, size):
                 self.full = True
-                break
-            at += 1
-            if unit_filter is not None and not unit_filter(entry[2]):
-                continue
-            record = entry[4] if reader is None else reader.slice(physical_offset, size)
-            if record is None or is_damage(*FLAGS.unpack_from(record, FLAGS_AT)):
-                self.status = ReadStatus.MESSAGE_WAS_REMOVING
-            elif record_filter is None or record_filter(record):
-                found.append(record)
-                count += 1
-                total += size
-        if found:
-            self.slices.append(b"".join(found))  # copied, because the pages are valid in the transaction only
-        self.at, self.count, self.total_bytes = at, count, total
+                return
+            if not base <= offset < base + len(data):
+                base, data = source.stretch(offset) or (offset, b"")
+                if data and not chooses:
+                    continue
+            number += 1
+            self.at += 1
+            self._take_one(code, offset - base, size, data)
+
+    def _exceeds(self, caps: Caps, offset: int, size: int) -> bool:
+        """Whether the limits are reached before a record. The first one is always accepted."""
+        max_messages, max_bytes, disk_end, disk_messages, disk_bytes = caps
+        count, total = self.count, self.total_bytes + size
+        return count > 0 and (
+            count >= max_messages
+            or total > max_bytes
+            or (offset < disk_end and (count >= disk_messages or total > disk_bytes))
+        )
+
+    def _take_one(self, code: int, start: int, size: int, data: Buffer) -> None:
+        """Add the record at a position of `data` if it is wanted."""
+        if self.unit_filter is not None and not self.unit_filter(code):
+            return
+        record = data[start : start + size]
+        if len(record) < max(size, MIN_RECORD_BYTES) or is_damage(*FLAGS.unpack_from(record, FLAGS_AT)):
+            self.status = ReadStatus.MESSAGE_WAS_REMOVING
+        elif self.record_filter is None or self.record_filter(record):
+            self.slices.append(bytes(record))
+            self.count += 1
+            self.total_bytes += size
 
     def result(self, queue: Queue) -> ReadResult:
         status = ReadStatus.FOUND if self.count else self.status

@@ -1,13 +1,18 @@
 """New entries of an index file; `rmqkit_store_mmap.index.entries` is the same in Python."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 
 cdef extern from "Python.h":
     int PyUnicode_KIND(object text)
     void *PyUnicode_DATA(object text)
     Py_ssize_t PyUnicode_GET_LENGTH(object text)
+
+cdef extern from "key_hash.h" nogil:
+    uint32_t rmq_absolute_hash(uint32_t code)
+    uint32_t rmq_char_at(int kind, const void *data, Py_ssize_t at)
+    uint32_t rmq_extend_hash(uint32_t code, int kind, const void *data, Py_ssize_t at, Py_ssize_t end)
 
 cdef enum:
     HEADER_BYTES = 40
@@ -41,52 +46,6 @@ cdef inline void put_u64(uint8_t *p, uint64_t value) noexcept nogil:
 
 cdef inline uint32_t get_u32(const uint8_t *p) noexcept nogil:
     return <uint32_t>p[0] << 24 | <uint32_t>p[1] << 16 | <uint32_t>p[2] << 8 | p[3]
-
-
-cdef inline uint32_t absolute(uint32_t code) noexcept nogil:
-    """As `rmqkit.protocol.tags.absolute_hash`."""
-    if code < <uint32_t>0x80000000:
-        return code
-    return 0 if code == <uint32_t>0x80000000 else 0 - code
-
-
-cdef inline uint32_t extended_by_bytes(uint32_t code, const uint8_t *units, Py_ssize_t length) noexcept nogil:
-    cdef Py_ssize_t at = 0
-    # Four units a step, so that the multiplications do not wait for each other.
-    while length - at >= 4:
-        code = (
-            code * <uint32_t>923521 + units[at] * <uint32_t>29791 + units[at + 1] * <uint32_t>961
-            + units[at + 2] * <uint32_t>31 + units[at + 3]
-        )
-        at += 4
-    while at < length:
-        code = code * <uint32_t>31 + units[at]
-        at += 1
-    return code
-
-
-cdef inline uint32_t unit_at(int kind, const void *data, Py_ssize_t at) noexcept nogil:
-    if kind == 1:
-        return (<const uint8_t *>data)[at]
-    if kind == 2:
-        return (<const uint16_t *>data)[at]
-    return (<const uint32_t *>data)[at]
-
-
-cdef uint32_t extended(uint32_t code, int kind, const void *data, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
-    """Java's hash of a text with the hash `code` and these characters after it, as UTF-16 units."""
-    cdef uint32_t unit
-    if kind == 1:
-        return extended_by_bytes(code, <const uint8_t *>data + at, end - at)
-    while at < end:
-        unit = unit_at(kind, data, at)
-        if unit >= 0x10000:
-            unit -= 0x10000
-            code = code * <uint32_t>31 + (0xD800 | unit >> 10)
-            unit = 0xDC00 | (unit & 0x3FF)
-        code = code * <uint32_t>31 + unit
-        at += 1
-    return code
 
 
 cdef class Entries:
@@ -129,8 +88,8 @@ cdef class Entries:
         cdef Py_ssize_t length = PyUnicode_GET_LENGTH(key)
         if length == 0:
             return 0
-        code = extended(code, PyUnicode_KIND(key), PyUnicode_DATA(key), 0, length)
-        return self.add(absolute(code), physical_offset, time_ms)
+        code = rmq_extend_hash(code, PyUnicode_KIND(key), PyUnicode_DATA(key), 0, length)
+        return self.add(rmq_absolute_hash(code), physical_offset, time_ms)
 
     cdef int add_each(self, uint32_t code, str keys, int64_t physical_offset, int64_t time_ms) except -1:
         """Adds an entry for each of the keys, which spaces separate."""
@@ -138,9 +97,9 @@ cdef class Entries:
         cdef const void *data = PyUnicode_DATA(keys)
         cdef Py_ssize_t length = PyUnicode_GET_LENGTH(keys), begin = 0, at
         for at in range(length + 1):
-            if at == length or unit_at(kind, data, at) == SPACE:
+            if at == length or rmq_char_at(kind, data, at) == SPACE:
                 if at > begin:
-                    self.add(absolute(extended(code, kind, data, begin, at)), physical_offset, time_ms)
+                    self.add(rmq_absolute_hash(rmq_extend_hash(code, kind, data, begin, at)), physical_offset, time_ms)
                 begin = at + 1
         return 0
 

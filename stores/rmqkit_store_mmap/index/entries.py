@@ -11,9 +11,9 @@ from mmap import mmap
 from struct import Struct, pack_into
 from typing import TYPE_CHECKING, TypeAlias
 
+from rmqkit.protocol.key_hash import KeyHasher
 from rmqkit.protocol.tags import absolute_hash, extend_hash
 from rmqkit.speedups import IN_USE
-from rmqkit_store_mmap.index.key_hash import KeyHasher
 
 HEADER_BYTES = 40
 ENTRY = Struct(">iqii")

@@ -18,8 +18,8 @@ from rmqkit.plugin.directory_lock import lock_holder
 from rmqkit.plugin.queue_code import QueueCode, QueueCodes, tag_code
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.damage import FILLER_TOPIC, is_damage
+from rmqkit.protocol.key_hash import KeyHasher
 from rmqkit.protocol.tags import absolute_hash, extend_hash
-from rmqkit_store_mmap.index.key_hash import KeyHasher
 from rmqkit_store_mmap.open.abort_file import AbortMark
 from rmqkit_store_mmap.open.checkpoint import Checkpoint
 from rmqkit_store_mmap.queue.queue_numbers import FILE_NAME
