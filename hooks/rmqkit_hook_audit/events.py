@@ -45,7 +45,7 @@ class Sent(Event, tag="send", kw_only=True, gc=False):
 
     group: str
     topic: str
-    messages: list[Message] = []
+    messages: list[Message] | msgspec.Raw = []
 
 
 class Consumed(Event, tag="consume", kw_only=True, gc=False):
@@ -99,13 +99,14 @@ class Dropped(Event, tag="dropped", kw_only=True, gc=False):
 _encoder = msgspec.json.Encoder()
 
 
-def encoded(event: Event) -> bytes:
-    """The event as it is written. Unpaired surrogates, which JSON can express but UTF-8 cannot, are written
-    as numbers."""
+def encoded(value: Event | Message) -> bytes:
+    """An event, or a message of one, as it is written. Unpaired surrogates, which JSON can express but UTF-8
+    cannot, are written as numbers."""
     try:
-        return _encoder.encode(event)
+        return _encoder.encode(value)
     except UnicodeEncodeError:
-        return _encoder.encode(_writable(msgspec.to_builtins(event, builtin_types=(datetime, bytes))))
+        kinds = (datetime, bytes, msgspec.Raw)
+        return _encoder.encode(_writable(msgspec.to_builtins(value, builtin_types=kinds)))
 
 
 def lines(events: Sequence[Event]) -> bytes:

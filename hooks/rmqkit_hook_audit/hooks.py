@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 
+from msgspec import Raw
+
 from rmqkit.errors import HeaderError
 from rmqkit.model.message import PutMessage
 from rmqkit.model.properties import UNIQ_KEY
@@ -22,7 +24,8 @@ from rmqkit.plugin.request import Peer
 from rmqkit.plugin.store import Appended
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command
-from rmqkit_hook_audit.events import Consumed, Message, Requested, Sent, SentBack, now
+from rmqkit.speedups.sends import Places, PutColumns
+from rmqkit_hook_audit.events import Consumed, Message, Requested, Sent, SentBack, encoded, now
 from rmqkit_hook_audit.recorder import NOWHERE, Recorder
 from rmqkit_hook_audit.requests import ACTIONS, MAX_TEXT, shown_fields
 from rmqkit_hook_audit.settings import AuditSettings
@@ -91,19 +94,23 @@ class SendAudit(Watching, SendMessageHook):
     ) -> None:
         """Record one event for messages whose sends have equal headers, as far as they are shown."""
         recorder, topic = self._recorder, header.topic
-        notes = [
-            Message(
-                message.properties.get(UNIQ_KEY, "")[:MAX_TEXT],
-                None if message.topic == topic else message.topic,
-                message.queue_id,
-                at[0],
-                len(message.body),
+        count = len(messages)
+        weight = count or 1
+        notes: list[Message] | Raw
+        if (
+            count
+            and isinstance(messages, PutColumns)
+            and isinstance(landed, Places)
+            and not self._keeps_content
+        ):
+            columns, places = messages, landed
+            notes = Raw(
+                columns.json_list(places, MAX_TEXT, lambda at: encoded(_note(columns[at], places[at], topic)))
             )
-            for message, at in zip(messages, landed, strict=True)
-        ]
-        weight = len(notes) or 1
-        if self._keeps_content:
-            weight += self._add_content(notes, messages) // 1024
+        else:
+            notes = [_note(message, at, topic) for message, at in zip(messages, landed, strict=True)]
+            if self._keeps_content:
+                weight += self._add_content(notes, messages) // 1024
         event = Sent(
             now(),
             recorder.broker,
@@ -128,6 +135,17 @@ class SendAudit(Watching, SendMessageHook):
             note.properties = found or None
             kept_bytes += sum(map(len, found.values()))
         return kept_bytes
+
+
+def _note(message: PutMessage, at: Appended, topic: str) -> Message:
+    """What is kept of a message that was sent to a topic."""
+    return Message(
+        message.properties.get(UNIQ_KEY, "")[:MAX_TEXT],
+        None if message.topic == topic else message.topic,
+        message.queue_id,
+        at.queue_offset,
+        len(message.body),
+    )
 
 
 def _users(requests: Sequence[Command]) -> Sequence[str | None]:

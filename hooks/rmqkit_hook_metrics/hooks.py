@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
-from operator import attrgetter, contains, itemgetter
 from time import perf_counter
 
 from rmqkit.errors import HeaderError
 from rmqkit.model import names
-from rmqkit.model import properties as props
-from rmqkit.model.message import PutMessage
 from rmqkit.model.message_type import MessageType, message_type
+from rmqkit.model.run import are_normal, sizes_of, topics_of
 from rmqkit.model.sysflag import PULL_SUSPEND
 from rmqkit.plugin.hooks import (
     STORED_CODES,
@@ -22,7 +19,6 @@ from rmqkit.plugin.hooks import (
     SendRun,
 )
 from rmqkit.plugin.request import Answers, Peer
-from rmqkit.plugin.store import Appended
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import CreateTopicRequestHeader, PullMessageRequestHeader
@@ -37,7 +33,6 @@ TYPE_LABELS = {
     MessageType.COMMIT: "transaction",
 }
 _NOT_COUNTED = (names.RETRY_PREFIX, names.DLQ_PREFIX)
-_topic, _properties, _record_bytes = attrgetter("topic"), attrgetter("properties"), itemgetter(2)
 #: Maximum number of requests in progress that are tracked. Requests whose connection ends are never answered,
 #: so the oldest are dropped.
 MAX_UNDER_WAY = 16_384
@@ -74,25 +69,19 @@ class SendMetrics(Counting, SendMessageHook):
         counts = self._counts
         if counts is None or sends.code not in STORED_CODES:
             return
-        messages, landed = sends.messages, sends.landed
-        if len(messages) == 1 or len({*zip(map(_topic, messages), _ordered(messages), strict=True)}) == 1:
-            _count(counts, messages[0], landed)
+        messages, sizes = sends.messages, sizes_of(sends.landed)
+        topics = topics_of(messages)
+        if len(topics) == 1 and are_normal(messages):
+            _count(counts, topics[0], MessageType.NORMAL, sizes)
             return
-        for message, at in zip(messages, landed, strict=True):
-            _count(counts, message, (at,))
+        for message, size in zip(messages, sizes, strict=True):
+            _count(counts, message.topic, message_type(message.properties), (size,))
 
 
-def _ordered(messages: Sequence[PutMessage]) -> Iterable[bool]:
-    """Whether each message has an ordering key. Messages of the other types are stored in topics of their
-    own."""
-    return map(contains, map(_properties, messages), repeat(props.SHARDING_KEY))
-
-
-def _count(counts: Counts, first: PutMessage, landed: Sequence[Appended]) -> None:
-    """Count messages of the topic and the type of the first one."""
-    if not first.topic.startswith(_NOT_COUNTED):
-        label = TYPE_LABELS[message_type(first.properties)]
-        counts.incoming[first.topic, label].add(map(_record_bytes, landed))
+def _count(counts: Counts, topic: str, kind: MessageType, sizes: Iterable[int]) -> None:
+    """Count messages of one topic and type, with these record sizes."""
+    if not topic.startswith(_NOT_COUNTED):
+        counts.incoming[topic, TYPE_LABELS[kind]].add(sizes)
 
 
 class ConsumeMetrics(Counting, ConsumeMessageHook):

@@ -21,13 +21,13 @@ class MessageType(IntEnum):
 
 _DELAYS = frozenset({props.DELAY, props.TIMER_DELIVER_MS, props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS})
 #: A message with none of these properties is NORMAL.
-_TYPED = _DELAYS | {props.SHARDING_KEY, props.TRANSACTION_PREPARED}
+TYPED = _DELAYS | {props.SHARDING_KEY, props.TRANSACTION_PREPARED}
 
 
 def message_type(properties: Mapping[str, str]) -> MessageType:
     """ORDER with an ordering key, otherwise DELAY with a time of delivery, otherwise HALF if prepared for a
     transaction."""
-    if _TYPED.isdisjoint(properties):
+    if TYPED.isdisjoint(properties):
         return MessageType.NORMAL
     if props.SHARDING_KEY in properties:
         return MessageType.ORDER

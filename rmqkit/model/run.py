@@ -10,6 +10,7 @@ from typing import TypeVar, overload
 
 from rmqkit.errors import RequestRefused
 from rmqkit.model.message import Appended, PutMessage
+from rmqkit.model.message_type import TYPED
 from rmqkit.speedups.sends import Places, PutColumns
 
 R = TypeVar("R")
@@ -103,6 +104,21 @@ def waits_of(messages: Sequence[PutMessage]) -> list[bool]:
     return [message.wait for message in messages]
 
 
+def are_normal(messages: Sequence[PutMessage]) -> bool:
+    """Whether no message has a property that gives it another type than NORMAL (`message_type`). Makes no
+    values of a run that consists of columns."""
+    if isinstance(messages, PutColumns):
+        return messages.are_normal()
+    return all(map(TYPED.isdisjoint, [message.properties for message in messages]))
+
+
+def sizes_of(landed: Sequence[Appended]) -> list[int]:
+    """The size of the record at each of these places."""
+    if isinstance(landed, Places):
+        return landed.sizes()
+    return [size for _, _, size, _ in landed]
+
+
 def tags_codes_of(messages: Sequence[PutMessage]) -> list[int]:
     """`PutMessage.tags_code` of each. Makes no values of a run that consists of columns."""
     if isinstance(messages, PutColumns):
@@ -117,4 +133,4 @@ def total_bytes_of(landed: Sequence[Appended]) -> int:
     return sum([size for _, _, size, _ in landed])
 
 
-__all__ = ["MessageRun", "tags_codes_of", "topics_of", "total_bytes_of", "waits_of"]
+__all__ = ["MessageRun", "are_normal", "sizes_of", "tags_codes_of", "topics_of", "total_bytes_of", "waits_of"]

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from rmqkit.errors import MessageIllegal
 from rmqkit.model.message import Appended, PutMessage
+from rmqkit.model.message_type import TYPED
 from rmqkit.model.properties import decode as decode_properties
 from rmqkit.protocol.headers.send import SendMessageRequestHeaderV2
 
@@ -61,6 +62,8 @@ cdef struct Put:
     int32_t sys_flag
     int32_t reconsume_times
     bint wait
+    # Whether a property makes it a message of another type than NORMAL.
+    bint typed
     bint made
 
 cdef struct Sent:
@@ -73,6 +76,7 @@ cdef struct Found:
     Span keys
     Span tags
     bint wait
+    bint typed
     bint watched
     bint ascii
 
@@ -130,6 +134,9 @@ cdef class Names:
         return False
 
 
+cdef Names typed_names = Names(TYPED)
+
+
 cdef inline bint is_name(const char *at, Py_ssize_t size, const char *name, Py_ssize_t name_size) noexcept:
     return size == name_size and memcmp(at, name, size) == 0
 
@@ -142,7 +149,7 @@ cdef void scan(const char *at, Py_ssize_t size, Names watched, Found *found):
     cdef Py_ssize_t name_size, value_size
     found.unique_key = found.keys = found.tags = no_span()
     found.wait = True
-    found.watched = False
+    found.typed = found.watched = False
     found.ascii = is_ascii(at, size)
     if not found.ascii:
         return
@@ -166,6 +173,8 @@ cdef void scan(const char *at, Py_ssize_t size, Names watched, Found *found):
                 found.tags.size = value_size
             elif is_name(at, name_size, b"WAIT", 4):
                 found.wait = not (value_size == 5 and memcmp(value, b"false", 5) == 0)
+            if typed_names.has(at, name_size):
+                found.typed = True
             if watched.has(at, name_size):
                 found.watched = True
         at = stop + 1
@@ -368,6 +377,7 @@ cdef class PutColumns:
         put.tags_code = java_hash(found.tags.at, found.tags.size)
         put.unique_key, put.keys = found.unique_key, found.keys
         put.wait = wait
+        put.typed = found.typed
         put.made = False
 
     def add(self, messages, str key):
@@ -497,6 +507,57 @@ cdef class PutColumns:
         """Whether the sender of each message waits (PutMessage.wait)."""
         return [self._made[at].wait if self._puts[at].made else bool(self._puts[at].wait) for at in range(self._count)]
 
+    def are_normal(self):
+        """Whether no message has a property that gives it another type than NORMAL."""
+        cdef Py_ssize_t at
+        for at in range(self._count):
+            if not TYPED.isdisjoint(self._made[at].properties) if self._puts[at].made else self._puts[at].typed:
+                return False
+        return True
+
+    def json_list(self, Places places, Py_ssize_t max_key_bytes, other):
+        """A JSON array with an object for each message: unique key, queue, queue offset, size of the body.
+        `other` gives the object of the message with a number that has another form, as bytes."""
+        cdef Py_ssize_t at, room = 2, size
+        cdef Put *put
+        cdef char *start
+        cdef char *to
+        if places._count != self._count:
+            raise ValueError(f"{places._count} places of {self._count} messages")
+        others = {}
+        for at in range(self._count):
+            put = &self._puts[at]
+            size = put.unique_key.size
+            if put.made or not put.body.size or size > max_key_bytes or not is_plain_key(put.unique_key):
+                others[at] = odd = <bytes>other(at)
+                size = PyBytes_GET_SIZE(odd)
+            room += size + 112
+        start = <char *>PyMem_Malloc(room)
+        if start == NULL:
+            raise MemoryError
+        start[0] = c"["
+        to = start + 1
+        for at in range(self._count):
+            put = &self._puts[at]
+            if at:
+                to[0] = c","
+                to += 1
+            if others:
+                odd = others.get(at)
+                if odd is not None:
+                    to = put_bytes(to, PyBytes_AS_STRING(<bytes>odd), PyBytes_GET_SIZE(<bytes>odd))
+                    continue
+            to = put_bytes(put_bytes(to, b'{"id":"', 7), put.unique_key.at, put.unique_key.size)
+            to = put_number(put_bytes(to, b'","queue":', 10), put.queue_id)
+            to = put_number(put_bytes(to, b',"offset":', 10), places._places[at].offset)
+            to = put_number(put_bytes(to, b',"sizeBytes":', 13), put.body.size)
+            to[0] = c"}"
+            to += 1
+        to[0] = c"]"
+        made = PyBytes_FromStringAndSize(start, to + 1 - start)
+        PyMem_Free(start)
+        return made
+
     def tags_codes(self):
         """The code of each message in its consume queue."""
         return [
@@ -550,6 +611,11 @@ cdef class Places:
     cdef object _at(self, Py_ssize_t at):
         cdef Place *place = &self._places[at]
         return Appended(place.offset, place.position, place.size, self._time_ms)
+
+    def sizes(self):
+        """The size of each record."""
+        cdef Py_ssize_t at
+        return [self._places[at].size for at in range(self._count)]
 
     @property
     def total_bytes(self):

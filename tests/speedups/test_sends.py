@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from rmqkit.config import Config
 from rmqkit.errors import DecodeError
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
+from rmqkit.model.run import are_normal, sizes_of
 from rmqkit.plugin.hooks import SendingBroker, SendRun
 from rmqkit.plugin.request import Answer
 from rmqkit.protocol import batch
@@ -25,17 +27,26 @@ from rmqkit.protocol.record_packer import RecordPacker, TopicHead, turn_in_files
 from rmqkit.protocol.tags import tags_code
 from rmqkit.speedups import IN_USE
 from rmqkit.testing.peer import FakePeer
+from rmqkit_hook_audit.events import lines
+from rmqkit_hook_audit.hooks import SendAudit
+from rmqkit_hook_audit.recorder import Queue as EventQueue
+from rmqkit_hook_audit.recorder import Recorder
+from rmqkit_hook_audit.settings import AuditSettings
 
 pytestmark = pytest.mark.skipif(not IN_USE, reason="the compiled part does not run here")
 
 HOST = bytes(range(8))
-TOPICS = {"A": 4, "B": 2, "C" * 130: 1}
+#: Longer than the name of a new topic may be.
+LONG = "C" * 130
+TOPICS = {"A": 4, "B": 2, LONG: 1}
 HOW = Collecting(
     frozenset({"DELAY", "TRAN_MSG", "POP_CK"}), "MSG_REGION\x01R\x02", ~(1 << 4 | 1 << 5 | 12), 400
 )
 FILE_BYTES = 2_000
 
-names = st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY", "x", "", "UNIQ_KEY_", "é"])
+names = st.sampled_from(
+    ["UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY", "x", "", "UNIQ_KEY_", "é", "__SHARDINGKEY"]
+)
 values = st.one_of(
     st.sampled_from(["false", "true", "", "A1", "a b", "50%d", "k\x01v", "\N{GREEK SMALL LETTER BETA}"]),
     st.text(alphabet="0123456789ABCDEF", min_size=32, max_size=32),
@@ -150,7 +161,7 @@ def outcome(kind: Any, given_sends: list[Any], changed: int) -> tuple[object, ..
     built(messages, sends, changed)
     sizes = messages.sizes
     made: dict[tuple[str, int], Queue] = {}
-    queues = {("A", 1): Queue(TopicHead.of("A"), 3, 4)}
+    queues = {("A", 1): Queue(TopicHead.of("A"), 3, 4), (LONG, 0): Queue(TopicHead.of(LONG))}
     codes = {"B": lambda properties, time_ms: time_ms + len(properties)}
     turn = turn_in_files(FILE_BYTES)
     run = RecordPacker(500, HOST).pack(
@@ -160,10 +171,23 @@ def outcome(kind: Any, given_sends: list[Any], changed: int) -> tuple[object, ..
     sends.messages, sends.landed, sends.sizes, sends.code = messages, run.landed, sizes, 0
     places = {id(queue): key for key, queue in {**queues, **made}.items()}
     units = {places[id(queue)]: own for queue, own in run.units.items() if own}
+    looks = are_normal(messages), sizes_of(run.landed), audited(sends)
     answers = []
     if sizes is None or 0 not in sizes:
         answers = [shown(answer) for answer in SendAnswers(Config(), HOST).of(sends)]
-    return run.end, run.records(), [*run.landed], units, run.notes, sizes, [*messages], answers
+    return run.end, run.records(), [*run.landed], units, run.notes, sizes, looks, [*messages], answers
+
+
+def audited(sends: SendRun) -> list[dict[str, Any]]:
+    """The events that the audit writes for a run, without their time."""
+    queue = EventQueue(10_000)
+    hook = SendAudit(AuditSettings())
+    hook.begin(Recorder("b", [queue]))
+    hook.after(sends)
+    events = [json.loads(line) for line in lines(queue.look(100)).splitlines()]
+    for event in events:
+        del event["time"]
+    return events
 
 
 def shown(answer: Answer) -> tuple[object, ...]:
