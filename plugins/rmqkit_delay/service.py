@@ -26,6 +26,8 @@ from rmqkit.protocol.tags import tags_code
 from rmqkit_delay.settings import DelaySettings
 
 _log = logging.getLogger(__name__)
+#: The longest time until the service notices that the clock was set, or the queues were truncated.
+_PAUSE_S = 1.0
 
 
 class DelayService(Service):
@@ -65,6 +67,8 @@ class Delivery(InternalQueueFollower):
         """Raises ConfigError when delayOffset.json cannot be read."""
         super().__init__(broker, names.SCHEDULE_TOPIC)
         self._levels_ms = levels_ms
+        # A new message is seen before it is due.
+        self.pause_s = min(_PAUSE_S, min(levels_ms) / 1000)
         self._file = JsonFile(broker.config.config_path / "delayOffset.json", DelayOffsetFile)
         self._table = self._file.load() or DelayOffsetFile()
         saved = {level - 1: offset for level, offset in self._table.offset_table.items()}
@@ -84,6 +88,9 @@ class Delivery(InternalQueueFollower):
             if 0 < unit.tags_code - now_ms <= self._levels_ms[queue_id]:
                 return number
         return len(units)
+
+    def due_in_s(self, queue_id: int, unit: QueueUnit) -> float:
+        return (unit.tags_code - self.broker.clock.now_ms()) / 1000
 
     def take(self, queue_id: int, units: Sequence[QueueUnit], records: Sequence[Buffer | None]) -> int:
         """Deliver messages. A refused message pauses the level; an unreadable one is dropped with a log

@@ -20,9 +20,12 @@ from rmqkit.plugin.store import NotInMemory, QueueUnit
 _log = logging.getLogger(__name__)
 #: Maximum number of units per read of a queue.
 MAX_RUN: Final = 64
+#: Pause of a queue without new messages.
 POLL_S: Final = 0.1
 #: Pause of a queue after a message that could not be handled.
 RETRY_S: Final = 10.0
+#: A unit that is due in less is looked at after this time.
+_LEAST_WAIT_S = 0.001
 
 
 class InternalQueueFollower(ABC):
@@ -33,12 +36,15 @@ class InternalQueueFollower(ABC):
     in a separate task while the other queues continue.
     """
 
+    #: The longest pause between two looks at a queue, in seconds.
+    pause_s: float = POLL_S
+
     def __init__(self, broker: Broker, topic: str) -> None:
         self.broker = broker
         self.topic = topic
         #: Queue id -> offset of the next unit.
         self.offsets: dict[int, int] = {}
-        #: Queue id -> time of trio's clock, which is never set back, until which the queue is paused.
+        #: Queue id -> time of trio's clock, which is never set back, before which the queue is not looked at.
         self._not_before_s: dict[int, float] = {}
         self._fetching: set[int] = set()
         self._dirty = False
@@ -48,6 +54,11 @@ class InternalQueueFollower(ABC):
     def due(self, queue_id: int, units: Sequence[QueueUnit]) -> int:
         """The number of units, from the first on, that may be passed on now. Must not block."""
         return len(units)
+
+    def due_in_s(self, queue_id: int, unit: QueueUnit) -> float:
+        """Seconds until this unit will be due, the first one that `due` left. It is looked at then, or after
+        `pause_s` if that is earlier. Must not block."""
+        return self.pause_s
 
     @abstractmethod
     def take(self, queue_id: int, units: Sequence[QueueUnit], records: Sequence[Buffer | None]) -> int:
@@ -74,9 +85,11 @@ class InternalQueueFollower(ABC):
         after the next start."""
         async with trio.open_nursery() as nursery:
             while not self._stopped:
-                await trio.sleep(POLL_S)
-                for queue_id in self.offsets:
-                    if queue_id in self._fetching:
+                waiting = [queue_id for queue_id in self.offsets if queue_id not in self._fetching]
+                looks = [self._not_before_s.get(queue_id, 0.0) for queue_id in waiting]
+                await trio.sleep_until(min(looks, default=trio.current_time() + self.pause_s))
+                for queue_id in waiting:
+                    if self._stopped or self._not_before_s.get(queue_id, 0.0) > trio.current_time():
                         continue
                     try:
                         if self._step(queue_id):
@@ -96,14 +109,21 @@ class InternalQueueFollower(ABC):
         on."""
         store, offset = self.broker.store, self.offsets[queue_id]
         end = store.max_offset(self.topic, queue_id)
-        if self._stopped or self._not_before_s.get(queue_id, 0.0) > trio.current_time():
+        if self._stopped:
             return False
+        self._not_before_s[queue_id] = trio.current_time() + self.pause_s
         units = store.read_units(self.topic, queue_id, offset, MAX_RUN) if offset < end else []
         if not units:
             # The front of the queue may have been removed, or its end truncated.
             self._move(queue_id, max(store.min_offset(self.topic, queue_id), min(offset, end)))
             return False
-        units = units[: self.due(queue_id, units)]
+        due = self.due(queue_id, units)
+        if due < len(units):
+            wait_s = min(self.pause_s, max(_LEAST_WAIT_S, self.due_in_s(queue_id, units[due])))
+            self._not_before_s[queue_id] = trio.current_time() + wait_s
+        else:
+            self._not_before_s[queue_id] = 0.0
+        units = units[:due]
         if not units:
             return False
         done = self.take(

@@ -83,6 +83,28 @@ class Noted(InternalQueueFollower):
         self.saves.append(dict(offsets))
 
 
+class Timed(Noted):
+    """Looks rarely. Messages from offset 1 on are due at a time of the test; `looks` are times of looks that
+    found messages. Times in seconds since the first one."""
+
+    pause_s = 5.0
+
+    def __init__(self, store: Store, due_at_s: float) -> None:
+        super().__init__(store)
+        self.due_at_s = due_at_s
+        self.looks: list[float] = []
+        self._start_s = trio.current_time()
+
+    def due(self, queue_id: int, units: Sequence[QueueUnit]) -> int:
+        now_s = trio.current_time() - self._start_s
+        self.looks.append(now_s)
+        self.limit = 1 if now_s < self.due_at_s else 1 << 60
+        return super().due(queue_id, units)
+
+    def due_in_s(self, queue_id: int, unit: QueueUnit) -> float:
+        return self.due_at_s - (trio.current_time() - self._start_s)
+
+
 @pytest.fixture
 async def store() -> Store:
     made = Store()
@@ -123,6 +145,24 @@ async def test_only_what_is_due_is_handed_on(store: Store, autojump_clock: trio.
         follower.limit = 2
         await trio.sleep(A_LOOK_S)
     assert follower.bodies == [b"now", b"then"]
+
+
+async def test_a_queue_is_looked_at_when_its_first_message_is_due(
+    store: Store, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Not before and not later, and without a message due once in each pause."""
+    follower = Timed(store, due_at_s=3.2)
+    store.add(b"now", b"then")
+    async with running(follower):
+        await trio.sleep(3.1)
+        assert (follower.bodies, follower.looks) == ([b"now"], [0])
+        await trio.sleep(0.2)
+        assert follower.bodies == [b"now", b"then"]
+        assert follower.looks == pytest.approx([0, 3.2])
+        follower.due_at_s = 60
+        store.add(b"never", b"ever")
+        await trio.sleep(26)
+    assert follower.looks == pytest.approx([0, 3.2, 8.2, 13.2, 18.2, 23.2, 28.2])
 
 
 async def test_what_could_not_be_done_comes_again(

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.only_store(
     "memory", "mmap", why="moves a virtual clock, which does not wait for a store's own thread"
 )
 #: Virtual seconds in which the service looks at every level at least once.
-A_LOOK_S = 0.25
+A_LOOK_S = 1.25
 
 
 @asynccontextmanager
@@ -353,9 +353,9 @@ async def test_a_delivery_that_is_refused_is_tried_again(
         await after(desk, 5_000)
         assert found(desk) == [b"first", b"other"]
         desk.clock.advance(-3_000)
-        await trio.sleep(9)
+        await trio.sleep(8)
         assert hook.asked == 1
-        await trio.sleep(2)
+        await trio.sleep(3)
         assert hook.asked == 2
         hook.full = False
         await trio.sleep(11)
