@@ -71,7 +71,8 @@ class SubscribedFilters:
         enablePropertyFilter is off."""
         if kind == SQL92 and not (kind in self._servers and self._config.enable_property_filter):
             raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, "The broker does not support consumer to filter message by SQL92"
+                ResponseCode.SYSTEM_ERROR,
+                "The broker does not support consumer to filter message by SQL92 (enablePropertyFilter)",
             )
         if kind not in self._servers:
             raise RequestRefused(

@@ -10,7 +10,7 @@ import anyio
 
 from rmqkit import MessageQueue
 from rmqkit.cli import options, shown
-from rmqkit.client import Client, PullConsumer, ReceivedMessage, StreamOptions
+from rmqkit.client import Client, PullConsumer, ReceivedMessage, StreamOptions, sql
 from rmqkit.client.group_admin import END_MS
 from rmqkit.errors import ConfigError, NoRoute
 from rmqkit.plugin import output
@@ -26,8 +26,7 @@ def _consume_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("topic")
     group = f"consumer group, which continues where it stopped the last time (default {_CONSUMER_GROUP})"
     parser.add_argument("--group", default=_CONSUMER_GROUP, help=group)
-    tags = "tags joined by ||, as in 'TagA || TagB' (default *, all)"
-    parser.add_argument("--tags", default="*", metavar="EXPRESSION", help=tags)
+    options.add_expression(parser)
     starts = [_COMMITTED, "first", "last"]
     start = (
         "where to begin: committed, where the group stopped, which is the first message for a new group (the"
@@ -48,7 +47,7 @@ def _consume_arguments(parser: ArgumentParser) -> None:
 
 
 def _consume(arguments: Namespace) -> int:
-    options.check_text(arguments, "topic", "group", "tags")
+    options.check_text(arguments, "topic", "group", "tag", "sql")
     return anyio.run(_consume_all, arguments, backend="trio")
 
 
@@ -78,7 +77,8 @@ def _check_max(arguments: Namespace) -> None:
 async def _consume_as_member(arguments: Namespace) -> None:
     """Print what this member of the group gets. A message counts as finished when it has been printed."""
     start: Literal["first", "last"] = "last" if arguments.start == "last" else "first"
-    subscribe = {arguments.topic: arguments.tags}
+    expression, kind = options.expression_of(arguments)
+    subscribe = {arguments.topic: expression if kind is None else sql(expression)}
     left = arguments.max
     async with options.client_of(arguments) as client, anyio.create_task_group() as tasks:
         await _check_topic(client, arguments.topic)
@@ -124,8 +124,10 @@ async def _starts(consumer: PullConsumer, arguments: Namespace) -> dict[MessageQ
 
 async def _follow(consumer: PullConsumer, arguments: Namespace, starts: dict[MessageQueue, int]) -> None:
     left = arguments.max
-    options = StreamOptions(offsets=starts)
-    stream = consumer.messages(arguments.topic, expression=arguments.tags, options=options)
+    expression, kind = options.expression_of(arguments)
+    stream = consumer.messages(
+        arguments.topic, expression=expression, expression_type=kind, options=StreamOptions(offsets=starts)
+    )
     async for message in stream:
         _show_received(message, arguments.json)
         left = None if left is None else left - 1
@@ -145,11 +147,14 @@ async def _drain(consumer: PullConsumer, arguments: Namespace, starts: dict[Mess
     """Print everything up to the present end of each queue, queue by queue, and commit what was printed.
     Returns the number of messages."""
     printed = 0
+    expression, kind = options.expression_of(arguments)
     for queue, offset in starts.items():
         end = await consumer.max_offset(queue)
         while offset < end and printed != arguments.max:
             wanted = _PULL_MESSAGES if arguments.max is None else min(arguments.max - printed, _PULL_MESSAGES)
-            result = await consumer.pull(queue, offset, expression=arguments.tags, max_messages=wanted)
+            result = await consumer.pull(
+                queue, offset, expression=expression, expression_type=kind, max_messages=wanted
+            )
             for message in result.messages:
                 _show_received(message, arguments.json)
             printed += len(result.messages)

@@ -9,7 +9,9 @@ import subprocess
 import threading
 from pathlib import Path
 
-from tests.cli.conftest import Ready, Run
+import pytest
+
+from tests.cli.conftest import Ready, Run, Start
 from tests.programs import PROGRAM, clean_environment, run
 
 
@@ -114,9 +116,35 @@ def test_following_ends_after_the_asked_number(rmqkit: Run, server: Ready) -> No
     namesrv = ("--namesrv", server.where["namesrv"])
     assert rmqkit("send", "Orders", "--tag", "a", *namesrv, stdin="1\n2\n3\n").returncode == 0
     assert rmqkit("send", "Orders", "--tag", "b", *namesrv, stdin="4\n").returncode == 0
-    followed = rmqkit("consume", "Orders", "--tags", "a", "--follow", "--max", "3", *namesrv, "--json")
+    followed = rmqkit("consume", "Orders", "--tag", "a", "--follow", "--max", "3", *namesrv, "--json")
     assert followed.returncode == 0, followed.stderr
     assert sorted(json.loads(line)["body"] for line in followed.stdout.splitlines()) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("how", [(), ("--follow",), ("--member",)])
+def test_a_condition_chooses_messages(rmqkit: Run, start: Start, how: tuple[str, ...]) -> None:
+    """`--sql` gets the messages whose properties satisfy it, with each way to consume; a broker without SQL92
+    filters is named, and tags beside a condition are refused."""
+    words = ("--data", "data", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--set", "store=memory")
+    server = start("serve", *words, "--set", "enablePropertyFilter=true")
+    namesrv = ("--namesrv", server.where["namesrv"])
+    for amount in (5, 15, 25):
+        sent = rmqkit("send", "Orders", f"for {amount}", "--property", f"amount={amount}", *namesrv)
+        assert sent.returncode == 0, sent.stderr
+    condition = ("consume", "Orders", "--sql", "amount > 10", *namesrv, "--json")
+    found = rmqkit(*condition, "--max", "2", *how)
+    assert found.returncode == 0, found.stderr
+    assert sorted(json.loads(line)["body"] for line in found.stdout.splitlines()) == ["for 15", "for 25"]
+    assert rmqkit(*condition, "--tag", "a").returncode == 2
+
+
+def test_a_condition_needs_a_broker_with_filters(rmqkit: Run, server: Ready) -> None:
+    """The error names the setting of the broker."""
+    namesrv = ("--namesrv", server.where["namesrv"])
+    assert rmqkit("send", "Orders", "one", *namesrv).returncode == 0
+    refused = rmqkit("consume", "Orders", "--sql", "amount > 10", *namesrv)
+    assert refused.returncode == 1
+    assert "enablePropertyFilter" in refused.stderr
 
 
 def test_a_member_leaves_its_group_in_order(rmqkit: Run, server: Ready, tmp_path: Path) -> None:

@@ -83,7 +83,9 @@ async def test_refusals_have_the_codes_and_remarks_of_apache(opened: Opened) -> 
             await desk.heartbeat(subscribed("price > 1", version=5))
             answer = await answered(desk, **fields)
             assert answer.code == ResponseCode.SYSTEM_ERROR
-            assert answer.remark == "The broker does not support consumer to filter message by SQL92"
+            assert answer.remark == (
+                "The broker does not support consumer to filter message by SQL92 (enablePropertyFilter)"
+            )
 
 
 @pytest.mark.row("S120")
