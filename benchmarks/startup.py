@@ -113,7 +113,7 @@ async def look(directory: Path, last: int) -> None:
         (offset,) = store.query_by_key(topic, f"key-{last - 1}", 0, 1 << 60, 9).physical_offsets
         newest = max(0, store.max_offset(topic, queue_id) - 10_000)
         assert offset in [unit.physical_offset for unit in store.read_units(topic, queue_id, newest, 10_000)]
-        first = store.read("Orders", 0, 0, ReadLimits(1), None, None)
+        first = store.read("Orders", 0, 0, ReadLimits(1), None)
     found = {"messages": sum_messages(store), "log_bytes": store.end_offset, "read": first.message_count}
     print(json.dumps({"open_s": round(open_s, 4)} | found))
     await store.close()

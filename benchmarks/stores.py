@@ -87,7 +87,7 @@ async def reading(store: MessageStore, count: int, level: Level) -> None:
         at, end = store.min_offset(_TOPIC, queue_id), store.max_offset(_TOPIC, queue_id)
         with store.blocking_reads():
             while at < end:
-                at = store.read(_TOPIC, queue_id, at, _READ, None, None).next_offset
+                at = store.read(_TOPIC, queue_id, at, _READ, None).next_offset
     await trio.lowlevel.checkpoint()
 
 

@@ -133,6 +133,12 @@ FIRST_FILTERED_RECORDS = 16
 #: At most; it gets fewer if a call takes longer than MAX_FILTER_CALL_MS.
 MAX_FILTERED_RECORDS = 256
 MAX_FILTER_CALL_MS = 0.8
+#: Bytes of the records that a filter gets at once, besides the first; the time is checked before the next.
+FILTERED_BYTES = 64 * 1024
+#: SQL92: operands evaluated between two looks at the time. An expression with more operands than the second
+#: number reads the properties of a record into a table, others search them in the record's bytes.
+MAX_EVALUATED_OPERANDS = 256
+MAX_SEARCHED_OPERANDS = 8
 #: Queue units that a pull passes over before it is answered without a message, in multiples of
 #: maxFilterMessageSize.
 MAX_FILTER_SCANS = 16
@@ -141,7 +147,7 @@ MAX_FILTER_SCANS = 16
 MAX_FILTER_EXPRESSION_LENGTH = 16_384
 MAX_FILTER_OPERANDS = 1_000
 MAX_FILTER_DEPTH = 100
-MAX_FILTER_NUMBER_LENGTH = 1_024
+MAX_FILTER_NUMBER_LENGTH = 256
 #: Units of a consume queue in one answer to QUERY_CONSUME_QUEUE; each takes some hundred bytes of JSON.
 MAX_CONSUME_QUEUE_UNITS = 4_096
 #: Topics or groups in one creation request: each is checked and the table is written once.

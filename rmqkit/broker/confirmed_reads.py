@@ -18,7 +18,6 @@ from rmqkit.plugin.store import (
     ReadLimits,
     ReadResult,
     ReadStatus,
-    RecordFilter,
     UnitFilter,
 )
 
@@ -55,13 +54,7 @@ class ConfirmedReads:
         return bisect_left(range(end), True, start, key=is_hidden)
 
     def read(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        limits: ReadLimits,
-        unit_filter: UnitFilter | None,
-        record_filter: RecordFilter | None,
+        self, topic: str, queue_id: int, offset: int, limits: ReadLimits, unit_filter: UnitFilter | None
     ) -> ReadResult:
         """Queues.read. Raises NotInMemory."""
         end, low = self.max_offset(topic, queue_id), self._store.min_offset(topic, queue_id)
@@ -76,7 +69,7 @@ class ConfirmedReads:
                 max_messages=min(left, limits.max_messages),
                 max_scanned_units=min(left, limits.max_scanned_units),
             )
-        result = self._store.read(topic, queue_id, offset, limits, unit_filter, record_filter)
+        result = self._store.read(topic, queue_id, offset, limits, unit_filter)
         result.max_offset = end
         return result
 

@@ -13,7 +13,7 @@ from time import perf_counter
 
 import trio
 
-from rmqkit.limits import MAX_FILTER_CALL_MS, MAX_FILTER_SCANS, MAX_FILTERED_RECORDS
+from rmqkit.limits import FILTERED_BYTES, MAX_FILTER_CALL_MS, MAX_FILTER_SCANS, MAX_FILTERED_RECORDS
 from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.cold_reads import read_when_cached
 from rmqkit.plugin.filter import CompiledFilter
@@ -62,28 +62,22 @@ class FilteredRead:
     def step(self) -> ReadResult | None:
         """Read and filter one window, with `records`. The result, or None when the read goes on. Raises
         NotInMemory, RequestRefused."""
-        assert self._filter.records is not None, "the filter is asynchronous"
         window = self._window()
         if window:
-            began = perf_counter()
-            verdicts = self._filter.records(window)
-            self._pace(len(window), perf_counter() - began)
-            self._take(window, verdicts)
+            self._judge(window)
         return self.result() if self._is_over() else None
 
     async def finish(self) -> ReadResult:
         """The result, after all windows that it needs. Raises RequestRefused. Cancelled: nothing is lost."""
         while True:
             window = await read_when_cached(self._store, self._window)
-            if window:
+            if window and self._filter.records_async is not None:
                 began = perf_counter()
-                if self._filter.records_async is not None:
-                    verdicts = await self._filter.records_async(window)
-                else:
-                    assert self._filter.records is not None, "a filter of records has one of both"
-                    verdicts = self._filter.records(window)
+                verdicts = await self._filter.records_async(window)
                 self._pace(len(window), perf_counter() - began)
                 self._take(window, verdicts)
+            elif window:
+                self._judge(window)
             if self._is_over():
                 return self.result()
             await trio.lowlevel.checkpoint()
@@ -108,7 +102,7 @@ class FilteredRead:
             _WINDOW_BYTES,
             limits.memory_bytes,
         )
-        read = self._store.read(*self._place, self.offset, window, self._filter.unit, None)
+        read = self._store.read(*self._place, self.offset, window, self._filter.unit)
         self._bounds = read.min_offset, read.max_offset
         if read.status is not ReadStatus.FOUND and read.status not in _PASSED_OVER:
             if self.offset == self._began_at:
@@ -118,6 +112,25 @@ class FilteredRead:
         self._ended = read.next_offset <= self.offset
         self.offset = read.next_offset
         return list(_records(read.slices))
+
+    def _judge(self, window: Sequence[Buffer]) -> None:
+        """Filter the records of a window with `records`, call by call, until all are filtered or the time of
+        a window has passed; the next window then begins with the first record that is left."""
+        compiled, verdicts = self._filter, list[bool]()
+        assert compiled.records is not None, "the filter is asynchronous"
+        began, took_s = perf_counter(), 0.0
+        while len(verdicts) < len(window) and took_s * 1000 <= MAX_FILTER_CALL_MS:
+            piece = _piece(window, len(verdicts), compiled.records_per_call)
+            found = compiled.records(piece)
+            if len(found) != len(piece):
+                raise ValueError(f"the filter gave {len(found)} verdicts on {len(piece)} records")
+            verdicts += found
+            took_s = perf_counter() - began
+        done = len(verdicts)
+        self._pace(done, took_s)
+        if done < len(window):
+            self.offset, self._ended = _OFFSETS.unpack_from(window[done], _OFFSETS_AT)[0], False
+        self._take(window[:done], verdicts)
 
     def _take(self, window: Sequence[Buffer], verdicts: Sequence[bool]) -> None:
         """Keep the records that match, up to the limits."""
@@ -158,6 +171,17 @@ class FilteredRead:
             compiled.records_at_once = max(1, min(compiled.records_at_once, count) // 2)
         elif count >= compiled.records_at_once and took_ms < MAX_FILTER_CALL_MS / 3:
             compiled.records_at_once = min(MAX_FILTERED_RECORDS, 2 * count)
+
+
+def _piece(window: Sequence[Buffer], start: int, count: int) -> Sequence[Buffer]:
+    """At least one record of a window from `start` on, at most `count`, with FILTERED_BYTES in all."""
+    stop, size = start + 1, len(window[start])
+    for record in window[stop : start + count]:
+        size += len(record)
+        if size > FILTERED_BYTES:
+            break
+        stop += 1
+    return window[start:stop]
 
 
 def _records(slices: Sequence[Buffer]) -> Iterator[Buffer]:

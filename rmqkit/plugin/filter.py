@@ -26,14 +26,17 @@ class CompiledFilter:
     unit             whether a message may match, from the tags code of its queue unit alone
     records          for filters that need the records themselves; called in the event loop
     records_async    the same, awaited in a task; cancelled when the consumer has gone
-    records_at_once  number of records for the next call; the broker adapts it to the filter's speed, so that
-                     a call takes a fraction of a millisecond
+    records_at_once  number of records of the next window; the broker adapts it to the filter's speed, so that
+                     a window takes a fraction of a millisecond
+    records_per_call number of records of a window that `records` gets at once, at most. Between two calls the
+                     time is checked, so a filter that does much for each record takes few
     """
 
     unit: UnitFilter | None = None
     records: RecordsFilter | None = None
     records_async: AsyncRecordsFilter | None = None
     records_at_once: int = field(default=FIRST_FILTERED_RECORDS, eq=False)
+    records_per_call: int = FIRST_FILTERED_RECORDS
 
     @property
     def needs_records(self) -> bool:

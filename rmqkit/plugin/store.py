@@ -154,10 +154,6 @@ class Boundary(Enum):
 UnitFilter = Callable[[int], bool]
 
 
-#: Whether a record matches; for filters that need properties.
-RecordFilter = Callable[[Buffer], bool]
-
-
 class Pin:
     """Keeps the log from `offset` on from being trimmed until it is released, or ended because the disk is
     full. A follower of the log moves its pin forward. A context manager that releases it."""
@@ -325,13 +321,7 @@ class Queues(Reads, ABC):
 
     @abstractmethod
     def read(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        limits: ReadLimits,
-        unit_filter: UnitFilter | None,
-        record_filter: RecordFilter | None,
+        self, topic: str, queue_id: int, offset: int, limits: ReadLimits, unit_filter: UnitFilter | None
     ) -> ReadResult:
         """Records of a queue from queue `offset` on (store-format sheet, section 8.1 for statuses and next
         offsets). Raises NotInMemory."""

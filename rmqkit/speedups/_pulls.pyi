@@ -18,7 +18,6 @@ class UnitScan:
         log_end: int,
         stretch_at: Callable[[int], tuple[int, int]],
         unit_filter: Callable[[int], bool] | None,
-        check: Callable[[int, int], tuple[bool, bool]] | None,
     ) -> None: ...
     def take(self, units: Buffer | bytearray) -> bool: ...
 

@@ -87,11 +87,11 @@ cdef class UnitScan:
     cdef readonly bint removed
     cdef int64_t room, max_messages, disk_end, disk_messages, disk_room
     cdef int64_t there_from, there_to
-    cdef object stretch_at, unit_filter, check, low_codes
+    cdef object stretch_at, unit_filter, low_codes
     cdef uint32_t codes[MAX_CODES]
     cdef int code_count
 
-    def __init__(self, limits, log_end, stretch_at, unit_filter, check):
+    def __init__(self, limits, log_end, stretch_at, unit_filter):
         cdef int64_t max_bytes = bounded(limits[1])
         self.found = Places()
         self.room = max_bytes
@@ -101,7 +101,6 @@ cdef class UnitScan:
         self.disk_room = max_bytes - bounded(limits[4])
         self.stretch_at = stretch_at
         self.unit_filter = unit_filter
-        self.check = check
         self.low_codes = None if unit_filter is None else getattr(unit_filter, "low_codes", None)
         if self.low_codes is not None and len(self.low_codes) <= MAX_CODES:
             for code in self.low_codes:
@@ -120,15 +119,10 @@ cdef class UnitScan:
                 return 1
         return 0
 
-    cdef int wanted(self, int64_t offset, int32_t size, bint* exists) except -1:
+    cdef int exists(self, int64_t offset, int32_t size) except -1:
         """Whether the record of a unit is there, as far as the unit tells."""
-        if self.check is not None:
-            there, admitted = self.check(offset, size)
-            exists[0] = there
-            return 1 if admitted else 0
         self.there_from, self.there_to = self.stretch_at(offset)
-        exists[0] = self.there_from <= offset and 0 < size <= self.there_to - offset
-        return exists[0]
+        return self.there_from <= offset and 0 < size <= self.there_to - offset
 
     def take(self, units):
         """See the twin."""
@@ -143,7 +137,6 @@ cdef class UnitScan:
         cdef const uint8_t* end = at + length - length % UNIT_BYTES
         cdef int64_t offset, tags_code
         cdef int32_t size
-        cdef bint exists = False
         cdef bint filtered = self.unit_filter is not None
         while at < end:
             offset = <int64_t>rmq_u64(at)
@@ -163,12 +156,12 @@ cdef class UnitScan:
                 self.passed_over += 1
                 continue
             # Compared so that no sum exceeds 63 bits.
-            if self.check is not None or offset < self.there_from or (
+            if offset < self.there_from or (
                 size > self.there_to - offset if offset >= 0 else True
             ):
-                if not self.wanted(offset, size, &exists):
+                if not self.exists(offset, size):
                     if not self.found.count:
-                        self.removed = not exists
+                        self.removed = True
                     self.passed_over += 1
                     continue
             self.found.add(offset, size)

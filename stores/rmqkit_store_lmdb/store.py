@@ -33,7 +33,6 @@ from rmqkit.plugin.store import (
     ReadLimits,
     ReadResult,
     ReadStatus,
-    RecordFilter,
     StoreStatistics,
     Trimmed,
     UnitFilter,
@@ -311,13 +310,7 @@ class LmdbStore(MessageStore):
         return Reader(self._env, commits.start, commits.tail.start, commits.tail.segment_bytes)
 
     def read(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        limits: ReadLimits,
-        unit_filter: UnitFilter | None,
-        record_filter: RecordFilter | None,
+        self, topic: str, queue_id: int, offset: int, limits: ReadLimits, unit_filter: UnitFilter | None
     ) -> ReadResult:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -328,9 +321,7 @@ class LmdbStore(MessageStore):
         stop = self._warm_end(queue, offset)
         stop = min(stop, offset + max(limits.max_scanned_units, limits.max_messages))
         stored = queue.stored
-        gatherer = Gatherer(
-            limits, unit_filter, record_filter, self._commits.tail.end - limits.memory_bytes, offset
-        )
+        gatherer = Gatherer(limits, unit_filter, self._commits.tail.end - limits.memory_bytes, offset)
         if offset < stored:
             with self._reader() as reader:
                 for units in reader.packed_units(queue.number, offset, min(stop, stored) - offset):

@@ -31,7 +31,6 @@ from rmqkit.plugin.store import (
     ReadLimits,
     ReadResult,
     ReadStatus,
-    RecordFilter,
     StoreStatistics,
     Trimmed,
     UnitFilter,
@@ -224,13 +223,7 @@ class MemoryStore(MessageStore):
         await trio.lowlevel.checkpoint()
 
     def read(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        limits: ReadLimits,
-        unit_filter: UnitFilter | None,
-        record_filter: RecordFilter | None,
+        self, topic: str, queue_id: int, offset: int, limits: ReadLimits, unit_filter: UnitFilter | None
     ) -> ReadResult:
         queue = self._found(topic, queue_id)
         if queue is None:
@@ -255,9 +248,7 @@ class MemoryStore(MessageStore):
             record = self._log.records.get(unit.physical_offset)
             if record is None:
                 status = ReadStatus.MESSAGE_WAS_REMOVING
-            elif (unit_filter is None or unit_filter(unit.tags_code)) and (
-                record_filter is None or record_filter(record)
-            ):
+            elif unit_filter is None or unit_filter(unit.tags_code):
                 found.append(record)
                 total += len(record)
         return ReadResult(ReadStatus.FOUND if found else status, at, low, end, found, len(found), total)

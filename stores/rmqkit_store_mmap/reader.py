@@ -16,7 +16,6 @@ from rmqkit.plugin.store import (
     ReadLimits,
     ReadResult,
     ReadStatus,
-    RecordFilter,
     UnitFilter,
 )
 from rmqkit.protocol.damage import is_damage
@@ -34,7 +33,7 @@ from rmqkit_store_mmap.log.read_faults import ReadFaults, look
 from rmqkit_store_mmap.log.residency import Residency
 from rmqkit_store_mmap.log.scan import check_record, may_be_torn
 from rmqkit_store_mmap.queue.queue_lookup import ReadableQueue
-from rmqkit_store_mmap.unit_scan import Check, UnitScan, merged
+from rmqkit_store_mmap.unit_scan import UnitScan, merged
 
 _PHYSICAL_OFFSET = Struct(">q")
 _PHYSICAL_OFFSET_AT = 28
@@ -52,19 +51,17 @@ def read(
     offset: int,
     limits: ReadLimits,
     unit_filter: UnitFilter | None,
-    record_filter: RecordFilter | None,
 ) -> ReadResult:
     """MessageStore.read for an existing queue."""
     low, high = queue.min_offset, end_offset(log, queue)
     refusal = _outside(low, high, offset)
     if refusal is not None:
         return ReadResult(refusal[0], refusal[1], low, high, [])
-    check = None if record_filter is None else _check(log, residency, faults, record_filter)
-    scan = UnitScan(limits, log.position, log.stretch_at, unit_filter, check)
+    scan = UnitScan(limits, log.position, log.stretch_at, unit_filter)
     cold: Sequence[object] = ()
     count = min(high - offset, max(limits.max_scanned_units, limits.max_messages))
     # Without a filter these units are usually enough.
-    likely = limits.max_messages if check is None and unit_filter is None else count
+    likely = limits.max_messages if unit_filter is None else count
     try:
         for units in chain(
             queue.data(offset, min(likely, count)), queue.data(offset + likely, count - likely)
@@ -74,7 +71,7 @@ def read(
     except NotInMemory as missed:
         cold = missed.cold
     found = scan.found
-    if found and record_filter is None and found[0][0] < residency.hot_from:
+    if found and found[0][0] < residency.hot_from:
         cold = [*residency.cold(found), *cold]
     if cold:
         raise NotInMemory(*cold)
@@ -87,23 +84,6 @@ def read(
     elif not total_bytes:
         status = ReadStatus.MESSAGE_WAS_REMOVING
     return ReadResult(status, end, low, high, slices, len(found) - left_out, total_bytes)
-
-
-def _check(log: CommitLog, residency: Residency, faults: ReadFaults, record_filter: RecordFilter) -> Check:
-    """Whether a record exists, and whether the filter wants it. Raises NotInMemory."""
-    looked = 0
-
-    def check(offset: int, size: int) -> tuple[bool, bool]:
-        nonlocal looked
-        record = log.record(offset, size)
-        if record is None:
-            return False, False
-        if offset + size > looked:
-            looked = residency.look_ahead(offset, size)
-        is_sound = size >= MIN_RECORD_BYTES and faults.is_sound(look(record), offset, size)
-        return True, is_sound and record_filter(record)
-
-    return check
 
 
 def end_offset(log: CommitLog, queue: ReadableQueue) -> int:

@@ -31,7 +31,6 @@ from rmqkit.plugin.store import (
     ReadLimits,
     ReadResult,
     ReadStatus,
-    RecordFilter,
     StoreStatistics,
     Trimmed,
     UnitFilter,
@@ -309,20 +308,12 @@ class MmapStore(AppendingStore):
         return ExternalQueue(self._queue_lookup, topic, queue_id)
 
     def read(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        limits: ReadLimits,
-        unit_filter: UnitFilter | None,
-        record_filter: RecordFilter | None,
+        self, topic: str, queue_id: int, offset: int, limits: ReadLimits, unit_filter: UnitFilter | None
     ) -> ReadResult:
         queue = self._readable(topic, queue_id)
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
-        return reader.read(
-            self._log, self._residency, self._faults, queue, offset, limits, unit_filter, record_filter
-        )
+        return reader.read(self._log, self._residency, self._faults, queue, offset, limits, unit_filter)
 
     async def fetch(self, missed: NotInMemory) -> None:
         await self._residency.fetch(missed.cold)

@@ -13,9 +13,6 @@ from rmqkit_store_mmap.log.read_faults import MAGICS, look
 from rmqkit_store_mmap.log.segment import Segment
 from rmqkit_store_mmap.queue.units import UNIT, UNIT_BYTES
 
-#: Whether a record with this log offset and size exists, and whether it is wanted.
-Check = Callable[[int, int], tuple[bool, bool]]
-
 
 class PureUnitScan:
     """Selects the records of one read, unit by unit in their order.
@@ -25,13 +22,11 @@ class PureUnitScan:
     stretch_at       the range of the log around an offset that can be read
     unit_filter      which units pass by their tags code; one with the attribute `low_codes` is a set of the
                      low 32 bits
-    check            looks at the records too; None if a record is wanted where it exists
 
     found            (log offset, size) of the selected records
     passed_over      number of units that were not selected
     size_bytes       bytes of the selected records
-    removed          whether the last unit that passed the filter before the first record was found refers to
-                     nothing
+    removed          whether a unit that passed the filter before the first record was found refers to nothing
     """
 
     def __init__(
@@ -40,7 +35,6 @@ class PureUnitScan:
         log_end: int,
         stretch_at: Callable[[int], tuple[int, int]],
         unit_filter: UnitFilter | None,
-        check: Check | None,
     ) -> None:
         self.found: list[tuple[int, int]] = []
         self.size_bytes = 0
@@ -54,12 +48,11 @@ class PureUnitScan:
         self._there = 0, 0
         self._stretch_at = stretch_at
         self._unit_filter = unit_filter
-        self._check = check
 
     def take(self, units: Buffer | bytearray) -> bool:
-        """Go through packed units. Returns False when the limits are reached. Raises what the filter and the
-        check raise; what was selected before remains."""
-        found, room, unit_filter, check = self.found, self._room, self._unit_filter, self._check
+        """Go through packed units. Returns False when the limits are reached. Raises what the filter raises;
+        what was selected before remains."""
+        found, room, unit_filter = self.found, self._room, self._unit_filter
         there_from, there_to = self._there
         view = memoryview(units)
         try:
@@ -76,15 +69,11 @@ class PureUnitScan:
                 if unit_filter is not None and not unit_filter(tags_code):
                     self.passed_over += 1
                     continue
-                if check is not None or offset < there_from or offset + size > there_to:
-                    if check is None:
-                        there_from, there_to = self._there = self._stretch_at(offset)
-                        exists = wanted = there_from <= offset and 0 < size <= there_to - offset
-                    else:
-                        exists, wanted = check(offset, size)
-                    if not wanted:
+                if offset < there_from or offset + size > there_to:
+                    there_from, there_to = self._there = self._stretch_at(offset)
+                    if not (there_from <= offset and 0 < size <= there_to - offset):
                         if not found:
-                            self.removed = not exists
+                            self.removed = True
                         self.passed_over += 1
                         continue
                 found.append((offset, size))

@@ -92,7 +92,7 @@ def append(desk: BrokerHarness, count: int, first: int = 0) -> list[Appended]:
 def read(store: MessageStore, offset: int) -> tuple[ReadStatus, int, int, int]:
     """Status, next offset, end and number of messages of a read."""
     with store.blocking_reads():
-        found = store.read("T", 0, offset, ReadLimits(), None, None)
+        found = store.read("T", 0, offset, ReadLimits(), None)
     return found.status, found.next_offset, found.max_offset, found.message_count
 
 

@@ -155,7 +155,7 @@ def everything(store: MmapStore) -> Iterator[Seen]:
         for queue_id in queue_ids:
             offset, stop = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
             while offset < stop:
-                result = store.read(topic, queue_id, offset, ReadLimits(64, 8 << 20), None, None)
+                result = store.read(topic, queue_id, offset, ReadLimits(64, 8 << 20), None)
                 found = list(unpack_all(b"".join(result.slices)))
                 assert [each.queue_offset for each in found] == list(range(offset, result.next_offset))
                 for each, unit in zip(

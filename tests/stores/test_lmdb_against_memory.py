@@ -78,8 +78,7 @@ class Pair:
         limits = ReadLimits(most, most_bytes, 10)
         unit_filter = (lambda code: code != 0) if filtered else None
         first, second = (
-            store.read(topic, queue_id, offset, limits, unit_filter, None)
-            for store in (self.memory, self.lmdb)
+            store.read(topic, queue_id, offset, limits, unit_filter) for store in (self.memory, self.lmdb)
         )
         for name in ("status", "next_offset", "min_offset", "max_offset", "message_count", "total_bytes"):
             assert getattr(first, name) == getattr(second, name)

@@ -70,7 +70,7 @@ async def test_what_another_process_wrote_is_read_off_the_loop_first(tmp_path: P
     async with running(make(tmp_path, clock), blocking=False) as store:
         now = clock.now_ms()
         reads: list[Callable[[], Any]] = [
-            lambda: store.read("Orders", 0, 3, ALL, None, lambda record: record[-1] != 0),
+            lambda: store.read("Orders", 0, 3, ALL, lambda code: code != 0),
             lambda: store.read_units("Orders", 0, 30, 5),
             lambda: store.read_record(0),
             lambda: store.read_record(1),
@@ -85,9 +85,9 @@ async def test_what_another_process_wrote_is_read_off_the_loop_first(tmp_path: P
             assert await retry_when_cached(store, read, missed.value) == blocking(store, read)
             store._queues["Orders", 0].warm_to = 0
         await put(store, [message(body=b"new", keys="new")])
-        found = store.read("Orders", 0, 40, ALL, None, None)
+        found = store.read("Orders", 0, 40, ALL, None)
         assert (found.status, found.message_count) == (ReadStatus.FOUND, 1)
-        assert store.read("Orders", 0, 99, ALL, None, None).status is ReadStatus.OFFSET_OVERFLOW_BADLY
+        assert store.read("Orders", 0, 99, ALL, None).status is ReadStatus.OFFSET_OVERFLOW_BADLY
         with pytest.raises(NotInMemory):
             store.query_by_key("Orders", "new", 0, now, 5)
         assert store.query_by_key("Orders", "new", 0, now, 1).physical_offsets == [
@@ -119,7 +119,7 @@ async def test_a_reader_of_old_messages_waits_once_for_many(
 
 
 def _read_from(store: LmdbStore, offset: int) -> list[bytes]:
-    result = store.read("Orders", 0, offset, ALL._replace(max_messages=5), None, None)
+    result = store.read("Orders", 0, offset, ALL._replace(max_messages=5), None)
     return [found.body for found in unpack_all(b"".join(result.slices))]
 
 
@@ -185,7 +185,7 @@ async def test_topics_with_a_time_of_their_own(tmp_path: Path) -> None:
             clock.advance(_HOUR_MS)
         await store._trimmer.sweep()
         assert (store.min_offset("Short", 0), store.max_offset("Short", 0)) == (4, 6)
-        assert store.read("Short", 0, 3, ALL, None, None).status is ReadStatus.OFFSET_TOO_SMALL
+        assert store.read("Short", 0, 3, ALL, None).status is ReadStatus.OFFSET_TOO_SMALL
         assert len(bodies(store, "Short")) == 2
         assert len(bodies(store, "Long")) == 6
         assert len(stored_records(store)) == 8

@@ -133,9 +133,7 @@ class Life:
             low, high = store.min_offset(topic, 0), store.max_offset(topic, 0)
             assert low <= self.lows[topic]
             assert stop <= high
-            found = {
-                one.queue_offset: one.body for one in records(store.read(topic, 0, low, ALL, None, None))
-            }
+            found = {one.queue_offset: one.body for one in records(store.read(topic, 0, low, ALL, None))}
             assert found.keys() >= set(range(low, stop))
             assert all(self.appended[topic][offset] == body for offset, body in found.items())
         assert store.queues().keys() <= self.appended.keys()
@@ -568,7 +566,7 @@ async def test_damage_in_the_journal_costs_what_is_damaged(
     for _ in range(2):
         async with running(make(tmp_path / "killed")) as store:
             for queue_id in range(3):
-                found = records(store.read("Orders", queue_id, 0, ALL, None, None))
+                found = records(store.read("Orders", queue_id, 0, ALL, None))
                 kept = [number for number in range(10) if number != 4 or queue_id not in gone]
                 assert [(one.queue_offset, one.body) for one in found] == [
                     (n, b"%d.%d" % (n, queue_id) * 20) for n in kept

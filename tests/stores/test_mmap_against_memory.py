@@ -174,8 +174,8 @@ class Pair:
     ) -> None:
         limits = ReadLimits(most, most_bytes, 10)
         unit_filter = (lambda code: code != 0) if filtered else None
-        first = self.memory.read(topic, queue_id, offset, limits, unit_filter, None)
-        second = self.mmap.read(topic, queue_id, offset, limits, unit_filter, None)
+        first = self.memory.read(topic, queue_id, offset, limits, unit_filter)
+        second = self.mmap.read(topic, queue_id, offset, limits, unit_filter)
         for name in ("next_offset", "min_offset", "max_offset", "message_count", "total_bytes"):
             assert getattr(first, name) == getattr(second, name)
         if first.max_offset:

@@ -124,7 +124,7 @@ async def test_a_full_segment_ends_with_a_blank_record(tmp_path: Path) -> None:
         (rolled,) = store.append([message(body=b"z")])
         assert rolled.physical_offset == 66_560
         assert bodies(store)[-1] == b"z"
-        assert [found.physical_offset for found in records(store.read("Orders", 0, 0, ALL, None, None))][
+        assert [found.physical_offset for found in records(store.read("Orders", 0, 0, ALL, None))][
             -1
         ] == 66_560
         assert bytes(store.read_log(66_560 - 8, 1 << 20)) == bytes.fromhex("00000008 cbd43194")
@@ -207,7 +207,7 @@ async def test_neighbours_in_the_log_come_as_one_slice(tmp_path: Path) -> None:
     the slice."""
     async with running(make(tmp_path)) as store:
         store.append([message(), message(), message(queue_id=1), message()])
-        result = store.read("Orders", 0, 0, ALL, None, None)
+        result = store.read("Orders", 0, 0, ALL, None)
         assert (len(result.slices), result.message_count) == (2, 3)
 
 

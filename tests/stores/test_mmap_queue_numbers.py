@@ -74,13 +74,13 @@ async def test_nothing_is_kept_of_queues_but_their_numbers(tmp_path: Path) -> No
             )
             assert [at.queue_offset for at in landed] == [2 * number, number, 2 * number + 1, 0]
             assert store.queues() == {"Orders": [0, 1]}
-            result = store.read("Orders", 0, 1, ALL, None, None)
+            result = store.read("Orders", 0, 1, ALL, None)
             assert (result.status, result.next_offset, result.slices) == (
                 ReadStatus.NO_MESSAGE_IN_QUEUE,
                 0,
                 [],
             )
-            assert store.read("Nowhere", 0, 0, ALL, None, None).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
+            assert store.read("Nowhere", 0, 0, ALL, None).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
             assert (
                 store.min_offset("Orders", 0),
                 store.max_offset("Orders", 0),

@@ -16,10 +16,8 @@ import pytest
 import trio
 import trio.testing
 
-from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.cold_reads import blocking
 from rmqkit.plugin.store import Boundary, NotInMemory, ReadResult
-from rmqkit.protocol.record import unpack
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import ALL, SMALL, NeverFlush, bodies, message, records, running, store_config
 from rmqkit_store_mmap.cold import FileRange
@@ -27,7 +25,7 @@ from rmqkit_store_mmap.log import residency
 from rmqkit_store_mmap.log.commit_log import CommitLog
 from rmqkit_store_mmap.log.disk import Disk
 from rmqkit_store_mmap.log.mincore import PAGES
-from rmqkit_store_mmap.log.residency import SPAN_BYTES, TRUST_S, Residency
+from rmqkit_store_mmap.log.residency import TRUST_S, Residency
 from rmqkit_store_mmap.log.segment import Segment
 from rmqkit_store_mmap.queue import consume_queue
 from rmqkit_store_mmap.queue.units import UNIT_BYTES
@@ -96,7 +94,7 @@ def queue_files(directory: Path, queue_id: int = 0) -> list[Path]:
 
 
 def read(store: MmapStore, offset: int = 0, **options: Any) -> ReadResult:
-    return store.read("Orders", 0, offset, ALL._replace(**options), None, None)
+    return store.read("Orders", 0, offset, ALL._replace(**options), None)
 
 
 def missing(read: Callable[[], object]) -> list[FileRange]:
@@ -182,27 +180,6 @@ async def test_cold_units_end_a_read(tmp_path: Path) -> None:
             log_files(tmp_path)[0],
             queue_files(tmp_path)[1],
         ]
-
-
-async def test_a_filter_does_not_touch_cold_records(tmp_path: Path) -> None:
-    """A filter that needs whole records is not called with cold ones; a fetch brings in a stretch, not one
-    record."""
-    await fill(tmp_path)
-
-    def is_b(record: Buffer) -> bool:
-        seen.append(unpack(record).body)
-        return unpack(record).properties["TAGS"] == "B"
-
-    seen: list[bytes] = []
-    async with running(make(tmp_path), blocking=False) as store:
-        evict(log_files(tmp_path))
-        pieces = missing(lambda: store.read("Orders", 0, 0, ALL, None, is_b))
-        assert seen == []
-        assert [where.stop - where.start for where in pieces] == [min(SPAN_BYTES, store.end_offset)]
-        await warm(store, pieces)
-        result = store.read("Orders", 0, 0, ALL, None, is_b)
-        assert [found.body for found in records(result)] == [body(number) for number in range(150, COUNT, 2)]
-        assert len(seen) == 100
 
 
 async def test_old_units_of_the_file_that_is_written_to(
@@ -453,7 +430,7 @@ async def test_a_block_in_memory_is_trusted_for_a_moment(
     async with running(make(tmp_path), blocking=False) as store:
         counted = store._residency = CountedResidency(store._log, store.disk)
         for offset in range(20):
-            store.read("Orders", offset % 2, offset, ALL._replace(max_messages=10), None, None)
+            store.read("Orders", offset % 2, offset, ALL._replace(max_messages=10), None)
         assert counted.asked == 1
         mock_clock.jump(TRUST_S)
         assert read(store, max_messages=10).message_count == 10
@@ -540,7 +517,7 @@ async def test_units_on_a_file_system_that_cannot_say(
     async with running(make(tmp_path), blocking=False) as store:
         store.append([message()])
         monkeypatch.setattr(os, "preadv", unsupported)
-        assert store.read("Orders", 0, 0, ALL._replace(max_messages=5), None, None).message_count == 5
+        assert store.read("Orders", 0, 0, ALL._replace(max_messages=5), None).message_count == 5
 
 
 async def test_warming_what_is_gone(tmp_path: Path) -> None:

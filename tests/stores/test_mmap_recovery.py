@@ -175,14 +175,14 @@ async def test_damage_with_good_records_behind_it(
     for _ in range(2):
         async with running(make(crashed)) as store:
             assert bodies(store, queue_id=0) == [b"%d" % number * 10 for number in (0, 2, 4, 6)]
-            found = records(store.read("Orders", 1, 0, ALL, None, None))
+            found = records(store.read("Orders", 1, 0, ALL, None))
             assert [(one.queue_offset, one.body) for one in found] == [
                 (0, b"1" * 10),
                 (2, b"5" * 10),
                 (3, b"7" * 10),
             ]
             assert store.max_offset("Orders", 1) == 4
-            alone = store.read("Orders", 1, 1, ALL._replace(max_messages=1), None, None)
+            alone = store.read("Orders", 1, 1, ALL._replace(max_messages=1), None)
             assert (alone.status, alone.next_offset, alone.slices) == (ReadStatus.MESSAGE_WAS_REMOVING, 2, [])
             for number, place in ((2, [2 * size]), (3, []), (5, [5 * size])):
                 assert store.query_by_key("Orders", f"k{number}", 0, 1 << 60, 9).physical_offsets == place
@@ -214,7 +214,7 @@ async def test_damaged_records_side_by_side(tmp_path: Path, part: str) -> None:
     for _ in range(2):
         async with running(make(crashed)) as store:
             assert bodies(store, queue_id=0) == [b"%d" % number * 10 for number in (0, 3, 4)]
-            assert store.read("Orders", 1, 0, ALL, None, None).slices == []
+            assert store.read("Orders", 1, 0, ALL, None).slices == []
             assert store.max_offset("Orders", 1) == int(part == "body")
             assert [store.read_record(at * size) is not None for at in range(5)] == [
                 True,
@@ -237,7 +237,7 @@ async def test_damage_over_the_end_of_a_segment(tmp_path: Path) -> None:
     write_at(crashed / "commitlog" / names[1], 0, bytes(3_000))
     for _ in range(2):
         async with running(make(crashed)) as store:
-            found = records(store.read("Orders", 0, 0, ALL, None, None))
+            found = records(store.read("Orders", 0, 0, ALL, None))
             assert [one.body for one in found] == [given[one.queue_offset].body for one in found]
             assert 140 <= len(found) < 145
             assert store.max_offset("Orders", 0) == 150
@@ -292,7 +292,7 @@ async def test_a_reader_says_where_no_record_is(tmp_path: Path, caplog: pytest.L
         write_at(tmp_path / "commitlog" / FIRST, given[1].physical_offset + 28, b"\xff")
         for _ in range(2):
             assert bodies(store) == [b"0" * 10, b"2" * 10, b"3" * 10]
-        everything = store.read("Orders", 0, 0, ALL, None, lambda record: True)
+        everything = store.read("Orders", 0, 0, ALL, lambda code: True)
         assert everything.message_count == 3
         assert store.read_faults == store.statistics().read_faults == 3
     assert caplog.text.count(f"is damaged at offset {given[1].physical_offset}") == 1
@@ -453,7 +453,7 @@ async def test_a_log_whose_first_file_was_trimmed(tmp_path: Path, lost: bool) ->
         low = store.min_offset("Orders", 0)
         assert 0 < low < 100 == store.max_offset("Orders", 0)
         assert bodies(store) == [b"%03d" % n * 300 for n in range(low, 100)]
-        assert store.read("Orders", 0, low - 1, ALL, None, None).status is ReadStatus.OFFSET_TOO_SMALL
+        assert store.read("Orders", 0, low - 1, ALL, None).status is ReadStatus.OFFSET_TOO_SMALL
         assert store.store_time("Orders", 0, low - 1) == -1
         assert store.offset_by_time("Orders", 0, 0, Boundary.LOWER) == low
         assert store.statistics().min_physical_offset == SEGMENT_BYTES
@@ -471,9 +471,9 @@ async def test_units_whose_records_are_gone_are_passed_over(tmp_path: Path) -> N
         store.append([message(body=b"%03d" % n * 300) for n in range(100)])
         del store._log.segments[0]
         store._log._first = SEGMENT_BYTES
-        result = store.read("Orders", 0, 0, ALL._replace(max_messages=5, max_scanned_units=20), None, None)
+        result = store.read("Orders", 0, 0, ALL._replace(max_messages=5, max_scanned_units=20), None)
         assert (result.status, result.next_offset) == (ReadStatus.MESSAGE_WAS_REMOVING, 20)
-        assert store.read("Orders", 0, 0, ALL._replace(max_messages=1), None, None).status is ReadStatus.FOUND
+        assert store.read("Orders", 0, 0, ALL._replace(max_messages=1), None).status is ReadStatus.FOUND
         assert store.read_record(0) is None
 
 

@@ -128,9 +128,9 @@ async def test_records_that_go_while_their_queue_is_read(tmp_path: Path) -> None
     async with running(store):
         parts = await fill(store, 3)
         assert len(store._log.detach(parts[0].end)) == 1
-        result = store.read("Orders", 0, 3, ALL._replace(max_messages=10, max_scanned_units=10), None, None)
+        result = store.read("Orders", 0, 3, ALL._replace(max_messages=10, max_scanned_units=10), None)
         assert (result.status, result.next_offset, result.slices) == (ReadStatus.MESSAGE_WAS_REMOVING, 13, [])
-        result = store.read("Orders", 0, 3, ALL, None, None)
+        result = store.read("Orders", 0, 3, ALL, None)
         assert result.status is ReadStatus.FOUND
         assert records(result)[0].physical_offset == parts[1].start
 
@@ -150,7 +150,7 @@ async def test_a_file_somebody_reads(tmp_path: Path) -> None:
         parts = await fill(store, 3)
         directory = tmp_path / "commitlog"
         name = "0" * 20
-        result = store.read("Orders", 0, 0, ALL._replace(max_messages=5), None, None)
+        result = store.read("Orders", 0, 0, ALL._replace(max_messages=5), None)
         await store.trim(parts[0].end)
         assert name not in names(directory)
         assert deleted_maps(str(directory / name)) == 1

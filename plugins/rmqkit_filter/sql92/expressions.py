@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from rmqkit.limits import MAX_FILTER_DEPTH
 from rmqkit.model import properties as props
 from rmqkit_filter.sql92.numbers import INT_MAX, INT_MIN, compare_doubles, to_double, to_int, to_long
 
-Evaluate = Callable[[bytes], Any]
+#: Of the bytes of properties; within `tabled` of a mapping.
+Evaluate = Callable[[Any], Any]
 _ENTRY = b"\x02"
 
 
@@ -51,6 +52,7 @@ class Node:
     value       of a literal or a signed number
     name        of a property
     hopeless    why no message can match, if that is known
+    operands    number of the names and literals that it is made of
     """
 
     kind: Kind
@@ -62,6 +64,7 @@ class Node:
     name: str | None = None
     depth: int = 1
     hopeless: str = ""
+    operands: int = 1
 
     @property
     def is_number(self) -> bool:
@@ -90,8 +93,19 @@ def floating(text: str) -> Node:
     return constant(Kind.DOUBLE, value, text)
 
 
-def named(name: str) -> Node:
-    """The last property of this name with a value (`rmqkit.model.properties.decode`)."""
+def tabled(node: Node) -> Node:
+    """A condition whose names are looked up in a table (`named`), over the bytes of properties."""
+    evaluate = node.evaluate
+    return evolve(
+        node, evaluate=lambda properties: evaluate(props.decode(properties.decode("utf-8", "replace")))
+    )
+
+
+def named(name: str, *, in_table: bool = False) -> Node:
+    """The last property of this name with a value (`rmqkit.model.properties.decode`). With `in_table` the
+    function takes a mapping of decoded properties."""
+    if in_table:
+        return Node(Kind.TEXT, lambda table: table.get(name), name, name=name)
     key = _ENTRY + name.encode() + b"\x01"
     length = len(key)
 
@@ -281,7 +295,7 @@ def _sameness(left: Node, right: Node) -> Callable[[Any, Any], bool]:
         result = _compare_numbers(left, right) == 0
         return lambda first, second: result
     if left.kind is Kind.TEXT and right.kind is Kind.BOOLEAN:
-        return lambda first, second: (first.lower() == "true") is second
+        return lambda first, second: (len(first) == 4 and first.lower() == "true") is second
     if left.kind is Kind.BOOLEAN and right.kind is Kind.TEXT:
         return _unlike
     if Kind.TEXT in (left.kind, right.kind) and (left.is_number or right.is_number):

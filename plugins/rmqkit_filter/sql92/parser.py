@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rmqkit.limits import MAX_FILTER_DEPTH, MAX_FILTER_EXPRESSION_LENGTH, MAX_FILTER_OPERANDS
+from attrs import evolve
+
+from rmqkit.limits import (
+    MAX_FILTER_DEPTH,
+    MAX_FILTER_EXPRESSION_LENGTH,
+    MAX_FILTER_OPERANDS,
+    MAX_SEARCHED_OPERANDS,
+)
 from rmqkit_filter.sql92 import expressions
 from rmqkit_filter.sql92.expressions import Kind, Node
 from rmqkit_filter.sql92.tokens import END, FLOAT, INTEGER, NAME, TEXT, Token, tokens
@@ -36,6 +43,10 @@ def parse(expression: str, *, strict: bool = False) -> Node:
         )
     parser = _Parser(expression)
     node = expressions.condition(parser.operand(_OR))
+    if parser.operands > MAX_SEARCHED_OPERANDS:
+        in_table = _Parser(expression, in_table=True)
+        node = expressions.tabled(expressions.condition(in_table.operand(_OR)))
+    node = evolve(node, operands=parser.operands)
     if strict:
         rest = parser.peek()
         if rest.kind != END:
@@ -46,13 +57,14 @@ def parse(expression: str, *, strict: bool = False) -> Node:
 
 
 class _Parser:
-    """Looks one token ahead; what follows the condition is not read."""
+    """Looks one token ahead; what follows the condition is not read. `operands` counts names and literals."""
 
-    def __init__(self, expression: str) -> None:
+    def __init__(self, expression: str, *, in_table: bool = False) -> None:
+        self._in_table = in_table
         self._next: Callable[[], Token] = tokens(expression).__next__
         self._ahead: Token | None = None
         self._depth = 0
-        self._operands = 0
+        self.operands = 0
 
     def peek(self) -> Token:
         if self._ahead is None:
@@ -142,8 +154,8 @@ class _Parser:
         return node
 
     def _primary(self) -> Node:
-        self._operands += 1
-        if self._operands > MAX_FILTER_OPERANDS:
+        self.operands += 1
+        if self.operands > MAX_FILTER_OPERANDS:
             raise ValueError(f"the expression has more than {MAX_FILTER_OPERANDS} operands")
         token = self.peek()
         if token.kind == TEXT:
@@ -151,7 +163,7 @@ class _Parser:
             return expressions.constant(Kind.TEXT, text, token.text)
         self._take(NAME, INTEGER, FLOAT, "(", *_CONSTANTS)
         if token.kind == NAME:
-            return expressions.named(token.text)
+            return expressions.named(token.text, in_table=self._in_table)
         if token.kind == INTEGER:
             return expressions.integer(token.text)
         if token.kind == FLOAT:

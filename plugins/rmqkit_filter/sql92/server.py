@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmqkit.errors import DecodeError
+from rmqkit.limits import FIRST_FILTERED_RECORDS, MAX_EVALUATED_OPERANDS
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.subscription import SQL92, SubscriptionData
 from rmqkit.plugin.filter import CompiledFilter, FilterServer
@@ -24,9 +25,11 @@ class Sql92Filter(FilterServer):
         if subscription.expression_type != SQL92:
             raise ValueError(f"{subscription.expression_type!r} is not the expression type SQL92")
         try:
-            evaluate = parse(subscription.sub_string, strict=self._strict).evaluate
+            condition = parse(subscription.sub_string, strict=self._strict)
         except ValueError as error:
             raise ValueError(f"Invalid MessageSelector. {error}") from error
+
+        evaluate = condition.evaluate
 
         def matches(record: Buffer) -> bool:
             try:
@@ -37,7 +40,8 @@ class Sql92Filter(FilterServer):
         def records(batch: Sequence[Buffer]) -> list[bool]:
             return list(map(matches, batch))
 
-        return CompiledFilter(records=records)
+        per_call = max(1, min(FIRST_FILTERED_RECORDS, MAX_EVALUATED_OPERANDS // condition.operands))
+        return CompiledFilter(records=records, records_per_call=per_call)
 
     def subscription(self, topic: str, expression: str, version: int) -> SubscriptionData:
         """Raises ValueError when the expression is empty; the rest is found by `compile`."""

@@ -183,7 +183,7 @@ class PullProcessor(RequestProcessor):
         result = self._reset(header)
         if result is None:
             limits = self._limits(header)
-            result = store.read(header.topic, header.queue_id, pull.offset, limits, pull.filter.unit, None)
+            result = store.read(header.topic, header.queue_id, pull.offset, limits, pull.filter.unit)
         return self._noted(pull, result)
 
     def _reset(self, header: PullMessageRequestHeader) -> ReadResult | None:

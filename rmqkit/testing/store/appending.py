@@ -168,7 +168,7 @@ class Appending(StoreFixtures):
             store,
             [message(born_host=host, sys_flag=BORN_HOST_V6), message(body=b"second", sys_flag=STORE_HOST_V6)],
         )
-        first, second = records(store.read("Orders", 0, 0, ALL, None, None))
+        first, second = records(store.read("Orders", 0, 0, ALL, None))
         assert (first.born_host, first.sys_flag) == (host, BORN_HOST_V6)
         assert (second.body, second.sys_flag, len(second.store_host)) == (b"second", 0, 8)
 
@@ -178,7 +178,7 @@ class Appending(StoreFixtures):
             self.make_store(tmp_path / "store", clock, broker_ip1="::1", listen_port=99)
         ) as store:
             await put(store, [message(), message(body=b"second")])
-            first, second = records(store.read("Orders", 0, 0, ALL, None, None))
+            first, second = records(store.read("Orders", 0, 0, ALL, None))
             assert (first.store_host, first.sys_flag) == (pack_host("::1", 99), STORE_HOST_V6)
             assert second.body == b"second"
             assert unpack(store.read_record(second.physical_offset) or b"") == second
@@ -189,7 +189,7 @@ class Appending(StoreFixtures):
         2-byte length."""
         topic = "%RETRY%".ljust(length, "g")
         (at,) = await put(store, [message(topic=topic, keys="k")])
-        (found,) = records(store.read(topic, 0, 0, ALL, None, None))
+        (found,) = records(store.read(topic, 0, 0, ALL, None))
         assert (found.topic, found.size_bytes) == (topic, at.size_bytes)
         assert peek_size_and_magic(store.read_record(0) or b"")[1] == magic
         assert store.query_by_key(topic, "k", 0, 1 << 60, 1).physical_offsets == [0]

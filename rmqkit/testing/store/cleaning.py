@@ -63,7 +63,7 @@ class Cleaning(StoreFixtures):
             await store.trim(parts[0].end)
             low = store.min_offset("Orders", 0)
             for offset in (0, low - 1):
-                result = store.read("Orders", 0, offset, ALL, None, None)
+                result = store.read("Orders", 0, offset, ALL, None)
                 assert (result.status, result.next_offset, result.min_offset, result.slices) == (
                     ReadStatus.OFFSET_TOO_SMALL,
                     low,
@@ -72,7 +72,7 @@ class Cleaning(StoreFixtures):
                 )
                 assert store.read_units("Orders", 0, offset, 1) == []
                 assert store.store_time("Orders", 0, offset) == -1
-            result = store.read("Orders", 0, low, ALL, None, None)
+            result = store.read("Orders", 0, low, ALL, None)
             assert (result.status, result.message_count, result.next_offset) == (
                 ReadStatus.FOUND,
                 600 - low,
@@ -85,7 +85,7 @@ class Cleaning(StoreFixtures):
         """A slice stays readable after its part was trimmed, as for an answer that is still being sent."""
         async with running(self.make_store(tmp_path / "store", clock, **SMALL)) as store:
             parts = await self._filled(store)
-            result = store.read("Orders", 0, 0, ALL._replace(max_messages=20), None, None)
+            result = store.read("Orders", 0, 0, ALL._replace(max_messages=20), None)
             await store.trim(parts[-1].end)
             assert [found.body for found in records(result)] == [b"%d" % number * 40 for number in range(20)]
 
@@ -99,8 +99,8 @@ class Cleaning(StoreFixtures):
             assert await store.log_parts() == []
             assert len(bodies(store)) == 600 - store.min_offset("Orders", 0) > 0
             assert (store.min_offset("Old", 0), store.max_offset("Old", 0)) == (1, 1)
-            assert store.read("Old", 0, 0, ALL, None, None).status is ReadStatus.OFFSET_TOO_SMALL
-            assert store.read("Old", 0, 1, ALL, None, None).status is ReadStatus.OFFSET_OVERFLOW_ONE
+            assert store.read("Old", 0, 0, ALL, None).status is ReadStatus.OFFSET_TOO_SMALL
+            assert store.read("Old", 0, 1, ALL, None).status is ReadStatus.OFFSET_OVERFLOW_ONE
             assert (await put(store, [message("Old", body=b"new")]))[0].queue_offset == 1
             assert bodies(store, "Old") == [b"new"]
 

@@ -126,7 +126,7 @@ class Finding(StoreFixtures):
         store.delete_topic("Orders")
         store.delete_topic("unknown")
         assert store.queues() == {"Other": [0]}
-        assert store.read("Orders", 3, 0, ALL, None, None).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
+        assert store.read("Orders", 3, 0, ALL, None).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
         assert store.read_record(kept) is not None
         assert (await put(store, [message(queue_id=3, body=b"again")]))[0].queue_offset == 0
         assert bodies(store, queue_id=3) == [b"again"]

@@ -124,7 +124,7 @@ def bodies(store: MessageStore, topic: str = "Orders", queue_id: int = 0) -> lis
 
 def _whole_queue(store: MessageStore, topic: str, queue_id: int) -> ReadResult:
     low = store.min_offset(topic, queue_id)
-    return blocking(store, partial(store.read, topic, queue_id, low, ALL, None, None))
+    return blocking(store, partial(store.read, topic, queue_id, low, ALL, None))
 
 
 def contents(

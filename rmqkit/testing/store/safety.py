@@ -47,7 +47,7 @@ class Safety(StoreFixtures):
             for queue_id, end in ends.items():
                 assert store.max_offset("Orders", queue_id) == end
                 assert len(store.read_units("Orders", queue_id, 0, 99)) == end
-                result = store.read("Orders", queue_id, 0, ALL, None, None)
+                result = store.read("Orders", queue_id, 0, ALL, None)
                 assert (len(records(result)), result.next_offset, result.max_offset) == (end, end, end)
                 assert store.offset_by_time("Orders", queue_id, 1 << 50, Boundary.LOWER) == end
                 assert store.store_time("Orders", queue_id, end) == -1

@@ -7,7 +7,7 @@ from typing import Protocol
 from attrs import define, field
 
 from rmqkit.model.buffer import Buffer
-from rmqkit.plugin.store import ReadLimits, ReadResult, ReadStatus, RecordFilter, UnitFilter
+from rmqkit.plugin.store import ReadLimits, ReadResult, ReadStatus, UnitFilter
 from rmqkit.protocol.damage import FLAGS, FLAGS_AT, is_damage
 from rmqkit.protocol.record import MIN_RECORD_BYTES
 from rmqkit_store_lmdb.database.layout import UNIT
@@ -30,7 +30,6 @@ class Gatherer:
 
     limits: ReadLimits
     unit_filter: UnitFilter | None
-    record_filter: RecordFilter | None
     disk_end: int
     at: int
     count: int = 0
@@ -47,7 +46,7 @@ class Gatherer:
             limits.max_messages, limits.max_bytes, self.disk_end, limits.max_disk_messages,
             limits.max_disk_bytes,
         )  # fmt: skip
-        chooses = self.unit_filter is not None or self.record_filter is not None
+        chooses = self.unit_filter is not None
         number, stop = 0, len(units) // UNIT.size
         base: int = 0
         data: Buffer = b""
@@ -92,7 +91,7 @@ class Gatherer:
         record = data[start : start + size]
         if len(record) < max(size, MIN_RECORD_BYTES) or is_damage(*FLAGS.unpack_from(record, FLAGS_AT)):
             self.status = ReadStatus.MESSAGE_WAS_REMOVING
-        elif self.record_filter is None or self.record_filter(record):
+        else:
             self.slices.append(bytes(record))
             self.count += 1
             self.total_bytes += size

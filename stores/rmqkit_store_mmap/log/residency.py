@@ -56,19 +56,6 @@ class Residency:
             return True
         return PAGES.are_resident(segment.address, start - segment.base, stop - segment.base)
 
-    def look_ahead(self, offset: int, size: int) -> int:
-        """The offset up to which the log is in memory from the start of a record that is about to be read.
-        Raises NotInMemory with a range that includes some of the following data."""
-        segment = self._log.segment_at(offset)
-        if segment is None or offset >= self.hot_from:
-            return offset + size
-        stop = min(max(offset + size, offset + SPAN_BYTES), segment.stop, self._log.written)
-        if not self.is_resident(segment, offset, stop):
-            raise NotInMemory(
-                FileRange(segment.path, offset - segment.base, stop - segment.base, _AHEAD_BYTES)
-            )
-        return stop
-
     def require(self, offset: int, size: int, likely_bytes: int = 0) -> int:
         """The offset up to which the log is in memory from `offset` on: at least `size` bytes, or up to the
         end of the segment. Raises NotInMemory with a range of at least `likely_bytes`, for callers that will

@@ -13,7 +13,7 @@ from rmqkit import hookimpl
 from rmqkit.broker import filtered_reads
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused
-from rmqkit.limits import MAX_FILTERED_RECORDS
+from rmqkit.limits import FILTERED_BYTES, MAX_FILTERED_RECORDS
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.subscription import ConsumerData, SubscriptionData
 from rmqkit.plugin.filter import CompiledFilter, FilterServer
@@ -279,3 +279,43 @@ async def test_retried_messages_are_filtered_as_their_topic_on_request(opened: O
         answer = await answered(desk, topic="%RETRY%g", sys_flag=0, sub_version=1)
         expected = [b"T5", b"T10", b"Other10"] if support else [b"T1", b"T5"]
         assert bodies(answer) == expected
+
+
+class Timed(SlowFilter):
+    """Expression type SLOW: takes `cost_s` of a made clock for each record."""
+
+    def __init__(self, per_call: int, cost_s: float) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self._per_call, self._cost_s = per_call, cost_s
+        self.between: list[tuple[int, int]] = []
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def compile(self, subscription: SubscriptionData, group: str) -> CompiledFilter:
+        def matches(records: Sequence[Buffer]) -> list[bool]:
+            self.now_s += self._cost_s * len(records)
+            self.between.append((len(records), sum(map(len, records))))
+            return [record.unpack(each).body.startswith(b"mine") for each in records]
+
+        return CompiledFilter(records=matches, records_per_call=self._per_call)
+
+
+@pytest.mark.parametrize(("per_call", "body_bytes"), [(1, 10), (4, 10), (16, 10), (16, 40_000)])
+async def test_a_slow_filter_is_bounded_within_a_window(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, per_call: int, body_bytes: int
+) -> None:
+    """When the time of a window has passed, the rest of its records is filtered later, and none is filtered
+    twice or left out."""
+    server = Timed(per_call, 0.0005)
+    monkeypatch.setattr(filtered_reads, "perf_counter", server.clock)
+    async with opened(extra=[("timed", server)]) as desk:
+        for number in range(100):
+            await desk.sent(body=(b"mine" if number == 90 else b"else").ljust(body_bytes, b"."))
+        answer = await answered(desk, **slow("x"))
+        assert [body[:4] for body in bodies(answer)] == [b"mine"]
+        assert places(answer)[0] == 100
+    assert sum(count for count, _ in server.between) == 100
+    assert all(count <= per_call for count, _ in server.between)
+    assert all(count == 1 or size <= FILTERED_BYTES for count, size in server.between)

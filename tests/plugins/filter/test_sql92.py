@@ -187,3 +187,23 @@ def test_the_strict_mode_refuses_what_apache_ignores(expression: str, reason: st
 def test_the_strict_mode_takes_what_is_complete() -> None:
     for expression in ("a = 1", "NOT (a = 1) AND b IS NULL -- all\n", "a BETWEEN -1 AND b", "TRUE"):
         parse(expression, strict=True)
+
+
+@given(st.integers(0, 1_000_000))
+def test_long_expressions_have_the_verdicts_of_short_ones(seed: int) -> None:
+    """Whether the properties are searched in the record or read into a table."""
+    (case,) = cases(Random(seed), 1)
+    # A part that is FALSE for every message, and long enough for the table.
+    long = Case(f"({case.expression}) OR ({' OR '.join(['TRUE = FALSE'] * 9)})", case.properties)
+    short = Case(f"({case.expression}) OR TRUE = FALSE", case.properties)
+    assert verdict(long) == verdict(short)
+
+
+def test_the_work_between_two_looks_at_the_time_is_bounded() -> None:
+    """A filter with many operands takes fewer records at once."""
+    taken = []
+    for terms in (1, 50, 500):
+        expression = " OR ".join(f"a={number}" for number in range(terms))
+        subscription = SubscriptionData(topic="T", sub_string=expression, expression_type="SQL92")
+        taken.append(Sql92Filter().compile(subscription, "G").records_per_call)
+    assert taken == [16, 2, 1]

@@ -55,13 +55,11 @@ def _read(
     start: int,
     limits: ReadLimits,
     chosen: int,
-    check: bool,
 ) -> object:
     """What a read does with the units and the log."""
     unit_scan, merged, joined = functions
     log = _Log(first, second, start)
-    admits = (lambda offset, size: (offset % 5 > 0, offset % 7 > 0)) if check else None
-    scan = unit_scan(limits, 2 * _SEGMENT_BYTES, log.stretch_at, _FILTERS[chosen], admits)
+    scan = unit_scan(limits, 2 * _SEGMENT_BYTES, log.stretch_at, _FILTERS[chosen])
     half = len(units) // 40 * 20
     goes_on = scan.take(units[:half])
     if goes_on:
@@ -114,7 +112,6 @@ def _arguments(rng: random.Random) -> tuple[object, ...]:
     start = rng.choice((0, 0, 91, 500))
     return (
         Guarded(mutated(rng, units, share=0.4)), *logs, start, _limits(rng), rng.randrange(len(_FILTERS)),
-        rng.random() < 0.1,
     )  # fmt: skip
 
 

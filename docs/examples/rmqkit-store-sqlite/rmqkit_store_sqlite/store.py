@@ -38,7 +38,6 @@ from rmqkit.plugin.store import (
     ReadLimits,
     ReadResult,
     ReadStatus,
-    RecordFilter,
     StoreStatistics,
     Trimmed,
     UnitFilter,
@@ -261,13 +260,7 @@ class SqliteStore(MessageStore):
     # --- reads ----------------------------------------------------------------------------------------------
 
     def read(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        limits: ReadLimits,
-        unit_filter: UnitFilter | None,
-        record_filter: RecordFilter | None,
+        self, topic: str, queue_id: int, offset: int, limits: ReadLimits, unit_filter: UnitFilter | None
     ) -> ReadResult:
         ends = self._queues.get((topic, queue_id))
         if ends is None:
@@ -295,9 +288,7 @@ class SqliteStore(MessageStore):
             ):
                 break
             following += 1
-            if (unit_filter is None or unit_filter(tags)) and (
-                record_filter is None or record_filter(record)
-            ):
+            if unit_filter is None or unit_filter(tags):
                 found.append(record)
                 total = size
         status = ReadStatus.FOUND if found else ReadStatus.NO_MATCHED_MESSAGE
