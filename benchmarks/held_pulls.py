@@ -11,36 +11,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import re
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import trio
 
 from benchmarks.load.asking import connect
 from benchmarks.load.frames import PULL, SendShape, encode
 from benchmarks.load.sending import send
+from benchmarks.one_server import OneServer, serving
 from rmqkit.client import Client
 
-_PROGRAM = Path(sys.executable).with_name("rmqkit")
-_TICKS = os.sysconf("SC_CLK_TCK")
 _FEW = "Few"
 #: A topic has at most 4096 queues.
 _MANY = ("Many0", "Many1", "Many2", "Many3")
 _HOLDERS = 10
 _SUSPEND, _SUBSCRIPTION = 2, 4
-
-
-def _cpu_s(pid: int) -> float:
-    """User and system time of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 async def _create(name_server: str, queues: int) -> None:
@@ -71,13 +59,13 @@ def _held(broker: str, queues: int) -> Iterator[None]:
                 raise SystemExit(f"a pull was answered: {sock.recv(200)!r}")
 
 
-def _measured(title: str, broker: str, pid: int, seconds: float) -> float:
+def _measured(title: str, server: OneServer, seconds: float) -> float:
     """Print one row; returns the processor time in us for each message."""
     shape = SendShape(_FEW, 1024, 1, 4)
-    send([broker], shape, 8, 32, 20_000, 0.0)
-    before_s = _cpu_s(pid)
-    report = send([broker], shape, 8, 32, 0, seconds)
-    cpu_us: float = (_cpu_s(pid) - before_s) * 1e6 / report["messages"]
+    send([server.broker], shape, 8, 32, 20_000, 0.0)
+    before_s = server.cpu_s()
+    report = send([server.broker], shape, 8, 32, 0, seconds)
+    cpu_us: float = (server.cpu_s() - before_s) * 1e6 / report["messages"]
     print(
         f"{title:20} {report['messages_per_s']:9.0f}/s {cpu_us:7.1f} us  errors {report['errors']}",
         flush=True,
@@ -91,24 +79,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10)
     arguments = parser.parse_args()
     queues, seconds = arguments.queues, arguments.seconds
-    with tempfile.TemporaryDirectory(prefix="rmqkit-queues-") as directory:
-        words = ["serve", "--data", "data", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0"]
-        server = subprocess.Popen(
-            [_PROGRAM, *words], cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        try:
-            assert server.stdout is not None
-            where = dict(re.findall(r"(\w+)=(\S+)", server.stdout.readline()))
-            trio.run(_create, where["namesrv"], queues)
-            broker, pid = where["broker"], server.pid
-            before = _measured("no held pulls", broker, pid, seconds)
-            with _held(broker, queues):
-                held = _measured(f"{queues} held pulls", broker, pid, seconds)
-            after = _measured("no held pulls", broker, pid, seconds)
-            print(f"without to with them: {(before + after) / 2 / held:.2f} by processor time")
-        finally:
-            server.send_signal(signal.SIGTERM)
-            server.wait()
+    with tempfile.TemporaryDirectory(prefix="rmqkit-queues-") as directory, serving(directory) as server:
+        trio.run(_create, server.namesrv, queues)
+        before = _measured("no held pulls", server, seconds)
+        with _held(server.broker, queues):
+            held = _measured(f"{queues} held pulls", server, seconds)
+        after = _measured("no held pulls", server, seconds)
+        print(f"without to with them: {(before + after) / 2 / held:.2f} by processor time")
     return 0
 
 

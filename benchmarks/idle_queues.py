@@ -10,34 +10,22 @@ Times of the wall clock do not matter, so other programs may run meanwhile.
 from __future__ import annotations
 
 import argparse
-import os
-import re
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
 
 import trio
 
+from benchmarks.one_server import OneServer, serving
 from rmqkit.client import Client
 
-_PROGRAM = Path(sys.executable).with_name("rmqkit")
-_TICKS = os.sysconf("SC_CLK_TCK")
 _PATIENCE_S = 600
 
 
-def _cpu_s(pid: int) -> float:
-    """User and system time of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-async def measure(name_server: str, server: int, queues: int, topics: int, seconds: float) -> str:
+async def measure(server: OneServer, queues: int, topics: int, seconds: float) -> str:
     names = [f"Idle{number}" for number in range(topics)]
-    async with Client(name_server) as client:
+    async with Client(server.namesrv) as client:
         for name in names:
             await client.admin.create_topic(name, queues=queues)
         threads = threading.active_count()
@@ -47,10 +35,10 @@ async def measure(name_server: str, server: int, queues: int, topics: int, secon
                     await trio.sleep(0.5)
             # The first pulls are answered and the first rebalances are over.
             await trio.sleep(20)
-            before = time.process_time(), _cpu_s(server), time.monotonic()
+            before = time.process_time(), server.cpu_s(), time.monotonic()
             await trio.sleep(seconds)
             took_s = time.monotonic() - before[2]
-            mine, its = time.process_time() - before[0], _cpu_s(server) - before[1]
+            mine, its = time.process_time() - before[0], server.cpu_s() - before[1]
             return (
                 f"{len(consumer.queues)} idle queues: client {mine / took_s:.2%} of a core and"
                 f" {threading.active_count() - threads} threads, server {its / took_s:.2%}"
@@ -63,19 +51,8 @@ def main() -> int:
     parser.add_argument("--topics", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="rmqkit-idle-") as directory:
-        words = ["serve", "--data", "data", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0"]
-        server = subprocess.Popen(
-            [_PROGRAM, *words], cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        try:
-            assert server.stdout is not None
-            where = dict(re.findall(r"(\w+)=(\S+)", server.stdout.readline()))
-            figures = arguments.queues, arguments.topics, arguments.seconds
-            print(trio.run(measure, where["namesrv"], server.pid, *figures), flush=True)
-        finally:
-            server.send_signal(signal.SIGTERM)
-            server.wait()
+    with tempfile.TemporaryDirectory(prefix="rmqkit-idle-") as directory, serving(directory) as server:
+        print(trio.run(measure, server, arguments.queues, arguments.topics, arguments.seconds), flush=True)
     return 0
 
 

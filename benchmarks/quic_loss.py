@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from typing import Any
 import trio
 
 from benchmarks.lossy_path import SERVER, LossyPath, reason_not_to_run
+from benchmarks.one_server import OneServer, free_port, serving
 from rmqkit.client import Client, PullStatus
 from rmqkit.config import load
 
@@ -40,7 +42,8 @@ RESULTS = Path(__file__).parent / "results" / "quic_loss.json"
 ROOT = Path(__file__).parent.parent
 TRANSPORTS = ("tcp", "tls", "quic")
 SETTINGS = {"tls.test.mode.enable": "true"}
-NAMESRV_PORT, BROKER_PORT = 19876, 10911
+#: Of name server and broker, in a namespace of their own.
+ADDRESSES = f"{SERVER}:19876", f"{SERVER}:10911"
 DELAY_MS = 20.0
 LOSSES = (0.0, 0.01, 0.05)
 SENDERS = 16
@@ -132,64 +135,45 @@ def _milliseconds(latencies: Sequence[float]) -> Report:
 Wrap = Callable[[str, Sequence[str]], list[str]]
 
 
-def start_server(wrap: Wrap, host: str, directory: str) -> subprocess.Popen[str]:
-    """A name server and a broker on that side of the path, ready."""
+def started(wrap: Wrap, namesrv: str, broker: str, directory: str) -> AbstractContextManager[OneServer]:
+    """A name server and a broker on that side of the path; the broker's QUIC has the port of its TCP."""
     settings = {
-        "brokerIP1": host,
-        "listeners": f"quic://{host}:{BROKER_PORT}",
+        "brokerIP1": broker.partition(":")[0],
+        "listeners": f"quic://{broker}",
         "flushDiskType": "ASYNC_FLUSH",
         **SETTINGS,
     }
-    words = [sys.executable, "-m", "rmqkit.cli", "serve", "--data", directory]
-    words += ["--namesrv", f"{host}:{NAMESRV_PORT}", "--broker", f"{host}:{BROKER_PORT}"]
-    for key, value in settings.items():
-        words += ["--set", f"{key}={value}"]
-    server = subprocess.Popen(wrap("server", words), cwd=ROOT, text=True, stdout=subprocess.PIPE)
-    assert server.stdout is not None
-    if not server.stdout.readline().startswith("rmqkit ready"):
-        server.kill()
-        raise SystemExit("the server does not start")
-    return server
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    return serving(directory, *words, namesrv=namesrv, broker=broker, wrap=partial(wrap, "server"))
 
 
-def run_load(
-    wrap: Wrap, server: subprocess.Popen[str], host: str, load_name: str, transport: str, seconds: float
-) -> Report:
+def run_load(wrap: Wrap, server: OneServer, load_name: str, transport: str, seconds: float) -> Report:
     """One load over one transport, in a process of its own, with the processor time that the server used
     for it."""
     words = [sys.executable, "-m", "benchmarks.quic_loss", "--client", load_name, transport]
-    words += [f"{host}:{NAMESRV_PORT}", str(seconds)]
-    before = _cpu_s(server.pid)
+    words += [server.namesrv, str(seconds)]
+    before_s = server.cpu_s()
     done = subprocess.run(wrap("client", words), cwd=ROOT, text=True, capture_output=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{load_name} over {transport} failed:\n{done.stderr}")
     report: Report = json.loads(done.stdout)
     if report:
-        report["server_cpu_us"] = (_cpu_s(server.pid) - before) * 1e6 / max(report["per_s"] * seconds, 1)
+        report["server_cpu_us"] = (server.cpu_s() - before_s) * 1e6 / max(report["per_s"] * seconds, 1)
     return report
 
 
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def compare(wrap: Wrap, host: str, seconds: float, rounds: int) -> Report:
-    """Medians over the rounds: load -> transport -> what was measured."""
+def compare(wrap: Wrap, addresses: tuple[str, str], seconds: float, rounds: int) -> Report:
+    """Medians over the rounds: load -> transport -> what was measured. The addresses are those of the name
+    server and the broker."""
     found: dict[str, dict[str, list[Report]]] = {
         name: {transport: [] for transport in TRANSPORTS} for name in ("sends", "pulls")
     }
-    with tempfile.TemporaryDirectory() as directory:
-        server = start_server(wrap, host, directory)
-        try:
-            run_load(wrap, server, host, "fill", "tcp", seconds)
-            for number in range(rounds):
-                for name in found:
-                    for transport in TRANSPORTS[number % 3 :] + TRANSPORTS[: number % 3]:
-                        found[name][transport].append(run_load(wrap, server, host, name, transport, seconds))
-        finally:
-            server.terminate()
-            server.wait()
+    with tempfile.TemporaryDirectory() as directory, started(wrap, *addresses, directory) as server:
+        run_load(wrap, server, "fill", "tcp", seconds)
+        for number in range(rounds):
+            for name in found:
+                for transport in TRANSPORTS[number % 3 :] + TRANSPORTS[: number % 3]:
+                    found[name][transport].append(run_load(wrap, server, name, transport, seconds))
     return {
         name: {
             transport: {key: round(statistics.median(each[key] for each in reports), 3) for key in reports[0]}
@@ -232,7 +216,8 @@ def main() -> None:
     seconds, rounds = (2.0, 1) if options.quick else (8.0, 3)
     results: Report = {}
     if options.loopback:
-        results["loopback"] = compare(lambda side, words: list(words), "127.0.0.1", seconds, rounds)
+        here = (f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
+        results["loopback"] = compare(lambda side, words: list(words), here, seconds, rounds)
         print(table("loopback", results["loopback"]))
         return
     reason = reason_not_to_run()
@@ -242,7 +227,7 @@ def main() -> None:
     for loss in LOSSES:
         with LossyPath(delay_ms=DELAY_MS, loss=loss, congestion=options.congestion) as path:
             title = f"{DELAY_MS:g} ms one way, {loss:.0%} of the packets lost, TCP with {options.congestion}"
-            results[title] = compare(path.command, SERVER, seconds, rounds)
+            results[title] = compare(path.command, ADDRESSES, seconds, rounds)
             print(table(title, results[title]), flush=True)
     if not options.quick:
         machine = {"python": platform.python_version(), "kernel": platform.release(), "cores": os.cpu_count()}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from aioquic import tls
 from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import NetworkAddress
 from aioquic.quic.packet import QuicProtocolVersion
 from attrs import frozen
 from cryptography import x509
@@ -26,7 +28,8 @@ from rmqkit.config.tls import (
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.self_signed import self_signed
 from rmqkit_transport_quic.limits import QUIC_CONNECTION_WINDOW_BYTES, QUIC_LANE_WINDOW_BYTES
-from rmqkit_transport_quic.settings import ALPN, QuicSettings
+from rmqkit_transport_quic.settings import ALPN, SMALLEST_DATAGRAM_BYTES, QuicSettings
+from rmqkit_transport_quic.udp import loopback_datagram_bytes
 
 _PUBLIC = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
@@ -83,11 +86,20 @@ def _configuration(settings: QuicSettings, *, is_client: bool) -> QuicConfigurat
         alpn_protocols=[ALPN],
         congestion_control_algorithm="cubic",
         idle_timeout=settings.idle_timeout_ms / 1000,
-        max_datagram_size=settings.datagram_bytes,
+        max_datagram_size=settings.datagram_bytes or SMALLEST_DATAGRAM_BYTES,
         max_data=QUIC_CONNECTION_WINDOW_BYTES,
         max_stream_data=QUIC_LANE_WINDOW_BYTES,
         supported_versions=[QuicProtocolVersion.VERSION_1],
     )
+
+
+def for_peer(
+    configuration: QuicConfiguration, settings: QuicSettings, address: NetworkAddress
+) -> QuicConfiguration:
+    """The configuration for one connection: with larger datagrams to a peer on this machine, unless the
+    settings give their size."""
+    size = 0 if settings.datagram_bytes else loopback_datagram_bytes(address[0])
+    return replace(configuration, max_datagram_size=size) if size else configuration
 
 
 def _load(configuration: QuicConfiguration, files: OwnCertificate) -> None:

@@ -23,7 +23,7 @@ from rmqkit.config import Config
 from rmqkit.plugin.certificate_files import CertificateFiles, client_files
 from rmqkit.plugin.transport import Address, LanedStream
 from rmqkit_transport_quic.carrier import Carrier
-from rmqkit_transport_quic.credentials import client_configuration
+from rmqkit_transport_quic.credentials import client_configuration, for_peer
 from rmqkit_transport_quic.lane import CLIENT_ERRORS, Lane
 from rmqkit_transport_quic.machine import Machine, alert_of
 from rmqkit_transport_quic.settings import QuicSettings
@@ -74,7 +74,10 @@ def client_credentials(config: Config, settings: QuicSettings) -> CertificateFil
 
 
 async def dial(
-    address: Address, credentials: CertificateFiles[QuicConfiguration], network: Network
+    address: Address,
+    credentials: CertificateFiles[QuicConfiguration],
+    settings: QuicSettings,
+    network: Network,
 ) -> QuicStream:
     """A new connection with its first lane; the addresses of the host are tried in turn. Raises OSError. When
     cancelled, nothing stays open."""
@@ -83,7 +86,8 @@ async def dial(
     failure: OSError | None = None
     for target in await network.find(address):
         try:
-            return await _dial(network.connect(target), target, Machine(configuration, peer_lanes=0))
+            machine = Machine(for_peer(configuration, settings, target), peer_lanes=0)
+            return await _dial(network.connect(target), target, machine)
         except OSError as error:
             failure = failure or error
     raise failure or OSError(f"no address of {address.host} is known")

@@ -28,3 +28,6 @@ QUIC_HANDSHAKE_TIMEOUT_MS = 10_000
 QUIC_EMPTY_TIMEOUT_MS = 10_000
 #: At the end of a QUIC connection its last bytes get this long to be acknowledged.
 QUIC_LINGER_MS = 2_000
+#: Payload of a datagram to a peer on the same machine, where the kernel carries 64 KiB: a packet costs Python
+#: nearly the same whatever its size. Ten, the first congestion window, fit into Linux's receive buffer.
+QUIC_LOOPBACK_DATAGRAM_BYTES = 8 * 1024

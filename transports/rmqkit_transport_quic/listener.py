@@ -20,12 +20,12 @@ from rmqkit.config.tls import NO_CLIENT_CERTIFICATE, REQUIRE, client_auth
 from rmqkit.plugin.certificate_files import CertificateFiles
 from rmqkit.plugin.transport import Address, ServerStream, WorkingListener
 from rmqkit_transport_quic.carrier import Carrier
-from rmqkit_transport_quic.credentials import ServerCredentials, client_fault, server_credentials
+from rmqkit_transport_quic.credentials import ServerCredentials, client_fault, for_peer, server_credentials
 from rmqkit_transport_quic.gate import Begin, Gate
 from rmqkit_transport_quic.lane import SERVER_ERRORS, Lane, QuicServerStream
 from rmqkit_transport_quic.limits import MAX_LANES_PER_QUIC_CONNECTION
 from rmqkit_transport_quic.machine import Machine
-from rmqkit_transport_quic.settings import QuicSettings, Retry
+from rmqkit_transport_quic.settings import QuicSettings
 from rmqkit_transport_quic.udp import Datagrams, Network
 
 _log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class QuicListener(WorkingListener):
     """Accepts lanes; `run` processes the datagrams and watches the certificate's files.
 
     client_certificate  whether clients must send one (`rmqkit.config.tls.client_auth`)
-    retry               when addresses are validated first
+    settings            when addresses are validated first, and the size of datagrams
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class QuicListener(WorkingListener):
         files: CertificateFiles[ServerCredentials],
         *,
         client_certificate: str,
-        retry: Retry,
+        settings: QuicSettings,
     ) -> None:
         self.local = udp.local
         #: The connections, each with the connection ids that clients may use for it.
@@ -55,7 +55,8 @@ class QuicListener(WorkingListener):
         self._carriers: dict[bytes, Carrier] = {}
         self._socket = udp
         self._files = files
-        self._gate = Gate(files.made.configuration.supported_versions, retry)
+        self._gate = Gate(files.made.configuration.supported_versions, settings.retry)
+        self._settings = settings
         self._id_bytes = files.made.configuration.connection_id_length
         self._client_certificate = client_certificate
         self._lanes: deque[QuicServerStream] = deque()
@@ -213,7 +214,7 @@ class QuicListener(WorkingListener):
         if not isinstance(decision, Begin):
             return None
         machine = Machine(
-            self._files.made.configuration,
+            for_peer(self._files.made.configuration, self._settings, address),
             peer_lanes=MAX_LANES_PER_QUIC_CONNECTION,
             ask_certificate=self._client_certificate != NO_CLIENT_CERTIFICATE,
             original_destination_connection_id=decision.original_id,
@@ -236,7 +237,7 @@ async def listen(address: Address, config: Config, settings: QuicSettings, netwo
     """A listener bound at the first address of the host. Raises OSError, ConfigError (certificates)."""
     files = CertificateFiles(config, str(address), partial(server_credentials, settings))
     return QuicListener(
-        await network.bind(address), files, client_certificate=client_auth(config), retry=settings.retry
+        await network.bind(address), files, client_certificate=client_auth(config), settings=settings
     )
 
 

@@ -32,17 +32,18 @@ class QuicSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     idle_timeout_ms  time of silence after which a peer counts as dead; the smaller value of both sides
                      applies, and clients ping three times as often
     datagram_bytes   payload of the largest datagram sent; more than 1200 only if every path is known to carry
-                     it, because datagrams are not fragmented
+                     it, because datagrams are not fragmented; 0: 1200, and more within one machine
     """
 
     retry: Retry = Retry.LOAD
     idle_timeout_ms: int = 30_000
-    datagram_bytes: int = SMALLEST_DATAGRAM_BYTES
+    datagram_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.idle_timeout_ms < SMALLEST_IDLE_TIMEOUT_MS:
             raise ValueError(f"idleTimeoutMs must be {SMALLEST_IDLE_TIMEOUT_MS} at least")
-        if not SMALLEST_DATAGRAM_BYTES <= self.datagram_bytes <= LARGEST_DATAGRAM_BYTES:
+        allowed = range(SMALLEST_DATAGRAM_BYTES, LARGEST_DATAGRAM_BYTES + 1)
+        if self.datagram_bytes and self.datagram_bytes not in allowed:
             raise ValueError(
-                f"datagramBytes must be between {SMALLEST_DATAGRAM_BYTES} and {LARGEST_DATAGRAM_BYTES}"
+                f"datagramBytes must be 0 or between {SMALLEST_DATAGRAM_BYTES} and {LARGEST_DATAGRAM_BYTES}"
             )

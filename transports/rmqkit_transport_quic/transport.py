@@ -51,7 +51,7 @@ class QuicTransport(Transport):
         if self._credentials is None:
             self._credentials = client_credentials(self._config, self._settings)
         with anyio.fail_after(timeout_ms / 1000):
-            return await dial(address, self._credentials, self._network)
+            return await dial(address, self._credentials, self._settings, self._network)
 
     def bound_address(self, listener: trio.abc.Listener[ServerStream]) -> Address:
         local = getattr(listener, "local", None)

@@ -7,16 +7,23 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from ipaddress import IPv6Address, ip_address
 from typing import Any, Protocol
 
 import anyio
 
 from rmqkit.plugin.transport import Address
+from rmqkit_transport_quic.limits import QUIC_LOOPBACK_DATAGRAM_BYTES
+from rmqkit_transport_quic.settings import SMALLEST_DATAGRAM_BYTES
 
 #: From linux/udp.h; missing in the socket module.
 _SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104
 #: From linux/in.h and linux/in6.h: IP_MTU_DISCOVER and IPV6_MTU_DISCOVER with PMTUDISC_DO.
 _NO_FRAGMENTS_4 = (socket.IPPROTO_IP, 10, 2)
+#: The same headers: IP_MTU and IPV6_MTU, the largest packet to the peer of a connected socket.
+_MTU_4, _MTU_6 = (socket.IPPROTO_IP, 14), (socket.IPPROTO_IPV6, 24)
+#: Headers of IPv6 and UDP.
+_HEADER_BYTES = 48
 _NO_FRAGMENTS_6 = (socket.IPPROTO_IPV6, 23, 2)
 #: Maximum number of datagrams of equal size in one system call (linux/udp.h: UDP_MAX_SEGMENTS), and of bytes.
 _MAX_SEGMENTS = 64
@@ -186,3 +193,22 @@ def _trains(datagrams: list[Datagram]) -> Iterator[tuple[list[bytes], Any]]:
         total += len(data)
     if train:
         yield train, where
+
+
+def loopback_datagram_bytes(host: str) -> int:
+    """Payload of a datagram to a numeric address of the loopback interface, 0 for any other address and where
+    the operating system does not tell the interface's packet size."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return 0
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    if not (mapped or address).is_loopback:
+        return 0
+    six = isinstance(address, IPv6Address)
+    family = socket.AF_INET6 if six else socket.AF_INET
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as sock:
+        sock.connect((host, 9))
+        size = sock.getsockopt(*(_MTU_6 if six else _MTU_4)) - _HEADER_BYTES
+        return min(size, QUIC_LOOPBACK_DATAGRAM_BYTES) if size >= SMALLEST_DATAGRAM_BYTES else 0
+    return 0

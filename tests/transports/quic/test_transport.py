@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from aioquic.quic.configuration import QuicConfiguration
 
 from rmqkit.config import load
 from rmqkit.errors import ConfigError
@@ -20,7 +21,9 @@ from rmqkit.plugin.transport import Address, Transport
 from rmqkit.testing.listening import Listening, listening
 from rmqkit.testing.transport import TransportContract
 from rmqkit_transport_quic import transport as module
-from rmqkit_transport_quic.settings import QuicSettings, Retry
+from rmqkit_transport_quic.credentials import for_peer
+from rmqkit_transport_quic.limits import QUIC_LOOPBACK_DATAGRAM_BYTES
+from rmqkit_transport_quic.settings import SMALLEST_DATAGRAM_BYTES, QuicSettings, Retry
 from rmqkit_transport_quic.transport import QuicTransport
 from rmqkit_transport_tcp.tcp import TcpTransport
 from tests.transports.quic import kit
@@ -88,6 +91,37 @@ async def test_a_larger_datagram_where_paths_are_known(tmp_path: Path) -> None:
         nursery.start_soon(client.send, bytes(300_000))
         while server.lane.read < 300_000:  # type: ignore[attr-defined]
             await server.receive_some()
+
+
+@pytest.mark.parametrize(
+    ("host", "datagram_bytes"),
+    [
+        ("127.0.0.1", QUIC_LOOPBACK_DATAGRAM_BYTES),
+        ("127.9.9.9", QUIC_LOOPBACK_DATAGRAM_BYTES),
+        ("::ffff:127.0.0.1", QUIC_LOOPBACK_DATAGRAM_BYTES),
+        ("10.0.0.9", SMALLEST_DATAGRAM_BYTES),
+        ("2001:db8::7", SMALLEST_DATAGRAM_BYTES),
+        ("fe80::1%lo", SMALLEST_DATAGRAM_BYTES),
+        ("a name", SMALLEST_DATAGRAM_BYTES),
+    ],
+)
+def test_the_size_of_datagrams_depends_on_the_peer(host: str, datagram_bytes: int) -> None:
+    """Within a machine they are larger, on other paths as small as any path carries; a size in the settings
+    is used for all."""
+    small = QuicConfiguration(max_datagram_size=SMALLEST_DATAGRAM_BYTES)
+    assert for_peer(small, QuicSettings(), (host, 1)).max_datagram_size == datagram_bytes
+    given = QuicSettings(datagram_bytes=SMALLEST_DATAGRAM_BYTES)
+    assert for_peer(small, given, (host, 1)).max_datagram_size == SMALLEST_DATAGRAM_BYTES
+
+
+async def test_connections_within_a_machine_use_larger_datagrams(tmp_path: Path) -> None:
+    """Both sides of a connection over loopback do."""
+    async with listening(kit.transport(tmp_path), ANY) as at, at.pair() as (server, client):
+        await client.send(b"x")
+        assert await server.receive_some() == b"x"
+        for stream in (server, client):
+            machine = stream.lane._connection.machine  # type: ignore[union-attr]
+            assert machine._max_datagram_size == QUIC_LOOPBACK_DATAGRAM_BYTES
 
 
 def test_the_plugin_brings_quic(tmp_path: Path) -> None:
