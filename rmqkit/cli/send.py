@@ -15,8 +15,9 @@ import msgspec
 from rmqkit import Message
 from rmqkit.cli import options
 from rmqkit.cli.copying import Pace
+from rmqkit.cli.window import Outcome, Window
 from rmqkit.client import Producer, SendResult
-from rmqkit.errors import ConfigError, RmqError
+from rmqkit.errors import ConfigError
 from rmqkit.model import properties as props
 from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
@@ -24,6 +25,7 @@ from rmqkit.plugin.command import Verb
 #: Bytes per read of the input.
 _READ_BYTES = 65_536
 PRODUCER_GROUP = "rmqkit_cli_producer"
+_MAX_IN_FLIGHT = 10_000
 
 
 class _Line(msgspec.Struct, rename="camel", kw_only=True):
@@ -66,6 +68,11 @@ def _arguments(parser: ArgumentParser) -> None:
     on = "report a line that cannot be sent and go on; the exit code is 1 then"
     parser.add_argument("--keep-going", action="store_true", help=on)
     parser.add_argument("--quiet", action="store_true", help="print the counts at the end only")
+    flight = (
+        "send up to N lines at once (default 1: a line is sent when the one before is stored); lines with the"
+        " same ordering key still follow each other"
+    )
+    parser.add_argument("--in-flight", type=int, default=1, metavar="N", help=flight)
     options.add_rate(parser)
     parser.add_argument("--tag", help="tag that consumers can filter by")
     parser.add_argument("--key", action="append", default=[], help="key for message queries; repeatable")
@@ -83,12 +90,14 @@ def _run(arguments: Namespace) -> int:
         raise ConfigError("a text and --file or --json-lines exclude each other")
     if arguments.from_line < 1:
         raise ConfigError("--from-line must be at least 1")
+    if not 1 <= arguments.in_flight <= _MAX_IN_FLIGHT:
+        raise ConfigError(f"--in-flight must be 1 to {_MAX_IN_FLIGHT}")
     return anyio.run(_send_all, arguments, backend="trio")
 
 
 async def _send_all(arguments: Namespace) -> int:
-    """Send the messages one after the other, in input order. When cancelled, every printed message was sent,
-    and possibly one more."""
+    """Send the messages. When cancelled, every printed message was sent, and possibly others that were in
+    flight."""
     if arguments.body is not None:
         async with options.client_of(arguments) as client, client.producer(arguments.group) as producer:
             message = _text_message(arguments, os.fsencode(arguments.body))
@@ -97,41 +106,70 @@ async def _send_all(arguments: Namespace) -> int:
     source = _Input(arguments.file)
     try:
         async with options.client_of(arguments) as client, client.producer(arguments.group) as producer:
-            return await _send_lines(arguments, producer, source)
+            return await _Lines(arguments, source).send(producer)
     finally:
         source.close()
 
 
-async def _send_lines(arguments: Namespace, producer: Producer, source: _Input) -> int:
-    sent = failed = number = 0
-    pace, bar = Pace(arguments.rate), output.ProgressBar("B" if source.size_bytes else " messages")
-    try:
-        async for line in source.lines():
-            number += 1
-            if number < arguments.from_line or not (line.strip() if arguments.json_lines else line):
-                continue
-            await pace.turn()
-            try:
-                result = await producer.send(_message(arguments, line))
-            except (RmqError, ValueError, TypeError) as error:
-                failed += 1
-                output.error(f"line {number}: {error}")
-                if not arguments.keep_going:
-                    break
-            else:
-                sent += 1
-                if not arguments.quiet:
-                    _show_sent(result, arguments.json)
-            bar(source.read_bytes if source.size_bytes else sent + failed, source.size_bytes)
-    finally:
-        bar.end()
-    if not sent and not failed:
-        raise ConfigError("there is nothing to send: pass a text, or lines on standard input")
-    if arguments.quiet:
-        _show_counts(sent, failed, number, arguments.json)
-    if failed and not arguments.keep_going:
-        output.error(f"{sent} sent; continue with --from-line {number}")
-    return 1 if failed else 0
+class _Lines:
+    """Sends the lines of an input, prints what became of them, and counts.
+
+    first_unsent  number of the first line that was not sent, None while there is none
+    sent_behind   how many lines behind it were sent
+    """
+
+    def __init__(self, arguments: Namespace, source: _Input) -> None:
+        self.sent = self.failed = self.number = self.sent_behind = 0
+        self.first_unsent: int | None = None
+        self._arguments = arguments
+        self._source = source
+        self._bar = output.ProgressBar("B" if source.size_bytes else " messages")
+
+    async def send(self, producer: Producer) -> int:
+        """Returns the exit code. Raises ConfigError when there is no line, and errors of the input."""
+        arguments, pace = self._arguments, Pace(self._arguments.rate)
+        window = Window(producer, arguments.in_flight, self._report, keep_going=arguments.keep_going)
+        try:
+            async with anyio.create_task_group() as tasks:
+                async for line in self._source.lines():
+                    self.number += 1
+                    blank = not (line.strip() if arguments.json_lines else line)
+                    if self.number < arguments.from_line or blank:
+                        continue
+                    await pace.turn()
+                    await window.send(tasks, self.number, self._parsed(line))
+                    if window.stopped:
+                        break
+        finally:
+            self._bar.end()
+        if not self.sent and not self.failed:
+            raise ConfigError("there is nothing to send: pass a text, or lines on standard input")
+        if arguments.quiet:
+            _show_counts(self.sent, self.failed, self.number, arguments.json)
+        if self.first_unsent is not None and not arguments.keep_going:
+            behind = f", which sends {self.sent_behind} lines again" if self.sent_behind else ""
+            output.error(f"{self.sent} sent; continue with --from-line {self.first_unsent}{behind}")
+        return 1 if self.failed else 0
+
+    def _parsed(self, line: bytes) -> Message | Exception:
+        try:
+            return _message(self._arguments, line)
+        except (ValueError, TypeError) as error:
+            return error
+
+    def _report(self, number: int, outcome: Outcome) -> None:
+        if isinstance(outcome, SendResult):
+            self.sent += 1
+            self.sent_behind += self.first_unsent is not None
+            if not self._arguments.quiet:
+                _show_sent(outcome, self._arguments.json)
+        else:
+            self.first_unsent = number if self.first_unsent is None else self.first_unsent
+            if outcome is not None:
+                self.failed += 1
+                output.error(f"line {number}: {outcome}")
+        size_bytes = self._source.size_bytes
+        self._bar(self._source.read_bytes if size_bytes else self.sent + self.failed, size_bytes)
 
 
 def _show_counts(sent: int, failed: int, number: int, json: bool) -> None:

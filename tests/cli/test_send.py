@@ -70,6 +70,39 @@ def test_a_run_is_continued_by_its_line(verbs: Verbs) -> None:
     assert "missing.jsonl" in verbs.text("send", "Orders", "--file", "missing.jsonl", code=2)
 
 
+def test_lines_are_sent_at_once_and_reported_in_order(verbs: Verbs) -> None:
+    """`--in-flight` sends several lines at once. They are printed in the order of the input, and messages
+    with the same ordering key keep their order."""
+    lines = "".join(
+        json.dumps({"body": f"{number}"} | ({"orderingKey": f"k{number % 3}"} if number % 4 else {})) + "\n"
+        for number in range(200)
+    )
+    printed = verbs.text("send", "Orders", "--json-lines", "--in-flight", "32", "--json", stdin=lines)
+    ids = [json.loads(line)["messageId"] for line in printed.splitlines()]
+    found = {each["messageId"]: each for each in verbs.lines("consume", "Orders")}
+    assert [found[each]["body"] for each in ids] == [f"{number}" for number in range(200)]
+    for key in ("k0", "k1", "k2"):
+        own = [each for each in found.values() if each["properties"].get("__SHARDINGKEY") == key]
+        own.sort(key=lambda each: each["queueOffset"])
+        assert len({each["queueId"] for each in own}) == 1
+        assert [int(each["body"]) for each in own] == sorted(int(each["body"]) for each in own)
+
+
+def test_lines_behind_a_failure(verbs: Verbs) -> None:
+    """With several lines in flight the run ends at the first failure, and says how many lines behind it were
+    sent. With `--keep-going` only the failed lines are missing."""
+    lines = "".join(f'{{"body": "{number}"}}\n' for number in range(20)).replace('"7"', "7")
+    stopped = verbs.text("send", "Orders", "--json-lines", "--quiet", "--in-flight", "4", stdin=lines, code=1)
+    assert "line 8: " in stopped
+    assert "continue with --from-line 8" in stopped
+    sent = int(stopped.partition(" sent; continue")[0].split()[-1])
+    assert len(verbs.lines("consume", "Orders")) == sent >= 7
+    rest = ("send", "Later", "--json-lines", "--quiet", "--in-flight", "4", "--keep-going")
+    assert verbs.json(*rest, stdin=lines, code=1) == {"sent": 19, "failed": 1, "lines": 20}
+    assert len(verbs.lines("consume", "Later")) == 19
+    assert "--in-flight" in verbs.text("send", "Orders", "--in-flight", "0", code=2)
+
+
 def test_a_topic_is_replayed(verbs: Verbs, client: BlockingClient) -> None:
     """Messages of a topic or of a time are sent to another topic as they were written, with new ids; a dry
     run counts them."""
