@@ -66,6 +66,19 @@ async def test_anyio(rocketmq, rocketmq_client):
         assert (await producer.send("Orders", b"coffee")).is_ok
     print("under", sniffio.current_async_library())
 """
+ASYNCIO = """
+import asyncio
+import pytest
+
+
+@pytest.mark.asyncio
+async def test_marked(rocketmq):
+    async with rocketmq.client() as client, client.producer("service") as producer:
+        rocketmq.fail_next(2)
+        rocketmq.cut()
+        assert (await producer.send("Orders", b"coffee")).is_ok
+    print("under", asyncio.current_task().get_name()[:4])
+"""
 UNRELATED = """
 import sys
 
@@ -122,6 +135,17 @@ def test_anyio_under_both_loops(tmp_path: Path) -> None:
     passed(result, 2)
     assert "under asyncio" in result.stdout
     assert "under trio" in result.stdout
+
+
+@pytest.mark.parametrize("mode", ["strict", "auto"])
+def test_pytest_asyncio(tmp_path: Path, mode: str) -> None:
+    """In both of its modes, with a client opened by the test; in the mode `auto` without a marker, too."""
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\nasyncio_mode = {mode}\n")
+    marked = ASYNCIO if mode == "strict" else ASYNCIO.replace("@pytest.mark.asyncio", "")
+    (tmp_path / "test_asyncio.py").write_text(marked)
+    result = pytest_run(tmp_path, *PLUGIN, "-p", "pytest_asyncio.plugin")
+    passed(result, 1)
+    assert "under Task" in result.stdout
 
 
 def test_unrelated_runs_import_nothing(tmp_path: Path) -> None:
