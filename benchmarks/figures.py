@@ -4,11 +4,12 @@
     python -m benchmarks.figures --only nats,kafka     # some parts
     python -m benchmarks.figures --list                # the command of each part, to run it alone
     python -m benchmarks.figures --quick               # does everything work? The figures mean nothing
-    python -m benchmarks.figures --plot docs/benchmarks.svg   # the plot of the last run again
+    python -m benchmarks.figures --docs                # write the last figures into docs/benchmarks.md again
 
 The rows that compare servers go into one table of ratios, those of the other benchmarks are printed as they
-come. Before the first part memory is filled once: a page that the host of a virtual machine has not given yet
-costs the server that touches it first.
+come. A run keeps the figures of parts that it leaves out; it writes tables and plot into docs/benchmarks.md,
+between two marks. Before the first part memory is filled once: a page that the host of a virtual machine has
+not given yet costs the server that touches it first.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import mmap
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,10 @@ from benchmarks.summary import number, table
 
 FIGURES = RESULTS / "figures.json"
 ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs" / "benchmarks.md"
+PLOT = DOCS.with_suffix(".svg")
+#: What lies between these lines of docs/benchmarks.md comes from the last run.
+BEGIN, END = "<!-- figures: written by benchmarks.figures -->", "<!-- end of figures -->"
 #: The share of free memory that is touched before the first part.
 _FILLED = 0.6
 _SHORT = "--rounds 1 --seconds 6 --warm-up 10 --rest 1"
@@ -121,11 +127,11 @@ def run(name: str, quick: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"command": " ".join(words), "status": done.returncode, "output": done.stdout}
     file = words[words.index("--name") + 1] if "--name" in words else ""
     path = RESULTS / f"{file}.json"
-    if part.goals and path.exists():
-        result = json.loads(path.read_text())
-        found["summary"] = result["summary"]
+    if path.exists():
+        if part.goals:
+            found["summary"] = json.loads(path.read_text())["summary"]
         path.unlink()
-    return found
+    return found | {"machine": machine(), "date": datetime.now(UTC).date().isoformat()}
 
 
 def rows(name: str, found: dict[str, Any]) -> list[list[str]]:
@@ -165,6 +171,43 @@ def report(found: dict[str, dict[str, Any]]) -> str:
     return "\n\n".join(parts)
 
 
+def written(text: str, found: dict[str, dict[str, Any]]) -> str:
+    """The text of docs/benchmarks.md with the figures of all parts between its marks. Raises ValueError for a
+    text without them."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{DOCS} has no lines {BEGIN} and {END}")
+    ran: dict[str, list[str]] = {}
+    for name, each in found.items():
+        on = each["machine"]
+        where = f"{on['cores']} cores ({on['cpu']}), {on['memory_gb']} GB, Linux {on['kernel']}, Python"
+        ran.setdefault(f"{each['date']}, {where} {on['python']}", []).append(name)
+    lines = [f"{where}: {', '.join(names)}." for where, names in ran.items()]
+    picture = [f"![Messages a second beside others]({PLOT.name})"] if bars_of(found) else []
+    return "\n\n".join([before + begin, *lines, *picture, report(found), end]) + after
+
+
+def bars_of(found: dict[str, dict[str, Any]]) -> list[tuple[str, float]]:
+    """Title and ratio of each comparison of servers with another program."""
+    return [
+        (
+            f"{scenario}, {PARTS[name].title}",
+            each["summary"]["scenarios"].get(scenario, {}).get("ratio") or 0.0,
+        )
+        for name, each in found.items()
+        if "summary" in each and name != "pure"
+        for scenario in PARTS[name].goals or {}
+    ]
+
+
+def write_docs(found: dict[str, dict[str, Any]]) -> None:
+    """Write the figures into docs/benchmarks.md, and draw the plot beside it."""
+    DOCS.write_text(written(DOCS.read_text(), found))
+    if bars_of(found):
+        plot(found, PLOT)
+
+
 def plot(found: dict[str, dict[str, Any]], path: Path) -> None:
     """Bars of the ratios to each peer, with a line at 1. The suffix of the path decides the format."""
     import matplotlib
@@ -172,12 +215,7 @@ def plot(found: dict[str, dict[str, Any]], path: Path) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    bars = [
-        (f"{scenario}, {PARTS[name].title}", each["summary"]["scenarios"][scenario].get("ratio") or 0.0)
-        for name, each in found.items()
-        if "summary" in each and name != "pure"
-        for scenario in PARTS[name].goals or {}
-    ]
+    bars = bars_of(found)
     figure, axes = pyplot.subplots(figsize=(8, 0.4 * len(bars) + 1))
     axes.barh([name for name, _ in bars][::-1], [ratio for _, ratio in bars][::-1], color="#4878a8")
     axes.axvline(1.0, color="black", linewidth=1)
@@ -193,18 +231,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", type=names(list(PARTS)), default=list(PARTS), help=", ".join(PARTS))
     parser.add_argument("--quick", action="store_true", help="short runs: the figures mean nothing")
     parser.add_argument("--list", action="store_true", help="print the commands and run nothing")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the last run and run nothing")
+    parser.add_argument(
+        "--docs", action="store_true", help="write the last figures into the documentation and run nothing"
+    )
     args = parser.parse_args(argv)
     if args.list:
         print("\n".join(f"{name:12}{' '.join(PARTS[name].words(args.quick))}" for name in args.only))
         return 0
-    if args.plot:
-        plot(json.loads(FIGURES.read_text())["parts"], args.plot)
+    kept = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    if args.docs:
+        write_docs(kept)
         return 0
     fill_memory()
     found = {name: run(name, args.quick) for name in args.only}
     if not args.quick:
-        FIGURES.write_text(json.dumps({"machine": machine(), "parts": found}, indent=1) + "\n")
+        together = kept | found
+        together = {name: together[name] for name in PARTS if name in together}
+        FIGURES.write_text(json.dumps(together, indent=1) + "\n")
+        write_docs(together)
     print(report(found))
     return 1 if any(each["status"] for each in found.values()) else 0
 

@@ -36,6 +36,27 @@ def test_ratios_are_rows_and_other_parts_follow() -> None:
     assert "append 1 2" in told
 
 
+def test_figures_are_written_into_the_page() -> None:
+    """Between the marks, with the machine and the date of each part; a page without marks is refused."""
+    on = {"cores": 2, "cpu": "X", "memory_gb": 8.0, "kernel": "6", "python": "3.11"}
+    found = {name: each | {"machine": on, "date": "2026-01-02"} for name, each in FOUND.items()}
+    page = f"before\n{figures.BEGIN}\nold\n{figures.END}\nafter\n"
+    told = figures.written(page, found)
+    assert told.startswith("before\n")
+    assert told.endswith("\nafter\n")
+    assert "old" not in told
+    assert "2026-01-02, 2 cores (X), 8.0 GB, Linux 6, Python 3.11: kafka, stores." in told
+    assert "| 1 000 | 2 500 | 2.50 |" in told
+    assert figures.written(told, found) == told
+    with pytest.raises(ValueError, match="has no lines"):
+        figures.written("no marks", found)
+
+
+def test_the_page_has_the_marks() -> None:
+    """A run finds where its figures go."""
+    assert figures.written(figures.DOCS.read_text(), {}).count(figures.END) == 1
+
+
 def test_the_plot_is_a_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra demo")
     figures.plot(FOUND, tmp_path / "figures.svg")
