@@ -116,6 +116,17 @@ RESERVE = Family(
     _STORAGE,
     "milliseconds",
 )
+_REPLICA = ("replica",)
+REPLICA_BYTES = Family(
+    "rmqkit_replica_behind_bytes", "gauge", "Bytes of the log that a replica does not have", _REPLICA, "bytes"
+)
+REPLICA_MS = Family(
+    "rmqkit_replica_behind_milliseconds",
+    "gauge",
+    "Age of the oldest message that a replica does not have",
+    _REPLICA,
+    "milliseconds",
+)
 READ_FAULTS = Family(
     "rmqkit_storage_read_faults_total",
     "counter",
@@ -199,6 +210,9 @@ class Scrape:
         yield from lines(GROUPS, [((), len(broker.groups.configs))])
         yield from lines(PRODUCERS, sorted(gauges.producers(broker).items()))
         yield from lines(CONSUMERS, sorted(gauges.consumers(broker).items()))
+        replicas = broker.replication.replicas()
+        yield from lines(REPLICA_BYTES, [((each.address,), each.lag_bytes) for each in replicas])
+        yield from lines(REPLICA_MS, [((each.address,), each.lag_ms) for each in replicas])
         hooks = (
             registry.send_message_hooks,
             registry.consume_message_hooks,

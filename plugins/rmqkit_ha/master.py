@@ -59,7 +59,7 @@ class HaMaster(Service):
                 each.address,
                 each.acknowledged,
                 replicas.lag_bytes(each),
-                _lag_ms(broker, each.acknowledged),
+                lag_ms(broker, each.acknowledged),
                 replicas.is_in_sync(each),
             )
             for each in replicas.connected
@@ -80,18 +80,23 @@ class HaMaster(Service):
         try:
             async with trio.open_nursery() as nursery:
                 start_work(listeners, nursery)
-                nursery.start_soon(self._log_lag)
+                nursery.start_soon(self._log_lag, broker)
                 task_status.started()
                 await trio.serve_listeners(partial(self._serve, broker), listeners)
         finally:
             broker.replication.announce("")
 
-    async def _log_lag(self) -> None:
+    async def _log_lag(self, broker: Broker) -> None:
         """Java: BrokerController.printMasterAndSlaveDiff."""
         while True:
             await trio.sleep(_LAG_LOG_S)
             for replica in self.replicas.connected:
-                _log.info("slave %s is %d bytes behind", replica.address, self.replicas.lag_bytes(replica))
+                _log.info(
+                    "slave %s is %d bytes and %d ms behind",
+                    replica.address,
+                    self.replicas.lag_bytes(replica),
+                    lag_ms(broker, replica.acknowledged),
+                )
 
     async def _serve(self, broker: Broker, accepted: ServerStream) -> None:
         """One connection; its errors end it alone."""
@@ -232,7 +237,7 @@ class _Connection:
         return parts, at - offset
 
 
-def _lag_ms(broker: Broker, acknowledged: int) -> int:
+def lag_ms(broker: Broker, acknowledged: int) -> int:
     """The age of the oldest message from a log offset on; that of a message on the device alone is unknown,
     and 0."""
     store = broker.store

@@ -11,13 +11,15 @@ from rmqkit.config import Config, SettingsType
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.acks import AckCondition
 from rmqkit.plugin.broker import Broker
-from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.hookspecs import Register, RegisterProcessor
 from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
+from rmqkit.protocol.codes import RequestCode
 from rmqkit_ha.master import HaMaster
 from rmqkit_ha.replicas import ReplicaCondition, Replicas, condition
 from rmqkit_ha.settings import SLAVE, SYNC_MASTER, HaSettings
 from rmqkit_ha.slave import HaSlave
+from rmqkit_ha.status import HaStatus
 
 _log = logging.getLogger(__name__)
 #: The replication port is bound before the broker registers with name servers, which give its address to
@@ -44,6 +46,11 @@ def rmqkit_register_ack_conditions(register: Register[AckCondition], config: Con
 def rmqkit_register_services(register: Register[Service]) -> None:
     register("ha-master", HaMaster(), order=_BEFORE_REGISTRATION)
     register("ha-slave", HaSlave(), order=_BEFORE_REGISTRATION)
+
+
+@hookimpl
+def rmqkit_register_processors(register: RegisterProcessor, broker: Broker) -> None:
+    register(RequestCode.GET_BROKER_HA_STATUS, HaStatus(broker))
 
 
 @hookimpl

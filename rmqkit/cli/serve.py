@@ -66,7 +66,11 @@ def _serve_arguments(parser: ArgumentParser) -> None:
 
 
 def _broker_arguments(parser: ArgumentParser) -> None:
+    shown = "show the replication of all brokers, and run none"
+    parser.add_argument("action", nargs="?", choices=("ha",), help=shown)
     parser.add_argument("--namesrv", metavar="HOST:PORT", help="name servers to register with, joined by ;")
+    parser.add_argument("--json", action="store_true", help="print JSON, with the action ha")
+    parser.set_defaults(transport="", namespace="", ca=None)
     _add_brokers(parser)
 
 
@@ -104,6 +108,13 @@ def _serve(arguments: Namespace) -> int:
 
 
 def _broker(arguments: Namespace) -> int:
+    if arguments.action == "ha":
+        # Imported here so that servers start without it.
+        from rmqkit.cli import replicas
+
+        return replicas.run(arguments)
+    if arguments.json:
+        raise ConfigError("--json: a broker that runs prints no JSON; with `rmqkit broker ha` it is possible")
     config, registry = options.load_server(
         arguments, broker=True, name_server=False, namesrvAddr=arguments.namesrv, **_listen_flags(arguments)
     )
@@ -223,5 +234,7 @@ def _namesrv_address(config: Config) -> Address:
 
 
 SERVE = Verb("run a name server and one or, with --brokers, several brokers", _serve_arguments, _serve)
-BROKER = Verb("run a broker, or several with --brokers", _broker_arguments, _broker)
+BROKER = Verb(
+    "run a broker, or several with --brokers; `broker ha` shows the replication", _broker_arguments, _broker
+)
 NAMESRV = Verb("run a name server", _namesrv_arguments, _namesrv)

@@ -19,6 +19,7 @@ from rmqkit.errors import BrokerError, ClientError, DecodeError, RmqError
 from rmqkit.model import properties as props
 from rmqkit.model.names import is_made_by_brokers, reply_topic, topic_fault
 from rmqkit.model.queue import MessageQueue
+from rmqkit.model.replication import ReplicationStatus
 from rmqkit.model.route import ClusterInfo, KVTable, TopicRouteData
 from rmqkit.model.sysflag import PERM_RW
 from rmqkit.model.topic import TopicConfig
@@ -200,6 +201,13 @@ class Admin:
             address, request(RequestCode.GET_BROKER_RUNTIME_INFO), f"asking {address} for its state"
         )
         return response.decode_body(KVTable).table
+
+    async def replication(self, address: str) -> ReplicationStatus:
+        """The slaves of a master, or the master of a slave (GET_BROKER_HA_STATUS). Raises DecodeError."""
+        response = await self._call(
+            address, request(RequestCode.GET_BROKER_HA_STATUS), f"asking {address} for its replication"
+        )
+        return response.decode_body(ReplicationStatus)
 
     async def broker_settings(self, address: str) -> dict[str, str]:
         """The settings of a broker as texts (GET_BROKER_CONFIG)."""

@@ -7,7 +7,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -126,16 +126,16 @@ def spawn(
 ) -> Server:
     """Start `rmqkit serve` with the working directory `directory`. `files` are the soft and the hard limit of
     open files, `ports` those of the name server and the broker, free ones by default."""
+    return started(serve_words(data, settings, ports), directory, files=files)
+
+
+def started(words: list[str], directory: Path, *, files: tuple[int, int] | None = None) -> Server:
+    """Start a server verb of `rmqkit` with the working directory `directory`."""
     log = directory / "stderr.txt"
     reading, writing = os.pipe()
     with open(os.devnull, "rb") as null, open(writing, "wb") as output, log.open("ab") as stderr:
         process = programs.spawn(
-            serve_words(data, settings, ports),
-            directory,
-            stdin=null.fileno(),
-            stdout=output.fileno(),
-            stderr=stderr.fileno(),
-            files=files,
+            words, directory, stdin=null.fileno(), stdout=output.fileno(), stderr=stderr.fileno(), files=files
         )
     return Server(process, open(reading, "rb", buffering=0), log)
 
@@ -143,8 +143,12 @@ def spawn(
 def serve_words(data: str, settings: dict[str, str], ports: tuple[int, int] = (0, 0)) -> list[str]:
     """The arguments of a server on these ports of loopback."""
     namesrv, broker = (f"127.0.0.1:{port}" for port in ports)
-    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    return ["serve", "--data", data, "--namesrv", namesrv, "--broker", broker, *words]
+    return ["serve", "--data", data, "--namesrv", namesrv, "--broker", broker, *set_words(settings)]
+
+
+def set_words(settings: Mapping[str, str]) -> list[str]:
+    """The arguments for settings."""
+    return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
 
 
 @contextmanager

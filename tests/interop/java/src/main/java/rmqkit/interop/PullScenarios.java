@@ -1,6 +1,8 @@
 package rmqkit.interop;
 
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
@@ -23,6 +25,7 @@ final class PullScenarios {
     static void add(Map<String, Scenario> all) {
         all.put("lite-pull", PullScenarios::litePull);
         all.put("pull", PullScenarios::pull);
+        all.put("read-queues", PullScenarios::readQueues);
         all.put("lite-assign", PullScenarios::liteAssign);
     }
 
@@ -66,6 +69,22 @@ final class PullScenarios {
         for (MessageQueue queue : queues) {
             run.same(consumer.maxOffset(queue), other.fetchConsumeOffset(queue, true), "offset kept by the broker");
         }
+    }
+
+    /** Reports the bodies of `--topic`, from each queue's first message to its last, from whichever broker of a group is there. */
+    private static void readQueues(Run run) throws Exception {
+        DefaultMQPullConsumer consumer = run.pullConsumer(run.group("reader"));
+        List<String> bodies = new ArrayList<>();
+        for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(run.topic)) {
+            PullResult result = consumer.pull(queue, "*", 0, 32);
+            while (result.getPullStatus() == PullStatus.FOUND) {
+                for (MessageExt message : result.getMsgFoundList()) {
+                    bodies.add(new String(message.getBody(), StandardCharsets.UTF_8));
+                }
+                result = consumer.pull(queue, "*", result.getNextBeginOffset(), 32);
+            }
+        }
+        run.fact("bodies", bodies);
     }
 
     /** Subscribes, polls everything, commits; the group's next member gets only what came later. */

@@ -1,0 +1,246 @@
+"""Kills a master and its slave repeatedly with SIGKILL under load. One seed replays the choices of a run.
+
+    python -m tests.faults.replicating --runs 50 --seed 1
+
+Under SYNC_MASTER with two copies a producer goes on while either broker, or both, are killed and started
+again; half of the killed brokers also get a torn record at the end of the log, as a crash in the middle of a
+write leaves it. In the end every message that was answered with SEND_OK is in both logs, and the slave's log
+is, byte for byte, the master's up to where it ends. The seed determines what is killed and when, counted in
+messages; the interleaving of the processes is random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+from attrs import define, field
+
+from rmqkit.client import Client, Producer, RmqError, SendStatus
+from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic, unpack
+from tests import programs
+from tests.faults.kit import PATIENCE_S, SMALL_FILES, Server, set_words, spawn, started
+from tests.ports import free_port
+
+KILLS = 4
+TOPIC = "T"
+PAIR = SMALL_FILES | {
+    "brokerName": "pair",
+    "haSendHeartbeatInterval": "200",
+    "slaveTimeout": "500",
+    "plugins.ha.retryIntervalMs": "50",
+    "plugins.ha.tablesIntervalMs": "100",
+}
+_POLL_S = 0.02
+
+
+@define
+class Pair:
+    """One run: two brokers, what was acknowledged, and the number of kills."""
+
+    directory: Path
+    chance: random.Random
+    ports: tuple[int, int, int]
+    servers: dict[str, Server] = field(factory=dict)
+    acknowledged: set[bytes] = field(factory=set)
+    kills: int = 0
+    torn: int = 0
+    over: trio.Event = field(factory=trio.Event)
+
+    @classmethod
+    def begin(cls, directory: Path, seed: int) -> Pair:
+        for name in ("master", "slave"):
+            (directory / name).mkdir(parents=True)
+        pair = cls(directory, random.Random(seed), (free_port(), free_port(-2), free_port()))
+        pair.start("master", "slave")
+        return pair
+
+    @property
+    def namesrv(self) -> str:
+        return f"127.0.0.1:{self.ports[0]}"
+
+    def start(self, *names: str) -> None:
+        for name in names:
+            self.servers[name] = self._master() if name == "master" else self._slave()
+
+    def _master(self) -> Server:
+        keys = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2", "haListenPort": f"{self.ports[2]}"}
+        return spawn(self.directory / "master", PAIR | keys, ports=self.ports[:2])
+
+    def _slave(self) -> Server:
+        keys = {
+            "brokerRole": "SLAVE",
+            "brokerId": "1",
+            "haMasterAddress": f"127.0.0.1:{self.ports[2]}",
+            "plugins.ha.masterAddress": f"127.0.0.1:{self.ports[1]}",
+        }
+        words = ["broker", "--data", "data", "--broker", "127.0.0.1:0", *set_words(PAIR | keys)]
+        return started(words, self.directory / "slave")
+
+    async def await_ready(self, *names: str) -> None:
+        for name in names:
+            assert await trio.to_thread.run_sync(self.servers[name].await_ready), name
+
+    async def produce(self, producer: Producer) -> None:
+        """Send until the kills are over; what was answered with SEND_OK counts."""
+        number = 0
+        while not self.over.is_set():
+            number += 1
+            body = b"%d " % number + b"x" * (number * 7919 % 2_000)
+            try:
+                found = await producer.send(TOPIC, body)
+            except RmqError:
+                continue
+            if found.status is SendStatus.SEND_OK:
+                self.acknowledged.add(body)
+
+    async def kill_now_and_then(self) -> None:
+        """Kill one broker or both, each time after a number of acknowledged messages, and start them
+        again."""
+        for _ in range(KILLS):
+            await self.more_acknowledged(self.chance.randint(5, 150))
+            names = self.chance.choice([("master",), ("slave",), ("master", "slave"), ("slave", "master")])
+            for name in names:
+                await trio.to_thread.run_sync(self.servers[name].kill)
+                self.kills += 1
+            for name in names:
+                if self.chance.random() < 0.5:
+                    tear(self.directory / name / "data", self.chance)
+                    self.torn += 1
+            self.start(*names)
+            await self.await_ready(*names)
+        await self.more_acknowledged(5)
+        self.over.set()
+
+    async def more_acknowledged(self, count: int) -> None:
+        wanted = len(self.acknowledged) + count
+        await until(lambda: len(self.acknowledged) >= wanted)
+
+    def check(self) -> None:
+        """Stop both brokers, and compare what they have."""
+        for name in ("slave", "master"):
+            assert self.servers[name].stop() == 0, name
+            words = ["store", "verify", "data", *set_words(SMALL_FILES)]
+            checked = programs.run(words, self.directory / name)
+            assert checked.returncode == 0, (name, checked.stdout[-2_000:], checked.stderr[-2_000:])
+        master, slave = (whole_records(self.directory / name / "data") for name in ("master", "slave"))
+        assert master.startswith(slave), "the slave's log is not the master's"
+        for name, log in (("master", master), ("slave", slave)):
+            lost = self.acknowledged - bodies(log)
+            assert not lost, f"{len(lost)} acknowledged messages are not in the log of the {name}"
+
+    def kill(self) -> None:
+        for server in self.servers.values():
+            if server.process.poll() is None:
+                server.kill()
+
+
+def log_files(data: Path) -> list[Path]:
+    return sorted((data / "commitlog").glob("*[0-9]"))
+
+
+def sizes(log: bytes) -> list[int]:
+    """The sizes of the records at the beginning of a log, blank ones included."""
+    found, at = [], 0
+    while at + 8 <= len(log):
+        size, _ = peek_size_and_magic(log, at)
+        if not 8 <= size <= len(log) - at:
+            break
+        found.append(size)
+        at += size
+    return found
+
+
+def whole_records(data: Path) -> bytes:
+    """A log that was never trimmed, up to its end."""
+    log = b"".join(path.read_bytes() for path in log_files(data))
+    return log[: sum(sizes(log))]
+
+
+def bodies(log: bytes) -> set[bytes]:
+    """The bodies in a log, whose checksums are checked."""
+    found, at = set(), 0
+    for size in sizes(log):
+        if peek_size_and_magic(log, at)[1] != MAGIC_BLANK:
+            found.add(unpack(log, at).body)
+        at += size
+    return found
+
+
+def tear(data: Path, chance: random.Random) -> None:
+    """Write the beginning of another record behind the last one, as far as the file goes."""
+    log = whole_records(data)
+    found = sizes(log)
+    if not found:
+        return
+    last = log[len(log) - found[-1] :]
+    file_bytes = log_files(data)[0].stat().st_size
+    path, at = log_files(data)[len(log) // file_bytes], len(log) % file_bytes
+    part = last[: min(chance.randrange(1, max(2, len(last) - 8)), file_bytes - at)]
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(part)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Check a condition repeatedly until it holds."""
+    with trio.fail_after(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - it is about other processes
+            await trio.sleep(_POLL_S)
+
+
+async def survive(directory: Path, seed: int) -> Pair:
+    """One run. Raises AssertionError at the first broken promise."""
+    pair = Pair.begin(directory, seed)
+    try:
+        await pair.await_ready("master", "slave")
+        async with (
+            Client(pair.namesrv) as client,
+            client.producer("producers", timeout_ms=10_000) as producer,
+            trio.open_nursery() as nursery,
+        ):
+            await client.admin.create_topic(TOPIC, queues=2)
+            nursery.start_soon(pair.kill_now_and_then)
+            await pair.produce(producer)
+        await trio.to_thread.run_sync(pair.check)
+    finally:
+        await trio.to_thread.run_sync(pair.kill)
+    return pair
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.faults.replicating",
+        description="Kill a master and its slave again and again; nothing acknowledged may be lost.",
+    )
+    parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1, help="of the first run; the next ones follow")
+    arguments = parser.parse_args()
+    logging.disable(logging.ERROR)
+    began_s = time.monotonic()
+    kills = messages = torn = 0
+    for seed in range(arguments.seed, arguments.seed + arguments.runs):
+        with tempfile.TemporaryDirectory(prefix="rmqkit-replicating-") as directory:
+            try:
+                pair = trio.run(survive, Path(directory), seed)
+            except BaseException:
+                print(f"FAILED: replay with --runs 1 --seed {seed}", flush=True)  # noqa: T201
+                raise
+        kills, messages, torn = kills + pair.kills, messages + len(pair.acknowledged), torn + pair.torn
+        print(f"seed {seed}: {pair.kills} kills, {len(pair.acknowledged)} messages", flush=True)  # noqa: T201
+    print(  # noqa: T201
+        f"{arguments.runs} runs, {kills} kills, {torn} torn ends, {messages} messages acknowledged and in"
+        f" both logs, {time.monotonic() - began_s:.0f} s"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
