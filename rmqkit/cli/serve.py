@@ -45,7 +45,13 @@ def _add_brokers(parser: ArgumentParser) -> None:
         "number of brokers to run, each in its own process with its own directory below DIR; their ports"
         " are 10 apart (default 1)"
     )
-    parser.add_argument("--brokers", metavar="N", type=_count, default=1, help=count)
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--brokers", metavar="N", type=_count, default=1, help=count)
+    slaves = (
+        "run the broker as a master with N slaves, each in its own process with its own directory below DIR,"
+        " for trying out; a message is acknowledged when a slave has it"
+    )
+    how.add_argument("--replicas", metavar="N", type=_count, default=0, help=slaves)
     _add_address(parser, "--broker", "where the (first) broker listens (default 127.0.0.1:10911)")
     options.add_settings(parser)
 
@@ -141,17 +147,20 @@ def _without_variable(config: Config) -> Config:
 
 
 def _brokers(arguments: Namespace, config: Config, registry: Registry, others: Sequence[Address]) -> Brokers:
-    """The settings of the brokers requested by `--brokers`, checked. A warning names brokers whose messages
-    are stored in the directory but which are not started."""
+    """The settings of the brokers requested by `--brokers` or `--replicas`, checked. A warning names brokers
+    whose messages are stored in the directory but which are not started."""
     count: int = arguments.brokers
     kinds = tuple(registry.settings.values())
-    configs = plan.several(config, count, others, kinds) if count > 1 else [plan.single(config)]
+    if arguments.replicas:
+        configs = plan.replicated(config, arguments.replicas, others, kinds)
+    else:
+        configs = plan.several(config, count, others, kinds) if count > 1 else [plan.single(config)]
     for path in plan.not_started(config, configs):
         output.error(
             f"warning: {path} holds the messages of a broker that is not started: they stay on disk, and"
             " consumers do not get them"
         )
-    if count > 1:
+    if len(configs) > 1:
         return partial(_several, configs, config.store_path_root_dir, arguments.log_level)
     return partial(_one, configs[0], registry)
 
@@ -212,7 +221,7 @@ async def _several(
     configs: Sequence[Config], root: str, log_level: str, stop: trio.Event, name_servers: str, shown: str
 ) -> None:
     def ready(addresses: Sequence[str]) -> None:
-        names = [config.broker_name for config in configs]
+        names = [plan.label(config) for config in configs]
         _print_ready(configs[0], shown, list(zip(addresses, names, strict=True)), root)
 
     registering = [config.with_values(namesrv_addr=name_servers) for config in configs]

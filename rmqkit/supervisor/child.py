@@ -18,6 +18,7 @@ from rmqkit.cli import running
 from rmqkit.config import Config
 from rmqkit.plugin import loader, output
 from rmqkit.supervisor.channel import Channel, Cut, Failed, Ready, Start
+from rmqkit.supervisor.plan import label
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ async def _main(end: socket.socket) -> int:
     if not isinstance(first, Start):
         # The parent ended before it sent the settings.
         return 0
-    _start_logging(first.config.broker_name, first.log_level)
+    _start_logging(label(first.config), first.log_level)
     running.tune()
     try:
         await running.until_signal(partial(serve, first.config, channel))

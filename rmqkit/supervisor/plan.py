@@ -40,14 +40,48 @@ def several(config: Config, count: int, others: Sequence[Address] = (), kinds: K
             " another name"
         )
     if is_store(config.root_path):
-        raise ConfigError(_used_alone(config, count))
-    ports = _ports(config, count)
+        raise ConfigError(_used_alone(config, f"--brokers {count}"))
+    ports = _ports(config, count, "--brokers")
     for other in others:
         _check_free(config, names, ports, other)
     return [
         _one_of(config, kinds, name, port, PORT_STEP * at)
         for at, (name, port) in enumerate(zip(names, ports, strict=True))
     ]
+
+
+def replicated(
+    config: Config, slaves: int, others: Sequence[Address] = (), kinds: Kinds = ()
+) -> list[Config]:
+    """Settings of a master and its slaves, as of `--replicas`: the broker with the configured name and port,
+    under SYNC_MASTER unless brokerRole says otherwise, and slaves of the same name. Each has a directory
+    below the configured one. `others`, `kinds` and errors as of `several`."""
+    role = config.setting("brokerRole", kinds)
+    if config.broker_id or role == "SLAVE":
+        raise ConfigError(
+            "--replicas runs a master with its slaves: leave brokerId out, and brokerRole = SLAVE as well"
+        )
+    if is_store(config.root_path):
+        raise ConfigError(_used_alone(config, f"--replicas {slaves}"))
+    name, ports = config.broker_name, _ports(config, 1 + slaves, "--replicas")
+    labels = [_label(name, number) for number in range(1 + slaves)]
+    for other in others:
+        _check_free(config, labels, ports, other)
+    found = []
+    for number, (where, port) in enumerate(zip(labels, ports, strict=True)):
+        texts = {"brokerRole": "SLAVE" if number else role or "SYNC_MASTER", "brokerId": str(number)}
+        one = _one_of(config, kinds, where, port, PORT_STEP * number).with_values(broker_name=name)
+        found.append(one.changed(texts, dict.fromkeys(texts, "--replicas"), kinds))
+    return found
+
+
+def label(config: Config) -> str:
+    """What distinguishes a broker from the others of its parent: its name, with a slave's id."""
+    return _label(config.broker_name, config.broker_id)
+
+
+def _label(name: str, broker_id: int) -> str:
+    return f"{name}-slave-{broker_id}" if broker_id else name
 
 
 def single(config: Config) -> Config:
@@ -129,14 +163,14 @@ def _placed(config: Config, name: str) -> Config:
     return config.with_values(store_path_root_dir=str(config.root_path / name), store_path_commit_log=log)
 
 
-def _ports(config: Config, count: int) -> list[int]:
+def _ports(config: Config, count: int, option: str) -> list[int]:
     first = config.listen_port
     if first == 0:
         return [0] * count
     last = first + PORT_STEP * (count - 1)
     if last > 65_535:
         raise ConfigError(
-            f"listenPort {first} with --brokers {count} needs ports up to {last}, and 65535 is the last;"
+            f"listenPort {first} with {option} {count} needs ports up to {last}, and 65535 is the last;"
             " choose a lower one"
         )
     return list(range(first, last + 1, PORT_STEP))
@@ -154,12 +188,12 @@ def _check_free(config: Config, names: Sequence[str], ports: Sequence[int], othe
             )
 
 
-def _used_alone(config: Config, count: int) -> str:
+def _used_alone(config: Config, option: str) -> str:
     root, name = config.root_path, config.broker_name
     text = (
-        f"{root} holds the store of a single broker, and with --brokers {count} each has a directory below"
-        " it. Start without --brokers to go on with it; or make it the first of several: stop what uses it,"
-        f" move everything in {root} into {root / name} and start again"
+        f"{root} holds the store of a single broker, and with {option} each has a directory below"
+        f" it. Start without {option.split()[0]} to go on with it; or make it the first of several: stop what"
+        f" uses it, move everything in {root} into {root / name} and start again"
     )
     if config.store_path_commit_log:
         log = Path(config.store_path_commit_log)

@@ -9,6 +9,7 @@ import trio
 
 from rmqkit.config import Config
 from rmqkit.supervisor.channel import Channel, Message
+from rmqkit.supervisor.plan import label
 
 
 class BrokerProcess:
@@ -56,7 +57,7 @@ async def launch(config: Config) -> BrokerProcess:
     try:
         with theirs:
             process = await trio.lowlevel.open_process(
-                [sys.executable, "-P", "-m", "rmqkit.supervisor", config.broker_name],
+                [sys.executable, "-P", "-m", "rmqkit.supervisor", label(config)],
                 stdin=theirs,
                 start_new_session=True,
             )

@@ -18,6 +18,7 @@ from rmqkit.config import Config
 from rmqkit.errors import BrokerProcessFailed, ConfigError, RmqError
 from rmqkit.plugin.transport import Address
 from rmqkit.supervisor.channel import Cut, Failed, Message, Ready, Start, Stop
+from rmqkit.supervisor.plan import label
 
 _log = logging.getLogger(__name__)
 #: A broker that dies within this time of serving is taken to have died because of its start.
@@ -127,7 +128,7 @@ class _Keeper:
         self.settled = trio.Event()
         self.address = ""
         self._config = config
-        self._name = config.broker_name
+        self._name = label(config)
         self._log_level = log_level
         self._launch = launch
         self._stop = stop

@@ -12,6 +12,7 @@ import trio
 
 from rmqkit.client import Client, Producer, RmqError, SendStatus
 from rmqkit.client.pulling import PullStatus
+from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.record import unpack_all
 from tests.interop import peers
 from tests.interop.builds import OLD_SERVER_VERSION, SERVER_VERSION, BuildError, JavaClient, java_client
@@ -76,6 +77,12 @@ class Member:
         """What is in the files of the commit log, without the part that was not written yet."""
         files = sorted((self.store / "commitlog").glob("*[0-9]"))
         return b"".join(path.read_bytes() for path in files).rstrip(b"\0")
+
+    async def has_topic(self) -> bool:
+        """Whether the broker has copied the topic."""
+        address = f"{LOOPBACK}:{self.port}"
+        found = await trio.to_thread.run_sync(peers.call, address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        return TOPIC.encode() in found.body
 
     @property
     def said(self) -> str:
@@ -198,18 +205,19 @@ async def test_a_pair(of_master: str, of_slave: str, java: JavaClient, tmp_path:
             bodies = await sent_to_both(producer, "one", 50)
             await equal(master, slave)
 
-            await trio.to_thread.run_sync(slave.kill)
-            await sent_anyway(producer, "alone", 20)
-            await trio.to_thread.run_sync(slave.start)
+            await trio.to_thread.run_sync(master.kill)
+            await trio.to_thread.run_sync(master.start)
             bodies |= await sent_to_both(producer, "two", 50)
             await equal(master, slave)
 
-            await trio.to_thread.run_sync(master.kill)
-            await trio.to_thread.run_sync(master.start)
+            await trio.to_thread.run_sync(slave.kill)
+            await sent_anyway(producer, "alone", 20)
+            await trio.to_thread.run_sync(slave.start)
             bodies |= await sent_to_both(producer, "three", 50)
             log = await equal(master, slave)
             stored = {message.body for message in unpack_all(log)}
             assert bodies <= stored
+            await until(slave.has_topic, "the topic at the slave")
 
         await trio.to_thread.run_sync(master.kill)
         await read_from_the_slave(slave, java, bodies, tmp_path)

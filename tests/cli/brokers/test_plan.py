@@ -11,6 +11,7 @@ from rmqkit.config import Config
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.transport import Address
 from rmqkit.supervisor import plan
+from rmqkit_ha.settings import HaSettings
 from rmqkit_hook_metrics.settings import ExporterSettings
 
 
@@ -200,3 +201,28 @@ def test_brokers_that_are_not_started_are_found(tmp_path: Path) -> None:
     ]
     used_by_a_broker(tmp_path / "data")
     assert plan.not_started(config, [plan.single(config)]) == []
+
+
+def test_a_master_and_its_slaves(tmp_path: Path) -> None:
+    """All have the master's name; ids, roles, ports and directories differ."""
+    planned = plan.replicated(config_in(tmp_path, listenPort=20_000), 2, kinds=[HaSettings])
+    assert [
+        (one.broker_name, one.broker_id, one.listen_port, one.root_path.name, plan.label(one))
+        for one in planned
+    ] == [
+        ("broker-a", 0, 20_000, "broker-a", "broker-a"),
+        ("broker-a", 1, 20_010, "broker-a-slave-1", "broker-a-slave-1"),
+        ("broker-a", 2, 20_020, "broker-a-slave-2", "broker-a-slave-2"),
+    ]
+    assert [one.owned(HaSettings).broker_role for one in planned] == ["SYNC_MASTER", "SLAVE", "SLAVE"]
+
+
+def test_the_role_of_the_master_is_kept(tmp_path: Path) -> None:
+    """A configured ASYNC_MASTER stays one; the settings of a slave are refused, and a used directory."""
+    given = config_in(tmp_path, brokerRole="ASYNC_MASTER")
+    assert plan.replicated(given, 1, kinds=[HaSettings])[0].owned(HaSettings).broker_role == "ASYNC_MASTER"
+    with pytest.raises(ConfigError, match="leave brokerId out"):
+        plan.replicated(config_in(tmp_path, brokerRole="SLAVE", brokerId=1), 1, kinds=[HaSettings])
+    used_by_a_broker(tmp_path)
+    with pytest.raises(ConfigError, match="with --replicas 1 each has a directory"):
+        plan.replicated(config_in(tmp_path), 1, kinds=[HaSettings])
