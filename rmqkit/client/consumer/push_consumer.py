@@ -12,6 +12,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
+from rmqkit.client.consumer.assigned import Held
 from rmqkit.client.consumer.batches import Batches
 from rmqkit.client.consumer.delivery import DeadLetter, Delivery, Retry, Settlement
 from rmqkit.client.consumer.member import LEAVE_S, Member
@@ -28,6 +29,10 @@ from rmqkit.plugin.allocation import AllocationStrategy
 
 log = logging.getLogger(__name__)
 
+#: A task that calls a handler lets other tasks run after so many messages or this time, whatever comes first.
+#: Handlers that wait for something let them run anyway.
+MAX_AT_ONCE = 32
+SLICE_S = 0.001
 #: `async def` runs in the event loop, a plain function in a thread. The result is ignored.
 Handler = Callable[[ReceivedMessage], Awaitable[object] | object]
 
@@ -107,18 +112,30 @@ class PushConsumer(Member):
         settlement = self._opened()
         count = concurrency or self.options.concurrency
         self._call = call = self._caller(handle, count)
-        new_scope = self._instance.backend.scope
+        new_scope, current_time = self._instance.backend.scope, self._instance.backend.current_time
         work = anyio.CancelScope(shield=True)
         taking: set[anyio.CancelScope] = set()
         ending = anyio.Event()
 
+        async def next_message() -> list[Held]:
+            """Wait for a message; none when the work ends first."""
+            with new_scope() as scope:
+                taking.add(scope)
+                found = await self._dispatcher.take()
+            taking.discard(scope)
+            return [] if scope.cancelled_caught else found
+
         async def worker() -> None:
+            at_once, slice_ends_s = 0, 0.0
             while not ending.is_set():
-                with new_scope() as scope:
-                    taking.add(scope)
-                    found = await self._dispatcher.take()
-                taking.discard(scope)
-                if scope.cancelled_caught or not found:
+                found: list[Held] = []
+                if at_once and current_time() < slice_ends_s:
+                    found = self._dispatcher.take_now(1)
+                    at_once -= 1
+                if not found:
+                    found = await next_message()
+                    at_once, slice_ends_s = MAX_AT_ONCE, current_time() + SLICE_S
+                if not found:
                     return
                 async with Delivery(settlement, self._instance.hooks, *found[0]) as message:
                     await call(message)

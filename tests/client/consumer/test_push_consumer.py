@@ -25,6 +25,7 @@ from rmqkit.client import (
     sql,
     tag,
 )
+from rmqkit.client.consumer.push_consumer import MAX_AT_ONCE
 from rmqkit.errors import PluginError
 from tests.client.consumer.groups import Group, group_of, until
 
@@ -191,6 +192,36 @@ async def test_a_full_queue_pauses_alone(tmp_path: Path, autojump_clock: MockClo
         assert (info[other]["cachedMsgCount"], info[other]["commitOffset"]) == (0, 100)
         release.set()
         await until(lambda: len(handled.bodies) == 300)
+
+
+async def test_handlers_that_wait_for_nothing_let_other_tasks_run(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A task calls its handler with a bounded number of messages before other tasks run."""
+    turns, handled_in_turn = 0, Counter[int]()
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while handled_in_turn.total() < 200:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async def handle(message: ReceivedMessage) -> None:
+        if not handled_in_turn:
+            await until(lambda: consumer.running_info()["mqTable"][QUEUE]["cachedMsgCount"] == 200)
+            nursery.start_soon(take_turns)
+        handled_in_turn[turns] += 1
+
+    async with (
+        group_of(tmp_path, queues=1) as group,
+        trio.open_nursery() as nursery,
+        group.client.push_consumer("g", subscribe="T", concurrency=1) as consumer,
+    ):
+        await send(group, *map(str, range(200)))
+        nursery.start_soon(consumer.run, handle)
+        await until(lambda: handled_in_turn.total() == 200)
+    # Trio shuffles the tasks of each pass, so that one may run twice between two turns of the other.
+    assert max(handled_in_turn.values()) <= 2 * (MAX_AT_ONCE + 1)
 
 
 @pytest.mark.parametrize("drain_s", [30, 2])
