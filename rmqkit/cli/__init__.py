@@ -4,7 +4,7 @@ settings; 130: interrupted."""
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser
+from argparse import Action, ArgumentParser
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -76,6 +76,22 @@ class _Parser(ArgumentParser):
         super().__init__(**{"allow_abbrev": False} | keywords)
 
 
+class _Version(Action):
+    """Prints the version and which code runs, as a line or as JSON, and exits."""
+
+    def __init__(self, as_json: bool, **keywords: Any) -> None:
+        super().__init__(help="print the version and which code runs, with --json as JSON", **keywords)
+        self._as_json = as_json
+
+    def __call__(self, parser: ArgumentParser, *rest: object) -> None:
+        code = speedups.description()
+        if self._as_json:
+            output.json_line({"version": __version__, "compiled": speedups.IN_USE, "code": code})
+        else:
+            output.line(f"rmqkit {__version__}, {code}")
+        parser.exit()
+
+
 def whole_parser() -> ArgumentParser:
     """The parser with all verbs, those of plugins included."""
     return _parser(())[0]
@@ -83,8 +99,7 @@ def whole_parser() -> ArgumentParser:
 
 def _parser(words: Sequence[str]) -> tuple[ArgumentParser, dict[str, Verb]]:
     parser = _Parser(prog="rmqkit", description="Apache RocketMQ as a kit of Python plugins.")
-    version = f"rmqkit {__version__}, {speedups.description()}"
-    parser.add_argument("--version", action="version", version=version)
+    parser.add_argument("--version", action=_Version, nargs=0, as_json="--json" in words)
     parser.set_defaults(verb=None)
     choices = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     verbs = _verbs(words)
@@ -97,7 +112,7 @@ def _verbs(words: Sequence[str]) -> dict[str, Verb]:
     """The requested verb if it is built in; otherwise all verbs, including those of plugins."""
     if words and words[0] in _BUILT_IN:
         return {words[0]: _load(_BUILT_IN[words[0]])}
-    if words and words[0] == "--version":
+    if "--version" in words[:2]:
         return {}
     verbs = {name: _load(where) for name, where in _BUILT_IN.items()}
     from rmqkit import config

@@ -93,8 +93,13 @@ def test_a_bad_topic_name_is_refused(rmqkit: Run, server: Ready) -> None:
 
 
 def test_help_and_version(rmqkit: Run) -> None:
-    """The help lists every verb."""
+    """The help lists every verb, and the version is shown as a line and as JSON."""
     assert rmqkit("--version").stdout == f"rmqkit {__version__}, {speedups.description()}\n"
+    assert json.loads(rmqkit("--version", "--json").stdout) == {
+        "version": __version__,
+        "compiled": speedups.IN_USE,
+        "code": speedups.description(),
+    }
     shown = rmqkit("--help").stdout
     for verb in (
         "serve",
