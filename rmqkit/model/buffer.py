@@ -15,6 +15,11 @@ def chunks(parts: Sequence[Buffer | bytearray]) -> Iterator[Buffer | bytearray]:
     gathered: list[Buffer | bytearray] = []
     size = 0
     for part in parts:
+        if size + len(part) < CHUNK_BYTES:
+            if part:
+                gathered.append(part)
+                size += len(part)
+            continue
         view = memoryview(part)
         while len(view):
             piece = view[: CHUNK_BYTES - size]

@@ -29,8 +29,8 @@ class Command(msgspec.Struct, gc=False):
     ext        header fields as text; None if the frame had none; read them with `fields()`
     body       raw bytes, empty where Java says null
     codec      SerializeType of the frame; an answer copies it
-    typed      the header fields of the most frequent requests, decoded together with the rest; read them with
-               `header()`
+    typed      the header fields of a request that this end makes, and of the most frequent ones that it
+               receives, decoded together with the rest; read them with `header()`
     """
 
     code: int = 0
@@ -42,7 +42,8 @@ class Command(msgspec.Struct, gc=False):
     ext: dict[str, str] | None = None
     body: bytes = b""
     codec: int = 0
-    #: Source of `fields()`: the fields alone, or for a command with `typed` the header that contains them.
+    #: Source of `fields()`: the fields alone, or for a received command with `typed` the header that contains
+    #: them. A request that this end makes has `typed` alone.
     ext_json: msgspec.Raw = _NO_EXT
     head_json: bytes = b""
     typed: msgspec.Struct | None = None
@@ -63,6 +64,8 @@ class Command(msgspec.Struct, gc=False):
             try:
                 if self.head_json:
                     self.ext = _flat(loose_json.loads(self.head_json)["extFields"])
+                elif self.typed is not None:
+                    self.ext = header_fields(self.typed)
                 else:
                     self.ext = _flat(loose_json.loads(raw)) if raw and raw != _NULL else {}
             except DecodeError as error:
@@ -72,7 +75,7 @@ class Command(msgspec.Struct, gc=False):
     def header(self, kind: type[H]) -> H:
         """The header fields as a typed header. Raises HeaderError with the name of a missing or wrong
         field."""
-        if type(self.typed) is kind:
+        if type(self.typed) is kind and (self.ext is None or self.head_json):
             return self.typed
         raw = self.ext_json
         if self.ext is None and raw:
@@ -135,10 +138,14 @@ def request(
     oneway: bool = False,
     version: int = VERSION,
 ) -> Command:
-    """A request with the fields of a typed header."""
-    ext = header_fields(header) if header is not None else None
+    """A request with the fields of a typed header, which must not change until the request is sent."""
     return Command(
-        code=int(code), flag=FLAG_ONEWAY if oneway else 0, opaque=opaque, ext=ext, body=body, version=version
+        code=int(code),
+        flag=FLAG_ONEWAY if oneway else 0,
+        opaque=opaque,
+        body=body,
+        version=version,
+        typed=header,
     )
 
 

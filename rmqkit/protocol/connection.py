@@ -99,10 +99,11 @@ class ConnectionCore(FrameDecoder):
     outgoing        frames and parts of frames in the order in which they are to be sent
     unsent_bytes    what is queued in `outgoing`, and what is being sent
     takes_requests  whether requests of the peer are served
+    begins_calls    whether this end may ask
     """
 
     __slots__ = (
-        "_calls", "_opaque", "in_flight", "outgoing", "peer", "received_at", "sent_at", "state",
+        "_calls", "_opaque", "begins_calls", "in_flight", "outgoing", "peer", "received_at", "sent_at", "state",
         "takes_requests", "unsent_bytes", "why",
     )  # fmt: skip
 
@@ -110,7 +111,7 @@ class ConnectionCore(FrameDecoder):
         super().__init__()
         self.peer = peer
         self.state = State.OPEN
-        self.takes_requests = True
+        self.takes_requests = self.begins_calls = True
         self.why: str | None = None
         self.in_flight = 0
         self.unsent_bytes = 0
@@ -131,6 +132,7 @@ class ConnectionCore(FrameDecoder):
             self.state = follower
             table = TABLE[follower]
             self.takes_requests = table[Event.REQUEST] is not None
+            self.begins_calls = table[Event.CALL] is not None
             if follower is State.CLOSED:
                 self.why = why
             if table[Event.RESPONSE] is None:
@@ -183,7 +185,7 @@ class ConnectionCore(FrameDecoder):
     def call(self, command: Command, timeout_ms: int, now: float, wake: Callable[[], None]) -> Call:
         """Number a request whose answer is awaited; the owner sends it. Raises ConnectionLost where no answer
         can come, ClientError when MAX_PENDING_CALLS are pending."""
-        if not self.happened(Event.CALL):
+        if not self.begins_calls:
             raise ConnectionLost(self.peer, self.why or f"it is {self.state.value}")
         if len(self._calls) >= MAX_PENDING_CALLS:
             raise ClientError(

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from io import BytesIO
 from struct import Struct
 from struct import error as StructError
@@ -26,9 +27,10 @@ from rmqkit.errors import DecodeError, ProtocolError
 from rmqkit.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import LANGUAGE_CODES, LANGUAGES, SerializeType
-from rmqkit.protocol.command import Command, language_name
+from rmqkit.protocol.command import Command, header_fields, language_name
 from rmqkit.protocol.headers.send import SendMessageRequestHeaderV2
 from rmqkit.protocol.integers import I32
+from rmqkit.speedups import IN_USE
 
 _PREFIX = Struct(">iI")
 _BINARY_HEAD = Struct(">hBhii")
@@ -327,7 +329,24 @@ def frame_head(command: Command, body_bytes: int) -> bytes:
 
 
 def _encode_json(command: Command) -> bytes:
-    ext = command.fields() if command.ext_json else command.ext
+    typed, language = command.typed, command.language
+    if (
+        command.ext is None
+        and type(typed) is SendMessageRequestHeaderV2
+        and not command.head_json
+        and command.remark is None
+        and language is not None
+    ):
+        return send_header_text(
+            command.code,
+            command.flag,
+            language,
+            command.opaque,
+            command.version,
+            typed,
+            header_text_by_msgspec,
+        )
+    ext = command.fields() if command.ext_json or typed is not None else command.ext
     return _encoder.encode(
         _JsonOut(
             command.code,
@@ -340,6 +359,35 @@ def _encode_json(command: Command) -> bytes:
             command.version,
         )
     )
+
+
+def header_text_by_msgspec(
+    code: int, flag: int, language: str, opaque: int, version: int, header: SendMessageRequestHeaderV2
+) -> bytes:
+    """The JSON header of a send. Raises UnicodeEncodeError for text with surrogates."""
+    return _encoder.encode(
+        _JsonOut(code, header_fields(header), flag, language, opaque, None, "JSON", version)
+    )
+
+
+def send_header_text_by_python(
+    code: int,
+    flag: int,
+    language: str,
+    opaque: int,
+    version: int,
+    header: SendMessageRequestHeaderV2,
+    by_python: Callable[[int, int, str, int, int, SendMessageRequestHeaderV2], bytes],
+) -> bytes:
+    """The JSON header of a send by `by_python`, which also the compiled twin calls for values that it does
+    not understand. Raises what `by_python` raises."""
+    return by_python(code, flag, language, opaque, version, header)
+
+
+if IN_USE:
+    from rmqkit.speedups._frames import send_header_text as send_header_text
+else:
+    send_header_text = send_header_text_by_python
 
 
 def _encode_binary(command: Command) -> bytes:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from rmqkit.errors import HeaderError, ProtocolError
 from rmqkit.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from rmqkit.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, LANGUAGES, SerializeType
-from rmqkit.protocol.command import Command, answer, language_name, request
+from rmqkit.protocol.command import Command, answer, header_fields, language_name, request
 from rmqkit.protocol.frame import FrameDecoder, decode_header, encode, frame_head
-from rmqkit.protocol.headers import GetRouteInfoRequestHeader
+from rmqkit.protocol.headers import GetRouteInfoRequestHeader, SendMessageRequestHeaderV2
 
 PROPERTY = settings(max_examples=150, deadline=None, database=None)
 i32 = st.integers(-(2**31), 2**31 - 1)
@@ -348,6 +348,23 @@ def test_read_command_can_be_sent_on() -> None:
     read.fields()["brokerName"] = "b"
     (relayed,) = FrameDecoder().feed(encode(read))
     assert relayed.fields() == {"clientId": "c", "brokerName": "b"}
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+def test_changed_fields_of_a_request_are_sent(codec: int) -> None:
+    """A hook may change the fields of a request that was made with a typed header: the frame has them, and so
+    has the header that is read afterwards."""
+    header = SendMessageRequestHeaderV2(producer_group="g", topic="T", queue_id=1)
+    made = request(310, header)
+    made.codec = codec
+    assert made.header(SendMessageRequestHeaderV2) is header
+    (unchanged,) = FrameDecoder().feed(encode(made))
+    assert unchanged.fields() == header_fields(header)
+    made.fields()["b"] = "other"
+    made.fields()["AccessKey"] = "k\u00e4y"
+    (read,) = FrameDecoder().feed(encode(made))
+    assert read.fields() == header_fields(header) | {"b": "other", "AccessKey": "k\u00e4y"}
+    assert made.header(SendMessageRequestHeaderV2).topic == "other"
 
 
 @pytest.mark.parametrize(
