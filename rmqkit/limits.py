@@ -139,6 +139,9 @@ FILTERED_BYTES = 64 * 1024
 #: number reads the properties of a record into a table, others search them in the record's bytes.
 MAX_EVALUATED_OPERANDS = 256
 MAX_SEARCHED_OPERANDS = 8
+#: Filters in Python: parameters of an expression, and calls of one filter at a time.
+MAX_FILTER_PARAMETERS = 32
+MAX_FILTER_THREADS = 2
 #: Queue units that a pull passes over before it is answered without a message, in multiples of
 #: maxFilterMessageSize.
 MAX_FILTER_SCANS = 16

@@ -139,6 +139,9 @@ FAILURES = Family(
     "Calls of a hook that raised what it may not raise",
     ("kind", "plugin", "hook"),
 )
+DISABLED_FILTERS = Family(
+    "rmqkit_disabled_filters", "gauge", "Filters that were disabled because they failed", ("expression_type",)
+)
 
 
 class Scrape:
@@ -226,6 +229,11 @@ class Scrape:
                 for kind in hooks
                 for entry in kind.entries
             ],
+        )
+
+        yield from lines(
+            DISABLED_FILTERS,
+            [((kind,), len(server.disabled())) for kind, server in sorted(registry.filter_servers.items())],
         )
 
     async def _lags(self, pace: Pace) -> AsyncIterator[str]:

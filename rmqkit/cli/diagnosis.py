@@ -59,6 +59,13 @@ def of_runtime(name: str, table: Mapping[str, str], asked_ms: int, answered_ms: 
             f"its disk is {ratio:.0%} full: {state}",
             "add disk space, or lower fileReservedTime",
         )
+    if table.get("disabledFilters"):
+        yield Finding(
+            "disabled-filter",
+            name,
+            f"it has disabled filters that failed: {table['disabledFilters']}",
+            "mend the filter, and start the broker again; its consumers get nothing until then",
+        )
     skew_ms = skew(table, asked_ms, answered_ms)
     if skew_ms is not None and abs(skew_ms) > MAX_SKEW_MS:
         ahead = "ahead of" if skew_ms > 0 else "behind"

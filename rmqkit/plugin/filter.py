@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from attrs import define, field
 
@@ -52,6 +52,11 @@ class FilterServer(ABC):
     def compile(self, subscription: SubscriptionData, group: str) -> CompiledFilter:
         """The filter of a consumer group, for the topic of the subscription. Raises ValueError with the
         reason when the expression does not parse."""
+
+    def disabled(self) -> Mapping[str, str]:
+        """Filters that were disabled because they failed, by name, with the reason; for metrics and
+        `rmqkit doctor`."""
+        return {}
 
     @abstractmethod
     def subscription(self, topic: str, expression: str, version: int) -> SubscriptionData:

@@ -91,3 +91,10 @@ def test_an_address_of_the_brokers_own_machine() -> None:
     assert "set brokerIP1" in far.advice
     near = diagnosis.unreachable("broker-a", "127.0.0.1:10911", ["127.0.0.1:9876"], "refused")
     assert "start the broker" in near.advice
+
+
+def test_a_disabled_filter_is_found() -> None:
+    (found,) = diagnosis.of_runtime("broker-a", {"disabledFilters": "cheap: it raised ValueError()"}, 0, 0)
+    assert (found.check, found.subject) == ("disabled-filter", "broker-a")
+    assert "cheap: it raised ValueError()" in found.text
+    assert list(diagnosis.of_runtime("broker-a", {"disabledFilters": ""}, 0, 0)) == []

@@ -33,6 +33,7 @@ from rmqkit_retention.service import RetentionService
 from tests.hooks import test_contracts as hooks
 from tests.plugins import test_contracts as plugins
 from tests.plugins.allocation import test_strategies as strategies
+from tests.plugins.filter import test_python as python_filters
 from tests.plugins.filter import test_sql92 as sql92
 from tests.plugins.filter import test_tag as tags
 from tests.stores import test_lmdb, test_memory, test_mmap
@@ -168,6 +169,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("allocation strategy", "CONSISTENT_HASH"): (strategies, "check_allocation_strategy"),
     ("filter server", "TAG"): (tags, "check_filter_server"),
     ("filter server", "SQL92"): (sql92, "check_filter_server"),
+    ("filter server", "PYTHON"): (python_filters, "check_filter_server"),
     ("service", "audit"): (None, "TestAudit"),
     ("service", "delay"): (None, "TestDelay"),
     ("service", "ha-master"): (None, "TestHaMaster"),

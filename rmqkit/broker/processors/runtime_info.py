@@ -54,6 +54,11 @@ async def collect(broker: BrokerContext) -> dict[str, str]:
         "queueLocksRefused": broker.locks.refused,
         "cachedFilters": len(broker.filters.cache),
         "cachedFiltersEvicted": broker.filters.cache.evicted,
+        "disabledFilters": "; ".join(
+            f"{name}: {reason}"
+            for server in broker.registry.filter_servers.values()
+            for name, reason in server.disabled().items()
+        ),
         "earliestMessageTimeStamp": -1 if earliest_ms is None else earliest_ms,
         "timerEnqueueTps": 0.0,
         "timerDequeueTps": 0.0,

@@ -127,6 +127,7 @@ async def test_names_and_labels_are_those_of_apaches_broker(tmp_path: Path) -> N
         "rmqkit_consumer_queue_lag_messages",
         "rmqkit_hook_failures_total",
         "rmqkit_storage_read_faults_total",
+        "rmqkit_disabled_filters",
     }
 
 

@@ -101,6 +101,6 @@ def test_contract_finds_a_filter_that_takes_everything() -> None:
 
 def test_the_plugin_registers_tag() -> None:
     registry = loader.load(Config(), extra=[("filter", plugin)], entry_points=False)
-    assert set(registry.filter_servers) == {"TAG", "SQL92"}
+    assert set(registry.filter_servers) == {"TAG", "SQL92", "PYTHON"}
     server: FilterServer = registry.filter_servers["TAG"]
     assert server.expression_type == "TAG"
