@@ -103,8 +103,8 @@ class ConnectionCore(FrameDecoder):
     """
 
     __slots__ = (
-        "_calls", "_opaque", "begins_calls", "in_flight", "outgoing", "peer", "received_at", "sent_at", "state",
-        "takes_requests", "unsent_bytes", "why",
+        "_calls", "_opaque", "begins_calls", "in_flight", "outgoing", "peer", "received_at", "sent_at",
+        "state", "takes_requests", "unsent_bytes", "why",
     )  # fmt: skip
 
     def __init__(self, peer: str, now: float) -> None:
