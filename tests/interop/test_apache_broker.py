@@ -22,7 +22,6 @@ from rmqkit.client import (
     PullStatus,
     PushConsumer,
     ReceivedMessage,
-    Retry,
     SendStatus,
 )
 from rmqkit.protocol.codes import SerializeType
@@ -466,51 +465,6 @@ async def has_queues(client: Client, topic: str, count: int) -> bool:
     """Whether the route of the topic has this number of read queues."""
     route = await client.admin.route(topic)
     return route is not None and sum(data.read_queue_nums for data in route.queue_datas) == count
-
-
-@pytest.mark.parametrize("order", ["none", "queue"])
-async def test_members_share_the_queues_of_apaches_broker(
-    apache_cluster: peers.Server, topic: str, order: Any
-) -> None:
-    """Two members divide four queues, whether they need locks or not. When one leaves, the other takes all; a
-    failed message comes again, and every message is handled. The group's offsets are those of the ends."""
-    handled: list[tuple[bytes, int]] = []
-    group = f"g_{topic}"
-
-    async def handle(message: ReceivedMessage) -> None:
-        handled.append((message.body, message.reconsume_times))
-        if message.body == b"3" and message.reconsume_times == 0:
-            raise Retry(after=1)
-
-    async with Client(apache_cluster.namesrv) as one, Client(apache_cluster.namesrv) as two:
-        await made(one, topic)
-        async with one.producer("producers") as producer, trio.open_nursery() as nursery:
-
-            async def send(numbers: range) -> None:
-                for number in numbers:
-                    await producer.send(topic, b"%d" % number)
-
-            async def all_handled(count: int) -> bool:
-                return len({body for body, _ in handled}) == count and (b"3", 1) in handled
-
-            async def own(*consumers: PushConsumer) -> bool:
-                owned = [queue for each in consumers for queue in each.queues if queue.topic == topic]
-                return len(set(owned)) == len(owned) == 4 and all(each.queues for each in consumers)
-
-            options: Any = {"subscribe": topic, "order": order}
-            async with one.push_consumer(group, **options) as first:
-                nursery.start_soon(first.run, handle)
-                async with two.push_consumer(group, **options) as second:
-                    nursery.start_soon(second.run, handle)
-                    await until(partial(own, first, second))
-                    await send(range(20))
-                    await until(partial(all_handled, 20))
-                await until(partial(own, first))
-                await send(range(20, 30))
-                await until(partial(all_handled, 30))
-        async with one.pull_consumer(group) as reader:
-            for queue in await reader.queues(topic):
-                assert await reader.committed(queue) == await reader.max_offset(queue)
 
 
 async def test_a_group_of_java_and_python(

@@ -364,3 +364,46 @@ async def test_compressed_bodies(servers: peers.Server, topic: str, java: JavaCl
                         expected.discard(message.body.decode())
                     if not expected:
                         consumer.stop()
+
+
+@pytest.mark.parametrize("order", ["none", "queue"])
+async def test_members_of_ours_share_the_queues(servers: peers.Server, topic: str, order: Any) -> None:
+    """Two members divide four queues, whether they need locks or not. When one leaves, the other takes all; a
+    failed message comes again, and every message is handled. The group's offsets are those of the ends."""
+    handled: list[tuple[bytes, int]] = []
+    group = f"g_{topic}"
+
+    async def handle(message: ReceivedMessage) -> None:
+        handled.append((message.body, message.reconsume_times))
+        if message.body == b"3" and message.reconsume_times == 0:
+            raise Retry(after=1)
+
+    async with Client(servers.namesrv) as one, Client(servers.namesrv) as two:
+        await one.admin.create_topic(topic, queues=4)
+        async with one.producer("producers") as producer, trio.open_nursery() as nursery:
+
+            async def send(numbers: range) -> None:
+                for number in numbers:
+                    await producer.send(topic, b"%d" % number)
+
+            async def all_handled(count: int) -> bool:
+                return len({body for body, _ in handled}) == count and (b"3", 1) in handled
+
+            async def own(*consumers: PushConsumer) -> bool:
+                owned = [queue for each in consumers for queue in each.queues if queue.topic == topic]
+                return len(set(owned)) == len(owned) == 4 and all(each.queues for each in consumers)
+
+            options: Any = {"subscribe": topic, "order": order}
+            async with one.push_consumer(group, **options) as first:
+                nursery.start_soon(first.run, handle)
+                async with two.push_consumer(group, **options) as second:
+                    nursery.start_soon(second.run, handle)
+                    await until(partial(own, first, second), "both have queues")
+                    await send(range(20))
+                    await until(partial(all_handled, 20), "20 are handled")
+                await until(partial(own, first), "one has all queues")
+                await send(range(20, 30))
+                await until(partial(all_handled, 30), "30 are handled")
+        async with one.pull_consumer(group) as reader:
+            for queue in await reader.queues(topic):
+                assert await reader.committed(queue) == await reader.max_offset(queue)
