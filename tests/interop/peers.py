@@ -197,7 +197,14 @@ _JAVA_SERVER = (
 )
 
 
-def _java_server(name: str, main: str, home: Path, properties: Mapping[str, object], version: str) -> Program:
+def _java_server(
+    name: str,
+    main: str,
+    home: Path,
+    properties: Mapping[str, object],
+    version: str,
+    options: Sequence[str] = (),
+) -> Program:
     conf = home / f"{name}.conf"
     # Servers of 4.9 do not start without their logging configuration.
     logging = home / "conf" / f"logback_{name}.xml"
@@ -208,6 +215,7 @@ def _java_server(name: str, main: str, home: Path, properties: Mapping[str, obje
     command = [
         tool("java"),
         *_JAVA_SERVER,
+        *options,
         *where,
         "-cp",
         apache_server_classpath(version),
@@ -242,11 +250,12 @@ def apache_broker(
     commit_log_file_bytes: int = 64 * 1024 * 1024,
     settings: Mapping[str, object] | None = None,
     version: str = SERVER_VERSION,
+    options: Sequence[str] = (),
 ) -> Iterator[Server]:
     """Apache's broker on a store directory (default `home/store`), registered with the name server when the
     context is entered.
 
-    `settings` are further lines of broker.conf and override the ones here.
+    `settings` are further lines of broker.conf and override the ones here; `options` are the JVM's.
     """
     port = port or free_broker_port()
     root = store or home / "store"
@@ -277,7 +286,9 @@ def apache_broker(
         "brokerFastFailureEnable": "false",
         **(settings or {}),
     }
-    program = _java_server("broker", "org.apache.rocketmq.broker.BrokerStartup", home, properties, version)
+    program = _java_server(
+        "broker", "org.apache.rocketmq.broker.BrokerStartup", home, properties, version, options
+    )
     try:
         address = f"{LOOPBACK}:{port}"
         program.await_or_die("a route", _tries(lambda: has_route(namesrv, address)))

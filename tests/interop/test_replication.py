@@ -31,6 +31,8 @@ PAIR: Mapping[str, object] = {
     "slaveReadEnable": "true",
 }
 MASTER: Mapping[str, object] = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 3_000}
+#: Apache's broker makes a certificate at each start otherwise, which takes up to half a minute.
+NO_TLS = ("-Dtls.server.mode=disabled",)
 SLAVE: Mapping[str, object] = {"brokerRole": "SLAVE", "brokerId": 1}
 
 
@@ -59,6 +61,7 @@ class Member:
                 store=self.store,
                 settings=self._settings,
                 version=self._kind,
+                options=NO_TLS,
             )
         self._program = self._run.enter_context(running).programs[0]
 

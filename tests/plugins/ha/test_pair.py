@@ -36,3 +36,18 @@ async def test_the_logs_are_equal(tmp_path: Path, master_store: str, slave_store
         assert raw_log(stores[0]) == raw_log(stores[1])
         assert [store.max_offset(TOPIC, 0) for store in stores] == [40, 40]
         assert slave.context.role.current is Role.SLAVE
+
+
+async def test_over_tls(tmp_path: Path) -> None:
+    """The log travels encrypted where the listener for slaves is one of TLS."""
+    encrypted = {"tls.test.mode.enable": True}
+    async with (
+        running_master(tmp_path / "m", **{"plugins.ha.listen": "tls://127.0.0.1:0"} | encrypted) as master,
+        running_slave(tmp_path / "s", master, **encrypted) as slave,
+    ):
+        assert master.context.replication.own.startswith("tls://")
+        await linked(master)
+        (answer,) = await send(master, b"one")
+        assert answer.code == ResponseCode.SUCCESS
+        await caught_up(master, slave)
+        assert raw_log(master.context.store) == raw_log(slave.context.store)
