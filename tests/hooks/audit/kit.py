@@ -39,7 +39,7 @@ class Asker:
         self, code: int, header: msgspec.Struct | None = None, body: bytes = b"", **fields: str
     ) -> Command:
         command = request(code, header, body)
-        command.ext = (command.ext or {}) | fields
+        command.ext = {**command.fields(), **fields}
         return await self._pool.call(self.address, command, CALL_MS)
 
     async def send(
