@@ -3,8 +3,10 @@
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeASCII
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memchr, memcmp, memcpy
+
+from rmqkit.speedups._bytes cimport is_ascii
 
 cdef extern from "Python.h":
     object PyDictProxy_New(object mapping)
@@ -31,20 +33,6 @@ cdef enum:
     PECULIAR = 0x1 | 0x10 | 0x20 | 0x40 | 0x80
 
 cdef const char* DIGITS = b"0123456789ABCDEF"
-
-
-cdef bint is_ascii(const uint8_t* p, Py_ssize_t size) noexcept nogil:
-    cdef uint64_t word, seen = 0
-    while size >= 8:
-        memcpy(&word, p, 8)
-        seen |= word
-        p += 8
-        size -= 8
-    while size > 0:
-        seen |= p[0]
-        p += 1
-        size -= 1
-    return not seen & <uint64_t>0x8080808080808080
 
 
 cdef str text(const uint8_t* p, Py_ssize_t size):
@@ -120,7 +108,7 @@ cdef Py_ssize_t _messages(
         p = data + at
         if rmq_record_head(p, length - at, &r) or rmq_record_parts(p, &r) or r.sys_flag & PECULIAR:
             break
-        if not is_ascii(p + r.topic_at, r.topic_bytes) or not is_ascii(p + r.properties_at, r.properties_bytes):
+        if not is_ascii(<const char*>p + r.topic_at, r.topic_bytes) or not is_ascii(<const char*>p + r.properties_at, r.properties_bytes):
             break
         if r.body_bytes and <int32_t>(rmq_crc32(p + r.body_at, r.body_bytes) & 0x7FFFFFFF) != r.crc:
             break

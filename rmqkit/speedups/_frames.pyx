@@ -1,16 +1,15 @@
 """Headers of send requests as JSON. The twin is `rmqkit.protocol.frame.send_header_text_by_python`."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdint cimport int64_t, uint8_t
+
+from rmqkit.speedups._bytes cimport NUMBER_BYTES, put_bytes, put_number
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cdef enum:
     FIELDS = 14
-    #: Most bytes of a number: a sign and 19 digits.
-    NUMBER_BYTES = 20
     #: Most bytes of a name, quotes and marks around one field.
     FIELD_BYTES = 8
     #: Longer text is left to Python, so that no sum of sizes overflows.
@@ -76,16 +75,11 @@ cdef bint _field(object value, Field *field) except -1:
     return True
 
 
-cdef inline char *_put(char *to, const char *data, Py_ssize_t size) noexcept:
-    memcpy(to, data, size)
-    return to + size
-
-
 cdef char *_put_text(char *to, const Field *field) noexcept:
     cdef Py_ssize_t at
     cdef uint8_t each
     if field.room == field.size:
-        return _put(to, field.text, field.size)
+        return put_bytes(to, field.text, field.size)
     for at in range(field.size):
         each = <uint8_t>field.text[at]
         if ROOM[each] == 1:
@@ -95,30 +89,9 @@ cdef char *_put_text(char *to, const Field *field) noexcept:
             to[0], to[1] = c"\\", SHORT[each]
             to += 2
         else:
-            to = _put(to, b"\\u00", 4)
+            to = put_bytes(to, b"\\u00", 4)
             to[0], to[1] = b"0123456789abcdef"[each >> 4], b"0123456789abcdef"[each & 15]
             to += 2
-    return to
-
-
-cdef char *_put_number(char *to, int64_t value) noexcept:
-    cdef char digits[NUMBER_BYTES]
-    cdef int count = 0
-    cdef uint64_t rest = <uint64_t>value
-    if value < 0:
-        rest = <uint64_t>0 - rest
-        to[0] = c"-"
-        to += 1
-    while True:
-        digits[count] = <char>(c"0" + rest % 10)
-        rest //= 10
-        count += 1
-        if not rest:
-            break
-    while count:
-        count -= 1
-        to[0] = digits[count]
-        to += 1
     return to
 
 
@@ -145,8 +118,8 @@ def send_header_text(int64_t code, int64_t flag, str language, int64_t opaque, i
         room += FIELD_BYTES + fields[number].room
     whole = PyBytes_FromStringAndSize(NULL, room)
     cdef char *start = PyBytes_AS_STRING(whole)
-    to = _put_number(_put(start, b'{"code":', 8), code)
-    to = _put(to, b',"extFields":{', 14)
+    to = put_number(put_bytes(start, b'{"code":', 8), code)
+    to = put_bytes(to, b',"extFields":{', 14)
     for number in range(FIELDS):
         if not fields[number].kind:
             continue
@@ -159,17 +132,17 @@ def send_header_text(int64_t code, int64_t flag, str language, int64_t opaque, i
         if fields[number].kind == c"t":
             to = _put_text(to, &fields[number])
         elif fields[number].kind == c"n":
-            to = _put_number(to, fields[number].number)
+            to = put_number(to, fields[number].number)
         elif fields[number].number:
-            to = _put(to, b"true", 4)
+            to = put_bytes(to, b"true", 4)
         else:
-            to = _put(to, b"false", 5)
+            to = put_bytes(to, b"false", 5)
         to[0] = c'"'
         to += 1
-    to = _put_number(_put(to, b'},"flag":', 9), flag)
-    to = _put_text(_put(to, b',"language":"', 13), &spoken)
-    to = _put_number(_put(to, b'","opaque":', 11), opaque)
-    to = _put(to, b',"serializeTypeCurrentRPC":"JSON","version":', 44)
-    to = _put_number(to, version)
+    to = put_number(put_bytes(to, b'},"flag":', 9), flag)
+    to = _put_text(put_bytes(to, b',"language":"', 13), &spoken)
+    to = put_number(put_bytes(to, b'","opaque":', 11), opaque)
+    to = put_bytes(to, b',"serializeTypeCurrentRPC":"JSON","version":', 44)
+    to = put_number(to, version)
     to[0] = c"}"
     return PyBytes_FromStringAndSize(start, to + 1 - start)

@@ -1,12 +1,8 @@
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, overload
 
 from rmqkit.model.message import Appended, PutMessage
 from rmqkit.plugin.hooks import SendRun
-from rmqkit.plugin.request import Answer
-from rmqkit.protocol.command import Command
-
-Q = TypeVar("Q")
 
 class Names:
     def __init__(self, names: Iterable[str]) -> None: ...
@@ -49,35 +45,3 @@ class Places(Sequence[Appended]):
     def __getitem__(self, at: int) -> Appended: ...
     @overload
     def __getitem__(self, at: slice) -> Sequence[Appended]: ...
-
-class AnswerForm:
-    def __init__(self, id_head: bytes, pieces: tuple[bytes, ...]) -> None: ...
-    def fill(
-        self, requests: Sequence[Command], columns: PutColumns, places: Places, other: Callable[[int], Answer]
-    ) -> list[Answer]: ...
-
-def pack(
-    columns: PutColumns,
-    now_ms: int,
-    queues: Mapping[tuple[str, int], Q],
-    new_queue: Callable[[dict[tuple[str, int], Q], tuple[str, int]], Q],
-    position: int,
-    room_end: int,
-    turn: Callable[[int, int], tuple[int, int]],
-    made: dict[tuple[str, int], Q],
-    queue_codes: Mapping[str, Callable[[Mapping[str, str], int], int]],
-    max_body_bytes: int,
-    store_host: bytes,
-    host_bit: int,
-    illegal: Callable[[PutMessage, int], Exception],
-) -> (
-    tuple[
-        int,
-        list[bytes],
-        Places,
-        dict[Q, bytes],
-        list[tuple[int, str | None, str | None, int, int]],
-        list[int],
-    ]
-    | None
-): ...

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from rmqkit.speedups import IN_USE
 
 if TYPE_CHECKING or IN_USE:
-    from rmqkit.speedups._sends import AnswerForm, Names, Places, PutColumns
-    from rmqkit.speedups._sends import pack as pack_columns
+    from rmqkit.speedups._packing import AnswerForm
+    from rmqkit.speedups._packing import pack as pack_columns
+    from rmqkit.speedups._sends import Names, Places, PutColumns
 else:
 
     class _NotBuilt:

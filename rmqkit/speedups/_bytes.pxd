@@ -1,0 +1,93 @@
+"""Numbers and text in memory, for all compiled modules. Who writes has made room before."""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+cdef extern from "Python.h":
+    object PyUnicode_DecodeUTF8(const char *text, Py_ssize_t size, const char *errors)
+
+cdef enum:
+    #: Most bytes that `put_number` writes.
+    NUMBER_BYTES = 20
+
+cdef struct Span:
+    const char *at
+    Py_ssize_t size
+
+
+cdef inline Span no_span() noexcept:
+    cdef Span span
+    span.at = NULL
+    span.size = 0
+    return span
+
+
+cdef inline bint is_ascii(const char *at, Py_ssize_t size) noexcept nogil:
+    cdef Py_ssize_t done = 0
+    cdef uint64_t word
+    while size - done >= 8:
+        memcpy(&word, at + done, 8)
+        if word & <uint64_t>0x8080808080808080:
+            return False
+        done += 8
+    while done < size:
+        if <uint8_t>at[done] & 0x80:
+            return False
+        done += 1
+    return True
+
+
+cdef inline uint32_t big32(const uint8_t *at) noexcept:
+    return <uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3]
+
+
+cdef inline char *put32(char *at, uint32_t value) noexcept:
+    at[0] = <char>(value >> 24)
+    at[1] = <char>(value >> 16)
+    at[2] = <char>(value >> 8)
+    at[3] = <char>value
+    return at + 4
+
+
+cdef inline char *put64(char *at, uint64_t value) noexcept:
+    return put32(put32(at, <uint32_t>(value >> 32)), <uint32_t>value)
+
+
+cdef inline char *put_bytes(char *at, const char *data, Py_ssize_t size) noexcept:
+    memcpy(at, data, size)
+    return at + size
+
+
+cdef inline char *put_number(char *to, int64_t value) noexcept:
+    cdef char digits[20]
+    cdef int count = 0
+    cdef uint64_t rest = <uint64_t>value if value >= 0 else <uint64_t>0 - <uint64_t>value
+    if value < 0:
+        to[0] = c"-"
+        to += 1
+    while True:
+        digits[count] = <char>(c"0" + rest % 10)
+        rest //= 10
+        count += 1
+        if not rest:
+            break
+    while count:
+        count -= 1
+        to[0] = digits[count]
+        to += 1
+    return to
+
+
+cdef inline object text_of(Span span):
+    return PyUnicode_DecodeUTF8(span.at, span.size, NULL) if span.at != NULL else None
+
+
+cdef inline bint is_plain_key(Span key) noexcept:
+    """Whether a key needs no escapes."""
+    cdef Py_ssize_t at
+    cdef char each
+    for at in range(key.size):
+        each = key.at[at]
+        if not (c"0" <= each <= c"9" or c"A" <= each <= c"Z" or c"a" <= each <= c"z"):
+            return False
+    return key.size > 0

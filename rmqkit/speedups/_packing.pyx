@@ -1,0 +1,354 @@
+"""Runs of sends as records and answers: the columns of `_sends`, packed and answered."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from rmqkit.speedups._bytes cimport Span, is_plain_key, no_span, put32, put64, put_bytes, put_number, text_of
+from rmqkit.speedups._sends cimport BORN_V6, PROPERTY_END, STORE_V6, Place, Places, Put, PutColumns, Sent
+
+from rmqkit.errors import MessageIllegal
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object text)
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+
+cdef extern from "crc32.h":
+    void rmq_crc32_prepare()
+    uint32_t rmq_crc32(const uint8_t *data, Py_ssize_t length)
+
+rmq_crc32_prepare()
+
+#: A queue may have room without end, as a larger number.
+_LARGEST = (1 << 63) - 1
+
+cdef enum:
+    CRC_MASK = 0x7FFFFFFF
+
+
+cdef struct Queue:
+    PyObject *topic
+    PyObject *queue
+    int32_t queue_id
+    int32_t magic
+    int32_t fixed_bytes
+    int64_t next_offset
+    int64_t room_end
+    Span topic_field
+    Py_ssize_t count
+    Py_ssize_t filled
+    char *units
+
+
+cdef class Packing:
+    """One run on its way into records. `pack` is used once."""
+
+    cdef PutColumns _columns
+    cdef Places _places
+    cdef Queue *_queues
+    cdef int _queue_count, _queue_room
+    cdef list _kept
+    cdef object _queues_by_key, _made, _new_queue
+    cdef list _breaks
+
+    def __cinit__(self):
+        self._queues = NULL
+        self._queue_count = self._queue_room = 0
+
+    def __dealloc__(self):
+        PyMem_Free(self._queues)
+
+    cdef Queue *_queue(self, Put *put) except NULL:
+        """The queue of a message. Raises MessageIllegal for a new one with a bad name."""
+        cdef int at = self._queue_count
+        cdef int room
+        cdef Queue *found
+        cdef void *grown
+        while at > 0:
+            at -= 1
+            found = &self._queues[at]
+            if found.topic == put.topic and found.queue_id == put.queue_id:
+                return found
+        if self._queue_count == self._queue_room:
+            room = self._queue_room * 2 or 8
+            grown = PyMem_Realloc(self._queues, room * sizeof(Queue))
+            if grown == NULL:
+                raise MemoryError
+            self._queues, self._queue_room = <Queue *>grown, room
+        key = (<object>put.topic, put.queue_id)
+        queue = self._queues_by_key.get(key) or self._made.get(key) or self._new_queue(self._made, key)
+        head = queue.head
+        topic_field = <bytes>head.topic_field
+        self._kept.append(queue)
+        self._kept.append(head)
+        found = &self._queues[self._queue_count]
+        found.topic, found.queue_id = put.topic, put.queue_id
+        found.queue = <PyObject *>queue
+        found.magic = <int32_t><int64_t>head.magic
+        found.fixed_bytes = head.fixed_bytes
+        found.topic_field.at, found.topic_field.size = PyBytes_AS_STRING(topic_field), PyBytes_GET_SIZE(topic_field)
+        found.next_offset, found.room_end = queue.next_offset, min(queue.room_end, _LARGEST)
+        found.count = found.filled = 0
+        found.units = NULL
+        self._queue_count += 1
+        return found
+
+    cdef int _read_made(self, queue_codes, int64_t now_ms) except -1:
+        """Read the messages that exist as values, which may have been changed. Raises OverflowError for a
+        number that does not fit its column, and LookupError where only Python can pack the message."""
+        cdef Put *put
+        cdef PutColumns columns = self._columns
+        cdef Py_ssize_t at
+        for at in range(columns._count):
+            put = &columns._puts[at]
+            if not put.made and <object>put.topic in queue_codes:
+                columns._message(at)
+        for at, message in columns._made.items():
+            put = &columns._puts[at]
+            if message.topic in queue_codes:
+                message.tags_code = queue_codes[message.topic](message.properties, now_ms)
+            if not self._is_usual(message.sys_flag) or message.born_host != columns._born_host:
+                raise LookupError
+            body, stored = message.body, message.properties_bytes
+            if type(body) is not bytes or type(stored) is not bytes:
+                raise LookupError
+            topic = columns._named(message.topic)
+            put.topic = <PyObject *>topic
+            put.queue_id, put.flag, put.sys_flag = message.queue_id, message.flag, message.sys_flag
+            put.reconsume_times, put.born_ms = message.reconsume_times, message.born_timestamp_ms
+            put.prepared_offset, put.tags_code = message.prepared_offset, message.tags_code
+            put.wait = message.wait
+            put.body.at, put.body.size = PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
+            put.properties.at, put.properties.size = PyBytes_AS_STRING(stored), PyBytes_GET_SIZE(stored)
+            put.suffixed = put.separated = False
+            put.unique_key = self._key(message.properties.get("UNIQ_KEY"))
+            put.keys = self._key(message.properties.get("KEYS"))
+            self._kept += (body, stored)
+        return 0
+
+    cdef bint _is_usual(self, int32_t sys_flag) noexcept:
+        """Whether a message has a place in a queue, and the widths of hosts of all others."""
+        cdef PutColumns columns = self._columns
+        return not (sys_flag ^ columns._host_bits) & ~columns._client_bits
+
+    cdef Span _key(self, object text) except *:
+        cdef Span span = no_span()
+        if text:
+            span.at = PyUnicode_AsUTF8AndSize(text, &span.size)
+            self._kept.append(text)
+        return span
+
+    cdef int _place(self, Py_ssize_t max_body_bytes, int64_t position, int64_t room_end, object turn, object illegal) except -1:
+        """Find the place of each record and reserve what is missing. Raises what `turn`, `reserve` and
+        `illegal` raise."""
+        cdef PutColumns columns = self._columns
+        cdef Put *put
+        cdef Queue *queue
+        cdef Place *place
+        cdef Py_ssize_t at, stored
+        cdef int64_t size, offset
+        cdef Py_ssize_t hosts = len(columns._born_host) - 8
+        for at in range(columns._count):
+            put = &columns._puts[at]
+            queue = self._queue(put)
+            stored = put.properties.size
+            if put.suffixed:
+                stored += put.separated + len(columns._suffix)
+            if put.body.size > max_body_bytes or stored > columns._max_properties_bytes:
+                raise illegal(columns._message(at), max_body_bytes)
+            size = queue.fixed_bytes + put.body.size + stored + hosts
+            if position + size > room_end:
+                moved_to, room_end = turn(position, size)
+                if moved_to != position:
+                    self._breaks.append(at)
+                    position = moved_to
+            offset = queue.next_offset + queue.count
+            if offset >= queue.room_end:
+                (<object>queue.queue).reserve(offset + 1)
+                queue.room_end = min((<object>queue.queue).room_end, _LARGEST)
+            queue.count += 1
+            place = &self._places._places[at]
+            place.offset, place.position, place.size = offset, position, <int32_t>size
+            place.queue = <int32_t>(queue - self._queues)
+            position += size
+        return 0
+
+    cdef char *_write(self, char *to, Py_ssize_t at, bytes store_host) noexcept:
+        cdef PutColumns columns = self._columns
+        cdef Put *put = &columns._puts[at]
+        cdef Place *place = &self._places._places[at]
+        cdef Queue *queue = &self._queues[place.queue]
+        cdef Py_ssize_t stored = put.properties.size
+        if put.suffixed:
+            stored += put.separated + PyBytes_GET_SIZE(columns._suffix)
+        to = put32(to, <uint32_t>place.size)
+        to = put32(to, <uint32_t>queue.magic)
+        to = put32(to, rmq_crc32(<const uint8_t *>put.body.at, put.body.size) & CRC_MASK)
+        to = put32(to, <uint32_t>put.queue_id)
+        to = put32(to, <uint32_t>put.flag)
+        to = put64(to, <uint64_t>place.offset)
+        to = put64(to, <uint64_t>place.position)
+        to = put32(to, <uint32_t>put.sys_flag)
+        to = put64(to, <uint64_t>put.born_ms)
+        to = put_bytes(to, PyBytes_AS_STRING(columns._born_host), PyBytes_GET_SIZE(columns._born_host))
+        to = put64(to, <uint64_t>self._places._time_ms)
+        to = put_bytes(to, PyBytes_AS_STRING(store_host), PyBytes_GET_SIZE(store_host))
+        to = put32(to, <uint32_t>put.reconsume_times)
+        to = put64(to, <uint64_t>put.prepared_offset)
+        to = put32(to, <uint32_t>put.body.size)
+        to = put_bytes(to, put.body.at, put.body.size)
+        to = put_bytes(to, queue.topic_field.at, queue.topic_field.size)
+        to[0], to[1] = <char>(stored >> 8), <char>stored
+        to = put_bytes(to + 2, put.properties.at, put.properties.size)
+        if put.suffixed:
+            if put.separated:
+                to[0] = PROPERTY_END
+                to += 1
+            to = put_bytes(to, PyBytes_AS_STRING(columns._suffix), PyBytes_GET_SIZE(columns._suffix))
+        cdef char *unit = queue.units + 20 * queue.filled
+        put64(put32(put64(unit, <uint64_t>place.position), <uint32_t>place.size), <uint64_t>put.tags_code)
+        queue.filled += 1
+        return to
+
+    cdef bytes _piece(self, Py_ssize_t first, Py_ssize_t stop, bytes store_host):
+        """The records from one number to another, which lie together."""
+        cdef Py_ssize_t at, total = 0
+        cdef char *to
+        for at in range(first, stop):
+            total += self._places._places[at].size
+        piece = PyBytes_FromStringAndSize(NULL, total)
+        to = PyBytes_AS_STRING(piece)
+        for at in range(first, stop):
+            to = self._write(to, at, store_host)
+        return piece
+
+    cdef list _notes(self):
+        cdef Py_ssize_t at
+        cdef Put *put
+        cdef Place *place
+        notes = []
+        for at in range(self._columns._count):
+            put, place = &self._columns._puts[at], &self._places._places[at]
+            if put.unique_key.at != NULL or put.keys.at != NULL:
+                head = (<object>self._queues[place.queue].queue).head
+                notes.append((head.key_code, text_of(put.unique_key), text_of(put.keys), place.position, self._places._time_ms))
+        return notes
+
+
+def pack(
+    PutColumns columns,
+    int64_t now_ms,
+    queues,
+    new_queue,
+    int64_t position,
+    int64_t room_end,
+    turn,
+    dict made,
+    queue_codes,
+    Py_ssize_t max_body_bytes,
+    bytes store_host,
+    int32_t host_bit,
+    illegal,
+):
+    """As `rmqkit.protocol.record_packer.RecordPacker.pack`, for columns: `(end, pieces, places, units, notes,
+    breaks)`. `new_queue` makes a queue from `made` and its key. None, with nothing changed, where only Python
+    can pack the run."""
+    cdef Packing packing = Packing.__new__(Packing)
+    cdef Py_ssize_t first = 0, stop
+    cdef int number
+    cdef Queue *queue
+    if host_bit or len(store_host) != 8 or len(columns._born_host) != (20 if columns._host_bits & BORN_V6 else 8):
+        return None
+    packing._columns, packing._places = columns, Places(columns._count, now_ms)
+    packing._kept, packing._breaks = [], []
+    packing._queues_by_key, packing._made, packing._new_queue = queues, made, new_queue
+    if columns._made or queue_codes:
+        try:
+            packing._read_made(queue_codes, now_ms)
+        except (ValueError, OverflowError, TypeError, LookupError):
+            return None
+    packing._place(max_body_bytes, position, room_end, turn, illegal)
+    units = {}
+    for number in range(packing._queue_count):
+        queue = &packing._queues[number]
+        own = PyBytes_FromStringAndSize(NULL, 20 * queue.count)
+        queue.units = PyBytes_AS_STRING(own)
+        units[<object>queue.queue] = own
+    pieces = []
+    for stop in [*packing._breaks, columns._count]:
+        if stop > first:
+            pieces.append(packing._piece(first, stop, store_host))
+        else:
+            pieces.append(b"")
+        first = stop
+    cdef int64_t end = position
+    if columns._count:
+        end = packing._places._places[columns._count - 1].position + packing._places._places[columns._count - 1].size
+    return end, pieces, packing._places, units, packing._notes(), [each + 1 for each in range(len(packing._breaks))]
+
+
+cdef class AnswerForm:
+    """The JSON header of a success, in pieces around what differs: message id, further message ids, queue id,
+    queue offset, transaction id and opaque."""
+
+    cdef bytes _id_head
+    cdef tuple _pieces
+    cdef Span _spans[6]
+    cdef Py_ssize_t _fixed_bytes
+
+    def __init__(self, bytes id_head, tuple pieces):
+        if len(pieces) != 6:
+            raise ValueError(f"{len(pieces)} pieces, not 6")
+        self._id_head, self._pieces, self._fixed_bytes = id_head, pieces, 0
+        for at in range(6):
+            piece = <bytes>pieces[at]
+            self._spans[at].at, self._spans[at].size = PyBytes_AS_STRING(piece), PyBytes_GET_SIZE(piece)
+            self._fixed_bytes += self._spans[at].size
+
+    def fill(self, requests, PutColumns columns, Places places, other):
+        """An answer for each send: a frame, or what `other` gives for the number of a send whose answer has
+        another form."""
+        cdef Py_ssize_t at
+        answers = []
+        for at in range(columns._sent_count):
+            request = requests[at]
+            if request.codec == 0 and is_plain_key(columns._sent[at].key):
+                answers.append(self._one(columns, &columns._sent[at], places, request.opaque))
+            else:
+                answers.append(other(at))
+        return answers
+
+    cdef bytes _one(self, PutColumns columns, Sent *sent, Places places, int64_t opaque):
+        cdef Py_ssize_t id_bytes = PyBytes_GET_SIZE(self._id_head) + 16
+        cdef Py_ssize_t at, room = 8 + self._fixed_bytes + sent.count * (id_bytes + 1) + sent.key.size + 60
+        cdef char *start = <char *>PyMem_Malloc(room)
+        cdef char *to
+        cdef Place *place = &places._places[sent.first]
+        cdef Put *put = &columns._puts[sent.first]
+        if start == NULL:
+            raise MemoryError
+        to = put_bytes(start + 8, self._spans[0].at, self._spans[0].size)
+        for at in range(sent.count):
+            if at:
+                to[0] = c","
+                to += 1
+            to = put_bytes(to, PyBytes_AS_STRING(self._id_head), PyBytes_GET_SIZE(self._id_head))
+            to = put_hex(to, <uint64_t>places._places[sent.first + at].position)
+        to = put_number(put_bytes(to, self._spans[1].at, self._spans[1].size), put.queue_id)
+        to = put_number(put_bytes(to, self._spans[2].at, self._spans[2].size), place.offset)
+        to = put_bytes(put_bytes(to, self._spans[3].at, self._spans[3].size), sent.key.at, sent.key.size)
+        to = put_number(put_bytes(to, self._spans[4].at, self._spans[4].size), opaque)
+        to = put_bytes(to, self._spans[5].at, self._spans[5].size)
+        put32(put32(start, <uint32_t>(to - start - 4)), <uint32_t>(to - start - 8))
+        answer = PyBytes_FromStringAndSize(start, to - start)
+        PyMem_Free(start)
+        return answer
+
+
+cdef inline char *put_hex(char *to, uint64_t value) noexcept:
+    cdef int at
+    for at in range(15, -1, -1):
+        to[at] = b"0123456789ABCDEF"[value & 15]
+        value >>= 4
+    return to + 16
