@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import trio
 
 from rmqkit.client import BrokerError, Client, ClientError, MessageQueue, NoRoute
 from rmqkit.client.group_admin import END_MS
@@ -30,7 +31,16 @@ async def consumed(directory: Path) -> AsyncIterator[Client]:
         async with client.pull_consumer("billing") as consumer:
             await consumer.pull(QUEUE, 0)
             await consumer.commit(QUEUE, 2)
+            # A heartbeat that is still under way would create the group again.
+            with trio.fail_after(60):
+                while not await subscribed(client):  # noqa: ASYNC110 - another task answers
+                    await trio.sleep(0.01)
         yield client
+
+
+async def subscribed(client: Client) -> bool:
+    found = await client.groups.connections("billing")
+    return found is not None and "Orders" in found.subscriptions
 
 
 async def test_progress_of_a_group(tmp_path: Path) -> None:
