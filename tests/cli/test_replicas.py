@@ -35,8 +35,7 @@ def until_on_both(producer: BlockingProducer) -> None:
 
 
 def test_serve_with_a_replica(tmp_path: Path) -> None:
-    """`serve --replicas 1` runs a master and a slave; SEND_OK is on both, which `broker ha` shows, and a
-    slave that was killed is started again."""
+    """`serve --replicas 1` runs a master and a slave; SEND_OK is on both, which `broker ha` shows."""
     free = ["--namesrv", f"{LOOPBACK}:0", "--broker", f"{LOOPBACK}:0", "--data", "data"]
     server = started(["serve", "--replicas", "1", *free, *set_words(SMALL_FILES)], tmp_path)
     with ExitStack() as stack:
