@@ -265,6 +265,7 @@ class BlockingAdmin(Face[Admin]):
     delete_topic = derived(Admin.delete_topic)
     masters = derived(Admin.masters)
     runtime_info = derived(Admin.runtime_info)
+    replication = derived(Admin.replication)
     broker_settings = derived(Admin.broker_settings)
     topic_config = derived(Admin.topic_config)
     topic_stats = derived(Admin.topic_stats)

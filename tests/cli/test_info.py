@@ -121,7 +121,7 @@ def test_help_and_version(rmqkit: Run) -> None:
 def test_options_have_no_abbreviations(rmqkit: Run) -> None:
     """Abbreviations are refused in verbs and their actions, because further options could change their
     meaning."""
-    for words in (("consume", "T", "--tag", "a"), ("topic", "create", "T", "--queue", "3"), ("--versio",)):
+    for words in (("consume", "T", "--ta", "a"), ("topic", "create", "T", "--queue", "3"), ("--versio",)):
         result = rmqkit(*words)
         assert result.returncode == 2
         assert "unrecognized arguments" in result.stderr or "required" in result.stderr

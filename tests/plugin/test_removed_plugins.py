@@ -99,10 +99,15 @@ async def _cleaned(desk: BrokerHarness) -> Command:
     return await desk.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)
 
 
+async def _asked_for_replicas(desk: BrokerHarness) -> Command:
+    return await desk.ask(RequestCode.GET_BROKER_HA_STATUS)
+
+
 #: Plugin that a broker can start without -> a request that needs it, and the answer.
 REFUSED = {
     "filter": (_filtered, ResponseCode.SYSTEM_ERROR, "no plugin filters by expressions of type 'TAG'"),
     "delay": (_delayed, ResponseCode.MESSAGE_ILLEGAL, "delay"),
+    "ha": (_asked_for_replicas, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "plugin ha"),
     "retention": (_cleaned, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "plugin retention"),
 }
 

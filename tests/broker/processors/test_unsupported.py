@@ -8,15 +8,16 @@ from rmqkit.broker.processors.unsupported import REFUSED
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from tests.broker.desk import BrokerHarness
 
-#: The plugin retention of the harness answers these. `tests/plugin/test_removed_plugins.py` removes it.
-_CLEAN_UP = {
+#: The plugins retention and ha of the harness answer these.
+_OF_PLUGINS = {
+    RequestCode.GET_BROKER_HA_STATUS,
     RequestCode.DELETE_EXPIRED_COMMITLOG,
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
     RequestCode.CLEAN_UNUSED_TOPIC,
 }
 
 
-@pytest.mark.parametrize("code", sorted(REFUSED.keys() - _CLEAN_UP))
+@pytest.mark.parametrize("code", sorted(REFUSED.keys() - _OF_PLUGINS))
 async def test_a_feature_that_is_not_here_is_named(desk: BrokerHarness, code: int) -> None:
     """The answer is REQUEST_CODE_NOT_SUPPORTED with the code and the feature."""
     answer = await desk.ask(code)
