@@ -23,6 +23,11 @@ _ZERO_CHUNK_BYTES = 1024 * 1024
 _IOV_MAX = 1024
 #: linux/falloc.h: FALLOC_FL_PUNCH_HOLE with FALLOC_FL_KEEP_SIZE, which it requires.
 _PUNCH_HOLE = 0x02 | 0x01
+#: The flag for a file without a name (open(2)), and the errors where there are no such files or no /proc.
+_UNNAMED = getattr(os, "O_TMPFILE", 0)
+_UNNAMED_IMPOSSIBLE = frozenset(
+    (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EXDEV, errno.EPERM)
+)
 
 
 def _find_fallocate() -> ctypes._NamedFuncPointer | None:
@@ -160,8 +165,34 @@ def _open_when_possible(path: Path) -> int:
 
 def create_file(path: Path, size_bytes: int) -> int:
     """Open a file for reading and writing; a new file is created with its full length. Returns the
-    descriptor. Raises OSError, after which nothing is open."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor. Raises OSError, after which nothing is open.
+
+    A new file gets its name last, because RocketMQ 4 does not load a store with a file of another length, and
+    a process can be killed between two system calls. Where that is not possible, it gets its name first.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        return _with_length(os.open(path, os.O_RDWR | os.O_CLOEXEC), size_bytes)
+    try:
+        fd = _with_length(os.open(path.parent, os.O_RDWR | _UNNAMED | os.O_CLOEXEC, 0o644), size_bytes)
+    except OSError as error:
+        if error.errno not in _UNNAMED_IMPOSSIBLE:
+            raise
+    else:
+        try:
+            # Given a descriptor, which an absolute path makes irrelevant, Python calls linkat, which follows
+            # the link in /proc.
+            os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+        except OSError as error:
+            os.close(fd)
+            if error.errno not in _UNNAMED_IMPOSSIBLE:
+                raise
+        else:
+            return fd
+    return _with_length(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), size_bytes)
+
+
+def _with_length(fd: int, size_bytes: int) -> int:
+    """The same descriptor, after the file has this length; if that fails it is closed. Raises OSError."""
     try:
         if os.fstat(fd).st_size != size_bytes:
             os.ftruncate(fd, size_bytes)
