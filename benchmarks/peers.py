@@ -104,7 +104,8 @@ class Process:
         found = [self.child.pid]
         for pid in found:
             for children in Path(f"/proc/{pid}/task").glob("*/children"):
-                found += map(int, children.read_text().split())
+                with contextlib.suppress(FileNotFoundError):  # the thread has ended meanwhile
+                    found += map(int, children.read_text().split())
         return found
 
     def signal(self, number: signal.Signals) -> None:
