@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import peers
-from benchmarks.load.__main__ import at_least, positive
+from benchmarks.load.command import at_least, positive
 from benchmarks.measuring import ROOT, measure, rest, warm_up
 from benchmarks.other_peers import SENDS
 from benchmarks.scenarios import SCENARIOS, Plan, grouped

@@ -35,7 +35,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks import peers
 from benchmarks.compare import RESULTS, machine, say
-from benchmarks.load.__main__ import at_least
+from benchmarks.load.command import at_least
 from benchmarks.spark_sources import ROWS, PlainSource
 from rmqkit.client import BlockingClient, Message
 

@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import benchmarks.load
 from benchmarks.load.asking import find_brokers
+from benchmarks.load.command import add_bodies, add_window, at_least, finish, positive, seconds_of
 from benchmarks.load.frames import LoadError, SendShape
 from benchmarks.load.pacing import READY, Pace, backlog
 from benchmarks.load.pulling import pull
 from benchmarks.load.sending import send
-
-
-def at_least(minimum: int) -> Callable[[str], int]:
-    """An argparse type: an integer that is not below `minimum`."""
-
-    def parse(text: str) -> int:
-        value = int(text)
-        if value < minimum:
-            raise argparse.ArgumentTypeError(f"must be {minimum} or more")
-        return value
-
-    return parse
-
-
-def positive(text: str) -> float:
-    """An argparse type: a number above 0."""
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError("must be above 0")
-    return value
 
 
 def parser() -> argparse.ArgumentParser:
@@ -55,15 +35,10 @@ def parser() -> argparse.ArgumentParser:
         queues = "use queues 0..N-1 (default: as the route says, else 4)"
         mode.add_argument("--queues", type=at_least(0), default=0, help=queues)
     for name in ("send", "backlog"):
-        found[name].add_argument(
-            "--size", type=at_least(1), default=1024, help="body size in bytes (default 1024)"
-        )
-        found[name].add_argument("--connections", type=at_least(1), default=8)
-    add = found["send"].add_argument
-    add("--in-flight", type=at_least(1), default=32, help="requests in flight on a connection (default 32)")
-    add("--batch", type=at_least(1), default=1, help="messages per request; above 1: SEND_BATCH_MESSAGE")
-    add("--messages", type=at_least(0), default=0, help="stop after this many messages")
-    add("--seconds", type=float, default=0.0, help="stop after this time (default 10 without --messages)")
+        add_bodies(found[name])
+    add_window(found["send"])
+    batch = "messages per request; above 1: SEND_BATCH_MESSAGE"
+    found["send"].add_argument("--batch", type=at_least(1), default=1, help=batch)
     _add_reading(found["pull"], found["backlog"])
     return top
 
@@ -111,21 +86,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         filled = args.queues or (find_brokers(args.namesrv, args.read)[1] if args.namesrv else queues)
         pace = Pace(args.rate, args.connections, args.quiet_seconds, args.seconds)
         return backlog(brokers, SendShape(args.topic, args.size, 1, queues), args.read, filled, pace)
-    seconds = args.seconds if args.messages or args.seconds else 10.0
     shape = SendShape(args.topic, args.size, args.batch, queues)
-    return send(brokers, shape, args.connections, args.in_flight, args.messages, seconds)
+    return send(brokers, shape, args.connections, args.in_flight, args.messages, seconds_of(args))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; 0 if every request succeeded."""
     args = parser().parse_args(argv)
-    try:
-        result = run(args)
-    except (LoadError, OSError, ValueError) as error:
-        print(f"load: {error}", file=sys.stderr)
-        return 1
-    print(json.dumps(result))
-    return 1 if result["errors"] or not result["messages"] else 0
+    return finish(lambda: run(args))
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
-from benchmarks.load.__main__ import at_least
 from benchmarks.load.asking import connect
+from benchmarks.load.command import add_bodies, add_window, finish, seconds_of
 from benchmarks.load.frames import LoadError
 from benchmarks.load.sending import Sender, run_one_by_one, run_window
 from benchmarks.load.tally import Budget, Tally, report
@@ -131,26 +131,15 @@ def publish(
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; 0 if every publish was acknowledged."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load.nats")
-    add, count = parser.add_argument, at_least(1)
+    add = parser.add_argument
     add("--server", required=True, metavar="HOST:PORT")
     add("--topic", default="load", help="name of the stream and its subject (default: load)")
-    add("--size", type=count, default=1024, help="body size in bytes (default 1024)")
-    add("--connections", type=count, default=8)
-    add("--in-flight", type=count, default=32, help="publishes in flight on a connection (default 32)")
     add("--batch", type=int, choices=[1], default=1, help="NATS has no batches")
-    add("--messages", type=at_least(0), default=0, help="stop after this many messages")
-    add("--seconds", type=float, default=0.0, help="stop after this time (default 10 without --messages)")
+    add_bodies(parser)
+    add_window(parser)
     args = parser.parse_args(argv)
-    seconds = args.seconds if args.messages or args.seconds else 10.0
-    try:
-        result = publish(
-            args.server, args.topic, args.size, args.connections, args.in_flight, args.messages, seconds
-        )
-    except (LoadError, OSError, ValueError) as error:
-        print(f"load: {error}", file=sys.stderr)
-        return 1
-    print(json.dumps(result))
-    return 1 if result["errors"] or not result["messages"] else 0
+    shape = args.server, args.topic, args.size, args.connections, args.in_flight, args.messages
+    return finish(lambda: publish(*shape, seconds_of(args)))
 
 
 if __name__ == "__main__":

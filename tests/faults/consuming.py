@@ -10,12 +10,8 @@ the broker is killed, counted in messages; the interleaving of the processes is 
 
 from __future__ import annotations
 
-import argparse
-import logging
 import random
 import sys
-import tempfile
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -26,6 +22,7 @@ from attrs import define, field
 from rmqkit.client import Client, MessageQueue, Producer, RawReader, ReceivedMessage, Retry, RmqError
 from tests.faults.kit import PATIENCE_S, SMALL_FILES, Server, spawn
 from tests.ports import free_port
+from tests.seeded_runs import repeat
 
 KILLS = 3
 QUEUES = 3
@@ -162,33 +159,20 @@ async def survive(directory: Path, seed: int) -> Survival:
     return survival
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.faults.consuming",
-        description="Kill a broker again and again while a group consumes; nothing may be lost.",
-    )
-    parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1, help="of the first run; the next ones follow")
-    arguments = parser.parse_args()
-    logging.disable(logging.ERROR)
-    began_s = time.monotonic()
-    kills = messages = deliveries = 0
-    for seed in range(arguments.seed, arguments.seed + arguments.runs):
-        with tempfile.TemporaryDirectory(prefix="rmqkit-consuming-") as directory:
-            try:
-                survival = trio.run(survive, Path(directory), seed)
-            except BaseException:
-                print(f"FAILED: replay with --runs 1 --seed {seed}", flush=True)  # noqa: T201
-                raise
-        kills += survival.kills
-        messages += len(survival.acknowledged)
-        deliveries += survival.deliveries
-    print(  # noqa: T201
-        f"{arguments.runs} runs, {kills} kills, {messages} messages acknowledged and handled,"
-        f" {deliveries} deliveries, {time.monotonic() - began_s:.0f} s"
-    )
-    return 0
+def _kills(directory: Path, seed: int) -> dict[str, int]:
+    survival = trio.run(survive, directory, seed)
+    return {
+        "kills": survival.kills,
+        "messages acknowledged and handled": len(survival.acknowledged),
+        "deliveries": survival.deliveries,
+    }
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        repeat(
+            "tests.faults.consuming",
+            "Kill a broker again and again while a group consumes; nothing may be lost.",
+            _kills,
+        )
+    )

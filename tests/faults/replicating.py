@@ -11,12 +11,8 @@ messages; the interleaving of the processes is random.
 
 from __future__ import annotations
 
-import argparse
-import logging
 import random
 import sys
-import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +24,7 @@ from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic, unpack
 from tests import programs
 from tests.faults.kit import PATIENCE_S, SMALL_FILES, Server, set_words, spawn, started
 from tests.ports import free_port
+from tests.seeded_runs import repeat
 
 KILLS = 4
 TOPIC = "T"
@@ -215,32 +212,20 @@ async def survive(directory: Path, seed: int) -> Pair:
     return pair
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.faults.replicating",
-        description="Kill a master and its slave again and again; nothing acknowledged may be lost.",
-    )
-    parser.add_argument("--runs", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=1, help="of the first run; the next ones follow")
-    arguments = parser.parse_args()
-    logging.disable(logging.ERROR)
-    began_s = time.monotonic()
-    kills = messages = torn = 0
-    for seed in range(arguments.seed, arguments.seed + arguments.runs):
-        with tempfile.TemporaryDirectory(prefix="rmqkit-replicating-") as directory:
-            try:
-                pair = trio.run(survive, Path(directory), seed)
-            except BaseException:
-                print(f"FAILED: replay with --runs 1 --seed {seed}", flush=True)  # noqa: T201
-                raise
-        kills, messages, torn = kills + pair.kills, messages + len(pair.acknowledged), torn + pair.torn
-        print(f"seed {seed}: {pair.kills} kills, {len(pair.acknowledged)} messages", flush=True)  # noqa: T201
-    print(  # noqa: T201
-        f"{arguments.runs} runs, {kills} kills, {torn} torn ends, {messages} messages acknowledged and in"
-        f" both logs, {time.monotonic() - began_s:.0f} s"
-    )
-    return 0
+def _kills(directory: Path, seed: int) -> dict[str, int]:
+    pair = trio.run(survive, directory, seed)
+    return {
+        "kills": pair.kills,
+        "torn ends": pair.torn,
+        "messages acknowledged and in both logs": len(pair.acknowledged),
+    }
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        repeat(
+            "tests.faults.replicating",
+            "Kill a master and its slave again and again; nothing acknowledged may be lost.",
+            _kills,
+        )
+    )

@@ -12,20 +12,10 @@ from rmqkit.model.message import PutMessage
 from rmqkit.protocol.record import BLANK_BYTES, MAGIC_BLANK
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import SMALL, FlushWhenWanted, bodies, message, running, store_config
-from rmqkit_store_mmap.log.disk import Disk
 from rmqkit_store_mmap.store import MmapStore
+from tests.stores.disks import Forgetful
 
 _SEGMENT_BYTES = 66_560
-
-
-class Forgetful(Disk):
-    """Flushes nothing, because no machine fails here."""
-
-    def sync(self, fd: int) -> None:
-        return
-
-    def sync_path(self, path: Path) -> None:
-        return
 
 
 def make(directory: Path) -> MmapStore:

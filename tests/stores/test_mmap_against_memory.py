@@ -26,23 +26,13 @@ from rmqkit.protocol.tags import extend_hash, index_hash, java_hash
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import SMALL, CommitWhenWanted, FlushWhenWanted, contents, message, store_config
 from rmqkit_store_memory.store import MemoryStore
-from rmqkit_store_mmap.log.disk import Disk
 from rmqkit_store_mmap.store import MmapStore
+from tests.stores.disks import Forgetful
 
 TOPICS = ("T", "Orders", "%RETRY%" + "g" * 150)
 KEYS = ("Aa", "BB", "k1", "k2 k3", "x" * 100)
 _UNIQUE = UniqueKeys(pid=1, instance=2)
 UNIQUE = tuple(_UNIQUE.make(1_700_000_000_000 + number) for number in range(3))
-
-
-class Forgetful(Disk):
-    """Flushes nothing: these tests simulate no power failure, and are faster that way."""
-
-    def sync(self, fd: int) -> None:
-        return
-
-    def sync_path(self, path: Path) -> None:
-        return
 
 
 @st.composite

@@ -27,23 +27,13 @@ from rmqkit.testing.store import (
     running,
     store_config,
 )
-from rmqkit_store_mmap.log.disk import Disk
 from rmqkit_store_mmap.open.checkpoint import Checkpoint
 from rmqkit_store_mmap.queue.queue_numbers import FILE_NAME
 from rmqkit_store_mmap.readonly.readonly import StoreReader
 from rmqkit_store_mmap.store import MmapStore
 from rmqkit_store_mmap.tools.survey import survey
 from rmqkit_store_mmap.tools.verify import Verifier
-
-
-class Forgetful(Disk):
-    """Flushes nothing: these tests simulate no power failure, and are faster that way."""
-
-    def sync(self, fd: int) -> None:
-        return
-
-    def sync_path(self, path: Path) -> None:
-        return
+from tests.stores.disks import Forgetful
 
 
 def make(directory: Path, *, queues: bool, **settings: Any) -> MmapStore:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,21 +11,17 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from attrs import define, field
 
 from rmqkit import limits
 from rmqkit.broker.dispatch import cursor
-from rmqkit.broker.dispatch.manager import Dispatching, DispatchProgress
+from rmqkit.broker.dispatch.manager import DispatchProgress
 from rmqkit.broker.dispatch.replay import read_entries
-from rmqkit.broker.held_pulls import HeldPulls
-from rmqkit.broker.sliced_work import SlicedWork
 from rmqkit.errors import PluginError, StoreError
 from rmqkit.model.message import PutMessage
 from rmqkit.model.names import SCHEDULE_TOPIC
 from rmqkit.model.properties import DELAY
 from rmqkit.model.sysflag import BORN_HOST_V6, TRANSACTION_PREPARED
-from rmqkit.plugin.dispatcher import DispatchEntry, Dispatcher, LogFollower, QueuedDispatcher
-from rmqkit.plugin.flush import Level
+from rmqkit.plugin.dispatcher import DispatchEntry, LogFollower
 from rmqkit.plugin.store import MessageStore, NotInMemory
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import SMALL, FlushWhenWanted, message, running, store_config
@@ -34,122 +29,9 @@ from rmqkit_delay.levels import delivery_time_of
 from rmqkit_store_memory.store import MemoryStore
 from rmqkit_store_mmap.store import MmapStore
 from tests.broker.dispatch.appends import append
+from tests.broker.dispatch.bench import Noted, Slow, bench, dispatching_of, settle
 from tests.broker.kit import config_of
 from tests.counting import Counter, SlowCounter, Volatile
-
-
-class Noted(Dispatcher):
-    """Records the bodies of its entries; raises `fails` times before it does. With `keeps` it has a
-    progress."""
-
-    def __init__(self, fails: int = 0, keeps: bool = True, progress: int = 0) -> None:
-        self.bodies: list[bytes] = []
-        self.batches: list[int] = []
-        self.fails = fails
-        self.keeps = keeps
-        self.end = progress
-        self.begun_with: tuple[int, int] | None = None
-        self.closed = 0
-        self.forgotten: list[int] = []
-
-    @property
-    def progress_offset(self) -> int | None:
-        return self.end if self.keeps else None
-
-    async def open(self, log_start: int, log_end: int) -> None:
-        await trio.lowlevel.checkpoint()
-        self.begun_with = (log_start, log_end)
-
-    def dispatch(self, entries: Sequence[DispatchEntry]) -> None:
-        if self.fails:
-            self.fails -= 1
-            raise ValueError("boom")
-        self.bodies += [entry.message.body for entry in entries]
-        self.batches.append(sum(entry.at.size_bytes for entry in entries))
-        self.end = entries[-1].at.physical_offset + entries[-1].at.size_bytes
-
-    def forget_before(self, log_start: int) -> None:
-        self.forgotten.append(log_start)
-
-    async def close(self) -> None:
-        await trio.lowlevel.checkpoint()
-        self.closed += 1
-
-
-class Slow(QueuedDispatcher):
-    """Takes one batch each time it is released; fails for the given first bodies."""
-
-    def __init__(self, keeps: bool = True) -> None:
-        self.bodies: list[bytes] = []
-        self.may_go = trio.Semaphore(0)
-        self.fails_on: list[bytes] = []
-        self.keeps = keeps
-        self.end = 0
-
-    @property
-    def progress_offset(self) -> int | None:
-        return self.end if self.keeps else None
-
-    async def dispatch(self, entries: Sequence[DispatchEntry]) -> None:
-        await self.may_go.acquire()
-        first = entries[0].message.body.rstrip(b"\0")
-        if first in self.fails_on:
-            self.fails_on.remove(first)
-            raise ValueError("boom")
-        self.bodies += [entry.message.body for entry in entries]
-        self.end = entries[-1].at.physical_offset + entries[-1].at.size_bytes
-
-
-@define
-class Bench:
-    """Dispatchers over an open store, as in a broker."""
-
-    store: MessageStore
-    dispatching: Dispatching
-    sent: int = field(default=0)
-
-    def send(self, count: int = 1, size_bytes: int = 0) -> None:
-        """One append of some messages whose bodies are numbers."""
-        messages = [
-            message(body=b"%d" % number + bytes(size_bytes)) for number in range(self.sent, self.sent + count)
-        ]
-        self.sent += count
-        append(self.store, self.dispatching, messages)
-
-    @property
-    def all(self) -> list[bytes]:
-        return [b"%d" % number for number in range(self.sent)]
-
-    def behind(self) -> list[tuple[int, int]]:
-        """Bytes behind and failures of each of the plugins' dispatchers."""
-        return [
-            (each.behind_bytes, each.failures)
-            for each in self.dispatching.progress()
-            if each.name not in self.store.dispatch_behind()
-        ]
-
-
-def dispatching_of(store: MessageStore, *dispatchers: LogFollower) -> Dispatching:
-    named = {f"d{number}": dispatcher for number, dispatcher in enumerate(dispatchers)}
-    held = HeldPulls(SlicedWork())
-    return Dispatching(store, named, dict.fromkeys(named, "mine"), held)
-
-
-@asynccontextmanager
-async def bench(*dispatchers: LogFollower, store: MessageStore | None = None) -> AsyncIterator[Bench]:
-    store = store or MemoryStore(config_of(), FakeClock(), FlushWhenWanted())
-    async with running(store):
-        dispatching = dispatching_of(store, *dispatchers)
-        await dispatching.open()
-        async with trio.open_nursery() as nursery:
-            await nursery.start(dispatching.run)
-            yield Bench(store, dispatching)
-            nursery.cancel_scope.cancel()
-        await dispatching.close()
-
-
-async def settle() -> None:
-    await trio.testing.wait_all_tasks_blocked()
 
 
 def test_what_is_no_dispatcher() -> None:
@@ -505,207 +387,6 @@ async def test_one_that_is_behind_holds_the_log(
 
 
 # --- what was away ------------------------------------------------------------------------------------------
-
-
-async def filled(
-    count: int, store: MessageStore | None = None, size_bytes: int = 0
-) -> tuple[MessageStore, list[int]]:
-    """An open store with messages, and the offset of each; the last offset is the end."""
-    store = store or MemoryStore(config_of(), FakeClock(), FlushWhenWanted())
-    await store.open()
-    landed = store.append([message(body=b"%d" % number + bytes(size_bytes)) for number in range(count)])
-    return store, [at.physical_offset for at in landed] + [store.end_offset]
-
-
-async def test_replay_from_the_progress() -> None:
-    """Before the broker serves, each gets the entries after its progress, in batches; one without a progress
-    gets nothing."""
-    store, places = await filled(2_000, size_bytes=1_000)
-    halfway, new, done, volatile = (
-        Noted(progress=places[1_000]),
-        Noted(),
-        Noted(progress=places[-1]),
-        Noted(keeps=False),
-    )
-    dispatching = dispatching_of(store, halfway, new, done, volatile)
-    await dispatching.open()
-    bodies = [b"%d" % number for number in range(2_000)]
-    assert [body.rstrip(b"\0") for body in halfway.bodies] == bodies[1_000:]
-    assert [body.rstrip(b"\0") for body in new.bodies] == bodies
-    assert done.bodies == volatile.bodies == []
-    assert len(new.batches) > 5
-    assert max(new.batches) <= cursor.READ_BYTES
-    assert {each.begun_with for each in (halfway, new, done, volatile)} == {(0, places[-1])}
-    assert [each.behind_bytes for each in dispatching.progress()] == [0] * 6
-
-
-async def test_a_replay_that_fails_does_not_keep_the_broker_from_starting(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """The dispatcher is then behind, and gets the rest when it can process it."""
-    store, _ = await filled(5)
-    failing, other = Noted(fails=1), Noted()
-    dispatching = dispatching_of(store, failing, other)
-    await dispatching.open()
-    assert (len(failing.bodies), len(other.bodies)) == (0, 5)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(dispatching.run)
-        await trio.sleep(1.5)
-        assert len(failing.bodies) == 5
-        nursery.cancel_scope.cancel()
-
-
-async def test_slow_ones_do_not_hold_up_the_start() -> None:
-    """They catch up while the broker serves."""
-    store, _ = await filled(5)
-    slow = Slow()
-    dispatching = dispatching_of(store, slow)
-    await dispatching.open()
-    assert slow.bodies == []
-    async with trio.open_nursery() as nursery:
-        await nursery.start(dispatching.run)
-        slow.may_go.release()
-        await settle()
-        assert len(slow.bodies) == 5
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_log_that_begins_behind_the_progress(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The dispatcher gets the start of the log, a warning names what it missed, and it continues there. A new
-    one has missed nothing."""
-    store, places = await filled(
-        500, MmapStore(store_config(tmp_path, **SMALL), FakeClock(), FlushWhenWanted()), 200
-    )
-    async with trio.open_nursery() as nursery:
-        await nursery.start(store.run)
-        await store.settled(store.end_offset, Level.FLUSHED)
-        await store.trim((await store.log_parts())[0].end)
-        start = store.start_offset
-        late, new = Noted(progress=places[3]), Noted()
-        await dispatching_of(store, late, new).open()
-        assert late.begun_with == (start, places[-1])
-        assert late.bodies == new.bodies
-        assert len(late.bodies) == sum(place >= start for place in places[:-1])
-        missed = (
-            f"dispatcher 'd0' of plugin 'mine' has missed the log from {places[3]} to {start}: it was removed"
-        )
-        assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [missed]
-        nursery.cancel_scope.cancel()
-    await store.close()
-
-
-async def test_a_log_that_is_trimmed_under_one_that_is_behind(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It continues at the start of the log, and all dispatchers get the removed range."""
-    failing, other = Noted(fails=3), Noted()
-    store = MemoryStore(config_of(mappedFileSizeCommitLog=5_000_000), FakeClock(), FlushWhenWanted())
-    async with bench(failing, other, store=store) as at:
-        at.send(6, size_bytes=1_000_000)
-        part = (await store.log_parts())[0]
-        assert (await store.trim(part.end)).log_start == 0
-        store.end_pins(part.end)
-        trimmed = await store.trim(part.end)
-        at.dispatching.trimmed(trimmed.log_start)
-        assert failing.forgotten == other.forgotten == [trimmed.log_start]
-        await trio.sleep(20)
-        assert [body.rstrip(b"\0") for body in failing.bodies] == [b"4", b"5"]
-        assert at.behind()[0] == (0, 3)
-        assert "has missed" not in caplog.text
-
-
-async def test_forgetting_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The other dispatchers still get the removed range."""
-
-    class Stubborn(Noted):
-        def forget_before(self, log_start: int) -> None:
-            raise ValueError("never")
-
-    other = Noted()
-    async with bench(Stubborn(), other) as at:
-        at.dispatching.trimmed(7)
-        assert other.forgotten == [7]
-        assert at.behind()[0][1] == 1
-    assert "never" in caplog.text
-
-
-async def test_a_progress_ahead_of_the_log_stops_the_start() -> None:
-    """A dispatcher must respect the end it is given; otherwise it would miss later messages."""
-    store, places = await filled(3)
-    dispatching = dispatching_of(store, Noted(progress=places[-1] + 1))
-    with pytest.raises(
-        PluginError,
-        match=f"'d0' of plugin 'mine' says it has come to {places[-1] + 1}, but the log ends at {places[-1]}",
-    ):
-        await dispatching.open()
-
-
-async def test_a_part_of_the_log_that_cannot_be_read(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A dispatcher that needs the unreadable part stays behind, which is visible in its progress."""
-    store, places = await filled(5)
-    assert isinstance(store, MemoryStore)
-    del store._log.records[places[2]]
-    lost = Noted()
-    dispatching = dispatching_of(store, lost)
-    await dispatching.open()
-    assert len(lost.bodies) == 2
-    assert dispatching.progress()[-1] == DispatchProgress(
-        "d0", places[-1] - places[2], places[-1] - places[2], 1
-    )
-    assert f"the log cannot be read at {places[2]}" in caplog.text
-
-
-async def test_one_that_cannot_open_stops_the_start() -> None:
-    """The error names it; those opened before are closed, later ones are not opened."""
-
-    class Broken(Noted):
-        async def open(self, log_start: int, log_end: int) -> None:
-            raise OSError(13, "Permission denied")
-
-    store, _ = await filled(1)
-    first, broken, last = Noted(), Broken(), Noted()
-    dispatching = dispatching_of(store, first, broken, last)
-    with pytest.raises(
-        PluginError,
-        match=r"dispatcher 'd1' of plugin 'mine' cannot start: PermissionError: .*Permission denied",
-    ):
-        await dispatching.open()
-    await dispatching.close()
-    assert [each.closed for each in (first, broken, last)] == [1, 0, 0]
-
-
-async def test_closing(autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> None:
-    """All are closed once, although one raises, one hangs, and everything is cancelled; then they get nothing
-    more."""
-
-    class Raises(Noted):
-        async def close(self) -> None:
-            await super().close()
-            raise OSError(28, "No space left on device")
-
-    class Hangs(Noted):
-        async def close(self) -> None:
-            await super().close()
-            await trio.sleep_forever()
-
-    dispatchers = [Raises(), Hangs(), Noted()]
-    store, _ = await filled(1)
-    dispatching = dispatching_of(store, *dispatchers)
-    await dispatching.open()
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        await dispatching.close()
-    await dispatching.close()
-    assert [each.closed for each in dispatchers] == [1, 1, 1]
-    given = [list(each.bodies) for each in dispatchers]
-    Bench(store, dispatching).send()
-    assert [each.bodies for each in dispatchers] == given
-    assert "No space left" in caplog.text
-    assert "dispatcher 'd1' of plugin 'mine' did not close within 5.0 s" in caplog.text
 
 
 # --- what can be seen ---------------------------------------------------------------------------------------

@@ -8,11 +8,8 @@ owner, every message was handled, and no commit was beyond an unfinished message
 
 from __future__ import annotations
 
-import argparse
-import logging
 import random
 import sys
-import time
 from collections.abc import Callable
 
 import anyio
@@ -27,6 +24,7 @@ from rmqkit.protocol.headers import PullMessageRequestHeader, UpdateConsumerOffs
 from tests.client.cluster import NAMESRV, FakeBroker, FakeCluster
 from tests.client.consumer.groups import Line
 from tests.client.fakes import Network, run
+from tests.seeded_runs import repeat
 
 QUEUES = {"broker-a": 3, "broker-b": 4}
 CHAOS_S = 150
@@ -201,26 +199,11 @@ def simulate(seed: int) -> Simulation:
     return run("trio", body)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.client.consumer.random_groups",
-        description="Let members join, leave and die; at rest each queue has exactly one owner.",
-    )
-    parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1, help="of the first run; the next ones follow")
-    arguments = parser.parse_args()
-    logging.disable(logging.ERROR)
-    began_s = time.monotonic()
-    messages = 0
-    for seed in range(arguments.seed, arguments.seed + arguments.runs):
-        try:
-            messages += len(simulate(seed).stored)
-        except BaseException:
-            print(f"FAILED: replay with --runs 1 --seed {seed}", flush=True)  # noqa: T201
-            raise
-    print(f"{arguments.runs} runs, {messages} messages, {time.monotonic() - began_s:.0f} s")  # noqa: T201
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        repeat(
+            "tests.client.consumer.random_groups",
+            "Let members join, leave and die; at rest each queue has exactly one owner.",
+            lambda _, seed: {"messages": len(simulate(seed).stored)},
+        )
+    )

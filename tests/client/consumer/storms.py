@@ -9,14 +9,9 @@ is committed.
 
 from __future__ import annotations
 
-import argparse
-import logging
 import random
 import sys
-import tempfile
-import time
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +24,7 @@ from rmqkit.client import Client, Producer, ReceivedMessage, Retry, RmqError
 from rmqkit.testing.broker import dialer, running_broker, running_namesrv
 from rmqkit.testing.clock import LoopClock
 from tests.client.consumer.groups import Line, until
+from tests.seeded_runs import repeat
 from tests.threads import run_at_once
 
 STORM_S = 120
@@ -163,37 +159,18 @@ def all_committed(broker: RunningBroker) -> bool:
     return all(context.offsets.get("g", *place) == context.store.max_offset(*place) for place in PLACES)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.client.consumer.storms",
-        description="Restart a broker and cut connections while a group consumes; nothing may be lost.",
-    )
-    parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1, help="of the first run; the next ones follow")
-    arguments = parser.parse_args()
-    logging.disable(logging.ERROR)
+def _storm(directory: Path, seed: int) -> dict[str, int]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trio.to_thread, "run_sync", run_at_once)
-        return _repeat(arguments.seed, arguments.runs)
-
-
-def _repeat(first: int, runs: int) -> int:
-    began_s = time.monotonic()
-    lives = messages = 0
-    for seed in range(first, first + runs):
-        with tempfile.TemporaryDirectory(prefix="rmqkit-storm-") as directory:
-            run = partial(weather, Path(directory), seed)
-            try:
-                storm = trio.run(run, clock=MockClock(autojump_threshold=0))
-            except BaseException:
-                print(f"FAILED: replay with --runs 1 --seed {seed}", flush=True)  # noqa: T201
-                raise
-        lives += storm.lives
-        messages += len(storm.acknowledged)
-    took_s = time.monotonic() - began_s
-    print(f"{runs} runs, {lives} lives of brokers, {messages} messages, {took_s:.0f} s")  # noqa: T201
-    return 0
+        storm = trio.run(weather, directory, seed, clock=MockClock(autojump_threshold=0))
+    return {"lives of brokers": storm.lives, "messages": len(storm.acknowledged)}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        repeat(
+            "tests.client.consumer.storms",
+            "Restart a broker and cut connections while a group consumes; nothing may be lost.",
+            _storm,
+        )
+    )

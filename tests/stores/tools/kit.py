@@ -21,12 +21,12 @@ from rmqkit.protocol.message_id import pack_host
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import SMALL, FlushWhenWanted, contents, message, running, store_config
 from rmqkit_delay.levels import delivery_time_of
-from rmqkit_store_mmap.log.disk import Disk
 from rmqkit_store_mmap.readonly.data_files import file_row
 from rmqkit_store_mmap.readonly.readonly import StoreReader
 from rmqkit_store_mmap.store import MmapStore
 from rmqkit_store_mmap.tools.log_check import Outcome
 from rmqkit_store_mmap.tools.verify import Verifier
+from tests.stores.disks import Forgetful
 
 SEGMENT_BYTES = 66_560
 QUEUE_BYTES = 200
@@ -38,16 +38,6 @@ LEVELS_MS = (1_000, 5_000, 10_000)
 QUEUE_CODES = {SCHEDULE_TOPIC: delivery_time_of(LEVELS_MS)}
 LONG_TOPIC = "%RETRY%".ljust(200, "g")
 SETTINGS = SMALL | {"max_hash_slot_num": SLOTS, "max_index_num": 120}
-
-
-class Forgetful(Disk):
-    """Flushes nothing: these tests simulate no power failure."""
-
-    def sync(self, fd: int) -> None:
-        return
-
-    def sync_path(self, path: Path) -> None:
-        return
 
 
 def make(directory: Path, clock: FakeClock | None = None, **settings: Any) -> MmapStore:
