@@ -145,6 +145,9 @@ MAX_FILTER_THREADS = 2
 #: Queue units that a pull passes over before it is answered without a message, in multiples of
 #: maxFilterMessageSize.
 MAX_FILTER_SCANS = 16
+#: Filter server: filters of groups that are kept, and pulls that wait for the broker.
+MAX_FILTER_CLASSES = 4_096
+MAX_FORWARDED_PULLS = 8_192
 #: SQL92: length of an expression in characters, number of its operands, nesting of its operations. A property
 #: whose text is longer than the last one is no number.
 MAX_FILTER_EXPRESSION_LENGTH = 16_384

@@ -42,7 +42,7 @@ _ACCESS = (
     " the setting"
 )
 _BIT_MAPS = "this build evaluates SQL92 when messages are pulled, and keeps no bit maps beside the queues"
-_FILTER_SERVERS = "this build starts no filter server processes"
+_FILTER_SERVERS = "the plugin filter-server is off or not installed: the broker starts no filter servers"
 _DISCOVERY = "this build does not look name servers up: list them in namesrvAddr"
 _GUARD = "this build does not have this protection"
 _LITE_QUEUES = "this build has no light queues"

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from rmqkit.model.subscription import TAG, SubscriptionData, tag_subscription
 from rmqkit.plugin.filter import CompiledFilter, FilterServer
+from rmqkit.plugin.queue_code import LOWEST_CODE
 from rmqkit.protocol.tags import java_hash
 
 
 class TagCodes:
-    """The unit filter of a set of tags. `low_codes` has the low 32 bits of the tags codes that pass; a store
-    may compare them itself."""
+    """The unit filter of a set of tags. `low_codes` has the low 32 bits of the tags codes that pass; codes
+    below LOWEST_CODE pass as well, because they say nothing about the tags. A store may compare them
+    itself."""
 
     __slots__ = ("low_codes",)
 
@@ -21,7 +23,7 @@ class TagCodes:
         self.low_codes = low_codes
 
     def __call__(self, tags_code: int) -> bool:
-        return tags_code & 0xFFFFFFFF in self.low_codes
+        return tags_code & 0xFFFFFFFF in self.low_codes or tags_code < LOWEST_CODE
 
 
 class TagFilter(FilterServer):

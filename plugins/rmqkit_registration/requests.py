@@ -4,7 +4,7 @@ sections 3.9 and 4.3)."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -37,7 +37,9 @@ class RegisterAnswer(Header, kw_only=True):
     master_addr: str | None = None
 
 
-def register_body(table: TopicConfigTable, broker_permission: int) -> bytes:
+def register_body(
+    table: TopicConfigTable, broker_permission: int, filter_servers: Sequence[str] = ()
+) -> bytes:
     """RegisterBrokerBody as JSON. If the broker is not both readable and writable, its topics lose the
     missing permissions.
 
@@ -51,7 +53,8 @@ def register_body(table: TopicConfigTable, broker_permission: int) -> bytes:
             for name, topic in topics
         )
     empty = RegisterBrokerBody(
-        topic_config_serialize_wrapper=TopicConfigAndMappingTable(data_version=table.data_version)
+        topic_config_serialize_wrapper=TopicConfigAndMappingTable(data_version=table.data_version),
+        filter_server_list=list(filter_servers),
     )
     return b"".join(table_parts(empty, "topicConfigTable", topics))
 

@@ -2,10 +2,10 @@
 sheet, C9).
 
 Each name server has its own task, so a dead or slow one does not delay the others. Registrations are made at
-the start, after ten seconds, then once per period, and whenever the topics change. Changes in quick
-succession share a registration: the first is sent at once, the next after a gap proportional to the duration
-of a registration. So a client finds the route of a topic that it has just created, and a broker with many
-topics is not busy registering. A failure is logged, and the next round retries.
+the start, after ten seconds, then once per period, and whenever topics or filter servers change. Changes in
+quick succession share a registration: the first is sent at once, the next after a gap proportional to the
+duration of a registration. So a client finds the route of a topic that it has just created, and a broker with
+many topics is not busy registering. A failure is logged, and the next round retries.
 
 Two brokers with the same name and id would alternately hide each other's messages. Each round therefore first
 queries which address has them at the name server: another broker that answers there prevents the start, and
@@ -69,7 +69,11 @@ class RegistrationService(Service):
         with trio.CancelScope() as self._rounds:
             async with trio.open_nursery() as nursery:
                 loops = [_Loop(broker, address) for address in dict.fromkeys(broker.config.name_servers)]
-                wakers = [broker.topics.on_change, broker.replication.on_wanted]
+                wakers = [
+                    broker.topics.on_change,
+                    broker.replication.on_wanted,
+                    broker.filter_servers.on_change,
+                ]
                 for listeners in wakers:
                     listeners.extend(loop.wake for loop in loops)
                 try:
@@ -177,9 +181,10 @@ class _Loop:
         broker, address = self._broker, self._address
         began_s = trio.current_time()
         table, permission = broker.topics.table(), broker.config.broker_permission
+        filter_servers = broker.filter_servers.addresses
         # The body of many topics has megabytes: its checksum is the thread's work as well.
         command = await trio.to_thread.run_sync(
-            lambda: register_request(_identity(broker), register_body(table, permission))
+            lambda: register_request(_identity(broker), register_body(table, permission, filter_servers))
         )
         try:
             answer = await broker.pool.call(address, command, _settings(broker).register_broker_timeout_mills)

@@ -35,6 +35,7 @@ from rmqkit.broker.tables.topics import TopicTable
 from rmqkit.config import CONSUME_QUEUE, INDEX, Config
 from rmqkit.errors import ConfigError, PluginError
 from rmqkit.plugin.clock import Clock
+from rmqkit.plugin.filter_servers import FilterServers
 from rmqkit.plugin.flush import FlushPolicy
 from rmqkit.plugin.loader import Registry
 from rmqkit.plugin.replication import Replication
@@ -132,6 +133,7 @@ def make_context(
         clients=clients,
         locks=QueueLocks(),
         filters=SubscribedFilters(config, registry, clock, clients, groups),
+        filter_servers=FilterServers(),
         held_pulls=held,
         work=work,
         dispatching=dispatching,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rmqkit.broker.tables.topics import TopicTable
     from rmqkit.config import Config
     from rmqkit.plugin.clock import Clock
+    from rmqkit.plugin.filter_servers import FilterServers
     from rmqkit.plugin.loader import Registry
     from rmqkit.plugin.replication import Replication
     from rmqkit.plugin.store import MessageStore
@@ -42,6 +43,7 @@ class BrokerContext:
     clients: ClientTable
     locks: QueueLocks
     filters: SubscribedFilters
+    filter_servers: FilterServers
     held_pulls: HeldPulls
     work: SlicedWork
     dispatching: Dispatching

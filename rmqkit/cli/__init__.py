@@ -19,6 +19,7 @@ _BUILT_IN = {
     "serve": "rmqkit.cli.serve:SERVE",
     "namesrv": "rmqkit.cli.serve:NAMESRV",
     "broker": "rmqkit.cli.serve:BROKER",
+    "filter-server": "rmqkit.cli.filter_server:FILTER_SERVER",
     "send": "rmqkit.cli.send:SEND",
     "consume": "rmqkit.cli.messages:CONSUME",
     "tail": "rmqkit.cli.messages:TAIL",

@@ -25,6 +25,7 @@ KINDS = {
     "dispatcher": ("dispatcher", "On unless the setting `dispatchers` leaves it out."),
     "allocation-strategy": ("allocation strategy", "Chosen by a consumer."),
     "filter-server": ("filter", "Chosen by subscriptions of this expression type."),
+    "python-filter": ("filter in Python", "Consumers name it: expression type PYTHON."),
     "processor": ("request processor", "Every broker answers its request code."),
     "service": ("service", "Runs with every broker, unless `disabledServices` names it."),
     "send-hook": ("send-message hook", "Called around every send."),
@@ -34,6 +35,8 @@ KINDS = {
     "client-hook": ("client hook", "Given to a client: `Client(..., hooks=[$class_name()])`."),
     "command": ("verb", "Runs as `rmqkit $name`."),
 }
+#: Kinds that are no plugins: the folder of their metadata, and their module.
+_OWN_METADATA = {"client-hook": ("client-hook", "hook.py"), "python-filter": ("python-filter", "filter.py")}
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
@@ -75,9 +78,9 @@ def generate(kind: str, name: str, parent: Path) -> Path:
 
 
 def _contents(kind: str, package: str) -> dict[str, str]:
-    """Template -> destination path. A client hook is not registered as a plugin: the application imports
-    it."""
-    about, module = ("client-hook", "hook.py") if kind == "client-hook" else ("common", "plugin.py")
+    """Template -> destination path. A client hook is not registered as a plugin: the application imports it;
+    a filter in Python has an entry point of its own kind."""
+    about, module = _OWN_METADATA.get(kind, ("common", "plugin.py"))
     return {
         f"{about}/pyproject.toml.txt": "pyproject.toml",
         f"{about}/README.md.txt": "README.md",

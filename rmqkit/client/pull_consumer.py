@@ -105,7 +105,8 @@ class PullConsumer:
         `suspend_ms` have passed.
 
         expression   `*`, tags joined by `||`, or with expression_type="SQL92" a condition over properties;
-                     text that looks like a condition is refused unless a type is given
+                     with "CLASS" a filter that a filter server has; text that looks like a condition is
+                     refused unless a type is given
         timeout_ms   default 10 000; for a blocking pull `suspend_ms` + 10 000
 
         Raises ClientError (wrong arguments; a body that cannot be decompressed), BrokerError, ConnectFailed,
@@ -222,11 +223,7 @@ class PullConsumer:
 
     def _wanted(self, topic: str, expression: str, expression_type: str | None) -> SubscriptionData:
         known = self._subscriptions.get(topic)
-        if (
-            known is not None
-            and known.sub_string == expression
-            and known.expression_type == (expression_type or TAG)
-        ):
+        if known is not None and known.sub_string == expression and known.kind == (expression_type or TAG):
             return known
         wanted = subscription(topic, expression, expression_type, self._instance.now_ms())
         self._subscriptions[topic] = wanted

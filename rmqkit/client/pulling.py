@@ -9,13 +9,20 @@ from enum import Enum
 from attrs import evolve, frozen
 
 from rmqkit.client.answers import refusal
+from rmqkit.client.filter_servers import FilterServerChoice
 from rmqkit.client.instance import Instance
 from rmqkit.client.received import ReceivedMessage, received
-from rmqkit.errors import ClientError, ConnectFailed, ConnectionLost, HeaderError, RequestTimeout
+from rmqkit.errors import BrokerError, ClientError, ConnectFailed, ConnectionLost, HeaderError, RequestTimeout
 from rmqkit.model import properties as props
 from rmqkit.model.queue import MessageQueue
-from rmqkit.model.subscription import TAG, SubscriptionData, tag_subscription
-from rmqkit.model.sysflag import PULL_COMMIT_OFFSET, PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
+from rmqkit.model.subscription import CLASS, TAG, SubscriptionData, tag_subscription
+from rmqkit.model.sysflag import (
+    PULL_CLASS_FILTER,
+    PULL_COMMIT_OFFSET,
+    PULL_LITE,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+)
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
@@ -86,6 +93,10 @@ def subscription(topic: str, expression: str, expression_type: str | None, versi
     """The subscription for the heartbeat and the exact filter. Raises ClientError when a tag expression
     cannot be parsed, and as `check_expression`."""
     kind = check_expression(expression, expression_type)
+    if kind == CLASS:
+        return SubscriptionData(
+            topic=topic, sub_string=expression, class_filter_mode=True, sub_version=version
+        )
     if kind != TAG:
         return SubscriptionData(topic=topic, sub_string=expression, expression_type=kind, sub_version=version)
     try:
@@ -107,24 +118,27 @@ def pull_command(
 ) -> Command:
     """A pull request that contains the subscription; with `suspend_ms` > 0 the broker holds it until a
     message arrives. With `commit_offset` > 0 the broker also commits that offset. `lite`: the request of lite
-    pull consumers."""
+    pull consumers. A filter server knows the subscription already."""
+    by_class = wanted.class_filter_mode
     header = PullMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,
         queue_id=queue.queue_id,
         queue_offset=offset,
         max_msg_nums=max_messages,
-        sys_flag=PULL_SUBSCRIPTION
+        sys_flag=(PULL_CLASS_FILTER if by_class else PULL_SUBSCRIPTION)
         | (PULL_SUSPEND if suspend_ms > 0 else 0)
         | (PULL_COMMIT_OFFSET if commit_offset > 0 else 0)
-        | (PULL_LITE if lite else 0),
+        | (PULL_LITE if lite and not by_class else 0),
         commit_offset=commit_offset,
         suspend_timeout_millis=suspend_ms,
-        subscription=wanted.sub_string,
+        subscription=None if by_class else wanted.sub_string,
         sub_version=0 if wanted.is_tag else wanted.sub_version,
         expression_type=wanted.expression_type,
     )
-    return request(RequestCode.LITE_PULL_MESSAGE if lite else RequestCode.PULL_MESSAGE, header)
+    return request(
+        RequestCode.LITE_PULL_MESSAGE if lite and not by_class else RequestCode.PULL_MESSAGE, header
+    )
 
 
 def pull_answer(
@@ -167,13 +181,15 @@ async def pull_result(
 
 
 class Puller:
-    """Pulls for one group, from the broker that the last answer for a queue suggested, master or slave."""
+    """Pulls for one group, from the broker that the last answer for a queue suggested, master or slave, or
+    from one of its filter servers."""
 
     def __init__(self, instance: Instance, group: str, *, lite: bool = False) -> None:
         self._instance = instance
         self._group = group
         self._lite = lite
         self._suggested: dict[MessageQueue, int] = {}
+        self._filter_servers = FilterServerChoice(instance, group)
 
     async def pull(
         self,
@@ -196,17 +212,25 @@ class Puller:
         address = await instance.reader_address(queue, self._suggested.get(queue, 0))
         if address != instance.routes.master(queue.broker_name):
             commit_offset = 0
+        if wanted.class_filter_mode:
+            address = await self._filter_servers.address(queue, wanted, address)
+            commit_offset = 0
         command = pull_command(
             self._group, queue, offset, wanted, max_messages, hold_ms, commit_offset, lite=self._lite
         )
         try:
             response = await instance.pool.call(address, command, timeout_ms)
+            result = await pull_result(response, queue, wanted, address)
         except (ConnectFailed, ConnectionLost, RequestTimeout):
             # The suggested slave may be gone: the next pull goes to the master, and the route is refreshed.
             self._suggested.pop(queue, None)
+            self._filter_servers.forget(address)
             instance.refresh_soon()
             raise
-        result = await pull_result(response, queue, wanted, address)
+        except BrokerError:
+            # A filter server that was restarted does not have the group's filter.
+            self._filter_servers.forget(address)
+            raise
         self._suggested[queue] = result.suggested_broker_id
         return evolve(result, messages=instance.hooks.filtered(self._group, queue, result.messages))
 

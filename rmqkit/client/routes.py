@@ -175,6 +175,12 @@ class RouteTable:
         route = self._routes.get(topic)
         return [] if route is None else route.data.broker_datas
 
+    def filter_servers(self, topic: str, address: str) -> list[str]:
+        """The filter servers of the broker at an address, in the route of a topic; empty when there are
+        none."""
+        route = self._routes.get(topic)
+        return [] if route is None else route.data.filter_server_table.get(address) or []
+
     def master(self, broker_name: str) -> str | None:
         """Address of a broker's master."""
         return self._brokers.get(broker_name, {}).get(MASTER_ID)

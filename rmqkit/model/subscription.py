@@ -9,6 +9,9 @@ from rmqkit.protocol.tags import java_hash
 SUBSCRIBE_ALL = "*"
 TAG = "TAG"
 SQL92 = "SQL92"
+#: Clients' name for subscriptions whose messages come from filter servers; on the wire it is a flag of the
+#: type TAG.
+CLASS = "CLASS"
 
 CLUSTERING = "CLUSTERING"
 BROADCASTING = "BROADCASTING"
@@ -34,6 +37,11 @@ class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
     @property
     def is_tag(self) -> bool:
         return self.expression_type is None or self.expression_type == TAG
+
+    @property
+    def kind(self) -> str:
+        """The expression type, CLASS for filter servers."""
+        return CLASS if self.class_filter_mode else self.expression_type or TAG
 
     @property
     def takes_all(self) -> bool:

@@ -11,7 +11,8 @@
     request           processors, connections and answers
     queue_code        content of a queue unit besides offset and size
     hooks             hooks around sends, consumption, puts and requests
-    filter            filter servers
+    filter            filters, by expression type
+    filter_servers    addresses of the filter server processes of a broker
     allocation        allocation strategies
     broker            a plugin's view of a running broker
     role              role of a broker: master, slave or fenced

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         TopicConfigTable,
     )
     from rmqkit.plugin.clock import Clock
+    from rmqkit.plugin.filter_servers import FilterServers
     from rmqkit.plugin.loader import Registry
     from rmqkit.plugin.replication import Replication
     from rmqkit.plugin.request import Peer
@@ -236,6 +237,9 @@ class Broker(Protocol):
 
     @property
     def replication(self) -> Replication: ...
+
+    @property
+    def filter_servers(self) -> FilterServers: ...
 
     @property
     def dispatching(self) -> Dispatching: ...

@@ -21,6 +21,9 @@ from rmqkit.protocol.tags import tags_code
 QueueCode = Callable[[Mapping[str, str], int], int]
 #: Functions by topic; a topic without one has `tag_code`.
 QueueCodes = Mapping[str, QueueCode]
+#: The least hash of tags. Smaller codes are addresses in the extension of Apache's queues
+#: (enableConsumeQueueExt).
+LOWEST_CODE: Final = -(1 << 31)
 NO_QUEUE_CODES: Final[QueueCodes] = MappingProxyType({})
 
 

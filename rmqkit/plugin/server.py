@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -14,6 +15,7 @@ from rmqkit.plugin.request import Peer, RequestProcessor
 from rmqkit.plugin.transport import Address
 
 if TYPE_CHECKING:
+    from rmqkit.plugin.broker import Pool
     from rmqkit.plugin.loader import Registry
 
 
@@ -36,7 +38,8 @@ class Serving(Protocol):
 
 
 class Listen(Protocol):
-    """Listens on the addresses of a server process; given to its `Server`."""
+    """Listens on the addresses of a server process, and connects to other servers; given to its
+    `Server`."""
 
     async def __call__(
         self,
@@ -48,9 +51,12 @@ class Listen(Protocol):
         """Listen on all addresses or none. `processors` by request code, `default` for others; `on_closed`
         is called for each connection that ends. Raises ConfigError, PluginError."""
 
+    def pool(self, config: Config) -> AbstractAsyncContextManager[Pool]:
+        """Connections to other servers, open inside the context."""
+
 
 class Server(ABC):
-    """A process role besides the broker: the name server."""
+    """A process role besides the broker: the name server, the filter server."""
 
     name: str
 

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from rmqkit.config import Config
 from rmqkit.plugin.listen import Listener, bind
 from rmqkit.plugin.request import Peer, RequestProcessor
 from rmqkit.plugin.server import Listen
 from rmqkit.plugin.transport import Address
+from rmqkit.remoting.dial import Dialer
+from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.remoting.request_loop import Router
 from rmqkit.remoting.server import RequestServer
 
@@ -48,18 +51,32 @@ class ServedAddresses:
             await self._server.serve(self._listeners, task_status=task_status)
 
 
-def listen_on(registry: Registry, addresses: Iterable[Address], name: str) -> Listen:
-    """What a server process called `name` listens with."""
+class _Listening:
+    """`rmqkit.plugin.server.Listen`."""
 
-    async def listen(
+    def __init__(self, registry: Registry, addresses: Iterable[Address], name: str) -> None:
+        self._registry = registry
+        self._addresses = addresses
+        self._name = name
+
+    async def __call__(
+        self,
         processors: Mapping[int, RequestProcessor],
         *,
         default: RequestProcessor | None = None,
         on_closed: Callable[[Peer], None] | None = None,
     ) -> ServedAddresses:
-        bound, where = await bind(registry, addresses)
+        bound, where = await bind(self._registry, self._addresses)
         router = Router(dict(processors), default=default)
-        server = RequestServer(router, rpc_hooks=registry.rpc_hooks, on_closed=on_closed, name=name)
+        server = RequestServer(
+            router, rpc_hooks=self._registry.rpc_hooks, on_closed=on_closed, name=self._name
+        )
         return ServedAddresses(server, bound, where)
 
-    return listen
+    def pool(self, config: Config) -> ConnectionPool:
+        return ConnectionPool(connect=Dialer(config, self._registry))
+
+
+def listen_on(registry: Registry, addresses: Iterable[Address], name: str) -> Listen:
+    """What a server process called `name` listens and connects with."""
+    return _Listening(registry, addresses, name)

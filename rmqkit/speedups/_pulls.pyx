@@ -23,6 +23,9 @@ cdef enum:
     #: Codes of a filter that are compared one by one; more are looked up in its set.
     MAX_CODES = 32
 
+#: Smaller codes are addresses in an extension of the queue and pass (rmqkit.plugin.queue_code).
+cdef int64_t LOWEST_CODE = -2147483648
+
 cdef struct Place:
     int64_t offset
     int32_t size
@@ -113,11 +116,11 @@ cdef class UnitScan:
         if self.low_codes is None:
             return 1 if self.unit_filter(tags_code) else 0
         if self.code_count < len(self.low_codes):
-            return low in self.low_codes
+            return low in self.low_codes or tags_code < LOWEST_CODE
         for at in range(self.code_count):
             if self.codes[at] == low:
                 return 1
-        return 0
+        return tags_code < LOWEST_CODE
 
     cdef int exists(self, int64_t offset, int32_t size) except -1:
         """Whether the record of a unit is there, as far as the unit tells."""

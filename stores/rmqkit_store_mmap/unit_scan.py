@@ -21,7 +21,7 @@ class PureUnitScan:
                      counts
     stretch_at       the range of the log around an offset that can be read
     unit_filter      which units pass by their tags code; one with the attribute `low_codes` is a set of the
-                     low 32 bits
+                     low 32 bits, besides which codes below LOWEST_CODE pass
 
     found            (log offset, size) of the selected records
     passed_over      number of units that were not selected

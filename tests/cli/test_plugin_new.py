@@ -17,8 +17,8 @@ from tests.cli.conftest import Run
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_it_writes(kind: str, tmp_path: Path) -> None:
     """The distribution has metadata with the entry point, a package with its interface version, tests, and no
-    placeholder. A client hook has no entry point and no version."""
-    module = "hook.py" if kind == "client-hook" else "plugin.py"
+    placeholder. A client hook has no entry point and no version, a filter in Python no version."""
+    module = {"client-hook": "hook.py", "python-filter": "filter.py"}.get(kind, "plugin.py")
     target = generate(kind, "two-words", tmp_path)
     found = {str(path.relative_to(target)): path.read_text() for path in target.rglob("*") if path.is_file()}
     assert set(found) == {
@@ -31,6 +31,8 @@ def test_what_it_writes(kind: str, tmp_path: Path) -> None:
     project = tomllib.loads(found["pyproject.toml"])["project"]
     if kind == "client-hook":
         assert "entry-points" not in project
+    elif kind == "python-filter":
+        assert project["entry-points"] == {"rmqkit.filters": {"two-words": "rmqkit_two_words.filter:matches"}}
     else:
         assert project["entry-points"] == {"rmqkit": {"two-words": "rmqkit_two_words.plugin"}}
         assert f"\nrmqkit_api = {API}\n" in found["rmqkit_two_words/plugin.py"]

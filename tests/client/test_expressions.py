@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from rmqkit.client import ClientError, MessageQueue
-from rmqkit.client.pulling import subscription
+from rmqkit.client import ClientError, MessageQueue, filter_class
+from rmqkit.client.consumer.options import subscriptions
+from rmqkit.client.pulling import pull_command, subscription
+from rmqkit.model.sysflag import PULL_CLASS_FILTER, PULL_SUSPEND
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import answer
 from tests.client.cluster import cluster
@@ -94,3 +97,22 @@ def test_a_stream_with_a_condition_ends_when_the_broker_has_no_filter() -> None:
                 await anext(consumer.messages("T", expression="a > 3", expression_type="SQL92"))
 
     run("trio", body)
+
+
+def test_a_filter_class_is_a_flag_of_a_tag_subscription() -> None:
+    """The heartbeat has the class name and Java's flag; the pull has neither the name nor a subscription,
+    because the filter server knows it, and is never a lite pull, which filter servers do not take."""
+    (wanted,) = subscriptions({"T": filter_class("cheap?below=5")}, 7).values()
+    encoded = msgspec.to_builtins(wanted)
+    assert (encoded["subString"], encoded["classFilterMode"], encoded["expressionType"]) == (
+        "cheap?below=5",
+        True,
+        "TAG",
+    )
+    queue = MessageQueue("T", "broker-a", 0)
+    for lite in (False, True):
+        command = pull_command("g", queue, 5, wanted, 32, 1000, lite=lite)
+        fields = command.fields()
+        assert command.code == RequestCode.PULL_MESSAGE
+        assert fields["sysFlag"] == str(PULL_CLASS_FILTER | PULL_SUSPEND)
+        assert "subscription" not in fields

@@ -64,6 +64,7 @@ ASKED_FOR = {
     "memory-pipes": ({"listeners": "memory://x"}, "no plugin brings 'memory' among the transports"),
     "flush": ({"flushDiskType": "SYNC_FLUSH"}, "no plugin brings 'SYNC_FLUSH' among the flush policies"),
     "ha": ({"brokerRole": "SYNC_MASTER"}, "setting brokerRole = 'SYNC_MASTER' .*"),
+    "filter-server": ({"filterServerNums": "2"}, "setting filterServerNums = '2' .*"),
     "audit": ({"hooks": "audit"}, "setting hooks .* names 'audit', but there is no such plugin"),
     "trace": ({"hooks": "trace"}, "setting hooks .* names 'trace', but there is no such plugin"),
     "metrics": (
@@ -103,10 +104,15 @@ async def _asked_for_replicas(desk: BrokerHarness) -> Command:
     return await desk.ask(RequestCode.GET_BROKER_HA_STATUS)
 
 
+async def _registered(desk: BrokerHarness) -> Command:
+    return await desk.ask(RequestCode.REGISTER_FILTER_SERVER)
+
+
 #: Plugin that a broker can start without -> a request that needs it, and the answer.
 REFUSED = {
     "filter": (_filtered, ResponseCode.SYSTEM_ERROR, "no plugin filters by expressions of type 'TAG'"),
     "delay": (_delayed, ResponseCode.MESSAGE_ILLEGAL, "delay"),
+    "filter-server": (_registered, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "plugin filter-server"),
     "ha": (_asked_for_replicas, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "plugin ha"),
     "retention": (_cleaned, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "plugin retention"),
 }

@@ -14,12 +14,15 @@ from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.request import RequestProcessor
 from rmqkit.plugin.service import Service
 from rmqkit.protocol.codes import RequestCode
-from rmqkit.protocol.command import Command
+from rmqkit.protocol.command import Command, request
+from rmqkit.protocol.headers import RegisterFilterServerRequestHeader
 from rmqkit.testing.processor import ProcessorContract
 from rmqkit.testing.service import ServiceContract
 from rmqkit_delay.levels import parse_levels
 from rmqkit_delay.service import DelayService
 from rmqkit_delay.settings import DelaySettings
+from rmqkit_filter_server.processes import FilterServerProcesses
+from rmqkit_filter_server.registered import RegisteredFilterServers
 from rmqkit_ha.master import HaMaster
 from rmqkit_ha.replicas import Replicas
 from rmqkit_ha.slave import HaSlave
@@ -59,6 +62,16 @@ class TestDelay(ServiceContract):
 
     def make_service(self, config: Config) -> Service:
         return DelayService(parse_levels(config.owned(DelaySettings).message_delay_level))
+
+
+class TestFilterServers(ServiceContract):
+    """No process is started."""
+
+    def settings(self) -> dict[str, Any]:
+        return {"disabledServices": "filter-server"}
+
+    def make_service(self, config: Config) -> Service:
+        return FilterServerProcesses()
 
 
 class TestRegistration(ServiceContract):
@@ -141,6 +154,19 @@ class TestDeleteExpiredLog(ProcessorContract):
         return Command(code=self.code)
 
 
+class TestRegisterFilterServer(ProcessorContract):
+    code = RequestCode.REGISTER_FILTER_SERVER
+
+    def settings(self) -> dict[str, Any]:
+        return {"disabledPlugins": "filter-server"}
+
+    def make_processor(self, broker: Broker) -> RequestProcessor:
+        return RegisteredFilterServers(broker)
+
+    def good(self) -> Command:
+        return request(self.code, RegisterFilterServerRequestHeader(filter_server_addr="127.0.0.1:4000"))
+
+
 class TestCleanExpiredQueues(TestDeleteExpiredLog):
     code = RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE
 
@@ -172,11 +198,13 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("filter server", "PYTHON"): (python_filters, "check_filter_server"),
     ("service", "audit"): (None, "TestAudit"),
     ("service", "delay"): (None, "TestDelay"),
+    ("service", "filter-server"): (None, "TestFilterServers"),
     ("service", "ha-master"): (None, "TestHaMaster"),
     ("service", "ha-slave"): (None, "TestHaSlave"),
     ("service", "metrics"): (None, "TestMetrics"),
     ("service", "registration"): (None, "TestRegistration"),
     ("service", "retention"): (None, "TestRetention"),
+    ("server", "filter-server"): (plugins, "TestFilterServer"),
     ("server", "namesrv"): (plugins, "TestNameServer"),
     ("send message hook", "audit"): (hooks, "TestSendAudit"),
     ("send message hook", "metrics"): (hooks, "TestSendMetrics"),
@@ -213,3 +241,4 @@ def test_every_request_of_the_plugins_runs_the_contract() -> None:
     """The request codes that built-in plugins register are those of the processors above."""
     tested = {each.code for each in (TestDeleteExpiredLog, TestCleanExpiredQueues, TestCleanUnusedTopics)}
     assert tested == set(CODES)
+    assert TestRegisterFilterServer.code == RequestCode.REGISTER_FILTER_SERVER

@@ -22,6 +22,7 @@ from rmqkit.testing.flush import FlushPolicyContract
 from rmqkit.testing.processor import ProcessorContract
 from rmqkit.testing.server import ServerContract
 from rmqkit.testing.service import ServiceContract
+from rmqkit_filter_server.server import FilterServerRole
 from rmqkit_flush.policies import AsyncFlush, BufferedAsyncFlush, SyncFlush
 from rmqkit_namesrv.server import NameServer
 
@@ -46,6 +47,13 @@ class TestSyncFlush(FlushPolicyContract):
 class TestNameServer(ServerContract):
     def make_server(self) -> Server:
         return NameServer()
+
+
+class TestFilterServer(ServerContract):
+    """Its broker does not answer."""
+
+    def make_server(self) -> Server:
+        return FilterServerRole()
 
 
 class TestPluginsVerb(CommandContract):

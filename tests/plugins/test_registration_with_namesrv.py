@@ -18,6 +18,7 @@ from rmqkit.model.route import TopicRouteData
 from rmqkit.model.topic import TopicConfig, TopicConfigTable
 from rmqkit.plugin import loader
 from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.filter_servers import FilterServers
 from rmqkit.plugin.replication import Replication
 from rmqkit.plugin.server import ServerHandle
 from rmqkit.plugin.transport import Address
@@ -62,6 +63,7 @@ async def test_from_the_broker_over_the_name_server_to_a_client() -> None:
                 topics=Topics(),
                 address="10.0.0.1:10911",
                 replication=Replication(),
+                filter_servers=FilterServers(),
             )
             broker, service = cast(Broker, parts), registry.services["registration"]
             await nursery.start(service.run, broker)

@@ -71,6 +71,12 @@ SHEET: dict[str, tuple[type[msgspec.Struct], str]] = {
         ),
     ),
     "35": (headers.UnregisterClientRequestHeader, "clientID s!, producerGroup s?, consumerGroup s?"),
+    "301": (headers.RegisterFilterServerRequestHeader, "filterServerAddr s!"),
+    "301 answer": (headers.RegisterFilterServerResponseHeader, "brokerName s!, brokerId i64!"),
+    "302": (
+        headers.RegisterMessageFilterClassRequestHeader,
+        "consumerGroup s!, topic s!, className s!, classCRC i32!",
+    ),
     "38": (headers.ConsumerGroupRequestHeader, "consumerGroup s!"),
     "14": (
         headers.QueryConsumerOffsetRequestHeader,

@@ -20,6 +20,7 @@ _FEATURES = {
         "UPDATE_COLD_DATA_FLOW_CTR_CONFIG REMOVE_COLD_DATA_FLOW_CTR_CONFIG GET_COLD_DATA_FLOW_CTR_INFO"
         " SET_COMMITLOG_READ_MODE"
     ),
+    "filter servers (the plugin filter-server)": "REGISTER_FILTER_SERVER",
     "clean-up by request (the plugin retention)": (
         "DELETE_EXPIRED_COMMITLOG CLEAN_EXPIRED_CONSUMEQUEUE CLEAN_UNUSED_TOPIC"
     ),

@@ -19,6 +19,7 @@ from rmqkit.errors import ClientError
 from rmqkit.model.names import topic_fault
 from rmqkit.model.subscription import (
     BROADCASTING,
+    CLASS,
     CLUSTERING,
     FROM_FIRST_OFFSET,
     FROM_LAST_OFFSET,
@@ -41,7 +42,7 @@ MAX_PULL_INTERVAL_MS = 65_535
 
 @frozen
 class Expression:
-    """Selects messages of a topic; made by `tag` and `sql`."""
+    """Selects messages of a topic; made by `tag`, `sql` and `filter_class`."""
 
     text: str
     kind: str
@@ -56,6 +57,12 @@ def sql(text: str) -> Expression:
     """Messages whose properties satisfy the condition: `sql("amount > 10")`. The broker needs SQL92
     filters."""
     return Expression(text, SQL92)
+
+
+def filter_class(name: str) -> Expression:
+    """Messages that pass a filter which runs in the filter servers of the brokers:
+    `filter_class("cheap?below=5")` names one in Python that is installed there."""
+    return Expression(name, CLASS)
 
 
 #: Called after a rebalance that changed something.

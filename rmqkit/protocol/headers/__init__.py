@@ -31,6 +31,11 @@ from rmqkit.protocol.headers.client import (
     LockBatchMqResponseBody,
     UnregisterClientRequestHeader,
 )
+from rmqkit.protocol.headers.filter_server import (
+    RegisterFilterServerRequestHeader,
+    RegisterFilterServerResponseHeader,
+    RegisterMessageFilterClassRequestHeader,
+)
 from rmqkit.protocol.headers.namesrv import (
     BrokerHeartbeatRequestHeader,
     ClusterRequestHeader,
@@ -109,6 +114,9 @@ __all__ = [
     "QueryMessageResponseHeader",
     "QueueRequestHeader",
     "RegisterBrokerRequestHeader",
+    "RegisterFilterServerRequestHeader",
+    "RegisterFilterServerResponseHeader",
+    "RegisterMessageFilterClassRequestHeader",
     "RegisterTopicRequestHeader",
     "ResetOffsetRequestHeader",
     "SearchOffsetRequestHeader",

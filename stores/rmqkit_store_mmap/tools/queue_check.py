@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from rmqkit.plugin.queue_code import LOWEST_CODE
 from rmqkit_store_mmap.queue.queue_reader import QueueReader
 from rmqkit_store_mmap.queue.units import FILLER_SIZE, UNIT, UNIT_BYTES
 from rmqkit_store_mmap.tools.damage import Damage
 from rmqkit_store_mmap.tools.log_records import Record
 
 _BLOCK_UNITS = 128
-#: Smaller tags codes are addresses of entries in consumequeue_ext (store-format sheet, section 3.2).
-_LEAST_HASH = -0x80000000
 
 
 class QueueCheck:
@@ -109,7 +108,7 @@ class QueueCheck:
                 f"the unit says {size} bytes, the record at log offset {physical_offset} has"
                 f" {record.size_bytes}",
             )
-        extended = self._with_extension and code < _LEAST_HASH
+        extended = self._with_extension and code < LOWEST_CODE
         if code != tags_code and not extended:
             raise Damage(
                 path,

@@ -8,9 +8,10 @@ from rmqkit.broker.processors.unsupported import REFUSED
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from tests.broker.desk import BrokerHarness
 
-#: The plugins retention and ha of the harness answer these.
+#: The plugins retention, ha and filter-server of the harness answer these.
 _OF_PLUGINS = {
     RequestCode.GET_BROKER_HA_STATUS,
+    RequestCode.REGISTER_FILTER_SERVER,
     RequestCode.DELETE_EXPIRED_COMMITLOG,
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
     RequestCode.CLEAN_UNUSED_TOPIC,

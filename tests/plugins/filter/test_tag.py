@@ -45,6 +45,15 @@ def test_only_the_low_32_bits_count_signed() -> None:
     assert not passes(compiled, 0x7FFFFFFF)
 
 
+def test_an_address_in_the_extension_of_a_queue_passes() -> None:
+    """Apache's brokers with enableConsumeQueueExt leave addresses where the hash was; consumers compare the
+    tag's text themselves."""
+    compiled = TagFilter().compile(tag_subscription("T", "TagA"), "G")
+    assert passes(compiled, -(1 << 63))
+    assert passes(compiled, -(1 << 31) - 1)
+    assert not passes(compiled, -(1 << 31))
+
+
 def test_codes_that_are_missing_are_computed() -> None:
     """Codes are computed from the tags, or from the text when a heartbeat has no tags either."""
     for subscription in (

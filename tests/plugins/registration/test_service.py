@@ -21,6 +21,7 @@ from rmqkit.model.route import BrokerData, ClusterInfo, RegisterBrokerBody, comp
 from rmqkit.model.topic import TopicConfig, TopicConfigTable
 from rmqkit.plugin import loader
 from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.filter_servers import FilterServers
 from rmqkit.plugin.replication import Replication
 from rmqkit.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
@@ -118,6 +119,7 @@ class Rig:
     topics: FakeTopics = field(factory=FakeTopics)
     service: RegistrationService = field(factory=RegistrationService)
     replication: Replication = field(factory=Replication)
+    filter_servers: FilterServers = field(factory=FilterServers)
 
     @property
     def broker(self) -> Broker:
@@ -127,6 +129,7 @@ class Rig:
             topics=self.topics,
             address="10.0.0.1:10911",
             replication=self.replication,
+            filter_servers=self.filter_servers,
             registry=SimpleNamespace(settings={}),
         )
         return cast(Broker, parts)
@@ -175,6 +178,19 @@ async def test_every_name_server_is_told_before_the_broker_goes_on(
         assert body.topic_config_serialize_wrapper.topic_config_table == rig.topics.configs
         assert body.topic_config_serialize_wrapper.data_version.counter == 1
         assert body.filter_server_list == []
+
+
+async def test_a_registration_has_the_filter_servers(
+    rig: Rig, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Every name server is told soon after they have changed, and of their end as well."""
+    async with rig.serving():
+        for servers in (["10.0.0.1:4000", "10.0.0.1:4001"], []):
+            rig.pool.calls.clear()
+            rig.filter_servers.announce(servers)
+            await trio.sleep(1)
+            assert [decoded(call.command.body).filter_server_list for call in rig.pool.calls] == [servers] * 2
+    assert rig.filter_servers.on_change == []
 
 
 @pytest.mark.row("S223")

@@ -229,6 +229,23 @@ def test_sql92_is_left_to_the_broker(source: ClusterSource, shared_cluster: Brok
         list(source.blocks(part, Selection(sql92="price = 1"), 256))
 
 
+def test_sql92_is_evaluated_by_the_broker(tmp_path: Path) -> None:
+    """Only the messages that match travel, with their own offsets; the reader does not evaluate the
+    condition."""
+    with brokers(tmp_path, enablePropertyFilter=True) as cluster:
+        cluster.create_topic("Priced", 1)
+        send(cluster, [Message("Priced", b"x", properties={"price": str(at)}) for at in range(100)])
+        source = ClusterSource(options(cluster.name_server))
+        part = QueueRange(QueueKey("Priced", BROKER, 0), 0, 100)
+        for condition, expected in (
+            ("price BETWEEN 5 AND 7", [5, 6, 7]),
+            ("price >= 98 OR price = 50", [50, 98, 99]),
+            ("price > 1000", []),
+        ):
+            assert places(source.blocks(part, Selection(sql92=condition), 256)) == expected
+        source.close()
+
+
 def test_a_broker_without_index(tmp_path: Path) -> None:
     """Without an index, finding nothing is no answer, so everything must be read."""
     with brokers(tmp_path, messageIndexEnable=False) as cluster:

@@ -98,7 +98,9 @@ def _arguments(rng: random.Random) -> tuple[object, ...]:
             if rng.random() < 0.8:  # else rolled back, as these records are made
                 record = record[:36] + bytes(4) + record[40:]
             if rng.random() < 0.8:
-                units += UNIT.pack(base + len(data), len(record), rng.choice((-1, 0, 1, 2, 3, 1 << 40)))
+                units += UNIT.pack(
+                    base + len(data), len(record), rng.choice((-1, 0, 1, 2, 3, 1 << 40, -1 << 40))
+                )
             data += record
         logs.append(Guarded(mutated(rng, data, share=0.3)))
     if rng.random() < 0.3:

@@ -1,0 +1,2 @@
+"""Filter servers: processes beside a broker that consumers pull from, with filters in Python (behaviour
+sheet, C13)."""
