@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -281,46 +281,50 @@ def apache_version() -> str:
     return POM.read_text().partition("<rocketmq.version>")[2].partition("<")[0]
 
 
-def _apache_config(server: Server, data: Path, settings: dict[str, str]) -> tuple[Path, Path]:
-    namesrv_conf, broker_conf = data / "namesrv.conf", data / "broker.conf"
-    loopback = {"bindAddress": "127.0.0.1"}
-    namesrv = loopback | {"listenPort": server.namesrv.rpartition(":")[2]}
-    broker = loopback | {
+def _properties(path: Path, values: Mapping[str, str]) -> Path:
+    path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    return path
+
+
+def _apache_program(data: Path, heap: Sequence[str], main: str, properties: Path) -> Process:
+    command = ["java", f"-Duser.home={data}", f"-Djava.io.tmpdir={data}", *heap, "-cp", class_path()]
+    command += [f"org.apache.rocketmq.{main}", "-c", str(properties)]
+    return Process.start(command, properties.with_suffix(".out"), {"ROCKETMQ_HOME": str(data)})
+
+
+def start_apache_broker(data: Path, namesrv: str, broker: str, settings: Mapping[str, str]) -> Process:
+    """Apache's broker with default settings but for `settings`; everything it writes is under `data`."""
+    values = {
+        "bindAddress": "127.0.0.1",
         "brokerClusterName": "bench",
         "brokerName": "bench",
         "brokerId": "0",
         "brokerIP1": "127.0.0.1",
-        "listenPort": server.broker.rpartition(":")[2],
-        "namesrvAddr": server.namesrv,
+        "listenPort": broker.rpartition(":")[2],
+        "namesrvAddr": namesrv,
         "storePathRootDir": str(data / "store"),
         "storePathCommitLog": str(data / "store" / "commitlog"),
         **settings,
     }
-    for path, values in ((namesrv_conf, namesrv), (broker_conf, broker)):
-        path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
-    return namesrv_conf, broker_conf
+    return _apache_program(
+        data, BROKER_HEAP, "broker.BrokerStartup", _properties(data / "broker.conf", values)
+    )
 
 
 def start_apache(data: Path, settings: dict[str, str]) -> Server:
     """Apache's name server, then its broker, with default settings but for `settings`; everything they
     write is under `data`."""
-    jars = class_path()
     namesrv_port, broker_port = free_ports()
     server = Server("apache", f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}", data)
-    namesrv_conf, broker_conf = _apache_config(server, data, settings)
-    env = {"ROCKETMQ_HOME": str(data)}
-    java = ["java", f"-Duser.home={data}", f"-Djava.io.tmpdir={data}"]
-    package = "org.apache.rocketmq"
+    class_path()
     start = time.perf_counter()
     deadline = start + START_TIMEOUT_S
     try:
-        main = ["-cp", jars, f"{package}.namesrv.NamesrvStartup", "-c", str(namesrv_conf)]
-        command = [*java, *NAMESRV_HEAP, *main]
-        server.processes.append(Process.start(command, data / "namesrv.out", env))
+        values = {"bindAddress": "127.0.0.1", "listenPort": f"{namesrv_port}"}
+        conf = _properties(data / "namesrv.conf", values)
+        server.processes.append(_apache_program(data, NAMESRV_HEAP, "namesrv.NamesrvStartup", conf))
         wait_until(lambda: listening(server.namesrv), server.processes[0], "Apache's name server", deadline)
-        main = ["-cp", jars, f"{package}.broker.BrokerStartup", "-c", str(broker_conf)]
-        command = [*java, *BROKER_HEAP, *main]
-        server.processes.append(Process.start(command, data / "broker.out", env))
+        server.processes.append(start_apache_broker(data, server.namesrv, server.broker, settings))
         wait_until(lambda: routable(server.namesrv), server.processes[1], "Apache's broker", deadline)
     except BaseException:
         server.stop()

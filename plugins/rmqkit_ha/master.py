@@ -261,7 +261,6 @@ def listen_address(broker: Broker) -> Address:
             raise ConfigError(f"plugins.ha.listen: {error}") from error
     port = config.owned(HaSettings).ha_listen_port
     if port is None:
-        # A broker on any free port serves its slaves on another one.
         port = config.listen_port + 1 if config.listen_port else 0
     return Address("tcp", config.bind_address, port)
 

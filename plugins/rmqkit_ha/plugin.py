@@ -19,7 +19,7 @@ from rmqkit_ha.master import HaMaster
 from rmqkit_ha.replicas import ReplicaCondition, Replicas, condition
 from rmqkit_ha.settings import SLAVE, SYNC_MASTER, HaSettings
 from rmqkit_ha.slave import HaSlave
-from rmqkit_ha.status import HaStatus
+from rmqkit_ha.status import HaInfo, HaStatus
 
 _log = logging.getLogger(__name__)
 #: The replication port is bound before the broker registers with name servers, which give its address to
@@ -51,6 +51,7 @@ def rmqkit_register_services(register: Register[Service]) -> None:
 @hookimpl
 def rmqkit_register_processors(register: RegisterProcessor, broker: Broker) -> None:
     register(RequestCode.GET_BROKER_HA_STATUS, HaStatus(broker))
+    register(RequestCode.EXCHANGE_BROKER_HA_INFO, HaInfo(broker))
 
 
 @hookimpl

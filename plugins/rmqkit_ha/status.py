@@ -1,12 +1,16 @@
-"""Answers GET_BROKER_HA_STATUS (Java: AdminBrokerProcessor.getBrokerHaStatus)."""
+"""Answers GET_BROKER_HA_STATUS and EXCHANGE_BROKER_HA_INFO (Java: AdminBrokerProcessor.getBrokerHaStatus,
+updateBrokerHaInfo)."""
 
 from __future__ import annotations
 
 from rmqkit.model.replication import MasterStatus, ReplicationStatus, SlaveStatus
 from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.flush import Level
 from rmqkit.plugin.request import EachRequest, Outcome, Peer
 from rmqkit.plugin.role import Role
-from rmqkit.protocol.command import Command, json_answer
+from rmqkit.protocol.command import Command, answer, json_answer
+from rmqkit.protocol.headers.base import Header
+from rmqkit.protocol.integers import I64
 from rmqkit_ha.master import HaMaster, lag_ms
 from rmqkit_ha.slave import HaSlave
 
@@ -19,6 +23,39 @@ class HaStatus(EachRequest):
 
     def handle(self, request: Command, peer: Peer) -> Outcome:
         return json_answer(request, status(self._broker))
+
+
+class HaInfoHeader(Header, kw_only=True):
+    """EXCHANGE_BROKER_HA_INFO (906), request and answer."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: I64 | None = None
+    master_address: str | None = None
+
+
+class HaInfo(EachRequest):
+    """A master says where slaves connect and what is on its device.
+
+    A slave that is told of a master asks its name servers for it, and follows none that a request names: a
+    stranger could send one.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, request: Command, peer: Peer) -> Outcome:
+        broker, told = self._broker, request.header(HaInfoHeader)
+        if told.master_ha_address is not None:
+            broker.replication.want_master()
+            return answer(request)
+        if broker.role.current is Role.SLAVE:
+            return answer(request)
+        found = HaInfoHeader(
+            master_ha_address=broker.replication.own or None,
+            master_flush_offset=broker.store.settled_offset(Level.FLUSHED),
+            master_address=broker.address,
+        )
+        return answer(request, header=found)
 
 
 def status(broker: Broker) -> ReplicationStatus:

@@ -201,13 +201,18 @@ async def _serve(server: RequestServer, listener: Listener, task_status: trio.Ta
 async def _bind(
     config: Config, registry: Registry, scheme: str
 ) -> tuple[list[Listener], Address, Address | None]:
-    """The normal listener and the fast one, two ports below it. With port 0 a free pair of ports is used."""
+    """The normal listener and the fast one, two ports below it. With port 0 free ports are used, and the one
+    above them is free as well: RocketMQ replicates there."""
     wanted = Address(scheme, config.bind_address, config.listen_port)
     for _ in range(_PORT_TRIES):
         listeners, (address, *_) = await bind(registry, [wanted])
         if address.port <= 2:
             return listeners, address, None
         try:
+            if not config.listen_port:
+                above, _ = await bind(registry, [Address(scheme, config.bind_address, address.port + 1)])
+                for listener in above:
+                    await trio.aclose_forcefully(listener)
             fast, (fast_address, *_) = await bind(
                 registry, [Address(scheme, config.bind_address, address.port - 2)]
             )

@@ -124,6 +124,11 @@ def _broker(arguments: Namespace) -> int:
     config, registry = options.load_server(
         arguments, broker=True, name_server=False, namesrvAddr=arguments.namesrv, **_listen_flags(arguments)
     )
+    if arguments.replicas and not config.name_servers:
+        raise ConfigError(
+            "--replicas: the slaves learn the address of their master from a name server, and none is given;"
+            " add --namesrv HOST:PORT, or run `rmqkit serve --replicas`, which has its own"
+        )
     return _run(arguments, partial(serve_brokers, config, _brokers(arguments, config, registry, [])))
 
 

@@ -33,6 +33,7 @@ from rmqkit_store_mmap.log.read_faults import ReadFaults, look
 from rmqkit_store_mmap.log.residency import Residency
 from rmqkit_store_mmap.log.scan import check_record, may_be_torn
 from rmqkit_store_mmap.queue.queue_lookup import ReadableQueue
+from rmqkit_store_mmap.received import sound_end
 from rmqkit_store_mmap.unit_scan import UnitScan, merged
 
 _PHYSICAL_OFFSET = Struct(">q")
@@ -156,8 +157,9 @@ def read_log(log: CommitLog, residency: Residency, offset: int, max_bytes: int) 
         return b""
     stop = min(segment.stop, log.written)
     view = segment.view()
-    at = offset
-    looked = offset
+    looked = min(stop, max(offset + max_bytes, offset + MIN_RECORD_BYTES))
+    residency.require(offset, looked - offset)
+    at = segment.base + sound_end(view, offset - segment.base, looked - segment.base, offset)[0]
     while at < stop - 7:
         if at + MIN_RECORD_BYTES > looked:
             looked = min(stop, max(offset + max_bytes, at + MIN_RECORD_BYTES))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 
@@ -18,7 +19,7 @@ from rmqkit.errors import StoreError, StoreNotWritable
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.sysflag import UNQUEUED
 from rmqkit.protocol.damage import LEAST_FILLER_BYTES, filler
-from rmqkit.protocol.record import BLANK, BLANK_BYTES, MAGIC_BLANK, peek_store_timestamp
+from rmqkit.protocol.record import BLANK, BLANK_BYTES, MAGIC_BLANK
 from rmqkit_store_mmap.index.index_file import IndexFile
 from rmqkit_store_mmap.index.key_index import KeyIndex
 from rmqkit_store_mmap.log.commit_log import Chunk, CommitLog
@@ -32,8 +33,18 @@ from rmqkit_store_mmap.open.redispatch import Redispatch
 from rmqkit_store_mmap.open.trimming import Trimmer
 from rmqkit_store_mmap.queue.consume_queue import ConsumeQueue
 from rmqkit_store_mmap.queue.queue_table import QueueTable
+from rmqkit_store_mmap.received import sound_end
 
 _CUTTING = "the log is being cut"
+
+
+class Stretch(NamedTuple):
+    """Whole records within some bytes: ordinary ones of one file, with the store time of the last one, or a
+    blank record, whose `time_ms` is None."""
+
+    at: int
+    size_bytes: int
+    time_ms: int | None
 
 
 class Replication:
@@ -71,7 +82,7 @@ class Replication:
         places = self._checked(offset, view)
         if not places:
             return
-        times = [peek_store_timestamp(view, at) for at, _, is_blank in places if not is_blank]
+        times = [each.time_ms for each in places if each.time_ms is not None]
         time_ms = times[-1] if times else log.last_time_ms
         if offset != log.position:
             self._begin_at(offset, time_ms)
@@ -79,9 +90,9 @@ class Replication:
         try:
             self._redispatch.log_start = log.min_offset
             with self._disk.blocking_reads():
-                for at, _, is_blank in places:
-                    if not is_blank:
-                        self._redispatch.dispatch(parse_record(view, at))
+                for at, size, recorded_ms in places:
+                    if recorded_ms is not None:
+                        self._redispatch.dispatch_all(view, at, at + size, offset + at)
         except BaseException:
             self.cut_back(offset)
             raise
@@ -92,14 +103,19 @@ class Replication:
         """Number of bytes from a log offset to the end of its file."""
         return self._log.segment_bytes - offset % self._log.segment_bytes
 
-    def _checked(self, offset: int, view: memoryview) -> list[tuple[int, int, bool]]:
-        """Place, size and kind (blank or not) of each record. Raises StoreError when the bytes are not
+    def _checked(self, offset: int, view: memoryview) -> list[Stretch]:
+        """The stretches of ordinary records, and the blank records. Raises StoreError when the bytes are not
         complete records of this place in the log, or do not fit into its files."""
-        found: list[tuple[int, int, bool]] = []
+        found: list[Stretch] = []
         at = 0
         while at < len(view):
             here, left = offset + at, len(view) - at
             room = self._room(here)
+            end, time_ms = sound_end(view, at, at + min(left, max(0, room - BLANK_BYTES)), here)
+            if end > at:
+                found.append(Stretch(at, end - at, time_ms))
+                at = end
+                continue
             size, magic = BLANK.unpack_from(view, at) if left >= BLANK_BYTES else (0, 0)
             is_blank = magic == MAGIC_BLANK
             if is_blank:
@@ -115,7 +131,7 @@ class Replication:
                     f"the record at log offset {here} does not fit into a file of {self._log.segment_bytes}"
                     " bytes: mappedFileSizeCommitLog must be that of the other broker"
                 )
-            found.append((at, size, is_blank))
+            found.append(Stretch(at, size, None))
             at += size
         return found
 
@@ -132,24 +148,22 @@ class Replication:
         except OSError as error:
             raise not_writable(f"cannot write {self._log.directory}", error) from error
 
-    def _chunks(
-        self, offset: int, view: memoryview, places: list[tuple[int, int, bool]], time_ms: int
-    ) -> list[Chunk]:
+    def _chunks(self, offset: int, view: memoryview, places: list[Stretch], time_ms: int) -> list[Chunk]:
         """The data to write into each segment. Raises StoreNotWritable."""
         log = self._log
         segment, _ = log.room()
         chunks: list[Chunk] = []
         parts: list[Buffer] = []
         start = offset
-        for at, size, is_blank in places:
+        for at, size, recorded_ms in places:
             here = offset + at
             if here >= segment.stop:
                 chunks.append((segment, start, parts))
                 segment, start, parts = log.next_segment(segment, size), here, []
             part: Buffer = view[at : at + size]
-            if is_blank and here + size == segment.stop:
+            if recorded_ms is None and here + size == segment.stop:
                 part = bytes(part).rstrip(b"\0").ljust(BLANK_BYTES, b"\0")  # the rest of the file is a hole
-            elif is_blank:
+            elif recorded_ms is None:
                 part = filler(bytes(size - LEAST_FILLER_BYTES), here, time_ms)
             if here + len(part) > segment.base + segment.allocated_bytes:
                 log.allocate(segment, here, len(part))

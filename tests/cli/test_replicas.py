@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import signal
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,45 @@ def test_the_commands_by_hand(tmp_path: Path) -> None:
             start([word.replace("10921", str(ports[1])) for word in slave], *small)
             until_on_both(producer)
             assert producer.send("T", b"both").status is SendStatus.SEND_OK
+
+
+@pytest.mark.row("S267")
+def test_a_killed_slave(tmp_path: Path) -> None:
+    """While the slave is dead, the master answers SLAVE_NOT_AVAILABLE; the command says that the slave was
+    killed and starts it again, and then the answer is SEND_OK."""
+    free = ["--namesrv", f"{LOOPBACK}:0", "--broker", f"{LOOPBACK}:0", "--data", "data"]
+    server = started(["serve", "--replicas", "1", *free, *set_words(SMALL_FILES)], tmp_path)
+    with ExitStack() as stack:
+        stack.callback(close, server)
+        assert server.await_ready()
+        with (
+            BlockingClient(server.namesrv) as client,
+            client.producer("producers", timeout_ms=20_000) as producer,
+        ):
+            until_on_both(producer)
+            # The parent cannot start the slave again meanwhile.
+            server.process.send_signal(signal.SIGSTOP)
+            os.kill(process_of(server, "broker-a-slave-1"), signal.SIGKILL)
+            while producer.send("T", b"alone").status is not SendStatus.SLAVE_NOT_AVAILABLE:
+                pass
+            server.process.send_signal(signal.SIGCONT)
+            until_on_both(producer)
+        assert "broker-a-slave-1 was killed by SIGKILL" in server.log.read_text()
+        assert server.stop() == 0
+
+
+def process_of(server: Server, label: str) -> int:
+    """The process id of one of a server's brokers, as its log says it."""
+    found = re.findall(rf"{label} serves at \S+, process (\d+)", server.log.read_text())
+    return int(found[-1])
+
+
+def test_replicas_need_a_name_server(tmp_path: Path) -> None:
+    """`rmqkit broker --replicas` without a name server is refused, and the message says what to do."""
+    ended = programs.run(["broker", "--replicas", "1"], tmp_path, env={"NAMESRV_ADDR": ""})
+    assert ended.returncode == 2
+    assert b"add --namesrv HOST:PORT" in ended.stderr
+    assert not (tmp_path / "rmqkit-data").exists()
 
 
 def test_json_needs_the_action(tmp_path: Path) -> None:

@@ -180,12 +180,15 @@ class KeyIndex:
     def note(
         self, key_code: int, unique_key: str | None, keys: str | None, physical_offset: int, time_ms: int
     ) -> None:
-        """Record a message to index; used by recovery. Raises
-        StoreNotWritable."""
+        """Record a message to index; used by recovery. Raises StoreNotWritable."""
         if unique_key or keys:
-            self.backlog.append((key_code, unique_key, keys, physical_offset, time_ms))
-            if len(self.backlog) >= MAX_BACKLOG:
-                self.drain(len(self.backlog))
+            self.note_all([(key_code, unique_key, keys, physical_offset, time_ms)])
+
+    def note_all(self, notes: Sequence[Note]) -> None:
+        """Record messages to index, in the order of the log. Raises StoreNotWritable."""
+        self.backlog += notes
+        if len(self.backlog) >= MAX_BACKLOG:
+            self.drain(len(self.backlog))
 
     @property
     def ready(self) -> bool:

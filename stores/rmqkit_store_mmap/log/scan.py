@@ -68,6 +68,8 @@ def check_record(data: memoryview, at: int, physical_offset: int, check_body: bo
         return -1
     _, _, crc, _, _, _, claimed, sys_flag = _HEAD.unpack_from(data, at)
     body_at = _body_at(at, sys_flag)
+    if body_at > at + size:
+        return -1
     topic_at = body_at + _I32.unpack_from(data, body_at - 4)[0]
     width = 1 if magic == MAGIC_V1 else 2
     if claimed != physical_offset or topic_at < body_at or topic_at + width > at + size:
@@ -92,7 +94,7 @@ def _body_at(at: int, sys_flag: int) -> int:
     )
 
 
-def _texts(data: memoryview, at: int) -> tuple[memoryview, memoryview]:
+def texts(data: memoryview, at: int) -> tuple[memoryview, memoryview]:
     """Topic and properties of a record that `check_record` found good."""
     size, magic, _, _, _, _, _, sys_flag = _HEAD.unpack_from(data, at)
     body_at = _body_at(at, sys_flag)
@@ -114,7 +116,7 @@ def body_of(data: memoryview, at: int) -> memoryview:
 def may_be_torn(data: memoryview, at: int) -> bool:
     """Whether a record that `check_record` found good may still lack its end: no checksum covers topic and
     properties, but a torn write leaves zeros."""
-    topic, properties = _texts(data, at)
+    topic, properties = texts(data, at)
     last = properties or topic
     return len(last) > 0 and last[-1] == 0
 
@@ -122,7 +124,7 @@ def may_be_torn(data: memoryview, at: int) -> bool:
 def parse_record(data: memoryview, at: int) -> Found:
     """A record that `check_record` found valid. Invalid UTF-8 is decoded with replacement characters."""
     size, _, _, queue_id, flag, queue_offset, physical_offset, sys_flag = _HEAD.unpack_from(data, at)
-    topic, properties = (bytes(text).decode(errors="replace") for text in _texts(data, at))
+    topic, properties = (bytes(text).decode(errors="replace") for text in texts(data, at))
     time_ms = peek_store_timestamp(data, at)
     return Found(
         topic,

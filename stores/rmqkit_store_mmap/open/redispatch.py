@@ -15,10 +15,11 @@ from rmqkit.protocol.damage import FILLER_TOPIC
 from rmqkit.protocol.record import MIN_RECORD_BYTES
 from rmqkit.protocol.tags import extend_hash
 from rmqkit_store_mmap.index.key_index import KeyIndex
-from rmqkit_store_mmap.log.scan import Found
+from rmqkit_store_mmap.log.scan import Found, parse_record
 from rmqkit_store_mmap.queue.consume_queue import ConsumeQueue
 from rmqkit_store_mmap.queue.deletions import Deletions
 from rmqkit_store_mmap.queue.queue_table import QueueTable
+from rmqkit_store_mmap.received import plain_units
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +53,36 @@ class Redispatch:
         self._index = index
         self._queue_codes = queue_codes
         self._deletions = deletions
+
+    def dispatch_all(self, data: memoryview, at: int, stop: int, offset: int) -> None:
+        """Add the sound records in `data[at:stop]` to their queues and the index; `offset` is the log offset
+        of `at`. Raises as `dispatch`."""
+        while at < stop:
+            end, queues, notes = plain_units(data, at, stop, offset, self._begin)
+            for topic, queue_id, units in queues:
+                self._queues.make(topic, queue_id).put_all(units)
+            if self._index is not None:
+                self._index.note_all(notes)
+            at, offset = end, offset + end - at
+            if at < stop:
+                found = parse_record(data, at)
+                self.dispatch(found)
+                at, offset = at + found.size_bytes, found.end
+
+    def _begin(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> int | None:
+        """The hash of `topic#` if a record is new, not dead, and the next one of a queue whose codes are
+        those of tags (received.Begin)."""
+        queue = self._queues.get(topic, queue_id)
+        if (
+            queue is None
+            or queue.next_offset != queue_offset
+            or queue.max_physical > physical_offset
+            or physical_offset < max(self.queues_from, self.index_from)
+            or topic in self._queue_codes
+            or (self._deletions is not None and self._deletions.is_dead(topic, queue_id, physical_offset))
+        ):
+            return None
+        return queue.head.key_code
 
     def dispatch(self, found: Found) -> None:
         """Add a record to its queue and the index. Raises StoreCorrupt when its queue offset is impossible,

@@ -12,6 +12,7 @@ from tests.broker.desk import BrokerHarness
 _OF_PLUGINS = {
     RequestCode.GET_BROKER_HA_STATUS,
     RequestCode.REGISTER_FILTER_SERVER,
+    RequestCode.EXCHANGE_BROKER_HA_INFO,
     RequestCode.DELETE_EXPIRED_COMMITLOG,
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
     RequestCode.CLEAN_UNUSED_TOPIC,

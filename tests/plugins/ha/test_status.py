@@ -12,11 +12,22 @@ import pytest
 
 from rmqkit.broker.run import RunningBroker
 from rmqkit.model.replication import ReplicationStatus
+from rmqkit.plugin.flush import Level
 from rmqkit.protocol.codes import RequestCode, ResponseCode
-from rmqkit.protocol.command import request
+from rmqkit.protocol.command import Command, request
 from rmqkit.testing.calls import calling_broker
 from rmqkit_ha.frames import report
-from tests.plugins.ha.pair import caught_up, dialed, linked, running_master, running_slave, send, until
+from rmqkit_ha.status import HaInfoHeader
+from tests.plugins.ha.pair import (
+    caught_up,
+    dialed,
+    ha_slave,
+    linked,
+    running_master,
+    running_slave,
+    send,
+    until,
+)
 
 
 async def status_of(broker: RunningBroker) -> ReplicationStatus:
@@ -74,6 +85,36 @@ async def test_the_lag_is_logged(
         await slave.send(report(0))
         await linked(master)
         await until(lambda: "0 bytes and 0 ms behind" in caplog.text)
+
+
+async def told(broker: RunningBroker, header: HaInfoHeader | None = None) -> Command:
+    """The answer to EXCHANGE_BROKER_HA_INFO."""
+    async with calling_broker(broker) as call:
+        return await call(request(RequestCode.EXCHANGE_BROKER_HA_INFO, header or HaInfoHeader()))
+
+
+@pytest.mark.row("S035")
+async def test_what_brokers_tell_each_other(tmp_path: Path) -> None:
+    """A master gives its addresses and what is on its device; a slave gives nothing, and stays with its
+    master whatever a request names."""
+    async with running_master(tmp_path / "m") as master, running_slave(tmp_path / "s", master) as slave:
+        await linked(master)
+        await send(master, b"one")
+        await master.context.store.settled(master.context.store.end_offset, Level.FLUSHED)
+        answer = await told(master)
+        assert answer.header(HaInfoHeader) == HaInfoHeader(
+            master_ha_address=master.context.replication.own,
+            master_flush_offset=master.context.store.end_offset,
+            master_address=master.context.address,
+        )
+        asked = []
+        slave.context.replication.on_wanted.append(lambda: asked.append(1))
+        answer = await told(slave, HaInfoHeader(master_ha_address="127.0.0.1:1"))
+        assert answer.code == ResponseCode.SUCCESS
+        assert asked
+        assert slave.context.replication.master_ha != "127.0.0.1:1"
+        assert ha_slave(slave).following == master.context.replication.own
+        assert (await told(slave)).header(HaInfoHeader) == HaInfoHeader()
 
 
 async def test_a_broker_without_replication_says_so(tmp_path: Path) -> None:
