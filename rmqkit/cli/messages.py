@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import signal
 from argparse import ArgumentParser, Namespace
+from datetime import UTC, datetime
 from typing import Literal
 
 import anyio
 
 from rmqkit import MessageQueue
 from rmqkit.cli import options, shown
-from rmqkit.client import Client, PullConsumer, ReceivedMessage, StreamOptions, sql
+from rmqkit.client import Client, LitePullConsumer, PullConsumer, ReceivedMessage, sql
+from rmqkit.client.consumer.options import Expression
 from rmqkit.client.group_admin import END_MS
 from rmqkit.errors import ConfigError, NoRoute
 from rmqkit.plugin import output
@@ -56,16 +58,17 @@ async def _consume_all(arguments: Namespace) -> int:
     if arguments.member:
         await _consume_as_member(arguments)
         return 0
-    async with options.client_of(arguments) as client, client.pull_consumer(arguments.group) as consumer:
-        await _check_topic(client, arguments.topic)
-        starts = await _starts(consumer, arguments)
+    async with options.client_of(arguments) as client:
+        async with client.pull_consumer(arguments.group) as consumer:
+            await _check_topic(client, arguments.topic)
+            starts = await _starts(consumer, arguments)
+            if not arguments.follow and not await _drain(consumer, arguments, starts):
+                output.error(
+                    f"no messages to print: group {arguments.group} is at the end of topic"
+                    f" {arguments.topic}; --follow waits for more"
+                )
         if arguments.follow:
-            await _follow(consumer, arguments, starts)
-        elif not await _drain(consumer, arguments, starts):
-            output.error(
-                f"no messages to print: group {arguments.group} is at the end of topic {arguments.topic};"
-                " --follow waits for more"
-            )
+            await _follow(client, arguments, list(starts))
     return 0
 
 
@@ -77,8 +80,7 @@ def _check_max(arguments: Namespace) -> None:
 async def _consume_as_member(arguments: Namespace) -> None:
     """Print what this member of the group gets. A message counts as finished when it has been printed."""
     start: Literal["first", "last"] = "last" if arguments.start == "last" else "first"
-    expression, kind = options.expression_of(arguments)
-    subscribe = {arguments.topic: expression if kind is None else sql(expression)}
+    subscribe = {arguments.topic: _expression(arguments)}
     left = arguments.max
     async with options.client_of(arguments) as client, anyio.create_task_group() as tasks:
         await _check_topic(client, arguments.topic)
@@ -122,17 +124,31 @@ async def _starts(consumer: PullConsumer, arguments: Namespace) -> dict[MessageQ
     return starts
 
 
-async def _follow(consumer: PullConsumer, arguments: Namespace, starts: dict[MessageQueue, int]) -> None:
-    left = arguments.max
+def _expression(arguments: Namespace) -> str | Expression:
     expression, kind = options.expression_of(arguments)
-    stream = consumer.messages(
-        arguments.topic, expression=expression, expression_type=kind, options=StreamOptions(offsets=starts)
-    )
-    async for message in stream:
+    return expression if kind is None else sql(expression)
+
+
+async def _follow(client: Client, arguments: Namespace, queues: list[MessageQueue]) -> None:
+    """Print what is there and what comes, of all queues, and commit what was printed."""
+    async with client.lite_pull_consumer(arguments.group, start="first") as consumer:
+        await consumer.assign(queues, expression=_expression(arguments))
+        for queue in queues:
+            if arguments.start == "first":
+                await consumer.seek_to_begin(queue)
+            elif arguments.start == "last":
+                await consumer.seek_to_end(queue)
+        await _print_each(consumer, arguments)
+        await consumer.commit()
+
+
+async def _print_each(consumer: LitePullConsumer, arguments: Namespace) -> None:
+    """Print messages until the number is reached."""
+    left = arguments.max
+    async for message in consumer:
         _show_received(message, arguments.json)
         left = None if left is None else left - 1
         if left == 0:
-            await stream.commit()
             break
 
 
@@ -197,23 +213,23 @@ def _tail(arguments: Namespace) -> int:
 async def _tail_all(arguments: Namespace) -> int:
     """Print messages until the number is reached or the verb is interrupted. Nothing is committed."""
     _check_max(arguments)
-    expression, kind = options.expression_of(arguments)
-    left = arguments.max
-    async with options.client_of(arguments) as client, client.pull_consumer(_TAIL_GROUP) as consumer:
+    start: Literal["first", "last"] | datetime = "last"
+    if arguments.since != END_MS:
+        start = datetime.fromtimestamp(arguments.since / 1000, UTC) if arguments.since else "first"
+    assigned = anyio.Event()
+    async with options.client_of(arguments) as client:
         await _check_topic(client, arguments.topic)
-        starts = await client.groups.offsets_at(arguments.topic, arguments.since)
-        stream = consumer.messages(
-            arguments.topic,
-            expression=expression,
-            expression_type=kind,
-            options=StreamOptions(offsets=starts, commits=False),
-        )
-        output.error(f"following topic {arguments.topic}")
-        async for message in stream:
-            _show_received(message, arguments.json)
-            left = None if left is None else left - 1
-            if left == 0:
-                break
+        async with client.lite_pull_consumer(
+            _TAIL_GROUP,
+            subscribe={arguments.topic: _expression(arguments)},
+            start=start,
+            broadcast=True,
+            auto_commit=False,
+            on_rebalance=lambda _: assigned.set(),
+        ) as consumer:
+            await assigned.wait()
+            output.error(f"following topic {arguments.topic}")
+            await _print_each(consumer, arguments)
     return 0
 
 

@@ -3,8 +3,8 @@
     async with Client("127.0.0.1:9876") as client:
         async with client.producer("orders") as producer:
             result = await producer.send("Orders", b"hello", tag="new", keys=["order-1"])
-        async with client.pull_consumer("readers") as consumer:
-            async for message in consumer.messages("Orders"):
+        async with client.lite_pull_consumer("readers", subscribe="Orders") as consumer:
+            async for message in consumer:
                 ...
         topics = await client.admin.topics()
 
@@ -28,7 +28,6 @@ from rmqkit.client.consumer.push_consumer import PushConsumer
 from rmqkit.client.consumer.rebalance import Changes
 from rmqkit.client.group_admin import GroupAdmin, GroupConnections, GroupMemberInfo, Progress
 from rmqkit.client.latency_faults import LatencySteps
-from rmqkit.client.message_stream import MessageStream, StreamOptions
 from rmqkit.client.outgoing import PackedBatch
 from rmqkit.client.producer import Producer
 from rmqkit.client.pull_consumer import PullConsumer
@@ -83,7 +82,6 @@ __all__ = [
     "Message",
     "MessageIllegal",
     "MessageQueue",
-    "MessageStream",
     "MissingExtra",
     "NameServersUnreachable",
     "NoRoute",
@@ -108,7 +106,6 @@ __all__ = [
     "SendFailed",
     "SendResult",
     "SendStatus",
-    "StreamOptions",
     "filter_class",
     "sql",
     "tag",

@@ -15,7 +15,6 @@ from rmqkit.client.blocking_faces import Face, Opened, call_in_loop, called, der
 from rmqkit.client.consumer.delivery import Batch, Delivery
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
 from rmqkit.client.consumer.push_consumer import Handler, PushConsumer
-from rmqkit.client.message_stream import StreamOptions
 from rmqkit.client.pull_consumer import PullConsumer
 from rmqkit.client.queue_offsets import QueueOffsets
 from rmqkit.client.raw_reader import RawReader
@@ -181,29 +180,6 @@ class BlockingPullConsumer(Opened[PullConsumer]):
     min_offset = derived(PullConsumer.min_offset)
     max_offset = derived(PullConsumer.max_offset)
     offset_for_time = derived(PullConsumer.offset_for_time)
-
-    def messages(
-        self,
-        topic: str,
-        *,
-        expression: str = "*",
-        expression_type: str | None = None,
-        options: StreamOptions | None = None,
-    ) -> Generator[ReceivedMessage, None, None]:
-        """See `PullConsumer.messages`. A generator: closing it, or leaving the loop, commits the processed
-        messages, but not the current one."""
-
-        async def begin() -> Any:
-            return self._inner.messages(
-                topic, expression=expression, expression_type=expression_type, options=options
-            )
-
-        stream = self._client.run(begin)
-        try:
-            yield from each_of(self._client, stream)
-        finally:
-            if self._client.is_open:
-                self._client.run(stream.aclose)
 
 
 class BlockingQueueOffsets(Face[QueueOffsets]):

@@ -171,11 +171,10 @@ class ConsumeReturnType(IntEnum):
 class ClientConsumeContext:
     """Messages of one queue that the application processes. `result` is set for `after_consume`.
 
-    For `async for message in consumer.messages(...)` the context covers one message, from its delivery until
-    the loop requests the next one (SUCCESS) or is left (FAILED). For `pull` it covers all pulled messages and
-    ends at once with SUCCESS; `pulled` is then true. For a push consumer it covers one message, or those of
-    one queue in a batch, while the handler runs: SUCCESS, EXCEPTION when the handler raised, FAILED when it
-    was cancelled.
+    For a push consumer the context covers one message, or those of one queue in a batch, while the handler
+    runs: SUCCESS, EXCEPTION when the handler raised, FAILED when it was cancelled. For `pull`, and for the
+    messages of one queue that a lite pull consumer hands out, it ends at once with SUCCESS; `pulled` is then
+    true.
     """
 
     client_id: str

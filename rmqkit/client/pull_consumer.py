@@ -11,7 +11,6 @@ from attrs import evolve
 
 from rmqkit.client.hooks import ConsumeReturnType
 from rmqkit.client.instance import Instance
-from rmqkit.client.message_stream import MessageStream, StreamOptions
 from rmqkit.client.namespace import in_namespace
 from rmqkit.client.pulling import Puller, PullResult, subscription
 from rmqkit.client.queue_offsets import QueueOffsets
@@ -32,7 +31,7 @@ MAX_PULL_MESSAGES = 1024
 
 class PullConsumer:
     """Reads queues at offsets chosen by the application; created by `Client.pull_consumer`. Several tasks may
-    share it.
+    share it. `LitePullConsumer` keeps the offsets and can be iterated over.
 
     Pull consumers do not divide the queues among the members of the group: two of them that read the same
     topic, in one process or several, both get every message and commit the same offsets. Assign each queue to
@@ -50,7 +49,6 @@ class PullConsumer:
         self._offsets = QueueOffsets(instance)
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._puller = Puller(instance, group)
-        self._streams: list[MessageStream] = []
         self._started_ms = instance.now_ms()
         self._open = False
 
@@ -66,11 +64,8 @@ class PullConsumer:
         return self
 
     async def aclose(self) -> None:
-        """End the streams, which commit the processed messages, and leave the group. May be called twice.
-        When cancelled, messages that are not committed are delivered again."""
+        """Leave the group. May be called twice."""
         if self._open:
-            for stream in self._streams:
-                await stream.aclose()
             self._open = False
             await self._instance.leave(consumer=self.group)
 
@@ -166,32 +161,6 @@ class PullConsumer:
         )
         return evolve(result, messages=self._names.outward(result.messages))
 
-    def messages(
-        self,
-        topic: str,
-        *,
-        expression: str = SUBSCRIBE_ALL,
-        expression_type: str | None = None,
-        options: StreamOptions | None = None,
-    ) -> MessageStream:
-        """`async for message in consumer.messages(topic)`: read all queues of a topic from the committed
-        offsets, and commit while iterating.
-
-        Every message is delivered at least once; `MessageStream` describes when offsets are committed. Only
-        one stream per topic is active. Expressions are those of `pull`. Raises ClientError for a wrong
-        expression or wrong options.
-        """
-        self._check_open()
-        topic = self._names.plain(topic)
-        subscription(topic, expression, expression_type, 0)
-        self._streams = [stream for stream in self._streams if not stream.closed]
-        previous = next((stream for stream in self._streams if stream.topic == topic), None)
-        chosen = options or StreamOptions()
-        chosen = evolve(chosen, offsets=self._names.outward(chosen.offsets))
-        stream = MessageStream(self, self._instance, topic, (expression, expression_type), chosen, previous)
-        self._streams.append(stream)
-        return stream
-
     # --- offsets --------------------------------------------------------------------------------------------
 
     async def committed(self, queue: MessageQueue) -> int | None:
@@ -244,25 +213,14 @@ class PullConsumer:
         """Does nothing: pull consumers do not divide the queues among the members."""
 
     def running_info(self) -> dict[str, Any]:
-        """The data that `mqadmin consumerStatus` shows (Java: ConsumerRunningInfo): subscriptions, and the
-        state of each queue of the streams."""
-        states = {queue: state for stream in self._streams for queue, state in stream.queue_states().items()}
+        """The data that `mqadmin consumerStatus` shows (Java: ConsumerRunningInfo): the subscriptions."""
         return running_info(
-            self._instance,
-            CONSUME_ACTIVELY,
-            self._subscriptions.values(),
-            self._names.inward(states),
-            started_ms=self._started_ms,
+            self._instance, CONSUME_ACTIVELY, self._subscriptions.values(), {}, started_ms=self._started_ms
         )
 
     def offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """The offset where the streams continue in each queue of the topic."""
-        return {
-            self._names.inward(queue): offset
-            for stream in self._streams
-            if self._names.wrapped(stream.topic) == topic
-            for queue, offset in stream.positions().items()
-        }
+        """None: the application keeps its offsets."""
+        return {}
 
     async def consume_directly(self, message: ReceivedMessage) -> dict[str, Any]:
         """Raises ClientError: there is no handler."""
@@ -272,12 +230,7 @@ class PullConsumer:
         )
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue the streams at these offsets. Queues without a stream are left alone, because the
-        application chooses their offsets."""
-        for stream in self._streams:
-            for queue, offset in self._names.outward(offsets).items():
-                if queue.topic == stream.topic and not stream.closed:
-                    stream.seek(queue, offset)
+        """Does nothing: the application chooses the offsets of its pulls."""
 
     def _check_open(self) -> None:
         if not self._open:

@@ -15,7 +15,7 @@ from typing import ClassVar
 import pytest
 import trio
 
-from rmqkit.client import Client, Message, StreamOptions
+from rmqkit.client import Client, Message
 from rmqkit.client.hooks import CallHook, ClientHook
 from rmqkit.errors import ClientError, MessageIllegal
 from rmqkit.testing.broker import Cluster, running_cluster
@@ -104,10 +104,12 @@ async def _consumed(client: Client) -> list[object]:
         for queue in await consumer.queues("T"):
             result = await consumer.pull(queue, 0, expression="a")
             tagged += [message.body for message in result.messages]
+    async with client.push_consumer("pushed", subscribe="T", start="first") as member:
         # If the hook removes messages, the remaining ones never arrive.
         with trio.move_on_after(PATIENCE_S):
-            async for message in consumer.messages("T", options=StreamOptions(commit_interval_ms=0)):
-                bodies.append(message.body)
+            async for delivery in member:
+                async with delivery as message:
+                    bodies.append(message.body)
                 if len(bodies) == 5:
                     break
     return [sorted(bodies), sorted(tagged)]

@@ -75,8 +75,11 @@ def test_the_trace_of_a_message(start: Start, rmqkit: Run) -> None:
         client.admin.create_topic("Orders", queues=1)
         with client.producer("p") as producer:
             sent = producer.send("Orders", b"one")
-        with client.pull_consumer("g") as consumer:
-            assert next(iter(consumer.messages("Orders"))).body == b"one"
+        with client.push_consumer("g", subscribe="Orders", start="first") as consumer:
+            for delivery in consumer:
+                with delivery as message:
+                    assert message.body == b"one"
+                break
     verbs = Verbs(rmqkit, server)
     (found,) = verbs.json("message", "get", sent.message_id, "--topic", "Orders")
     assert [(each["event"], each["group"]) for each in found["trace"]][:2] == [

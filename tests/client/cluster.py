@@ -20,6 +20,7 @@ from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import (
     GetRouteInfoRequestHeader,
+    LockBatchMqBody,
     OffsetResponseHeader,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
@@ -242,6 +243,22 @@ class FakeCluster:
         return (
             f'{{"brokerDatas":[{brokers}],"filterServerTable":{{}},{order}"queueDatas":[{datas}]}}'.encode()
         )
+
+
+def serve_group(fake: FakeCluster, client: Client) -> FakeBroker:
+    """Let the broker know the client as the only member of its groups, and grant every lock."""
+    broker = fake.brokers["broker-a"]
+
+    def members(command: Command) -> Command:
+        return answer(command, body=msgspec.json.encode({"consumerIdList": [client.client_id]}))
+
+    def lock(command: Command) -> Command:
+        wanted = command.decode_body(LockBatchMqBody).mq_set
+        return answer(command, body=msgspec.json.encode({"lockOKMQSet": wanted}))
+
+    broker.overrides[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members
+    broker.overrides[RequestCode.LOCK_BATCH_MQ] = lock
+    return broker
 
 
 @asynccontextmanager

@@ -65,27 +65,26 @@ def test_tags_are_taken_as_java_takes_them(text: str) -> None:
 
 
 def test_every_way_to_read_refuses_a_condition() -> None:
-    """Every method refuses a condition at once and sends nothing; `messages` does so before the first message
-    is awaited."""
+    """Every method refuses a condition at once and sends nothing."""
 
     async def body() -> None:
         async with cluster() as (fake, client), client.pull_consumer("cg") as consumer:
             queue = MessageQueue("T", "broker-a", 0)
             with pytest.raises(ClientError, match="looks like a condition"):
-                consumer.messages("T", expression="a > 3")
+                client.lite_pull_consumer("lite", subscribe={"T": "a > 3"})
             with pytest.raises(ClientError, match="looks like a condition"):
                 await consumer.pull(queue, 0, expression="a > 3")
             with pytest.raises(ClientError, match="looks like a condition"):
                 await client.raw_reader("r").pull(queue, 0, expression="a > 3")
             with pytest.raises(TypeError, match="expression is a str"):
-                consumer.messages("T", expression=["A"])
+                await consumer.pull(queue, 0, expression=["A"])
             assert fake.brokers["broker-a"].server.seen(RequestCode.PULL_MESSAGE) == []
 
     run("trio", body)
 
 
-def test_a_stream_with_a_condition_ends_when_the_broker_has_no_filter() -> None:
-    """The broker's error is raised out of the loop instead of waiting for messages."""
+def test_a_pull_with_a_condition_fails_when_the_broker_has_no_filter() -> None:
+    """The broker's error is raised instead of waiting for messages."""
 
     async def body() -> None:
         async with cluster() as (fake, client), client.pull_consumer("cg") as consumer:
@@ -93,8 +92,9 @@ def test_a_stream_with_a_condition_ends_when_the_broker_has_no_filter() -> None:
             broker.overrides[RequestCode.PULL_MESSAGE] = lambda command: answer(
                 command, ResponseCode.FILTER_DATA_NOT_EXIST, "the broker does not filter by SQL92"
             )
+            queue = MessageQueue("T", "broker-a", 0)
             with pytest.raises(ClientError, match="does not filter by SQL92"):
-                await anext(consumer.messages("T", expression="a > 3", expression_type="SQL92"))
+                await consumer.pull(queue, 0, expression="a > 3", expression_type="SQL92", block=True)
 
     run("trio", body)
 

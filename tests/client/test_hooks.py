@@ -10,7 +10,7 @@ import pytest
 from anyio.abc import TaskGroup
 from attrs import Factory, define, evolve
 
-from rmqkit.client import Client, ClientError, Message, MessageIllegal, SendFailed, StreamOptions
+from rmqkit.client import Client, ClientError, Message, MessageIllegal, SendFailed
 from rmqkit.client.hooks import (
     CallHook,
     CheckForbiddenContext,
@@ -289,39 +289,6 @@ def test_a_pull_is_consumed_at_once(backend: str) -> None:
             "CONSUME_SUCCESS",
         )
         assert context.pulled
-
-    run(backend, body)
-
-
-@on_both_backends
-def test_iterating_consumes_message_by_message(backend: str) -> None:
-    """Each message is consumed from its delivery until the next one is requested; the current one when the
-    loop is left is not consumed."""
-
-    async def body() -> None:
-        hook = Consumes()
-        async with cluster(hooks=[hook]) as (fake, client):
-            for number in range(3):
-                fake.brokers["broker-a"].put("T", 0, b"%d" % number)
-            async with client.pull_consumer("cg") as consumer:
-                async for message in consumer.messages("T", options=StreamOptions(commit_interval_ms=0)):
-                    if message.body == b"1":
-                        break
-            done, failed = ConsumeReturnType.SUCCESS, ConsumeReturnType.FAILED
-            assert hook.seen == [
-                ("before", [b"0"], done),
-                ("after", [b"0"], done),
-                ("before", [b"1"], done),
-                ("after", [b"1"], failed),
-            ]
-            assert hook.contexts[1].status == "RECONSUME_LATER"
-            assert not hook.contexts[1].pulled
-            hook.seen.clear()
-            async with client.pull_consumer("cg") as consumer:
-                stream = consumer.messages("T")
-                await stream.__anext__()
-                await stream.commit()
-            assert hook.seen == [("before", [b"1"], done), ("after", [b"1"], done)]
 
     run(backend, body)
 

@@ -7,7 +7,7 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from rmqkit.client import Client, ClientError, MessageStream
+from rmqkit.client import Client, ClientError, LitePullConsumer
 from rmqkit.client.hooks import ClientHook
 from tests.client.cluster import NAMESRV, FakeCluster
 from tests.client.fakes import Network, on_both_backends, run
@@ -48,9 +48,8 @@ def test_start_and_aclose_in_different_tasks(backend: str) -> None:
                 producer = await client.producer("pg").start()
                 consumer = await client.pull_consumer("cg").start()
                 await producer.send("T", b"x")
-                async for message in consumer.messages("T"):
-                    bodies.append(message.body)
-                    break
+                (queue,) = await consumer.queues("T")
+                bodies.extend(message.body for message in (await consumer.pull(queue, len(bodies))).messages)
                 await consumer.aclose()
                 await producer.aclose()
                 await producer.aclose()
@@ -71,8 +70,8 @@ def test_start_and_aclose_in_different_tasks(backend: str) -> None:
 
 @on_both_backends
 def test_a_failing_background_task_surfaces(backend: str) -> None:
-    """The failure ends the client: a waiting stream is woken, further use raises an error that names it, and
-    leaving the client raises it."""
+    """The failure ends the client: a waiting consumer is woken, further use raises an error that names it,
+    and leaving the client raises it."""
 
     async def body() -> None:
         hook = Failing()
@@ -85,10 +84,9 @@ def test_a_failing_background_task_surfaces(backend: str) -> None:
     async def use_it(client: Client, hook: Failing) -> None:
         async with client:
             producer = await client.producer("pg").start()
-            consumer = await client.pull_consumer("cg").start()
-            stream = consumer.messages("T")
+            consumer = await client.lite_pull_consumer("cg", subscribe="T").start()
             async with anyio.create_task_group() as group:
-                group.start_soon(woken, stream)
+                group.start_soon(woken, consumer)
                 await anyio.wait_all_tasks_blocked()
                 hook.fail.set()
             assert hook.closed.is_set()
@@ -98,9 +96,9 @@ def test_a_failing_background_task_surfaces(backend: str) -> None:
                     await use()
                 assert isinstance(caught.value.__cause__, LookupError)
 
-    async def woken(stream: MessageStream) -> None:
-        with pytest.raises(ClientError, match="closed"):
-            await stream.__anext__()
+    async def woken(consumer: LitePullConsumer) -> None:
+        with pytest.raises(ClientError, match="has ended"):
+            await anext(consumer)
 
     run(backend, body)
 
@@ -163,30 +161,5 @@ def test_a_cancelled_close_closes_all_the_same(backend: str) -> None:
             (near,) = network.servers[NAMESRV].streams
             with pytest.raises((anyio.EndOfStream, anyio.ClosedResourceError)):
                 await near.receive()
-
-    run(backend, body)
-
-
-@on_both_backends
-def test_a_stream_of_a_closed_client_ends(backend: str) -> None:
-    """A loop in another task ends when the client is closed before its consumer."""
-
-    async def body() -> None:
-        async with Network() as network:
-            FakeCluster(network, "a").topics = {"T": {"broker-a": 1}}
-            client = await Client(NAMESRV, connect=network.connect).start()
-            consumer = await client.pull_consumer("cg").start()
-
-            async def read() -> None:
-                with pytest.raises(
-                    ClientError, match="the client was closed while messages of T were awaited"
-                ):
-                    await consumer.messages("T").__anext__()
-
-            async with anyio.create_task_group() as group:
-                group.start_soon(read)
-                await anyio.wait_all_tasks_blocked()
-                await client.aclose()
-            await consumer.aclose()
 
     run(backend, body)

@@ -21,7 +21,6 @@ from rmqkit.client import (
     ReceivedMessage,
     Retry,
     RmqError,
-    StreamOptions,
     tag,
 )
 from rmqkit.client.namespace import Namespace
@@ -218,17 +217,14 @@ async def test_lite_pull(tmp_path: Path, autojump_clock: MockClock) -> None:
 
 
 async def test_explicit_pulls(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Pulls, offsets and iterated messages."""
+    """Pulls and offsets."""
     async with shop_of(tmp_path) as (group, client, producer), client.pull_consumer("g") as consumer:
         sent = await producer.send("T", b"x", queue=queue(1))
         assert await consumer.queues("T") == [queue(0), queue(1)]
         (pulled,) = (await consumer.pull(queue(1), 0)).messages
         assert (pulled.topic, pulled.queue, pulled.message_id) == ("T", queue(1), sent.message_id)
         assert (await consumer.min_offset(queue(1)), await consumer.max_offset(queue(1))) == (0, 1)
-        stream = consumer.messages("T", options=StreamOptions(offsets={queue(1): 0}))
-        message = await anext(stream)
-        assert (message.topic, message.queue) == ("T", queue(1))
-        await stream.commit()
+        await consumer.commit(queue(1), 1)
         assert await consumer.committed(queue(1)) == 1
         assert group.cluster.broker.context.offsets.get("shop%g", "shop%T", 1) == 1
         assert (await client.raw_reader("g").pull(queue(1), 0)).next_offset == 1

@@ -1,4 +1,4 @@
-"""Requests of brokers to consumers, and the answers of a pull consumer."""
+"""Requests of brokers to consumers, and the answers of a lite pull consumer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import anyio
 import msgspec
 import pytest
 
-from rmqkit.client import ClientError, MessageQueue, MessageStream
+from rmqkit.client import ClientError, LitePullConsumer, MessageQueue
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.frame import encode
-from tests.client.cluster import FakeBroker, cluster
+from tests.client.cluster import FakeBroker, cluster, serve_group
 from tests.client.fakes import run, settled
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -23,15 +23,17 @@ Ask = Callable[..., Awaitable[Command | None]]
 
 
 @asynccontextmanager
-async def reading() -> AsyncIterator[tuple[FakeBroker, MessageStream, Ask]]:
-    """A stream over one queue of five messages, with the first one delivered, and a function that sends
+async def reading() -> AsyncIterator[tuple[FakeBroker, LitePullConsumer, Ask]]:
+    """A consumer of one queue of five messages, with the first one delivered, and a function that sends
     requests as the broker."""
-    async with cluster("a", {"T": {"broker-a": 1}}) as (fake, client), client.pull_consumer("cg") as consumer:
-        broker = fake.brokers["broker-a"]
+    async with (
+        cluster("a", {"T": {"broker-a": 1}}) as (fake, client),
+        client.lite_pull_consumer("cg", subscribe={"T": "A"}, start="first") as consumer,
+    ):
+        broker = serve_group(fake, client)
         for number in range(5):
             broker.put("T", 0, b"%d" % number, {"TAGS": "A"})
-        stream = consumer.messages("T", expression="A")
-        assert (await anext(stream)).body == b"0"
+        assert (await anext(consumer)).body == b"0"
 
         async def ask(
             code: RequestCode, fields: dict[str, str], body: bytes = b"", *, oneway: bool = False
@@ -49,7 +51,7 @@ async def reading() -> AsyncIterator[tuple[FakeBroker, MessageStream, Ask]]:
         # Answers of the client arrive at the fake server as requests.
         for code in (0, 1, 3):
             broker.overrides[code] = lambda command: None
-        yield broker, stream, ask
+        yield broker, consumer, ask
 
 
 def body_of(command: Command | None) -> Any:
@@ -61,10 +63,10 @@ def body_of(command: Command | None) -> Any:
 
 
 def test_running_info_shows_subscriptions_and_queues() -> None:
-    """The body has the keys that mqadmin reads; one message is being processed, four are read ahead."""
+    """The body has the keys that mqadmin reads; of five unfinished messages one is being processed."""
 
     async def body() -> None:
-        async with reading() as (_broker, _stream, ask):
+        async with reading() as (_broker, _consumer, ask):
             info = body_of(
                 await ask(RequestCode.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "cg", "clientId": "me"})
             )
@@ -81,7 +83,7 @@ def test_running_info_shows_subscriptions_and_queues() -> None:
                 state["cachedMsgMinOffset"],
                 state["cachedMsgMaxOffset"],
                 state["commitOffset"],
-            ) == (4, 1, 4, 0)
+            ) == (5, 0, 4, 0)
             assert state["droped"] is False
 
     run("trio", body)
@@ -91,8 +93,8 @@ def test_offsets_in_memory() -> None:
     """GET_CONSUMER_STATUS_FROM_CLIENT returns the next offset of each queue of the topic."""
 
     async def body() -> None:
-        async with reading() as (_broker, stream, ask):
-            await anext(stream)
+        async with reading() as (_broker, consumer, ask):
+            await anext(consumer)
             status = body_of(
                 await ask(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"group": "cg", "topic": "T"})
             )
@@ -109,7 +111,7 @@ def test_offsets_are_reset(as_list: bool) -> None:
     message does not change it."""
 
     async def body() -> None:
-        async with reading() as (broker, stream, ask):
+        async with reading() as (broker, consumer, ask):
             table: Any = {"offsetTable": {QUEUE: 3}}
             text = loose_json.dumps(
                 {"offsetTable": [{**msgspec.to_builtins(QUEUE), "offset": 3}]} if as_list else table,
@@ -121,16 +123,16 @@ def test_offsets_are_reset(as_list: bool) -> None:
                 )
                 is None
             )
-            assert stream.positions() == {QUEUE: 3}
-            assert [(await anext(stream)).body for _ in range(2)] == [b"3", b"4"]
-            await stream.commit()
+            assert consumer.offsets("T") == {QUEUE: 3}
+            assert [(await anext(consumer)).body for _ in range(2)] == [b"3", b"4"]
+            await consumer.commit()
             assert broker.offsets["cg", "T", 0] == 5
-            stream.seek(QUEUE, 1)
-            await stream.commit()
+            await consumer.seek(QUEUE, 1)
+            await consumer.commit()
             assert broker.offsets["cg", "T", 0] == 1
-            assert (await anext(stream)).body == b"1"
-            with pytest.raises(ClientError, match="begin at 0"):
-                stream.seek(QUEUE, -1)
+            assert (await anext(consumer)).body == b"1"
+            with pytest.raises(ClientError, match="0 to 5 are there"):
+                await consumer.seek(QUEUE, -1)
 
     run("trio", body)
 
@@ -139,14 +141,14 @@ def test_a_reset_ends_a_held_pull() -> None:
     """The new offset is read at once although the broker holds a pull at the end of the queue."""
 
     async def body() -> None:
-        async with reading() as (_broker, stream, _ask):
+        async with reading() as (_broker, consumer, _ask):
             for _ in range(4):
-                await anext(stream)
+                await anext(consumer)
             async with anyio.create_task_group() as group:
-                group.start_soon(stream.commit)
+                group.start_soon(consumer.commit)
             began_s = anyio.current_time()
-            stream.seek(QUEUE, 2)
-            assert (await anext(stream)).body == b"2"
+            await consumer.seek(QUEUE, 2)
+            assert (await anext(consumer)).body == b"2"
             assert anyio.current_time() == began_s
 
     run("trio", body)
@@ -169,7 +171,7 @@ def test_what_cannot_be_done_is_answered(code: RequestCode, fields: dict[str, st
     """Unsupported requests are answered with a code and a remark."""
 
     async def body() -> None:
-        async with reading() as (_broker, _stream, ask):
+        async with reading() as (_broker, _consumer, ask):
             found = await ask(code, fields)
             assert found is not None
             assert found.code == 1
@@ -179,10 +181,10 @@ def test_what_cannot_be_done_is_answered(code: RequestCode, fields: dict[str, st
 
 
 def test_unreadable_offsets_change_nothing() -> None:
-    """The stream continues at its position."""
+    """The consumer continues at its position."""
 
     async def body() -> None:
-        async with reading() as (_broker, stream, ask):
+        async with reading() as (_broker, consumer, ask):
             for text in (
                 b"no json",
                 b'{"offsetTable":{"x":1}}',
@@ -192,7 +194,7 @@ def test_unreadable_offsets_change_nothing() -> None:
                 await ask(
                     RequestCode.RESET_CONSUMER_CLIENT_OFFSET, {"group": "cg", "topic": "T"}, text, oneway=True
                 )
-            assert [(await anext(stream)).body for _ in range(4)] == [b"1", b"2", b"3", b"4"]
+            assert [(await anext(consumer)).body for _ in range(4)] == [b"1", b"2", b"3", b"4"]
 
     run("trio", body)
 
@@ -200,10 +202,10 @@ def test_unreadable_offsets_change_nothing() -> None:
 @pytest.mark.parametrize("oneway", [True, False])
 def test_the_outcome_of_a_transaction_is_unknown(oneway: bool) -> None:
     """A one-way question for the outcome of a half message stays unanswered; one that wants an answer is
-    told that there are no transactions. The stream goes on."""
+    told that there are no transactions. The consumer goes on."""
 
     async def body() -> None:
-        async with reading() as (_, stream, ask):
+        async with reading() as (_, consumer, ask):
             fields = {
                 "transactionId": "T1",
                 "msgId": "M1",
@@ -216,6 +218,6 @@ def test_the_outcome_of_a_transaction_is_unknown(oneway: bool) -> None:
             else:
                 assert said is not None
                 assert (said.code, said.remark) == (3, "this producer has no transactions")
-            assert (await anext(stream)).body == b"1"
+            assert (await anext(consumer)).body == b"1"
 
     run("trio", body)

@@ -251,20 +251,19 @@ async def test_pull_statuses_at_and_beyond_the_end(json_client: Client, topic: s
 
 
 @pytest.mark.row("S007")
-async def test_a_stream_goes_on_where_the_group_stopped(json_client: Client, topic: str) -> None:
-    """Messages processed by the stream are committed on the broker, and the group's next stream continues
-    after them."""
+async def test_a_lite_consumer_goes_on_where_the_group_stopped(json_client: Client, topic: str) -> None:
+    """Messages that were delivered are committed on the broker, and the group's next consumer continues after
+    them."""
     client = json_client
 
     async def read(count: int) -> set[bytes]:
         got: set[bytes] = set()
-        async with client.pull_consumer(f"{topic}_c") as consumer:
-            stream = consumer.messages(topic)
+        async with client.lite_pull_consumer(f"{topic}_c", subscribe=topic, start="first") as consumer:
             with trio.fail_after(PATIENCE_S):
-                async for message in stream:
+                async for message in consumer:
                     got.add(message.body)
                     if len(got) == count:
-                        await stream.commit()
+                        await consumer.commit()
                         break
         return got
 

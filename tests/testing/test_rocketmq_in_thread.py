@@ -39,8 +39,8 @@ def test_a_test_under_asyncio(rocketmq: ThreadedRocketMQ) -> None:
         async with rocketmq.client() as client:
             async with client.producer("pg") as producer:
                 await producer.send("UnderAsyncio", b"x")
-            async with client.pull_consumer("cg") as consumer:
-                async for message in consumer.messages("UnderAsyncio"):
+            async with client.lite_pull_consumer("cg", subscribe="UnderAsyncio", start="first") as consumer:
+                async for message in consumer:
                     return message.body
         return b""
 

@@ -16,8 +16,8 @@ from rmqkit.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUS
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import PullMessageRequestHeader
-from tests.client.cluster import FakeBroker, FakeCluster, cluster
-from tests.client.consumer.test_requests import QUEUE, consuming, nothing, serve_group, until
+from tests.client.cluster import FakeBroker, FakeCluster, cluster, serve_group
+from tests.client.consumer.test_requests import QUEUE, consuming, nothing, until
 from tests.client.fakes import on_both_backends, run, settled
 
 

@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
-import msgspec
 import pytest
 
-from rmqkit.client import Client, MessageQueue, PushConsumer, ReceivedMessage
+from rmqkit.client import MessageQueue, PushConsumer, ReceivedMessage
 from rmqkit.client.hooks import ClientConsumeContext, ClientConsumeHook, ConsumeReturnType
 from rmqkit.model import properties as props
 from rmqkit.model.subscription import HeartbeatData
@@ -24,27 +23,11 @@ from rmqkit.protocol.headers import (
     SendMessageRequestHeaderV2,
     UpdateConsumerOffsetRequestHeader,
 )
-from tests.client.cluster import FakeBroker, FakeCluster, cluster
+from tests.client.cluster import FakeBroker, cluster, serve_group
 from tests.client.fakes import on_both_backends, run, settled
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 PATIENCE_S = 120
-
-
-def serve_group(fake: FakeCluster, client: Client) -> FakeBroker:
-    """Let the broker know the client as the only member of its groups, and grant every lock."""
-    broker = fake.brokers["broker-a"]
-
-    def members(command: Command) -> Command:
-        return answer(command, body=msgspec.json.encode({"consumerIdList": [client.client_id]}))
-
-    def lock(command: Command) -> Command:
-        wanted = command.decode_body(LockBatchMqBody).mq_set
-        return answer(command, body=msgspec.json.encode({"lockOKMQSet": wanted}))
-
-    broker.overrides[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members
-    broker.overrides[RequestCode.LOCK_BATCH_MQ] = lock
-    return broker
 
 
 @asynccontextmanager

@@ -8,14 +8,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from rmqkit.client import Client, Message, SendFailed, StreamOptions
+from rmqkit.client import Client, Message, SendFailed
 from rmqkit.protocol import record
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.testing.broker import running_cluster
 from rmqkit_hook_trace import MessageTrace
 from rmqkit_hook_trace.message_trace import BATCH_CONTEXTS, INTERVAL_MS, QUEUE_CONTEXTS
-from tests.client.cluster import FakeBroker, FakeCluster, cluster
+from tests.client.cluster import FakeBroker, FakeCluster, cluster, serve_group
 from tests.client.fakes import on_both_backends, run, settled
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -65,9 +65,11 @@ def test_what_is_sent_and_consumed_is_traced(backend: str) -> None:
             broker = broker_of(fake)
             async with client.producer("pg") as producer:
                 sent = await producer.send("T", b"hello", tag="a", keys=["k1", "k2"])
-            async with client.pull_consumer("cg") as consumer:
-                async for message in consumer.messages("T", options=StreamOptions(commit_interval_ms=0)):
-                    assert message.body == b"hello"
+            serve_group(fake, client)
+            async with client.push_consumer("cg", subscribe="T", start="first") as consumer:
+                async for delivery in consumer:
+                    async with delivery as message:
+                        assert message.body == b"hello"
                     break
         pub, before, after = [fields for message in traced(broker) for fields in message]
         assert pub[0] == "Pub"
@@ -82,7 +84,7 @@ def test_what_is_sent_and_consumed_is_traced(backend: str) -> None:
         ]
         assert [after[0], after[2:7], after[8]] == [
             "SubAfter",
-            [sent.message_id, "10", "false", "k1 k2", "4"],
+            [sent.message_id, "10", "true", "k1 k2", "0"],
             "cg",
         ]
         assert before[4] == after[1]
