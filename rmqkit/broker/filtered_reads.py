@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from struct import Struct
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import trio
 
@@ -25,6 +25,8 @@ _OFFSETS = Struct(">qq")
 _OFFSETS_AT = 20
 #: Bytes of a window, besides its first record.
 _WINDOW_BYTES = 1024 * 1024
+#: Records of the first window for each message that is wanted: enough for a filter that many messages pass.
+_FIRST_WINDOW = 4
 _PASSED_OVER = (ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING)
 
 
@@ -94,6 +96,8 @@ class FilteredRead:
     def _window(self) -> list[Buffer]:
         """The next records that pass the filter's first stage; `offset` is behind them."""
         limits, count = self._limits, self._filter.records_at_once
+        if self.offset == self._began_at:
+            count = min(count, _FIRST_WINDOW * limits.max_messages)
         window = ReadLimits(
             count,
             _WINDOW_BYTES,
@@ -114,18 +118,21 @@ class FilteredRead:
         return list(_records(read.slices))
 
     def _judge(self, window: Sequence[Buffer]) -> None:
-        """Filter the records of a window with `records`, call by call, until all are filtered or the time of
-        a window has passed; the next window then begins with the first record that is left."""
+        """Filter the records of a window with `records`, call by call, until all are filtered, enough of
+        them match, or the time of a window has passed; the next window then begins with the first record that
+        is left. The time is processor time: what other programs use does not make windows smaller."""
         compiled, verdicts = self._filter, list[bool]()
         assert compiled.records is not None, "the filter is asynchronous"
-        began, took_s = perf_counter(), 0.0
-        while len(verdicts) < len(window) and took_s * 1000 <= MAX_FILTER_CALL_MS:
+        wanted = self._limits.max_messages - len(self._sizes)
+        began, took_s = thread_time(), 0.0
+        while len(verdicts) < len(window) and took_s * 1000 <= MAX_FILTER_CALL_MS and wanted > 0:
             piece = _piece(window, len(verdicts), compiled.records_per_call)
             found = compiled.records(piece)
             if len(found) != len(piece):
                 raise ValueError(f"the filter gave {len(found)} verdicts on {len(piece)} records")
             verdicts += found
-            took_s = perf_counter() - began
+            wanted -= sum(found)
+            took_s = thread_time() - began
         done = len(verdicts)
         self._pace(done, took_s)
         if done < len(window):

@@ -309,7 +309,7 @@ async def test_a_slow_filter_is_bounded_within_a_window(
     """When the time of a window has passed, the rest of its records is filtered later, and none is filtered
     twice or left out."""
     server = Timed(per_call, 0.0005)
-    monkeypatch.setattr(filtered_reads, "perf_counter", server.clock)
+    monkeypatch.setattr(filtered_reads, "thread_time", server.clock)
     async with opened(extra=[("timed", server)]) as desk:
         for number in range(100):
             await desk.sent(body=(b"mine" if number == 90 else b"else").ljust(body_bytes, b"."))
@@ -319,3 +319,18 @@ async def test_a_slow_filter_is_bounded_within_a_window(
     assert sum(count for count, _ in server.between) == 100
     assert all(count <= per_call for count, _ in server.between)
     assert all(count == 1 or size <= FILTERED_BYTES for count, size in server.between)
+
+
+async def test_a_pull_that_has_its_messages_filters_no_more(opened: Opened) -> None:
+    """Of a hundred messages that match, a pull of eight filters one call's; the next goes on behind the
+    eighth."""
+    server = Timed(4, 0.0)
+    async with opened(extra=[("timed", server)]) as desk:
+        for number in range(100):
+            await desk.sent(body=b"mine%d" % number)
+        for start in (0, 8, 16):
+            server.between.clear()
+            answer = await answered(desk, **slow("x"), offset=start, max_msg_nums=8)
+            assert bodies(answer) == [b"mine%d" % number for number in range(start, start + 8)]
+            assert places(answer)[0] == start + 8
+            assert [count for count, _ in server.between] == [4, 4]
