@@ -6,10 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+import trio
 
 from rmqkit.client import Client, Message
 from rmqkit.model.subscription import CLASS
 from rmqkit.testing.broker import running_cluster
+from tests import programs
 from tests.plugins.filter_server.shop import install, until
 
 pytestmark = [
@@ -37,3 +39,28 @@ async def test_a_broker_with_a_filter_server_process(tmp_path: Path, monkeypatch
             (queue,) = await consumer.queues("T")
             found = await consumer.pull(queue, 0, expression="cheap?below=5", expression_type=CLASS)
             assert [message.body for message in found.messages] == [b"3", b"4"]
+
+
+async def test_a_filter_server_that_the_broker_refuses(tmp_path: Path) -> None:
+    """One line says why, and the exit code is that of wrong settings."""
+    async with running_cluster(tmp_path / "data", scheme="tcp", disabledPlugins="filter-server") as cluster:
+        words = ["filter-server", "--broker", cluster.broker.context.address]
+        ended = await trio.to_thread.run_sync(programs.run, words, tmp_path)
+    assert ended.returncode == 2
+    assert b"refuses the filter server" in ended.stderr
+    assert b"Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--listen", "nowhere"], b"not of the form HOST:PORT"),
+        (["--supervised"], b"a broker gives the settings on standard input, and none came"),
+    ],
+)
+def test_wrong_arguments(tmp_path: Path, words: list[str], said: bytes) -> None:
+    """Refused before anything listens."""
+    ended = programs.run(["filter-server", *words], tmp_path)
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert ended.stdout == b""
