@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import trio
 from attrs import define, field
 
 from rmqkit.client import Client, MessageQueue, Producer, RawReader, ReceivedMessage, Retry, RmqError
-from tests.faults.kit import PATIENCE_S, SMALL_FILES, Server, spawn
+from tests.faults.kit import SMALL_FILES, Server, spawn, until
 from tests.ports import free_port
 from tests.seeded_runs import repeat
 
@@ -122,16 +121,6 @@ class Survival:
             if await self.committed(reader, place) != await reader.offsets.max_offset(place):
                 return False
         return True
-
-
-async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Check a condition of other tasks or processes repeatedly until it holds."""
-    with trio.fail_after(PATIENCE_S):
-        while True:
-            outcome = condition()
-            if outcome if isinstance(outcome, bool) else await outcome:
-                return
-            await trio.sleep(_POLL_S)
 
 
 async def survive(directory: Path, seed: int) -> Survival:

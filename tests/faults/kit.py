@@ -7,7 +7,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -27,6 +27,7 @@ from tests.programs import Program
 
 #: Longer than any operation here takes; a hanging test fails after this time.
 PATIENCE_S = 300
+_POLL_S = 0.02
 #: Time limit of a send: a busy machine must not turn a slow one into an error.
 SEND_MS = PATIENCE_S * 1000
 #: Files small enough that a few seconds of load fill several of each; large pulls, to read a whole store
@@ -223,3 +224,13 @@ def mounted(path: Path, size_bytes: int) -> Iterator[Path]:
 
 def mount(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["mount", *words], capture_output=True, text=True, check=False)
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Check a condition of other tasks or processes repeatedly until it holds."""
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            outcome = condition()
+            if outcome if isinstance(outcome, bool) else await outcome:
+                return
+            await trio.sleep(_POLL_S)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import trio
@@ -22,7 +21,7 @@ from attrs import define, field
 from rmqkit.client import Client, Producer, RmqError, SendStatus
 from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic, unpack
 from tests import programs
-from tests.faults.kit import PATIENCE_S, SMALL_FILES, Server, set_words, spawn, started
+from tests.faults.kit import SMALL_FILES, Server, set_words, spawn, started, until
 from tests.ports import free_port
 from tests.seeded_runs import repeat
 
@@ -184,13 +183,6 @@ def tear(data: Path, chance: random.Random) -> None:
     with path.open("r+b") as file:
         file.seek(at)
         file.write(part)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Check a condition repeatedly until it holds."""
-    with trio.fail_after(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - it is about other processes
-            await trio.sleep(_POLL_S)
 
 
 async def survive(directory: Path, seed: int) -> Pair:

@@ -24,7 +24,7 @@ from rmqkit.protocol import frame
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.compressed_body import compression
 from rmqkit.protocol.message_id import UniqueKeys
-from tests.faults.kit import PATIENCE_S, SEND_MS, SMALL_FILES, Server, read_all, serving
+from tests.faults.kit import PATIENCE_S, SEND_MS, SMALL_FILES, Server, read_all, serving, until
 
 TOPIC = "Kept"
 QUEUES = 4
@@ -301,20 +301,15 @@ async def test_more_connections_than_descriptors(tmp_path: Path, policy: str) ->
             await good.work(lambda: True)
             for _ in range(200):
                 await held.enter_context(trio.socket.socket()).connect(server.broker)
-            with trio.fail_after(PATIENCE_S):
-                while "connections are refused" not in server.log.read_text():
-                    await trio.lowlevel.checkpoint()
-                while len(os.listdir(f"/proc/{server.pid}/fd")) >= 100:
-                    await trio.lowlevel.checkpoint()
+            await until(lambda: "connections are refused" in server.log.read_text())
+            await until(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) < 100)
             async with good.client.pull_consumer("good") as consumer:
                 assert (await consumer.pull(*next(iter(good.sent)), max_messages=1)).messages
             await good.send_large(600)
             assert len(list((tmp_path / "data" / "commitlog").iterdir())) > 2
             await good.client.admin.create_topic("Later", queues=8)
             held.close()
-            with trio.fail_after(PATIENCE_S):
-                while len(os.listdir(f"/proc/{server.pid}/fd")) >= 60:
-                    await trio.lowlevel.checkpoint()
+            await until(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) < 60)
             async with Client(server.namesrv) as late, late.pull_consumer("late") as consumer:
                 assert (await consumer.pull(*next(iter(good.sent)), max_messages=1)).messages
             await good.check()

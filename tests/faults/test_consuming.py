@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 from rmqkit.client import Client
-from tests.faults.consuming import KILLS, survive, until
-from tests.faults.kit import SMALL_FILES, serving
+from tests.faults.consuming import KILLS, survive
+from tests.faults.kit import SMALL_FILES, serving, until
 from tests.programs import Program, spawn
 
 PROGRAM = str(Path(__file__).with_name("member_program.py"))
