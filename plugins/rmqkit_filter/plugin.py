@@ -31,4 +31,4 @@ def rmqkit_register_filter_servers(register: Register[FilterServer], config: Con
     settings = config.plugin_settings("filter", FilterSettings)
     register("TAG", TagFilter())
     register("SQL92", Sql92Filter(strict=settings.strict))
-    register("PYTHON", PythonFilter(installed(), settings.python_timeout_ms))
+    register("PYTHON", PythonFilter(installed, settings.python_timeout_ms))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from importlib.metadata import entry_points
 from inspect import signature
 from urllib.parse import parse_qsl
@@ -41,18 +42,29 @@ class PythonFilter(FilterServer):
     A filter that raises, or whose window takes longer than `timeout_ms`, is disabled until the broker starts
     again: it is logged once, and its consumers are refused with SYSTEM_ERROR and the reason.
 
-    loaders  name -> a function that returns the filter, called when the filter is first subscribed to
+    find  returns name -> a function that returns the filter; called when the first expression comes, the
+          functions when their filter is first subscribed to
     """
 
     expression_type = PYTHON
 
-    def __init__(self, loaders: Mapping[str, Callable[[], PythonFunction]], timeout_ms: int) -> None:
-        self._loaders = loaders
+    def __init__(
+        self, find: Callable[[], Mapping[str, Callable[[], PythonFunction]]], timeout_ms: int
+    ) -> None:
+        self._find = find
         self._timeout_ms = timeout_ms
         self._loaded: dict[str, PythonFunction] = {}
         self._disabled: dict[str, str] = {}
         self._turns: dict[str, trio.CapacityLimiter] = {}
-        self._threads = trio.CapacityLimiter(MAX_FILTER_THREADS * (1 + len(loaders)))
+
+    @cached_property
+    def _loaders(self) -> Mapping[str, Callable[[], PythonFunction]]:
+        # A search through all installed distributions, which brokers without such filters do without.
+        return self._find()
+
+    @cached_property
+    def _threads(self) -> trio.CapacityLimiter:
+        return trio.CapacityLimiter(MAX_FILTER_THREADS * (1 + len(self._loaders)))
 
     def disabled(self) -> Mapping[str, str]:
         return self._disabled

@@ -308,7 +308,8 @@ def _installed(config: Config) -> Iterable[_Candidate]:
         ]
         if not points:
             continue
-        package = distribution.metadata["Name"]
+        metadata = distribution.metadata  # parsed at each access
+        package = metadata["Name"]
         normalized = _normalized(package)
         if normalized in seen:
             continue
@@ -320,7 +321,7 @@ def _installed(config: Config) -> Iterable[_Candidate]:
             yield (
                 point.name,
                 package,
-                distribution.version,
+                metadata["Version"],
                 optional,
                 not optional or point.name in wanted,
                 _loader(point, distribution),

@@ -531,3 +531,20 @@ def test_spec_is_typed(name: str) -> None:
         assert not kind or kind in imported | {"type"}
     else:
         assert first.annotation == "Broker"
+
+
+def test_the_metadata_of_a_distribution_are_parsed_once(install: Install) -> None:
+    """However many plugins it brings: a parse takes longer than everything else that is done for a plugin."""
+    parsed: list[str] = []
+
+    class Counting(FakeDistribution):
+        def read_text(self, filename: str) -> str | None:
+            if filename == "METADATA":
+                parsed.append(filename)
+            return super().read_text(filename)
+
+    names = tuple(f"p{number}" for number in range(9))
+    install(Counting("many", *(f"{name} = types" for name in names)))
+    found = load(Config(disabled_plugins=names)).plugins
+    assert [(plugin.name, plugin.version) for plugin in found] == [(name, "1.2") for name in names]
+    assert len(parsed) == 1

@@ -36,8 +36,12 @@ def broken() -> Callable[..., bool]:
 
 def server(timeout_ms: int = LONG_MS, **functions: Callable[..., bool]) -> PythonFilter:
     """PYTHON with these filters, `cheap`, and `broken`, which cannot be imported."""
-    loaders = {name: partial(_given, function) for name, function in functions.items()}
-    return PythonFilter({**loaders, "cheap": partial(_given, cheap), "broken": broken}, timeout_ms)
+    loaders: dict[str, Callable[[], Callable[..., bool]]] = {
+        "cheap": partial(_given, cheap),
+        "broken": broken,
+    }
+    loaders |= {name: partial(_given, function) for name, function in functions.items()}
+    return PythonFilter(lambda: loaders, timeout_ms)
 
 
 def _given(function: Callable[..., bool]) -> Callable[..., bool]:
