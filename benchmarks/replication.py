@@ -46,8 +46,8 @@ _NEAR_BYTES = 256 * 1024
 Found = dict[str, dict[str, dict[str, list[float]]]]
 
 
-def start_slave(server: peers.Server, master: Mapping[str, str]) -> peers.Process:
-    """A slave of a running server's broker, ten ports above it. Raises PeerError when it ends."""
+def start_slave(server: peers.Server) -> peers.Process:
+    """A slave of a running server's broker, ten ports above it; the name server tells it of its master."""
     host, _, port = server.broker.rpartition(":")
     address = f"{host}:{int(port) + 10}"
     settings = {
@@ -56,7 +56,6 @@ def start_slave(server: peers.Server, master: Mapping[str, str]) -> peers.Proces
         "brokerRole": "SLAVE",
         "brokerIP2": host,
         "haListenPort": f"{int(port) + 11}",
-        "haMasterAddress": f"{host}:{master['haListenPort']}",
     }
     directory = server.data / "slave"
     directory.mkdir()
@@ -69,12 +68,12 @@ def start_slave(server: peers.Server, master: Mapping[str, str]) -> peers.Proces
 
 def replicating(settings: Mapping[str, str]) -> dict[str, str]:
     """The settings with a port for slaves."""
-    return {**settings, "haListenPort": str(peers.free_ports()[0])}
+    return {**settings, "brokerIP2": "127.0.0.1", "haListenPort": str(peers.free_ports()[0])}
 
 
-def add_slave(server: peers.Server, settings: Mapping[str, str]) -> None:
+def add_slave(server: peers.Server) -> None:
     """Start a slave; the broker of the server stays the last of its processes."""
-    server.processes.insert(0, start_slave(server, settings))
+    server.processes.insert(0, start_slave(server))
 
 
 def lags(server: peers.Server) -> list[int]:
@@ -115,7 +114,7 @@ def pair(name: str, seconds: float, warm_up_s: float, parent: Path | None) -> di
     """Sends to a master whose slave must have each message, by load."""
     settings = replicating(SYNC)
     with peers.running(name, settings, parent) as server:
-        add_slave(server, settings)
+        add_slave(server)
         await_slave(server)
         for shape in LOADS.values():
             _warm(server, shape, warm_up_s / len(LOADS))
@@ -146,7 +145,7 @@ def cost(
     settings = replicating(ASYNC) if with_slave else {}
     with peers.running("rmqkit", settings, parent) as server:
         if with_slave:
-            add_slave(server, settings)
+            add_slave(server)
             await_slave(server)
         shape = LOADS["32 x 8"]
         _warm(server, shape, warm_up_s)
@@ -154,8 +153,8 @@ def cost(
 
 
 def catch_up(name: str, megabytes: int, quiet_s: float, parent: Path | None) -> dict[str, float]:
-    """A new slave of a master with a filled log: MB (10**6 bytes) a second from its connection on, and the
-    p99 of a client that sends one message after the other, before and meanwhile."""
+    """A new slave of a master with a filled log: MB (10**6 bytes) a second from its connection on, its
+    processor time, and the p99 of a client that sends one message after the other, before and meanwhile."""
     settings = replicating(ASYNC)
     with peers.running(name, settings, parent) as server:
         words = f"send --topic bench --size 1024 --batch 32 --connections 4 --messages {megabytes * 1000}"
@@ -165,14 +164,15 @@ def catch_up(name: str, megabytes: int, quiet_s: float, parent: Path | None) -> 
         with sending(server.broker) as waits:
             time.sleep(quiet_s)
             quiet = list(waits)
-            add_slave(server, settings)
+            add_slave(server)
             deadline = time.perf_counter() + peers.START_TIMEOUT_S
             peers.wait_until(lambda: bool(lags(server)), server.processes[0], "a slave", deadline)
-            first = len(waits)
+            first, before = len(waits), server.processes[0].cpu_s()
             taken = await_slave(server)
-            busy = waits[first:]
+            busy, used = waits[first:], server.processes[0].cpu_s() - before
     return {
         "mb_per_s": megabytes * 1.024 / taken,
+        "slave_cpu_s": used,
         "quiet_p99_ms": percentiles_ms(quiet)["p99"],
         "p99_ms": percentiles_ms(busy)["p99"],
     }

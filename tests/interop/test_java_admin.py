@@ -74,7 +74,7 @@ def test_what_mqadmin_asks(report: peers.Report, server: peers.Server, scenario:
     assert dict(outcome.facts) | dict(SCENARIOS[scenario][1]) == dict(outcome.facts)
 
 
-def mqadmin(program: JavaClient, server: peers.Server, *words: str) -> str:
+def mqadmin(program: JavaClient, namesrv: str, *words: str) -> str:
     """The output of one call of mqadmin."""
     command = [
         tool("java"),
@@ -84,7 +84,7 @@ def mqadmin(program: JavaClient, server: peers.Server, *words: str) -> str:
         "org.apache.rocketmq.tools.command.MQAdminStartup",
     ]
     done = subprocess.run(
-        [*command, *words, "-n", server.namesrv], capture_output=True, text=True, timeout=120, check=False
+        [*command, *words, "-n", namesrv], capture_output=True, text=True, timeout=120, check=False
     )
     return done.stdout
 
@@ -93,12 +93,12 @@ def mqadmin(program: JavaClient, server: peers.Server, *words: str) -> str:
 @pytest.mark.usefixtures("report")
 def test_the_figures_of_cluster_list(program: JavaClient, server: peers.Server) -> None:
     """The oldest message is minutes old, not as old as the epoch, and the messages of today are counted."""
-    row = _row_of(mqadmin(program, server, "clusterList"), server)
+    row = _row_of(mqadmin(program, server.namesrv, "clusterList"), server)
     hours = float(row.split()[-3])
     assert 0 <= hours < 1, row
     totals = [
         int(word)
-        for word in _row_of(mqadmin(program, server, "clusterList", "-m"), server).split()
+        for word in _row_of(mqadmin(program, server.namesrv, "clusterList", "-m"), server).split()
         if word.isdigit()
     ]
     assert max(totals) >= SCENARIOS["traffic"][1]["received"], totals

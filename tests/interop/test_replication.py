@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -15,7 +16,15 @@ from rmqkit.client.pulling import PullStatus
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.record import unpack_all
 from tests.interop import peers
-from tests.interop.builds import OLD_SERVER_VERSION, SERVER_VERSION, BuildError, JavaClient, java_client
+from tests.interop.builds import (
+    OLD_SERVER_VERSION,
+    SERVER_VERSION,
+    BuildError,
+    JavaClient,
+    java_admin,
+    java_client,
+)
+from tests.interop.test_java_admin import mqadmin
 from tests.interop.test_mixed_groups import made, until
 from tests.ports import LOOPBACK, free_port
 
@@ -146,8 +155,13 @@ def pair(home: Path, master: str, slave: str) -> Iterator[tuple[Member, Member]]
 
 @pytest.fixture(scope="module")
 def java() -> JavaClient:
+    return built(java_client)
+
+
+def built(build: Callable[[str], JavaClient]) -> JavaClient:
+    """A Java program against the newest version; a failed build fails the test."""
     try:
-        return java_client(SERVER_VERSION)
+        return build(SERVER_VERSION)
     except BuildError as problem:
         pytest.fail(str(problem), pytrace=False)
 
@@ -221,6 +235,27 @@ async def test_a_pair(of_master: str, of_slave: str, java: JavaClient, tmp_path:
 
         await trio.to_thread.run_sync(master.kill)
         await read_from_the_slave(slave, java, bodies, tmp_path)
+
+
+@pytest.mark.row("S035", "S085")
+async def test_what_mqadmin_shows(tmp_path: Path) -> None:
+    """`mqadmin haStatus` prints the slave of our master, which lacks nothing, and the master of our slave."""
+    program = built(java_admin)
+    with pair(tmp_path, OURS, OURS) as (master, slave):
+        async with Client(master.namesrv) as client, client.producer("producers") as producer:
+            await made(client, TOPIC, 1)
+            await sent_to_both(producer, "one", 1)
+            end = len(await equal(master, slave))
+        of_master, of_slave = [
+            await trio.to_thread.run_sync(
+                mqadmin, program, each.namesrv, "haStatus", "-b", f"{LOOPBACK}:{each.port}"
+            )
+            for each in (master, slave)
+        ]
+    assert re.search(rf"#MasterCommitLogMaxOffset\s+{end}\s", of_master), of_master
+    assert re.search(rf"^{LOOPBACK}:\d+\s+{end}\s+0\s+\S+\s+OK\s+{end}\s", of_master, re.MULTILINE), of_master
+    assert re.search(rf"#MasterAddr\s+{LOOPBACK}:{master.port + 1}\s", of_slave), of_slave
+    assert re.search(rf"#CommitLogMaxOffset\s+{end}\s", of_slave), of_slave
 
 
 async def read_from_the_slave(slave: Member, java: JavaClient, bodies: set[bytes], home: Path) -> None:
