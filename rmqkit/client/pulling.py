@@ -213,16 +213,18 @@ class Puller:
         if address != instance.routes.master(queue.broker_name):
             commit_offset = 0
         if wanted.class_filter_mode:
-            address = await self._filter_servers.address(queue, wanted, address)
             commit_offset = 0
         command = pull_command(
             self._group, queue, offset, wanted, max_messages, hold_ms, commit_offset, lite=self._lite
         )
         try:
+            if wanted.class_filter_mode:
+                address = await self._filter_servers.address(queue, wanted, address)
             response = await instance.pool.call(address, command, timeout_ms)
             result = await pull_result(response, queue, wanted, address)
         except (ConnectFailed, ConnectionLost, RequestTimeout):
-            # The suggested slave may be gone: the next pull goes to the master, and the route is refreshed.
+            # The suggested slave or the filter server may be gone: the next pull goes to the master, and the
+            # route is refreshed.
             self._suggested.pop(queue, None)
             self._filter_servers.forget(address)
             instance.refresh_soon()

@@ -204,6 +204,27 @@ async def test_a_broker_without_filter_servers(tmp_path: Path) -> None:
                             await trio.sleep(0.05)
 
 
+async def test_a_filter_server_that_is_gone_is_replaced(tmp_path: Path) -> None:
+    """Pulls fail until the route has another filter server, where the consumer registers its filter."""
+    async with (
+        running_cluster(tmp_path / "broker", scheme="memory") as cluster,
+        Client(cluster.namesrv_text, connect=cluster.connect) as client,
+    ):
+        queue = await Running(cluster, client, "").queue()
+        async with client.pull_consumer("billing") as consumer:
+            for number in range(2):
+                async with filter_server(cluster, tmp_path / f"filter-{number}") as address:
+                    cluster.broker.context.filter_servers.announce([address])
+                    await consumer.queues("T")
+                    with trio.fail_after(PATIENCE_S):
+                        while True:
+                            try:
+                                await consumer.pull(queue, 0, expression="cheap", expression_type=CLASS)
+                                break
+                            except ClientError:
+                                await trio.sleep(0.05)
+
+
 async def test_source_text_of_a_class_is_refused(running: Running) -> None:
     """Apache's filter servers compile and run what a consumer sends. The remark says what is possible."""
     header = RegisterMessageFilterClassRequestHeader(
