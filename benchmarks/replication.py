@@ -163,13 +163,17 @@ def catch_up(name: str, megabytes: int, quiet_s: float, parent: Path | None) -> 
             raise peers.PeerError(f"{server.name}: filling failed: {filled['first_errors']}")
         with sending(server.broker) as waits:
             time.sleep(quiet_s)
+            deadline = time.perf_counter() + peers.START_TIMEOUT_S
+            peers.wait_until(lambda: bool(waits), server.processes[-1], "a send", deadline)
             quiet = list(waits)
             add_slave(server)
             deadline = time.perf_counter() + peers.START_TIMEOUT_S
             peers.wait_until(lambda: bool(lags(server)), server.processes[0], "a slave", deadline)
             first, before = len(waits), server.processes[0].cpu_s()
             taken = await_slave(server)
-            busy, used = waits[first:], server.processes[0].cpu_s() - before
+            used = server.processes[0].cpu_s() - before
+            peers.wait_until(lambda: len(waits) > first, server.processes[-1], "a send", deadline)
+            busy = waits[first:]
     return {
         "mb_per_s": megabytes * 1.024 / taken,
         "slave_cpu_s": used,
