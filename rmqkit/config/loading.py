@@ -11,6 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -172,13 +173,18 @@ def _suggestion(key: str) -> str:
 def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """(key, value, source) of NAMESRV_ADDR and of everything with rmqkit's prefix; unknown names are kept for
     a warning."""
-    keys = (*rocketmq_settings.KEYS.values(), *KEYS)
-    by_name = {_ENV_PREFIX + re.sub(r"(?<=[a-z0-9])(?=[A-Z])|\.", "_", key).upper(): key for key in keys}
-    by_name[NAMESRV_VARIABLE] = "namesrvAddr"
+    by_name = _keys_by_variable()
     names = sorted(name for name in environ if name.startswith(_ENV_PREFIX) and name not in _OTHER_VARIABLES)
     if NAMESRV_VARIABLE in environ:
         names.insert(0, NAMESRV_VARIABLE)
     return [(by_name.get(name, name), environ[name], f"environment {name}") for name in names]
+
+
+@cache
+def _keys_by_variable() -> Mapping[str, str]:
+    keys = (*rocketmq_settings.KEYS.values(), *KEYS)
+    by_name = {_ENV_PREFIX + re.sub(r"(?<=[a-z0-9])(?=[A-Z])|\.", "_", key).upper(): key for key in keys}
+    return by_name | {NAMESRV_VARIABLE: "namesrvAddr"}
 
 
 def read_file(path: str | Path) -> dict[str, Any]:

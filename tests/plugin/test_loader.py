@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
 import types
@@ -548,3 +549,28 @@ def test_the_metadata_of_a_distribution_are_parsed_once(install: Install) -> Non
     found = load(Config(disabled_plugins=names)).plugins
     assert [(plugin.name, plugin.version) for plugin in found] == [(name, "1.2") for name in names]
     assert len(parsed) == 1
+
+
+def test_hooks_of_any_form_are_found_in_a_module(modules: Callable[[str, str], None]) -> None:
+    """A function, a bound method of an object, and a static method under the name of a hook; other things
+    of that name are none."""
+    modules(
+        "rmqkit_test_forms",
+        "from rmqkit import hookimpl\n"
+        "class Made:\n"
+        "    @hookimpl\n"
+        "    def rmqkit_register_stores(self, register): register('bound', 1)\n"
+        "rmqkit_register_stores = Made().rmqkit_register_stores\n"
+        "@hookimpl\n"
+        "def rmqkit_register_transports(register): register('plain', 2)\n"
+        "@staticmethod\n"
+        "@hookimpl\n"
+        "def rmqkit_register_services(register): register('static', 3)\n"
+        "rmqkit_register_settings = 'no hook'\n",
+    )
+    registry = alone(("forms", importlib.import_module("rmqkit_test_forms")))
+    assert (set(registry.stores), set(registry.transports), set(registry.services)) == (
+        {"bound"},
+        {"plain"},
+        {"static"},
+    )
