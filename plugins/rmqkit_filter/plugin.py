@@ -8,6 +8,7 @@ import msgspec
 
 from rmqkit import hookimpl
 from rmqkit.config import Config
+from rmqkit.model.subscription import PYTHON
 from rmqkit.plugin.filter import FilterServer
 from rmqkit.plugin.hookspecs import Register
 from rmqkit_filter.python import PythonFilter, installed
@@ -31,4 +32,4 @@ def rmqkit_register_filter_servers(register: Register[FilterServer], config: Con
     settings = config.plugin_settings("filter", FilterSettings)
     register("TAG", TagFilter())
     register("SQL92", Sql92Filter(strict=settings.strict))
-    register("PYTHON", PythonFilter(installed, settings.python_timeout_ms))
+    register(PYTHON, PythonFilter(installed, settings.python_timeout_ms))

@@ -19,13 +19,12 @@ from rmqkit.errors import DecodeError, RequestRefused
 from rmqkit.limits import MAX_FILTER_EXPRESSION_LENGTH, MAX_FILTER_PARAMETERS, MAX_FILTER_THREADS
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.message import StoredMessage
-from rmqkit.model.subscription import SubscriptionData
+from rmqkit.model.subscription import PYTHON, SubscriptionData
 from rmqkit.plugin.filter import CompiledFilter, FilterServer
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.record import unpack
 
 _log = logging.getLogger(__name__)
-PYTHON = "PYTHON"
 ENTRY_POINT_GROUP = "rmqkit.filters"
 #: Whether a message matches; the parameters of the expression are keyword arguments, all of them texts.
 PythonFunction = Callable[..., bool]

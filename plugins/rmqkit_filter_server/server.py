@@ -8,6 +8,7 @@ import trio
 
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, RmqError
+from rmqkit.model.subscription import PYTHON
 from rmqkit.plugin.broker import Pool
 from rmqkit.plugin.loader import Registry
 from rmqkit.plugin.server import Listen, Server, ServerHandle
@@ -25,7 +26,6 @@ REGISTER_TIMEOUT_MS = 3_000
 #: Time between two attempts while the broker does not answer.
 RETRY_MS = 1_000
 _DRAIN_TIMEOUT_MS = 3_000
-_EXPRESSION_TYPE = "PYTHON"
 
 
 class FilterServerRole(Server):
@@ -40,7 +40,7 @@ class FilterServerRole(Server):
         registration, PluginError for an unknown scheme. When cancelled, stops accepting, answers requests in
         flight (at most 3 s), and closes everything; held pulls are dropped."""
         chosen = options(config)
-        filters = registry.chosen("filter_servers", _EXPRESSION_TYPE)
+        filters = registry.chosen("filter_servers", PYTHON)
         classes = FilterClasses(filters)
         async with listen.pool(config) as pool, trio.open_nursery() as pulls:
             serving = await listen(

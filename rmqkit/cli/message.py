@@ -53,10 +53,10 @@ async def _run_action(arguments: Namespace) -> int:
 
 async def _find(client: Client, arguments: Namespace) -> int:
     """The exit code is 1 when nothing was found."""
-    options.check_text(arguments, "topic", "key", "tag", "sql")
+    options.check_text(arguments, "topic", "key", "tag", "sql", "filter")
     if arguments.max < 1:
         raise ConfigError("--max must be at least 1")
-    if arguments.key is not None and (arguments.tag or arguments.sql):
+    if arguments.key is not None and (arguments.tag or arguments.sql or arguments.filter):
         raise ConfigError("--key and an expression exclude each other")
     found = 0
     async for message in _matching(client, arguments):

@@ -11,7 +11,7 @@ import anyio
 
 from rmqkit import MessageQueue
 from rmqkit.cli import options, shown
-from rmqkit.client import Client, LitePullConsumer, PullConsumer, ReceivedMessage, sql
+from rmqkit.client import Client, LitePullConsumer, PullConsumer, ReceivedMessage
 from rmqkit.client.consumer.options import Expression
 from rmqkit.client.group_admin import END_MS
 from rmqkit.errors import ConfigError, NoRoute
@@ -49,7 +49,7 @@ def _consume_arguments(parser: ArgumentParser) -> None:
 
 
 def _consume(arguments: Namespace) -> int:
-    options.check_text(arguments, "topic", "group", "tag", "sql")
+    options.check_text(arguments, "topic", "group", "tag", "sql", "filter")
     return anyio.run(_consume_all, arguments, backend="trio")
 
 
@@ -126,7 +126,7 @@ async def _starts(consumer: PullConsumer, arguments: Namespace) -> dict[MessageQ
 
 def _expression(arguments: Namespace) -> str | Expression:
     expression, kind = options.expression_of(arguments)
-    return expression if kind is None else sql(expression)
+    return expression if kind is None else Expression(expression, kind)
 
 
 async def _follow(client: Client, arguments: Namespace, queues: list[MessageQueue]) -> None:
@@ -206,7 +206,7 @@ def _tail_arguments(parser: ArgumentParser) -> None:
 
 
 def _tail(arguments: Namespace) -> int:
-    options.check_text(arguments, "topic", "tag", "sql")
+    options.check_text(arguments, "topic", "tag", "sql", "filter")
     return anyio.run(_tail_all, arguments, backend="trio")
 
 

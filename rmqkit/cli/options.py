@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rmqkit import config as settings
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError
+from rmqkit.model.subscription import PYTHON, SQL92
 from rmqkit.plugin import output
 from rmqkit.plugin.transport import Address
 from rmqkit.remoting.dial import TLS
@@ -89,7 +90,7 @@ def add_json(parser: ArgumentParser) -> None:
 
 
 def add_expression(parser: ArgumentParser) -> None:
-    """`--tag` and `--sql`."""
+    """`--tag`, `--sql` and `--filter`."""
     which = parser.add_mutually_exclusive_group()
     tags = "only messages with one of these tags, joined by ||: 'new || paid'"
     which.add_argument("--tag", metavar="EXPRESSION", help=tags)
@@ -97,12 +98,16 @@ def add_expression(parser: ArgumentParser) -> None:
         "only messages whose properties satisfy the condition: 'amount > 10'; the broker needs SQL92 filters"
     )
     which.add_argument("--sql", metavar="CONDITION", help=condition)
+    named = "only messages that pass a filter in Python which is installed on the broker: 'cheap?below=5'"
+    which.add_argument("--filter", metavar="NAME", help=named)
 
 
 def expression_of(arguments: Namespace) -> tuple[str, str | None]:
     """The expression given by `add_expression`, and its type."""
     if arguments.sql is not None:
-        return arguments.sql, "SQL92"
+        return arguments.sql, SQL92
+    if arguments.filter is not None:
+        return arguments.filter, PYTHON
     return arguments.tag or "*", None
 
 

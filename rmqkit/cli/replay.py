@@ -31,7 +31,7 @@ def _arguments(parser: ArgumentParser) -> None:
 
 
 def _run(arguments: Namespace) -> int:
-    options.check_text(arguments, "topic", "to", "tag", "sql")
+    options.check_text(arguments, "topic", "to", "tag", "sql", "filter")
     if arguments.max is not None and arguments.max < 1:
         raise ConfigError("--max must be at least 1")
     return anyio.run(_replay, arguments, backend="trio")

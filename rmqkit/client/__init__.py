@@ -23,7 +23,7 @@ from rmqkit.client.client import Client
 from rmqkit.client.consumer.delivery import Batch, DeadLetter, Delivery, Retry
 from rmqkit.client.consumer.flow_control import Prefetch
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
-from rmqkit.client.consumer.options import LitePullOptions, PushOptions, filter_class, sql, tag
+from rmqkit.client.consumer.options import LitePullOptions, PushOptions, filter_class, python_filter, sql, tag
 from rmqkit.client.consumer.push_consumer import PushConsumer
 from rmqkit.client.consumer.rebalance import Changes
 from rmqkit.client.group_admin import GroupAdmin, GroupConnections, GroupMemberInfo, Progress
@@ -107,6 +107,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "filter_class",
+    "python_filter",
     "sql",
     "tag",
 ]

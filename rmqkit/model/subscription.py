@@ -9,6 +9,7 @@ from rmqkit.protocol.tags import java_hash
 SUBSCRIBE_ALL = "*"
 TAG = "TAG"
 SQL92 = "SQL92"
+PYTHON = "PYTHON"
 #: Clients' name for subscriptions whose messages come from filter servers; on the wire it is a flag of the
 #: type TAG.
 CLASS = "CLASS"

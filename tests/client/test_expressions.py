@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qsl
+
 import msgspec
 import pytest
 
-from rmqkit.client import ClientError, MessageQueue, filter_class
-from rmqkit.client.consumer.options import subscriptions
+from rmqkit.client import ClientError, MessageQueue, filter_class, python_filter
+from rmqkit.client.consumer.options import Expression, subscriptions
 from rmqkit.client.pulling import pull_command, subscription
 from rmqkit.model.sysflag import PULL_CLASS_FILTER, PULL_SUSPEND
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -97,6 +99,27 @@ def test_a_pull_with_a_condition_fails_when_the_broker_has_no_filter() -> None:
                 await consumer.pull(queue, 0, expression="a > 3", expression_type="SQL92", block=True)
 
     run("trio", body)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text", "parameters"),
+    [
+        (python_filter("cheap"), "cheap", {}),
+        (python_filter("cheap", below=5), "cheap?below=5", {"below": "5"}),
+        (
+            python_filter("near", place="a&b=c d", name="é"),
+            "near?place=a%26b%3Dc+d&name=%C3%A9",
+            {"place": "a&b=c d", "name": "é"},
+        ),
+    ],
+)
+def test_a_filter_in_python_is_named_with_its_parameters(
+    wanted: Expression, text: str, parameters: dict[str, str]
+) -> None:
+    """The parameters are encoded as a query string, which the broker decodes."""
+    (subscription,) = subscriptions({"T": wanted}, 7).values()
+    assert (subscription.expression_type, subscription.sub_string) == ("PYTHON", text)
+    assert dict(parse_qsl(text.partition("?")[2])) == parameters
 
 
 def test_a_filter_class_is_a_flag_of_a_tag_subscription() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypedDict
+from urllib.parse import urlencode
 
 from attrs import field, frozen
 
@@ -24,6 +25,7 @@ from rmqkit.model.subscription import (
     FROM_FIRST_OFFSET,
     FROM_LAST_OFFSET,
     FROM_TIMESTAMP,
+    PYTHON,
     SQL92,
     SUBSCRIBE_ALL,
     TAG,
@@ -42,7 +44,7 @@ MAX_PULL_INTERVAL_MS = 65_535
 
 @frozen
 class Expression:
-    """Selects messages of a topic; made by `tag`, `sql` and `filter_class`."""
+    """Selects messages of a topic; made by `tag`, `sql`, `python_filter` and `filter_class`."""
 
     text: str
     kind: str
@@ -57,6 +59,12 @@ def sql(text: str) -> Expression:
     """Messages whose properties satisfy the condition: `sql("amount > 10")`. The broker needs SQL92
     filters."""
     return Expression(text, SQL92)
+
+
+def python_filter(name: str, /, **parameters: str | int) -> Expression:
+    """Messages that pass a filter in Python which is installed on the brokers: `python_filter("cheap",
+    below=5)`. The filter gets the parameters as texts."""
+    return Expression(f"{name}?{urlencode(parameters)}" if parameters else name, PYTHON)
 
 
 def filter_class(name: str) -> Expression:

@@ -127,7 +127,7 @@ async def test_a_heartbeat_needs_no_disk(desk: BrokerHarness, monkeypatch: pytes
     assert desk.broker.topics.get("%RETRY%new") is None
 
 
-@pytest.mark.row("S069", "S124")
+@pytest.mark.row("S069", "S124", "S126")
 async def test_members_are_told_to_rebalance(desk: BrokerHarness) -> None:
     """A new connection or changed topics notify every member (NOTIFY_CONSUMER_IDS_CHANGED); an equal
     heartbeat or a changed expression does not."""

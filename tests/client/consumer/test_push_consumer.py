@@ -93,7 +93,7 @@ async def test_members_share_the_queues(tmp_path: Path, autojump_clock: MockCloc
         }
 
 
-@pytest.mark.row("S202", "S206")
+@pytest.mark.row("S111", "S202", "S206")
 async def test_a_failed_message_is_delivered_again(tmp_path: Path, autojump_clock: MockClock) -> None:
     """It comes back by the retry topic, under its own topic, after the delay of the first level or the one
     asked for. The other messages do not wait, and the offset moves on."""

@@ -194,7 +194,7 @@ def test_a_copy_is_sent_when_the_broker_cannot_send_back(backend: str) -> None:
     run(backend, body)
 
 
-@pytest.mark.row("S207")
+@pytest.mark.row("S110", "S207")
 @on_both_backends
 def test_a_message_that_cannot_be_sent_back_is_handled_again_here(backend: str) -> None:
     """When the copy fails too, the message is handled again after five seconds, with one more reconsumption;
