@@ -28,7 +28,8 @@ from rmqkit.testing.store import (
     running,
     store_config,
 )
-from rmqkit_store_mmap.index.key_index import MAX_BACKLOG
+from rmqkit_store_mmap import appending
+from rmqkit_store_mmap.index import key_index
 from rmqkit_store_mmap.log.disk import Disk
 from rmqkit_store_mmap.open.checkpoint import Checkpoint
 from rmqkit_store_mmap.store import MmapStore
@@ -161,19 +162,21 @@ async def test_a_write_that_fails_half_way_leaves_nothing(tmp_path: Path) -> Non
         assert store.append([message(body=b"next")])[0].physical_offset == end
 
 
-async def test_a_full_disk_under_the_index(tmp_path: Path) -> None:
+async def test_a_full_disk_under_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys that cannot be indexed wait; when too many wait, appends are refused, and no key is lost once
     there is space."""
+    for module in (appending, key_index):
+        monkeypatch.setattr(module, "MAX_BACKLOG", most := 500)
     store = make(tmp_path, mapped_file_size_commit_log=32 << 20, max_hash_slot_num=100, max_index_num=40_000)
     await store.open()
-    store.append([message(body=b"", keys=f"k{number}") for number in range(MAX_BACKLOG)])
+    store.append([message(body=b"", keys=f"k{number}") for number in range(most)])
     disk_of(store).errors["allocate"] = errno.ENOSPC
     with pytest.raises(StoreNotWritable, match="index"):
         store.append([message()])
-    assert store.max_offset("Orders", 0) == MAX_BACKLOG
+    assert store.max_offset("Orders", 0) == most
     disk_of(store).errors.clear()
     store.append([message(keys="last")])
-    for key in ("k0", "k1", f"k{MAX_BACKLOG - 1}", "last"):
+    for key in ("k0", "k1", f"k{most - 1}", "last"):
         assert len(store.query_by_key("Orders", key, 0, 1 << 60, 9).physical_offsets) == 1
     await store.close()
 
