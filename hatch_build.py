@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
+from runpy import run_path
 from shutil import copy2
 from typing import Any
 
@@ -22,27 +23,12 @@ if __name__ != "__main__":
 else:  # `python hatch_build.py` builds the modules in place, which needs no hatchling.
     BuildHookInterface = object
 
-#: Folders whose subfolders are packages, as in the editable install.
-ROOTS = (".", "stores", "transports", "plugins", "hooks", "spark_connector")
-#: Endings of files that the compiled part is made of.
-SOURCES = (".pyx", ".pxd", ".h")
-
-
-def sources(root: Path) -> list[Path]:
-    """The files that the compiled part is made of, in a fixed order."""
-    return sorted(
-        path for package in _packages(root) for path in package.rglob("*") if path.suffix in SOURCES
-    )
-
-
-def digest(root: Path) -> str:
-    """A digest of `sources`. The compiled part carries the one that it was built from."""
-    from hashlib import sha256
-
-    found = sha256()
-    for path in sources(root):
-        found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return found.hexdigest()[:16]
+#: Which files the compiled part is made of. The package itself cannot be imported before it is installed.
+STAMP = run_path(str(Path(__file__).resolve().parent / "rmqkit" / "speedups" / "stamp.py"))
+ROOTS: tuple[str, ...] = STAMP["ROOTS"]
+#: The module that carries their digest.
+STAMPED = "rmqkit.speedups._build"
+sources: Callable[[Path], list[Path]] = STAMP["sources"]
 
 
 def build(root: Path, into: Path | None) -> list[Path]:
@@ -76,6 +62,8 @@ def build(root: Path, into: Path | None) -> list[Path]:
     command.build_lib = str(workshop / "lib" if into is None else into)
     command.parallel = os.cpu_count()
     command.finalize_options()
+    # Made each time: it carries the digest of the sources, which also changes when one of them is removed.
+    Path(command.get_ext_fullpath(STAMPED)).unlink(missing_ok=True)
     command.run()
     built = [Path(command.get_ext_fullpath(extension.name)) for extension in extensions]
     if into is not None:
@@ -118,26 +106,19 @@ def _extension(root: Path, path: Path, shared: list[str]) -> Any:
     from setuptools import Extension
 
     name = _module_name(root, path)
-    named = name == "rmqkit.speedups._build"
+    digest = STAMP["digest"](root, sources(root)) if name == STAMPED else None
     return Extension(
         name,
         [path.relative_to(root).as_posix()],
         include_dirs=["rmqkit/speedups"],
-        depends=[str(other.relative_to(root)) for other in sources(root)] if named else shared,
-        define_macros=[("RMQKIT_SOURCES", f'"{digest(root)}"')] if named else [],
+        depends=shared,
+        define_macros=[("RMQKIT_SOURCES", f'"{digest}"')] if digest else [],
         extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-Wno-unused-function"],
     )
 
 
 def _wanted(name: str) -> bool:
     return os.environ.get(name, "") not in ("", "0")
-
-
-def _packages(root: Path) -> Iterator[Path]:
-    for folder in ROOTS:
-        for package in (root / folder).glob("*/__init__.py"):
-            if package.parent.name.startswith(("rmqkit", "pyspark_rocketmq")):
-                yield package.parent
 
 
 def _home(root: Path, path: Path) -> Path:

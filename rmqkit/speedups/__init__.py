@@ -9,24 +9,45 @@ imported::
     else:
         def function(...): ...
 
-Either all of it runs or none.
+Either all of it runs or none. In a checkout, modules that are older than their sources, or missing, could
+give other results than the Python beside them, or not be found: then none of them runs, and a line in the log
+names the command that builds them.
 """
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 __all__ = ["BUILT", "IN_USE", "description"]
 
+_HERE = Path(__file__).resolve().parent
+
+
+def _is_current(built_from: str) -> bool:
+    """Whether the modules fit their sources. Wheels contain no sources, so that only a checkout is read."""
+    if not (_HERE / "_build.pyx").exists():
+        return True
+    from rmqkit.speedups import stamp
+
+    if stamp.fits(_HERE.parents[1], built_from):
+        return True
+    from logging import getLogger
+
+    getLogger(__name__).warning("pure Python runs: %s", _STALE)
+    return False
+
+
+_STALE = "the compiled part is not that of the sources, `make speedups` builds it"
 try:
     from rmqkit.speedups import _build
 except ImportError:
     BUILT = IN_USE = False
     _reason = "the compiled part was not built"
 else:
-    BUILT = True
-    IN_USE = os.environ.get("RMQKIT_PURE", "") in ("", "0")
-    _reason = f"built by {_build.COMPILER}" if IN_USE else "RMQKIT_PURE is set"
+    BUILT = _is_current(_build.SOURCES)
+    IN_USE = BUILT and os.environ.get("RMQKIT_PURE", "") in ("", "0")
+    _reason = f"built by {_build.COMPILER}" if IN_USE else "RMQKIT_PURE is set" if BUILT else _STALE
 
 
 def description() -> str:

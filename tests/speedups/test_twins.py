@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("rmqkit.speedups._build", reason="the compiled part was not built here")
+from rmqkit import speedups
+
+if not speedups.BUILT:
+    pytest.skip("the compiled part was not built here", allow_module_level=True)
 
 from tests.speedups import twins
 from tests.speedups.compare import compare
