@@ -105,7 +105,9 @@ class SendAudit(Watching, SendMessageHook):
         ):
             columns, places = messages, landed
             notes = Raw(
-                columns.json_list(places, MAX_TEXT, lambda at: encoded(_note(columns[at], places[at], topic)))
+                columns.json_list(
+                    places, topic, MAX_TEXT, lambda at: encoded(_note(columns[at], places[at], topic))
+                )
             )
         else:
             notes = [_note(message, at, topic) for message, at in zip(messages, landed, strict=True)]

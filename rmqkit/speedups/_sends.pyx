@@ -398,11 +398,14 @@ cdef class PutColumns:
                 return False
         return True
 
-    def json_list(self, Places places, Py_ssize_t max_key_bytes, other):
+    def json_list(self, Places places, str topic, Py_ssize_t max_key_bytes, other):
         """A JSON array with an object for each message: unique key, queue, queue offset, size of the body.
-        `other` gives the object of the message with a number that has another form, as bytes."""
+        `other` gives the object of the message with a number that has another form or another topic, as
+        bytes."""
         cdef Py_ssize_t at, room = 2, size
         cdef Put *put
+        # Equal topics of a run are one object; None is the topic of no message.
+        cdef object own = self._topics.get(topic)
         cdef char *start
         cdef char *to
         if places._count != self._count:
@@ -411,7 +414,13 @@ cdef class PutColumns:
         for at in range(self._count):
             put = &self._puts[at]
             size = put.unique_key.size
-            if put.made or not put.body.size or size > max_key_bytes or not is_plain_key(put.unique_key):
+            if (
+                put.made
+                or put.topic != <PyObject *>own
+                or not put.body.size
+                or size > max_key_bytes
+                or not is_plain_key(put.unique_key)
+            ):
                 others[at] = odd = <bytes>other(at)
                 size = PyBytes_GET_SIZE(odd)
             room += size + 112

@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
-from attrs import define
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqkit.broker.processors.send_answers import SendAnswers
-from rmqkit.broker.processors.send_columns import Collecting, PutList, collector
-from rmqkit.config import Config
-from rmqkit.errors import DecodeError
-from rmqkit.model import properties as props
-from rmqkit.model.message import PutMessage
-from rmqkit.model.run import are_normal, sizes_of
-from rmqkit.plugin.hooks import SendingBroker, SendRun
-from rmqkit.plugin.request import Answer
+from rmqkit.broker.processors.send_columns import PutList, collector
 from rmqkit.protocol import batch
 from rmqkit.protocol.command import Command
-from rmqkit.protocol.frame import FrameDecoder, encode
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
-from rmqkit.protocol.record_packer import RecordPacker, TopicHead, turn_in_files
-from rmqkit.protocol.tags import tags_code
 from rmqkit.speedups import IN_USE
-from rmqkit.testing.peer import FakePeer
-from rmqkit_hook_audit.events import lines
-from rmqkit_hook_audit.hooks import SendAudit
-from rmqkit_hook_audit.recorder import Queue as EventQueue
-from rmqkit_hook_audit.recorder import Recorder
-from rmqkit_hook_audit.settings import AuditSettings
+from tests.speedups.send_runs import HOW, TOPICS, Send, outcome
 
 pytestmark = pytest.mark.skipif(not IN_USE, reason="the compiled part does not run here")
-
-HOST = bytes(range(8))
-#: Longer than the name of a new topic may be.
-LONG = "C" * 130
-TOPICS = {"A": 4, "B": 2, LONG: 1}
-HOW = Collecting(
-    frozenset({"DELAY", "TRAN_MSG", "POP_CK"}), "MSG_REGION\x01R\x02", ~(1 << 4 | 1 << 5 | 12), 400
-)
-FILE_BYTES = 2_000
 
 names = st.sampled_from(
     ["UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY", "x", "", "UNIQ_KEY_", "é", "__SHARDINGKEY"]
@@ -64,7 +35,7 @@ bodies = st.binary(min_size=1, max_size=300)
 
 
 @st.composite
-def sends_of(draw: st.DrawFn) -> tuple[Command, SendMessageRequestHeaderV2]:
+def sends_of(draw: st.DrawFn) -> Send:
     """One send, or one batch that may be damaged."""
     batched = draw(st.booleans())
     if batched:
@@ -96,109 +67,8 @@ def sends_of(draw: st.DrawFn) -> tuple[Command, SendMessageRequestHeaderV2]:
     return request, header
 
 
-@define(eq=False)
-class Queue:
-    head: TopicHead
-    next_offset: int = 7
-    room_end: int = 9
-
-    def reserve(self, stop: int) -> None:
-        self.room_end = stop + 1
-
-
-def built(messages: Any, sends: SendRun, changed: int) -> None:
-    """Collect the sends as the processor does: what is not taken is built here, or left out."""
-    at = messages.take(sends, 0, TOPICS)
-    while at < len(sends):
-        request, header = sends.requests[at], sends.headers[at]
-        one = SendRun(sends.broker, sends.peer, 0, [request], [header])
-        plain = PutList(HOW, HOST, 0)
-        if plain.take(one, 0, TOPICS):
-            messages.add(plain, sends.properties[at].get(props.UNIQ_KEY))
-        elif not header.batch or not messages.take_batch("A", 1, header, request.body, 0):
-            if header.batch:
-                messages.add(plain_batch(request, header), sends.properties[at].get(props.UNIQ_KEY))
-            elif request.body and len(request.body) % 3:
-                message = PutMessage("B", 1, request.body, {"KEYS": "q"}, b"KEYS\x01q\x02", born_host=HOST)
-                messages.add([message], None)
-            else:
-                messages.leave_out()
-        at = messages.take(sends, at + 1, TOPICS)
-    if changed < len(messages):
-        messages[changed].topic = "Z"
-
-
-def plain_batch(request: Command, header: SendMessageRequestHeaderV2) -> list[PutMessage]:
-    """The messages of a batch by the pure codec, none of one that is damaged."""
-    try:
-        return [
-            PutMessage(
-                "A",
-                1,
-                body,
-                props.decode(text.decode()),
-                text,
-                flag,
-                header.sys_flag & HOW.client_bits,
-                header.born_timestamp,
-                HOST,
-                header.reconsume_times or 0,
-                0,
-                tags_code(props.decode(text.decode()).get("TAGS")),
-                props.decode(header.properties or "").get("WAIT") != "false",
-            )
-            for flag, body, text in batch.decode(request.body)
-        ]
-    except (DecodeError, UnicodeDecodeError):
-        return []
-
-
-def outcome(kind: Any, given_sends: list[Any], changed: int) -> tuple[object, ...]:
-    """Everything that a run leads to."""
-    requests, headers = [each[0] for each in given_sends], [each[1] for each in given_sends]
-    sends = SendRun(SendingBroker("", "", b""), FakePeer(), 0, requests, headers)
-    messages = kind(HOST, 0)
-    built(messages, sends, changed)
-    sizes = messages.sizes
-    made: dict[tuple[str, int], Queue] = {}
-    queues = {("A", 1): Queue(TopicHead.of("A"), 3, 4), (LONG, 0): Queue(TopicHead.of(LONG))}
-    codes = {"B": lambda properties, time_ms: time_ms + len(properties)}
-    turn = turn_in_files(FILE_BYTES)
-    run = RecordPacker(500, HOST).pack(
-        messages, 7_000, queues, lambda topic, number, count: Queue(TopicHead.of(topic)), *turn(0, 0), turn,
-        made, codes,
-    )  # fmt: skip
-    sends.messages, sends.landed, sends.sizes, sends.code = messages, run.landed, sizes, 0
-    places = {id(queue): key for key, queue in {**queues, **made}.items()}
-    units = {places[id(queue)]: own for queue, own in run.units.items() if own}
-    looks = are_normal(messages), sizes_of(run.landed), audited(sends)
-    answers = []
-    if sizes is None or 0 not in sizes:
-        answers = [shown(answer) for answer in SendAnswers(Config(), HOST).of(sends)]
-    return run.end, run.records(), [*run.landed], units, run.notes, sizes, looks, [*messages], answers
-
-
-def audited(sends: SendRun) -> list[dict[str, Any]]:
-    """The events that the audit writes for a run, without their time."""
-    queue = EventQueue(10_000)
-    hook = SendAudit(AuditSettings())
-    hook.begin(Recorder("b", [queue]))
-    hook.after(sends)
-    events = [json.loads(line) for line in lines(queue.look(100)).splitlines()]
-    for event in events:
-        del event["time"]
-    return events
-
-
-def shown(answer: Answer) -> tuple[object, ...]:
-    """An answer as its receiver reads it."""
-    assert isinstance(answer, (bytes, Command))
-    (command,) = FrameDecoder().feed(answer if isinstance(answer, bytes) else encode(answer))
-    return command.code, command.flag, command.opaque, command.fields()
-
-
 @given(st.lists(sends_of(), min_size=1, max_size=8), st.integers(0, 12))
-def test_a_compiled_run_is_a_run_of_values(given_sends: list[Any], changed: int) -> None:
+def test_a_compiled_run_is_a_run_of_values(given_sends: list[Send], changed: int) -> None:
     """Also with damaged batches, topics in turns, records across the ends of files, new queues, messages that
     Python built and one that a hook has changed."""
     compiled = outcome(collector(HOW), given_sends, changed)
