@@ -80,7 +80,7 @@ cdef void read_properties(const uint8_t *p, Py_ssize_t size, Properties *found) 
     """As `rmqkit.model.properties.decode`, of the properties that a queue and the index need."""
     cdef Py_ssize_t begin = 0, end, name_end
     cdef Text value
-    found.tags.at = found.unique.at = found.keys.at = NULL
+    found.tags = found.unique = found.keys = Text(NULL, 0)
     while begin < size:
         end = begin
         name_end = -1
