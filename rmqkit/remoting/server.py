@@ -11,7 +11,7 @@ import trio
 from rmqkit.errors import ProtocolError
 from rmqkit.limits import IDLE_TIMEOUT_MS, MAX_CONNECTIONS
 from rmqkit.log_limit import limited_logger
-from rmqkit.plugin.descriptors import left_for_connections
+from rmqkit.plugin.descriptors import is_reserved, left_for_connections
 from rmqkit.plugin.hook_runner import Hooks
 from rmqkit.plugin.hooks import RpcHook
 from rmqkit.plugin.listen import start_work
@@ -133,7 +133,7 @@ class RequestServer:
             )
             await trio.aclose_forcefully(stream)
             return
-        if not left_for_connections():
+        if is_reserved(stream.fileno()) or not left_for_connections():
             now = trio.current_time()
             if now >= self._short_said + _HOUSEKEEPING_MS / 1000:
                 self._short_said = now
