@@ -30,6 +30,7 @@ def test_a_new_file_has_its_full_length_when_it_gets_its_name(
 
     monkeypatch.setattr(os, "ftruncate", watched)
     fd = create_file(path, BYTES)
+    assert os.readlink(f"/proc/self/fd/{fd}") == str(path)
     os.pwrite(fd, b"end", BYTES - 3)
     os.close(fd)
     assert lengths == [BYTES]

@@ -172,23 +172,35 @@ def create_file(path: Path, size_bytes: int) -> int:
     """
     with contextlib.suppress(FileNotFoundError):
         return _with_length(os.open(path, os.O_RDWR | os.O_CLOEXEC), size_bytes)
-    try:
-        fd = _with_length(os.open(path.parent, os.O_RDWR | _UNNAMED | os.O_CLOEXEC, 0o644), size_bytes)
-    except OSError as error:
-        if error.errno not in _UNNAMED_IMPOSSIBLE:
-            raise
-    else:
-        try:
-            # Given a descriptor, which an absolute path makes irrelevant, Python calls linkat, which follows
-            # the link in /proc.
-            os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
-        except OSError as error:
-            os.close(fd)
-            if error.errno not in _UNNAMED_IMPOSSIBLE:
-                raise
-        else:
-            return fd
+    with contextlib.suppress(_NoUnnamedFiles):
+        _create_whole(path, size_bytes)
     return _with_length(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), size_bytes)
+
+
+class _NoUnnamedFiles(Exception):
+    """A file cannot get its name after its length here."""
+
+
+def _create_whole(path: Path, size_bytes: int) -> None:
+    """Create a file that gets its name last, unless there is one. It must be opened again by its name: the
+    system shows the files of a process by the names by which they were opened. Raises OSError,
+    _NoUnnamedFiles."""
+    fd = -1
+    try:
+        fd = os.open(path.parent, os.O_RDWR | _UNNAMED | os.O_CLOEXEC, 0o644)
+        os.ftruncate(fd, size_bytes)
+        # Given a descriptor, which an absolute path makes irrelevant, Python calls linkat, which follows the
+        # link in /proc.
+        os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+    except FileExistsError:
+        return
+    except OSError as error:
+        if error.errno in _UNNAMED_IMPOSSIBLE:
+            raise _NoUnnamedFiles from error
+        raise
+    finally:
+        if fd >= 0:
+            os.close(fd)
 
 
 def _with_length(fd: int, size_bytes: int) -> int:
