@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from contextlib import ExitStack
 
 LOOPBACK = "127.0.0.1"
+#: Below the ephemeral range, so that no connection and no server on port 0 gets one of them meanwhile.
+_FIRST, _STOP = 15_000, 30_000
+#: Test processes that run beside each other have ranges of their own: a JVM takes its port seconds after it
+#: was found free. The first ranges are for the numbered workers of one run.
+_RANGES, _FOR_WORKERS = 16, 4
+_given: set[int] = set()
 
 
 def free_port(*offsets: int) -> int:
-    """A port p such that p and every p + offset are free for TCP and UDP. Below the ephemeral range, so that
-    no connection and no server on port 0 gets one of them meanwhile."""
+    """A port p such that p and every p + offset are free for TCP and UDP, and were not given before by this
+    process, as long as there are others."""
+    start, size = _own_range()
+    if len(_given) > size // 2:
+        _given.clear()
     while True:
-        port = random.randrange(15_000, 30_000)
-        with ExitStack() as held:
-            try:
-                for offset in (0, *offsets):
-                    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-                        held.enter_context(socket.socket(type=kind)).bind((LOOPBACK, port + offset))
-            except OSError:
-                continue
-        return port
+        port = random.randrange(start + 2, start + size - 2)
+        wanted = {port, *(port + offset for offset in offsets)}
+        if _given.isdisjoint(wanted) and all(map(_is_free, wanted)):
+            _given.update(wanted)
+            return port
+
+
+def _own_range() -> tuple[int, int]:
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    number = int(worker) % _FOR_WORKERS if worker else _FOR_WORKERS + os.getpid() % (_RANGES - _FOR_WORKERS)
+    size = (_STOP - _FIRST) // _RANGES
+    return _FIRST + number * size, size
+
+
+def _is_free(port: int) -> bool:
+    with ExitStack() as held:
+        try:
+            for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+                held.enter_context(socket.socket(type=kind)).bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
