@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import trio
 from attrs import Factory, define
 
+from rmqkit.broker.gate import Gate
 from rmqkit.errors import RequestRefused, StoreError
 from rmqkit.plugin.acks import STORED, AckCondition, ConditionLost
 from rmqkit.plugin.flush import FlushPolicy, Level
@@ -59,12 +60,13 @@ class _Pending:
     then: Settled
     left: int = 0
     failures: dict[int, ConditionLost] = Factory(dict)
+    is_answered: bool = False
 
     def result(self) -> int | RequestRefused:
         for place in sorted(self.failures):
             failure = self.failures[place]
             if failure.code not in STORED:
-                return RequestRefused(failure.code, f"the message may or may not be stored: {failure}")
+                return RequestRefused(failure.code, _uncertain(failure))
         return self.failures[max(self.failures)].code if self.failures else ResponseCode.SUCCESS
 
 
@@ -77,6 +79,7 @@ class _Line:
     position: LogPosition
     pending: deque[_Pending] = Factory(deque)
     idle: trio.lowlevel.ParkingLot = Factory(trio.lowlevel.ParkingLot)
+    waiting: trio.CancelScope = Factory(trio.CancelScope)
 
 
 class AckQueue:
@@ -85,7 +88,8 @@ class AckQueue:
 
     `timeout_ms` applies to the conditions of the broker's own log, `further` are those of plugins;
     `conditions` are all of them.
-    `confirmed` is the position that has passed every condition.
+    `confirmed` is the position that has passed every condition. Nothing is acknowledged while `gate` is
+    closed.
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class AckQueue:
         self.refusing = [
             condition for condition in further if type(condition).refusal is not AckCondition.refusal
         ]
+        self.gate = Gate()
         self._log = log
 
     @staticmethod
@@ -122,10 +127,10 @@ class AckQueue:
     def has_passed(self, end: int, wait: bool) -> bool:
         """Whether everything before log offset `end` may be acknowledged now, to senders that `wait` for the
         conditions or do not."""
-        for line in self._lines if wait else self._own:  # noqa: SIM110 - this is asked for each message
+        for line in self._lines if wait else self._own:
             if line.position.offset < end:
                 return False
-        return True
+        return self.gate.closed() is None
 
     def add(self, end: int, wait: bool, then: Settled) -> None:
         """Call `then` when everything before log offset `end` has passed the conditions or failed: at once,
@@ -138,14 +143,26 @@ class AckQueue:
                 line.pending.append(pending)
                 line.idle.unpark()
         if not pending.left:
-            _complete(pending)
+            self._complete(pending)
+
+    def abandon(self) -> None:
+        """Answer all pending messages with a refusal, because `gate` was closed: the log may be cut."""
+        pending = {id(each): each for line in self._lines for each in line.pending}
+        for line in self._lines:
+            line.pending.clear()
+            line.waiting.cancel()
+        for each in pending.values():
+            self._complete(each)
 
     async def settle_everything(self) -> None:
         """Wait until everything appended so far has passed all conditions. Raises ConditionLost."""
-        end = self._log.end_offset
+        end, closings = self._log.end_offset, self.gate.closings
         for line in self._lines:
             await line.condition.wait_passed(end)
         await trio.lowlevel.checkpoint()
+        refusal = self.gate.closed()
+        if refusal is not None or closings != self.gate.closings:
+            raise ConditionLost(ResponseCode.SERVICE_NOT_AVAILABLE, refusal or "the log may have been cut")
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled."""
@@ -158,23 +175,60 @@ class AckQueue:
     async def _run(self, line: _Line, nursery: trio.Nursery) -> None:
         pending, condition, position = line.pending, line.condition, line.position
         while True:
-            if not pending:
+            while not pending:
                 await line.idle.park()
             first = pending[0]
             failure: ConditionLost | None = ConditionLost(
                 condition.timeout_code, f"{condition.title} has not taken it within {condition.timeout_ms} ms"
             )
-            with trio.move_on_at(first.since + condition.timeout_ms / 1000):
+            with trio.move_on_at(first.since + condition.timeout_ms / 1000) as line.waiting:
                 failure = await _wait_passed(condition, first.end)
+            if not pending or pending[0] is not first:
+                continue
             passed = [] if failure else [pending.popleft()]
             while pending and pending[0].end <= position.offset:
                 passed.append(pending.popleft())
             if passed:
                 # The next wait begins before all of these are answered.
-                nursery.start_soon(_pass, passed)
+                nursery.start_soon(self._pass, passed)
             else:
                 assert failure is not None
-                _fail(pending.popleft(), line.place, failure)
+                self._fail(pending.popleft(), line.place, failure)
+
+    def _fail(self, pending: _Pending, place: int, failure: ConditionLost) -> None:
+        if failure.code not in STORED:
+            _log.error("a message before log offset %s cannot be promised: %s", pending.end, failure)
+        pending.failures[place] = failure
+        self._count_down(pending)
+
+    async def _pass(self, passed: Sequence[_Pending]) -> None:
+        for each in passed:
+            self._count_down(each)
+        await trio.lowlevel.checkpoint()
+
+    def _count_down(self, pending: _Pending) -> None:
+        pending.left -= 1
+        if not pending.left:
+            self._complete(pending)
+
+    def _complete(self, pending: _Pending) -> None:
+        """Answer a message that has passed the conditions, or that is abandoned."""
+        if pending.is_answered:
+            return
+        pending.is_answered = True
+        refusal = self.gate.closed()
+        try:
+            pending.then(
+                pending.result()
+                if refusal is None
+                else RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, _uncertain(refusal))
+            )
+        except Exception:  # noqa: BLE001 - an error of one sender must not delay other senders
+            _log.exception("an answer that had waited for the disk failed")
+
+
+def _uncertain(reason: object) -> str:
+    return f"the message may or may not be stored: {reason}"
 
 
 async def _wait_passed(condition: AckCondition, offset: int) -> ConditionLost | None:
@@ -186,32 +240,6 @@ async def _wait_passed(condition: AckCondition, offset: int) -> ConditionLost | 
         _log.exception("waiting for %s failed", condition.title)
         return ConditionLost(ResponseCode.SERVICE_NOT_AVAILABLE, f"{type(error).__name__}: {error}")
     return None
-
-
-def _fail(pending: _Pending, place: int, failure: ConditionLost) -> None:
-    if failure.code not in STORED:
-        _log.error("a message before log offset %s cannot be promised: %s", pending.end, failure)
-    pending.failures[place] = failure
-    _count_down(pending)
-
-
-async def _pass(passed: Sequence[_Pending]) -> None:
-    for each in passed:
-        _count_down(each)
-    await trio.lowlevel.checkpoint()
-
-
-def _count_down(pending: _Pending) -> None:
-    pending.left -= 1
-    if not pending.left:
-        _complete(pending)
-
-
-def _complete(pending: _Pending) -> None:
-    try:
-        pending.then(pending.result())
-    except Exception:  # noqa: BLE001 - an error of one sender must not delay other senders
-        _log.exception("an answer that had waited for the disk failed")
 
 
 __all__ = ["AckQueue", "LogCondition", "Settled"]

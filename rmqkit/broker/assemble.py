@@ -121,6 +121,8 @@ def make_context(
     topics.on_forget.append(offsets.persist)
     stats = BrokerStats(clock.now_ms())
     acks = AckQueue(store, policy, config.sync_flush_timeout, conditions)
+    role = RoleState(acks)
+    topics.is_fenced = groups.is_fenced = lambda: role.is_fenced
     put = LogAppender(registry.put_message_hooks, store, dispatching, acks, timed=stats.put_times.add)
     return BrokerContext(
         config=config,
@@ -138,7 +140,7 @@ def make_context(
         work=work,
         dispatching=dispatching,
         put=put,
-        role=RoleState(put),
+        role=role,
         replication=Replication(),
         stats=stats,
         pool=pool,

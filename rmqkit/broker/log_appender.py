@@ -31,8 +31,8 @@ def _untimed(seconds: float) -> None:
 class LogAppender:
     """Used by every processor and service that writes messages.
 
-    timed    called with the seconds that each append took until it could be acknowledged
-    refusal  the reason why the broker accepts no messages; None while it does
+    timed  called with the seconds that each append took until it could be acknowledged
+    gate   that of `acks`: nothing is appended while it is closed
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class LogAppender:
         self.acks = acks
         #: Whether a hook wants every message, or a condition may refuse any.
         self._checks_all = self.watched is None or bool(acks.refusing)
-        self.refusal: str | None = None
+        self.gate = acks.gate
         self._timed = timed
 
     def append(self, run: MessageRun, *, checked: bool = False) -> Sequence[Put]:
@@ -71,8 +71,8 @@ class LogAppender:
             return []
         began = perf_counter()
         try:
-            if self.refusal is not None:
-                raise StoreNotWritable(self.refusal)
+            if (closed := self.gate.closed()) is not None:
+                raise StoreNotWritable(closed)
             if self._positions.followed:
                 start = store.end_offset
                 landed = store.append(messages)
@@ -88,7 +88,7 @@ class LogAppender:
             return run.note([result for part in parts for result in self.append(part, checked=True)])
         _, start, size, _ = landed[-1]
         acks = self.acks
-        if not acks.conditions or acks.has_passed(start + size, True):
+        if acks.has_passed(start + size, True):
             run.settled = True
             self._timed(perf_counter() - began)
         return landed

@@ -143,6 +143,7 @@ async def _run_opened(
         await nursery.start(broker.store.run)
         await nursery.start(broker.dispatching.run)
         await nursery.start(broker.put.acks.run)
+        await nursery.start(broker.role.run)
         await nursery.start(broker.topics.run)
         await nursery.start(broker.groups.run)
         servers = _servers(broker, running)

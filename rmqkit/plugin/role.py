@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
+from math import inf
 from typing import Final, Protocol
 
 
@@ -17,6 +18,9 @@ class Role(Enum):
 
 
 ALL_ROLES: Final = frozenset(Role)
+
+#: Prepares a role of an epoch; it takes effect afterwards.
+Preparation = Callable[[Role, int], Awaitable[None]]
 
 
 class BrokerRole(Protocol):
@@ -37,8 +41,27 @@ class BrokerRole(Protocol):
     def begin(self, role: Role, epoch: int) -> None:
         """Set the role with which the broker starts, in the hook `rmqkit_broker_assembled`."""
 
-    async def set(self, role: Role, epoch: int) -> None:
-        """Change the role. Messages are refused or accepted from the call on. Returns when services that do
-        not run in the role have stopped and those that do have started. Raises StaleEpoch when a later epoch
-        is known, or when a broker that is not the master would become it within the same epoch. Cancelled:
-        the role has changed, and the next change starts and stops the services."""
+    @property
+    def until_s(self) -> float:
+        """The end of a master's term, as `trio.current_time`; infinite without a deadline. From then on
+        nothing is appended or acknowledged, and the broker becomes FENCED in the same epoch."""
+
+    @property
+    def preparations(self) -> list[Preparation]:
+        """Functions that are awaited in order before a role takes effect, after the services that do not run
+        in it have stopped; append your own. Messages are refused meanwhile. An error fences the broker."""
+
+    async def set(self, role: Role, epoch: int, until_s: float = inf) -> None:
+        """Change the role. A master is FENCED from the call on: messages are refused, and those that are not
+        acknowledged are answered with SERVICE_NOT_AVAILABLE. Returns when the role is prepared and its
+        services have started; `extend` may be called meanwhile.
+
+        Raises StaleEpoch when a later epoch is known, when a broker that is not the master would become it
+        within the same epoch, when a later order comes during the preparation, or when the deadline passes
+        during it; raises the errors of preparations. After an error or a cancellation the broker is FENCED,
+        unless another order was the reason; the next change starts and stops the services.
+        """
+
+    def extend(self, epoch: int, until_s: float) -> bool:
+        """Move the deadline of a master, or of one in preparation, to a later time. Returns False, without
+        effect, when it has passed, or when the broker is not the master of this epoch."""

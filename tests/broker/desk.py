@@ -186,6 +186,7 @@ def places(answer: Command) -> tuple[int, int, int]:
 async def at_work(broker: BrokerContext) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.put.acks.run)
+        await nursery.start(broker.role.run)
         await nursery.start(broker.topics.run)
         await nursery.start(broker.groups.run)
         if not broker.store.written_by_append:

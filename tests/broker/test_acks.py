@@ -17,7 +17,7 @@ from rmqkit.plugin.flush import Level
 from rmqkit.plugin.positions import LogPosition
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.testing.clock import FakeClock
-from rmqkit.testing.store import FlushWhenWanted
+from rmqkit.testing.store import FlushWhenWanted, message
 from rmqkit_flush.policies import AsyncFlush
 from rmqkit_store_memory.store import MemoryStore
 
@@ -323,3 +323,65 @@ def test_without_conditions_everything_written_is_confirmed() -> None:
     assert acks.confirmed.offset == 1_000
     assert acks.has_passed(1_000, True)
     assert acks.refusal() is None
+
+
+async def test_nothing_is_acknowledged_after_the_deadline() -> None:
+    """A message that passes its conditions after the deadline may or may not be stored, and so may one that
+    needs not wait."""
+    store, told = Store(), Told()
+    async with running(store) as acks:
+        acks.gate.open(trio.current_time() + 3_600)
+        acks.add(10, True, note(told, "waits"))
+        await trio.testing.wait_all_tasks_blocked()
+        acks.gate.until_s = trio.current_time()
+        assert not acks.has_passed(10, False)
+        acks.add(10, False, note(told, "waits not"))
+        store.reach(10)
+        await trio.testing.wait_all_tasks_blocked()
+        assert told == [
+            ("waits not", ResponseCode.SERVICE_NOT_AVAILABLE),
+            ("waits", ResponseCode.SERVICE_NOT_AVAILABLE),
+        ]
+
+
+async def test_pending_messages_are_refused_when_the_role_ends() -> None:
+    """All pending messages are answered at once, each of them once; those of a later term, whose log may be
+    shorter, wait for themselves alone."""
+    store, told, replicas = Store(), Told(), Replicas()
+    async with running(store, replicas) as acks:
+        for end in (20, 30):
+            acks.add(end, True, note(told, str(end)))
+        await trio.testing.wait_all_tasks_blocked()
+        acks.gate.close("no master")
+        acks.abandon()
+        refused = [(str(end), int(ResponseCode.SERVICE_NOT_AVAILABLE)) for end in (20, 30)]
+        assert told == refused
+        acks.gate.open(trio.current_time() + 3_600)
+        acks.add(10, True, note(told, "10"))
+        store.reach(10)
+        replicas.reach(10)
+        await trio.testing.wait_all_tasks_blocked()
+        assert told == [*refused, ("10", 0)]
+        store.reach(30)
+        replicas.reach(30)
+        await trio.testing.wait_all_tasks_blocked()
+        assert told == [*refused, ("10", 0)]
+
+
+async def test_the_whole_log_does_not_settle_across_terms() -> None:
+    """A service that waits for the log learns that the role has ended meanwhile."""
+    store = Store()
+    await store.open()
+    store.append([message("T")])
+    async with running(store) as acks:
+
+        async def settle() -> None:
+            with pytest.raises(ConditionLost, match="may have been cut"):
+                await acks.settle_everything()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(settle)
+            await trio.testing.wait_all_tasks_blocked()
+            acks.gate.close("no master")
+            acks.gate.open(trio.current_time() + 3_600)
+            store.reach(store.end_offset)

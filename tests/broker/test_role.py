@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import trio
 from attrs import define, field
+from trio.testing import MockClock
 
 from rmqkit import hookimpl
 from rmqkit.broker.role import RoleState
 from rmqkit.broker.role_refusals import REFUSALS
-from rmqkit.errors import RequestRefused, StaleEpoch
+from rmqkit.errors import RequestRefused, StaleEpoch, StoreError
 from rmqkit.model.run import MessageRun
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.hookspecs import Register
@@ -92,14 +93,24 @@ async def test_services_follow_the_role(tmp_path: Path) -> None:
 
 
 async def test_changes_that_come_together_end_in_the_last_one(tmp_path: Path) -> None:
-    """While the services follow one change others arrive; at the end those of the last role run."""
+    """While one change is prepared others arrive: it is given up, and at the end the services of the last
+    role run."""
     plugin = Plugin()
     async with running_broker(tmp_path, extra=[("mine", plugin)]) as running:
         role = running.context.role
+        given_up: list[int] = []
+
+        async def change(wanted: Role, epoch: int) -> None:
+            try:
+                await role.set(wanted, epoch)
+            except StaleEpoch:
+                given_up.append(epoch)
+
         async with trio.open_nursery() as nursery:
             for epoch, wanted in enumerate((Role.SLAVE, Role.MASTER, Role.SLAVE), 1):
-                nursery.start_soon(role.set, wanted, epoch)
+                nursery.start_soon(change, wanted, epoch)
                 await trio.lowlevel.checkpoint()
+        assert 3 not in given_up
         assert (role.current, role.epoch) == (Role.SLAVE, 3)
         notes = plugin.taken()
         runs = {name: sum(note.startswith(f"{name} runs") for note in notes) for name in ("writer", "copier")}
@@ -178,3 +189,103 @@ async def test_who_follows_the_role_is_called_after_each_change(desk: BrokerHarn
     await state.set(Role.FENCED, 1)
     await state.set(Role.MASTER, 2)
     assert seen == [(Role.FENCED, 1), (Role.MASTER, 2)]
+
+
+async def test_a_master_ends_with_its_deadline(desk: BrokerHarness, autojump_clock: MockClock) -> None:
+    """From its deadline on a master is fenced: it takes no messages, creates nothing, and serves pulls. An
+    extension counts until then, for its own epoch."""
+    state = desk.broker.role
+    now = trio.current_time()
+    await state.set(Role.MASTER, 1, now + 10)
+    assert state.extend(1, now + 20)
+    assert state.extend(1, now + 5)
+    assert not state.extend(2, now + 90)
+    assert state.until_s == now + 20
+    await trio.sleep(15)
+    await desk.sent(body=b"in time")
+    await trio.sleep(10)
+    assert (state.current, state.epoch) == (Role.FENCED, 1)
+    assert not state.extend(1, now + 90)
+    refused = await desk.send("T")
+    assert (refused.code, "FENCED" in (refused.remark or "")) == (ResponseCode.SERVICE_NOT_AVAILABLE, True)
+    assert (await desk.send("new topic")).code == ResponseCode.INVALID_PARAMETER
+    assert (await desk.send("newTopic")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert desk.broker.topics.get("newTopic") is None
+    assert desk.broker.groups.get("newGroup") is None
+    assert (await desk.pull()).code == 0
+    with pytest.raises(StaleEpoch):
+        await state.set(Role.MASTER, 1, now + 90)
+    await state.set(Role.MASTER, 2, now + 90)
+    assert (await desk.send("newTopic")).code == 0
+
+
+async def test_the_deadline_counts_before_the_role_has_changed(desk: BrokerHarness) -> None:
+    """A loop that was suspended beyond the deadline appends nothing, though it has not noticed yet."""
+    state = desk.broker.role
+    await state.set(Role.MASTER, 1, trio.current_time() + 3_600)
+    await desk.sent(body=b"in time")
+    end = desk.broker.store.end_offset
+    desk.broker.put.gate.until_s = trio.current_time()
+    (refused,) = desk.broker.put.append(MessageRun([message("T")]))
+    assert isinstance(refused, RequestRefused)
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert (state.current, desk.broker.store.end_offset) == (Role.MASTER, end)
+    assert state.is_fenced
+
+
+async def test_a_role_takes_effect_when_it_is_prepared(tmp_path: Path) -> None:
+    """Services of the old role stop first, then the preparations run, and no message is taken before their
+    end; the deadline can be extended meanwhile."""
+    plugin = Plugin()
+    async with running_broker(tmp_path, extra=[("mine", plugin)]) as running:
+        broker = running.context
+        await broker.role.set(Role.SLAVE, 1)
+        plugin.taken()
+        now = trio.current_time()
+
+        async def prepare(role: Role, epoch: int) -> None:
+            await trio.lowlevel.checkpoint()
+            plugin.notes.append(f"{role.name} of {epoch} is prepared, now {broker.role.current.name}")
+            (refused,) = broker.put.append(MessageRun([message("T")]))
+            assert isinstance(refused, RequestRefused)
+            assert broker.role.extend(2, now + 7_200)
+
+        broker.role.preparations.append(prepare)
+        await broker.role.set(Role.MASTER, 2, now + 3_600)
+        assert plugin.taken() == [
+            "copier stops",
+            "copier ended",
+            "MASTER of 2 is prepared, now SLAVE",
+            "writer runs as MASTER",
+        ]
+        assert broker.role.until_s == broker.put.gate.until_s == now + 7_200
+
+
+async def test_a_failed_preparation_fences(tmp_path: Path) -> None:
+    """After an error of a preparation the broker is fenced, and becomes master in a later epoch only."""
+    plugin = Plugin()
+    async with running_broker(tmp_path, extra=[("mine", plugin)]) as running:
+        role = running.context.role
+
+        async def fail(wanted: Role, epoch: int) -> None:
+            await trio.lowlevel.checkpoint()
+            raise StoreError("the disk is gone")
+
+        role.preparations.append(fail)
+        with pytest.raises(StoreError, match="the disk is gone"):
+            await role.set(Role.MASTER, 1)
+        assert (role.current, role.epoch) == (Role.FENCED, 1)
+        assert plugin.taken()[-1] == "writer ended"
+        role.preparations.remove(fail)
+        with pytest.raises(StaleEpoch):
+            await role.set(Role.MASTER, 1)
+        await role.set(Role.MASTER, 2)
+        assert plugin.taken() == ["writer runs as MASTER"]
+
+
+async def test_a_deadline_may_pass_during_the_preparation(desk: BrokerHarness) -> None:
+    """Such a broker does not become the master."""
+    state = desk.broker.role
+    with pytest.raises(StaleEpoch, match="its deadline passed"):
+        await state.set(Role.MASTER, 1, trio.current_time())
+    assert (state.current, state.epoch) == (Role.FENCED, 1)

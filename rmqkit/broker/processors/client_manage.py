@@ -126,9 +126,12 @@ class ClientManageProcessor(EachRequest):
     def _unsaved(self, consumers: Sequence[ConsumerData]) -> dict[str, Unsaved]:
         """Create missing groups and retry topics. Returns by group what is being written.
 
-        An unknown group that may not be created is skipped, as in Java; its pulls will be refused.
+        An unknown group that may not be created is skipped, as in Java; its pulls will be refused. A fenced
+        broker creates nothing.
         """
-        unsaved = {}
+        unsaved: dict[str, Unsaved] = {}
+        if self._broker.role.is_fenced:
+            return unsaved
         for data in consumers:
             try:
                 group = self._broker.groups.get(data.group_name)

@@ -4,7 +4,7 @@ behaviour sheet, C6)."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -36,6 +36,8 @@ class GroupTable(SavedTable[SubscriptionGroupConfig]):
             "subscription_group_table",
         )
         self._config = config
+        #: Whether nothing may be created for clients: another broker may be the master.
+        self.is_fenced: Callable[[], bool] = lambda: False
         self._forbidden: dict[str, dict[str, int]] = {}
         self._auto_created = 0
 
@@ -73,7 +75,7 @@ class GroupTable(SavedTable[SubscriptionGroupConfig]):
         found = self.settled(group)
         if found is not None or not self._config.auto_create_subscription_group or names.group_fault(group):
             return found
-        if self._auto_created >= MAX_AUTO_CREATED_GROUPS:
+        if self._auto_created >= MAX_AUTO_CREATED_GROUPS or self.is_fenced():
             return None
         change = self.submit(group, SubscriptionGroupConfig(group_name=group), optional=True)
         assert change is not None, "an unknown group is not what it is to become"

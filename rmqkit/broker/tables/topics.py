@@ -27,6 +27,7 @@ _MOST_NAMED = 20
 class TopicTable(SavedTable[TopicConfig]):
     """Topics of one broker. Every change increments the data version.
 
+    is_fenced   whether nothing may be created for clients: another broker may be the master
     on_delete   called with the name as soon as a topic is gone, before its name can be used again
     on_forget   called before a deletion is dropped from the journal: the deletion of what belonged to the
                 topic must then be on the device. May raise OSError
@@ -37,6 +38,7 @@ class TopicTable(SavedTable[TopicConfig]):
             clock, directory / "topics.json", TopicConfigTable, TopicConfig, "topic_config_table"
         )
         self._config = config
+        self.is_fenced: Callable[[], bool] = lambda: False
         self.on_delete: list[Callable[[str], None]] = []
         self.on_forget: list[Callable[[], Awaitable[None]]] = []
         self._auto_created = 0
@@ -133,14 +135,26 @@ class TopicTable(SavedTable[TopicConfig]):
         return await self._change(topic, None)
 
     async def ensure(self, topic: str, queues: int, perm: int = PERM_RW) -> TopicConfig:
-        """As `require`, but waits while the topic is being created. Raises RequestRefused when it cannot be
-        written."""
+        """As `require`, but waits while the topic is being created, also on a fenced broker. Raises
+        RequestRefused when it cannot be written."""
         await trio.lowlevel.checkpoint()
-        return await again_when_saved(lambda: self.require(topic, queues, perm))
+        return await again_when_saved(lambda: self._required(topic, queues, perm))
 
     def require(self, topic: str, queues: int, perm: int = PERM_RW) -> TopicConfig:
         """The topic, created with that many queues if it is missing (retry, dead-letter and system topics).
         Raises Unsaved while it is being created, RequestRefused when it may not be."""
+        if topic not in self.configs:
+            self._check_master(topic)
+        return self._required(topic, queues, perm)
+
+    def _check_master(self, topic: str) -> None:
+        if self.is_fenced():
+            raise RequestRefused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"topic {topic} is not created: this broker is fenced, another one may be the master",
+            )
+
+    def _required(self, topic: str, queues: int, perm: int) -> TopicConfig:
         found = self.settled(topic)
         if found is None:
             raise self._create(
@@ -157,6 +171,7 @@ class TopicTable(SavedTable[TopicConfig]):
             return
         if template == names.TEMPLATE_TOPIC and not self._config.auto_create_topic_enable:
             return
+        self._check_master(topic)
         queues = max(0, min(client_queues, base.write_queue_nums))
         raise self._create(
             TopicConfig(
