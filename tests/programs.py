@@ -8,6 +8,7 @@ reports its exit code.
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import resource
@@ -159,12 +160,17 @@ def _forking() -> socket.socket:
 
 def main() -> None:
     """Fork for each order, until the connection closes."""
+    import anyio._backends._trio  # anyio imports it when it is first used
+
     from rmqkit import config
     from rmqkit.cli import info, messages, serve, status, store, topic
     from rmqkit.plugin import loader
 
-    assert all((info, messages, serve, status, store, topic))
+    assert all((anyio, info, messages, serve, status, store, topic))
     loader.load(config.load(environ={}))
+    # The garbage collectors of the forks leave alone what was there before: they would copy all of its pages.
+    gc.collect()
+    gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # watchers need nobody to wait for them
     with socket.socket(fileno=os.dup(0)) as orders:
         while True:

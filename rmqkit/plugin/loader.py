@@ -6,10 +6,13 @@ differ. All errors are reported together.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, distributions
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Generic, TypeVar
@@ -312,33 +315,67 @@ def _candidates(
 
 
 def _installed(config: Config) -> Iterable[_Candidate]:
-    """Plugins of installed distributions. Of several distributions with the same name only the first on the
-    path counts, as for imports."""
-    seen: set[str] = set()
-    for distribution in distributions():
-        points = [
-            point for point in distribution.entry_points if point.group in (ENTRY_POINT_GROUP, OPTIONAL_GROUP)
-        ]
-        if not points:
-            continue
-        metadata = distribution.metadata  # parsed at each access
-        package = metadata["Name"]
-        normalized = _normalized(package)
-        if normalized in seen:
-            continue
-        seen.add(normalized)
-        switches = [point for point in distribution.entry_points if point.group == SWITCH_GROUP]
-        wanted = {*config.hooks, *_switched_on(config, switches)}
-        for point in points:
+    """Plugins of installed distributions."""
+    for package in installed_packages():
+        wanted = {*config.hooks, *_switched_on(config, package.switches)}
+        for point in package.points:
             optional = point.group == OPTIONAL_GROUP
             yield (
                 point.name,
-                package,
-                metadata["Version"],
+                package.name,
+                package.version,
                 optional,
                 not optional or point.name in wanted,
-                _loader(point, distribution),
+                _loader(point, package.distribution),
             )
+
+
+@frozen
+class Package:
+    """An installed distribution that has plugins: their entry points, and those of SWITCH_GROUP."""
+
+    name: str
+    version: str
+    points: tuple[EntryPoint, ...]
+    switches: tuple[EntryPoint, ...]
+    distribution: Distribution
+
+
+def installed_packages() -> tuple[Package, ...]:
+    """The packages that a program can import now. The search is repeated only when the path has changed, or a
+    folder of the path: it reads the metadata of everything that is installed."""
+    return _search(tuple((folder, _changed_at(folder)) for folder in sys.path))
+
+
+def _changed_at(folder: str) -> int:
+    """The time of the last change in nanoseconds; 0 for what is not there."""
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
+
+
+@lru_cache(maxsize=4)
+def _search(path: tuple[tuple[str, int], ...]) -> tuple[Package, ...]:
+    return tuple(packages_of(distributions(path=[folder for folder, _ in path])))
+
+
+def packages_of(found: Iterable[Distribution]) -> Iterator[Package]:
+    """Those of the distributions that have plugins. Of several with the same name only the first counts, as
+    for imports."""
+    seen: set[str] = set()
+    for distribution in found:
+        entry_points = distribution.entry_points
+        points = tuple(point for point in entry_points if point.group in (ENTRY_POINT_GROUP, OPTIONAL_GROUP))
+        if not points:
+            continue
+        metadata = distribution.metadata  # parsed at each access
+        name = metadata["Name"]
+        if _normalized(name) in seen:
+            continue
+        seen.add(_normalized(name))
+        switches = tuple(point for point in entry_points if point.group == SWITCH_GROUP)
+        yield Package(name, metadata["Version"], points, switches, distribution)
 
 
 def _loader(point: EntryPoint, distribution: Distribution) -> Any:

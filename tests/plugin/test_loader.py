@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import sys
 import types
 import typing
@@ -80,7 +81,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     """Replace what is installed."""
 
     def put(*found: Distribution) -> None:
-        monkeypatch.setattr(loader, "distributions", lambda: iter(found))
+        monkeypatch.setattr(loader, "installed_packages", lambda: loader.packages_of(found))
 
     return put
 
@@ -471,6 +472,22 @@ def test_real_metadata() -> None:
     names = [point.name for found in distributions() for point in found.entry_points if point.group in groups]
     listed = [found.name for found in load(Config(disabled_plugins=tuple(set(names)))).plugins]
     assert sorted(listed) == sorted(set(names))
+
+
+def test_what_is_installed_later_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The search is repeated when a folder of the path changes, and only then."""
+    monkeypatch.syspath_prepend(tmp_path)
+    before = loader.installed_packages()
+    assert loader.installed_packages() is before
+    metadata = tmp_path / "rmqkit_test_late-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: rmqkit-test-late\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[{loader.ENTRY_POINT_GROUP}]\nlate = nowhere:nothing\n")
+    os.utime(tmp_path, ns=(0, 1))  # two changes within one step of the file system's clock look like one
+    assert {package.name for package in loader.installed_packages()} == {
+        *(package.name for package in before),
+        "rmqkit-test-late",
+    }
 
 
 SPECS = {name: value for name, value in vars(hookspecs).items() if hasattr(value, f"{PROJECT}_spec")}

@@ -4,11 +4,11 @@ what is missing."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import distributions, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from attrs import evolve
 
 from rmqkit.broker import checks
 from rmqkit.config import load
@@ -40,15 +40,10 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def remove(name: str) -> None:
         assert name in BUILT_IN
         left = [
-            SimpleNamespace(
-                entry_points=[point for point in each.entry_points if point.name != name],
-                metadata=each.metadata,
-                version=each.version,
-                requires=each.requires,
-            )
-            for each in distributions()
+            evolve(package, points=tuple(point for point in package.points if point.name != name))
+            for package in loader.installed_packages()
         ]
-        monkeypatch.setattr(loader, "distributions", lambda: left)
+        monkeypatch.setattr(loader, "installed_packages", lambda: left)
 
     return remove
 
