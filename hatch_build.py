@@ -54,7 +54,8 @@ def build(root: Path, into: Path | None) -> list[Path]:
         modules,
         compiler_directives=directives,
         build_dir=str(workshop),
-        include_path=["rmqkit/speedups"],
+        # A package of this checkout is found by its own name; the installed one may be missing or older.
+        include_path=[".", "rmqkit/speedups"],
         quiet=True,
     )
     command = build_ext(Distribution({"ext_modules": extensions}))
@@ -113,8 +114,14 @@ def _extension(root: Path, path: Path, shared: list[str]) -> Any:
         include_dirs=["rmqkit/speedups"],
         depends=shared,
         define_macros=[("RMQKIT_SOURCES", f'"{digest}"')] if digest else [],
-        extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-Wno-unused-function"],
+        extra_compile_args=[] if sys.platform == "win32" else _flags(),
     )
+
+
+def _flags() -> list[str]:
+    """Flags of gcc and clang. A level of optimisation in the environment's CFLAGS stays as it is."""
+    level = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O3"]
+    return [*level, "-Wno-unused-function"]
 
 
 def _wanted(name: str) -> bool:
