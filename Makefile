@@ -12,6 +12,8 @@ IN_PARALLEL := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --
 COMPILED_FROM := hatch_build.py $(wildcard rmqkit/speedups/*.pyx rmqkit/speedups/*.pxd rmqkit/speedups/*.h */*/*.pyx */*/*/*.pyx)
 CORE := $(VENV)/.core
 READY := $(VENV)/.ready
+# PYTEST_OPTIONS of the environment are options for every run of tests.
+PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Everything that starts a broker, over one store or one transport: see rmqkit.testing.pytest_plugin.
@@ -37,11 +39,11 @@ demo-spark: $(READY)
 	$(BIN)/rmqkit demo-spark --picture build/demo-spark.png
 
 test: $(READY)
-	$(BIN)/python -m pytest $(IN_PARALLEL)
+	$(PYTEST) $(IN_PARALLEL)
 
 # Tests of what has a compiled part, over the Python that stands behind it.
 test-pure: $(READY)
-	RMQKIT_PURE=1 $(BIN)/python -m pytest $(PURE_TESTS)
+	RMQKIT_PURE=1 $(PYTEST) $(PURE_TESTS)
 
 # The compiled part built with AddressSanitizer and UndefinedBehaviorSanitizer, under its tests. Needs gcc.
 sanitize: $(READY)
@@ -55,10 +57,10 @@ compare-speedups: $(READY)
 test-plugins: $(STORES:%=test-store-%) $(TRANSPORTS:%=test-transport-%)
 
 test-store-%: $(READY)
-	$(BIN)/python -m pytest --store $* $(BROKER_TESTS)
+	$(PYTEST) --store $* $(BROKER_TESTS)
 
 test-transport-%: $(READY)
-	$(BIN)/python -m pytest --transport $* $(BROKER_TESTS)
+	$(PYTEST) --transport $* $(BROKER_TESTS)
 
 # The tests under another Python, in a virtual environment of its own: make test-python PYTHON=/path/to/python3.13
 test-python:
@@ -72,7 +74,7 @@ lint: $(READY)
 
 # Apache's Java clients and the Go client against rmqkit, and our client against Apache's broker. Needs Maven and Go.
 interop: $(READY)
-	$(BIN)/python -m pytest tests/interop $(IN_PARALLEL)
+	$(PYTEST) tests/interop $(IN_PARALLEL)
 
 # rmqkit and Apache's broker in one run, as ratios. Needs Maven.
 bench: $(READY)
