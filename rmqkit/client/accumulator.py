@@ -8,10 +8,10 @@ sender gets the result of its own message.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import anyio
-from attrs import define, field, frozen
+from attrs import define, field
 
 from rmqkit.client.hooks import ClientSendContext
 from rmqkit.client.send_result import SendResult
@@ -19,10 +19,11 @@ from rmqkit.errors import ClientError
 from rmqkit.limits import MAX_BATCH_MESSAGES
 from rmqkit.model.message import Message
 from rmqkit.model.queue import MessageQueue
+from rmqkit.protocol.batch import BatchItem
+from rmqkit.remoting.backend import Wakeup
 
 
-@frozen
-class GatheringKey:
+class GatheringKey(NamedTuple):
     """What the messages of one gathering have in common. `queue` is None when any queue will do."""
 
     topic: str
@@ -35,15 +36,18 @@ class GatheringKey:
 class Entry:
     """One message of a gathering.
 
-    item     its form within a batch
+    item     its parts within a batch
     context  what the hooks of its send see
+    done     wakes the sender
     outcome  its result or error, once there is one
     """
 
     message: Message
     unique_key: str
-    item: bytes
+    item: BatchItem
+    size_bytes: int
     context: ClientSendContext
+    done: Wakeup
     outcome: SendResult | Exception | None = None
 
 
@@ -58,7 +62,6 @@ class Gathering:
     size_bytes: int = 0
     departed: bool = False
     full: anyio.Event = field(factory=anyio.Event)
-    done: anyio.Event = field(factory=anyio.Event)
 
 
 class Deliver(Protocol):
@@ -98,22 +101,22 @@ class Accumulator:
         message is not sent, unless its batch has departed.
         """
         gathering = self._gatherings.get(key)
-        if gathering is not None and gathering.size_bytes + len(entry.item) > self._batch_bytes:
+        if gathering is not None and gathering.size_bytes + entry.size_bytes > self._batch_bytes:
             self._close(gathering)
             gathering = None
         if gathering is None:
             gathering = self._gatherings[key] = Gathering(key, deadline_s)
             self._start_soon(self._run, gathering)
         gathering.entries[entry] = None
-        gathering.size_bytes += len(entry.item)
+        gathering.size_bytes += entry.size_bytes
         if gathering.size_bytes >= self._batch_bytes or len(gathering.entries) == MAX_BATCH_MESSAGES:
             self._close(gathering)
         try:
-            await gathering.done.wait()
+            await entry.done
         except BaseException:
             if not gathering.departed:
                 del gathering.entries[entry]
-                gathering.size_bytes -= len(entry.item)
+                gathering.size_bytes -= entry.size_bytes
             raise
         if isinstance(entry.outcome, SendResult):
             return entry.outcome
@@ -145,7 +148,8 @@ class Accumulator:
             _share(error, [entry for entry in gathering.entries if entry.outcome is None])
         finally:
             gathering.departed = True
-            gathering.done.set()
+            for entry in gathering.entries:
+                entry.done.set()
 
 
 def _share(error: Exception, entries: Sequence[Entry]) -> None:

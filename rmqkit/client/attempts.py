@@ -39,6 +39,11 @@ class Attempts:
     deadline_s end of the time limit, by the clock of the event loop; default: `budget_ms` from now on
     """
 
+    __slots__ = (
+        "_failures", "_last", "_last_broker", "_left", "_now", "_patient", "_pauses", "budget_ms",
+        "deadline_s", "failed",
+    )  # fmt: skip
+
     def __init__(
         self,
         budget_ms: int,

@@ -4,7 +4,6 @@ semaphoreAsyncSendSize; behaviour sheet, A11)."""
 from __future__ import annotations
 
 from collections import deque
-from types import TracebackType
 
 import anyio
 from attrs import define, frozen
@@ -73,10 +72,13 @@ class InFlight:
         self._waiting: deque[_Waiter] = deque()
         self._idle: anyio.Event | None = None
 
-    def room(self, messages: int, size_bytes: int, deadline_s: float) -> Room:
-        """`async with in_flight.room(1, len(body), deadline_s): ...` Entering waits for room; it raises
-        SendFailed at the deadline (of the event loop's clock). When cancelled, no room is taken."""
-        return Room(self, messages, size_bytes, deadline_s)
+    def take(self, messages: int, size_bytes: int) -> bool:
+        """Take the room if there is any and no earlier send waits for room; False otherwise. The owner of
+        the room calls `leave`."""
+        if self._waiting or not self._load.fits(messages, size_bytes):
+            return False
+        self._load.add(messages, size_bytes)
+        return True
 
     async def idle(self) -> None:
         """Wait until nothing is in flight and nothing waits."""
@@ -84,10 +86,9 @@ class InFlight:
             self._idle = self._idle or anyio.Event()
             await self._idle.wait()
 
-    async def _enter(self, messages: int, size_bytes: int, deadline_s: float) -> None:
-        if not self._waiting and self._load.fits(messages, size_bytes):
-            self._load.add(messages, size_bytes)
-            return
+    async def take_later(self, messages: int, size_bytes: int, deadline_s: float) -> None:
+        """Wait for room, behind the sends that wait already, and take it. Raises SendFailed at the deadline
+        (of the event loop's clock). When cancelled, no room is taken."""
         waiter = _Waiter(messages, size_bytes, anyio.Event())
         self._waiting.append(waiter)
         began_s = anyio.current_time()
@@ -104,14 +105,16 @@ class InFlight:
 
     def _withdraw(self, waiter: _Waiter) -> None:
         if waiter.granted.is_set():
-            self._leave(waiter.messages, waiter.size_bytes)
+            self.leave(waiter.messages, waiter.size_bytes)
         else:
             self._waiting.remove(waiter)
             self._grant()
 
-    def _leave(self, messages: int, size_bytes: int) -> None:
+    def leave(self, messages: int, size_bytes: int) -> None:
+        """Give room back, to the sends that wait for it."""
         self._load.remove(messages, size_bytes)
-        self._grant()
+        if self._waiting or self._idle is not None:
+            self._grant()
 
     def _grant(self) -> None:
         while self._waiting and self._load.fits(self._waiting[0].messages, self._waiting[0].size_bytes):
@@ -121,23 +124,3 @@ class InFlight:
         if self._idle is not None and not self._load.messages and not self._waiting:
             self._idle.set()
             self._idle = None
-
-
-class Room:
-    """Room for one send, as an asynchronous context manager."""
-
-    __slots__ = ("_deadline_s", "_in_flight", "_messages", "_size_bytes")
-
-    def __init__(self, in_flight: InFlight, messages: int, size_bytes: int, deadline_s: float) -> None:
-        self._in_flight = in_flight
-        self._messages = messages
-        self._size_bytes = size_bytes
-        self._deadline_s = deadline_s
-
-    async def __aenter__(self) -> None:
-        await self._in_flight._enter(self._messages, self._size_bytes, self._deadline_s)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._in_flight._leave(self._messages, self._size_bytes)

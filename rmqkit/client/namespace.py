@@ -88,7 +88,7 @@ class Namespace:
         if isinstance(value, ReceivedMessage):
             return evolve(value, topic=self.plain(value.topic), queue=self._outward(value.queue))
         if isinstance(value, SendResult):
-            return evolve(value, queue=self._outward(value.queue))
+            return msgspec.structs.replace(value, queue=self._outward(value.queue))
         if isinstance(value, Mapping):
             by_topic = all(isinstance(each, SubscriptionData) for each in value.values())
             named = self.plain if by_topic else self._outward
@@ -117,7 +117,7 @@ def in_namespace(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate
 
     def call(self: S, /, *args: Any, **kwargs: Any) -> Any:
         names = self._names
-        if not names:
+        if not names.name:
             return function(self, *args, **kwargs)
         placed = [
             names.inward(value, name=name in _NAMES)
@@ -132,6 +132,8 @@ def in_namespace(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate
 
     @wraps(method)
     async def awaited(self: S, /, *args: Any, **kwargs: Any) -> Any:
+        if not self._names.name:
+            return await function(self, *args, **kwargs)
         return self._names.outward(await call(self, *args, **kwargs))
 
     return cast(Callable[Concatenate[S, P], T], awaited if inspect.iscoroutinefunction(method) else plain)

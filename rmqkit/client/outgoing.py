@@ -7,12 +7,14 @@ waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 
+import msgspec
 from attrs import frozen
 
 from rmqkit.client.bodies import converted
 from rmqkit.errors import ClientError, DecodeError, MessageIllegal
-from rmqkit.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
+from rmqkit.limits import MAX_BATCH_MESSAGES, MAX_DERIVED_TOPIC_LENGTH, MAX_PROPERTIES_BYTES
 from rmqkit.model import properties as props
 from rmqkit.model.message import Message
 from rmqkit.model.names import DLQ_PREFIX, NO_SEND_TOPICS, RETRY_PREFIX, topic_fault
@@ -27,6 +29,11 @@ MAX_DELAY_LEVEL = 18
 _TIMED = frozenset({props.DELAY, *props.TIMER_INPUTS})
 #: Properties of messages that a batch cannot contain, or that brokers treat by themselves.
 _SINGLE = _TIMED | {props.TRANSACTION_PREPARED, props.PRODUCER_GROUP}
+#: The properties of a message that has none of its own: these, and the id between them.
+_WAITS, _WAITS_NOT = (
+    f"{props.WAIT}{props.NAME_END}{value}{props.PROPERTY_END}{props.UNIQ_KEY}{props.NAME_END}"
+    for value in ("true", "false")
+)
 
 
 @frozen(kw_only=True)
@@ -50,8 +57,7 @@ class PackedBatch:
         ]
 
 
-@frozen(kw_only=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message, or a batch, ready to be sent to any queue of its topic. `unique_keys` has one id per
     message, none for a packed batch; `count` is the number of messages."""
 
@@ -129,11 +135,11 @@ def as_message(
 
 def check_message(message: Message, max_message_bytes: int) -> None:
     """Raises ClientError (topic, delay level) and MessageIllegal (body, keys, tag)."""
-    fault = topic_fault(message.topic)
+    topic = message.topic
+    known = len(topic) <= MAX_DERIVED_TOPIC_LENGTH
+    fault = _topic_refusal(topic) if known else _topic_refusal.__wrapped__(topic)
     if fault is not None:
-        raise ClientError(f"{fault}; a message needs a legal topic")
-    if message.topic in NO_SEND_TOPICS:
-        raise ClientError(f"topic {message.topic!r} is reserved for the broker; clients cannot send to it")
+        raise ClientError(fault)
     if not message.body:
         raise MessageIllegal("the body is empty; RocketMQ requires at least one byte")
     if len(message.body) > max_message_bytes:
@@ -154,6 +160,27 @@ def check_message(message: Message, max_message_bytes: int) -> None:
         raise ClientError(f"delay level {message.delay_level} is not among 1..{MAX_DELAY_LEVEL}")
 
 
+@lru_cache(maxsize=1024)
+def _topic_refusal(topic: str) -> str | None:
+    """Why applications cannot send to a topic, or None. A producer asks it of each message."""
+    fault = topic_fault(topic)
+    if fault is not None:
+        return f"{fault}; a message needs a legal topic"
+    if topic in NO_SEND_TOPICS:
+        return f"topic {topic!r} is reserved for the broker; clients cannot send to it"
+    return None
+
+
+def keyed_properties(message: Message, new_key: Callable[[], str]) -> tuple[str, str]:
+    """The id of a message and the text of its properties. Raises MessageIllegal as `properties_text`."""
+    if not (message.properties or message.tag or message.keys or message.ordering_key or message.delay_level):
+        key = new_key()
+        return key, f"{_WAITS if message.wait_store else _WAITS_NOT}{key}{props.PROPERTY_END}"
+    properties = message.all_properties()
+    key = properties.setdefault(props.UNIQ_KEY, new_key())
+    return key, properties_text(properties)
+
+
 def properties_text(properties: dict[str, str]) -> str:
     """Raises MessageIllegal when the properties are too long or hold a separator."""
     try:
@@ -167,37 +194,38 @@ def properties_text(properties: dict[str, str]) -> str:
     return text
 
 
-async def prepare(
-    message: Message,
-    new_key: Callable[[], str],
-    *,
-    max_message_bytes: int,
-    compression: Compression,
-    compress_over_bytes: int,
-    compress_level: int,
-) -> Outgoing:
-    """Prepare one message. A body that compression does not make smaller stays uncompressed. Raises like
-    `check_message`."""
+def prepare(message: Message, new_key: Callable[[], str], *, max_message_bytes: int) -> Outgoing:
+    """Prepare one message, uncompressed. Raises like `check_message`."""
     check_message(message, max_message_bytes)
+    if message.topic.startswith(RETRY_PREFIX):
+        return _prepare_retry(message, new_key)
+    key, text = keyed_properties(message, new_key)
+    return Outgoing(
+        topic=message.topic, body=bytes(message.body), properties=text, unique_keys=(key,), flag=message.flag
+    )
+
+
+async def compressed(outgoing: Outgoing, compression: Compression, level: int) -> Outgoing:
+    """The same message with a compressed body; a body that compression does not make smaller stays as it
+    is."""
+    smaller = await converted(compression.deflate, outgoing.body, level)
+    if len(smaller) >= len(outgoing.body):
+        return outgoing
+    return msgspec.structs.replace(outgoing, body=smaller, sys_flag=compression.sys_flag)
+
+
+def _prepare_retry(message: Message, new_key: Callable[[], str]) -> Outgoing:
+    """A message to a retry topic: the header has the numbers of its deliveries."""
     properties = message.all_properties()
     key = properties.setdefault(props.UNIQ_KEY, new_key())
-    reconsume_times, max_reconsume_times = 0, None
-    if message.topic.startswith(RETRY_PREFIX):
-        reconsume_times = int(properties.pop(props.RECONSUME_TIME, "0"))
-        limit = properties.pop(props.MAX_RECONSUME_TIMES, None)
-        max_reconsume_times = None if limit is None else int(limit)
-    text = properties_text(properties)
-    body, sys_flag = bytes(message.body), 0
-    if len(body) >= compress_over_bytes:
-        smaller = await converted(compression.deflate, body, compress_level)
-        if len(smaller) < len(body):
-            body, sys_flag = smaller, compression.sys_flag
+    reconsume_times = int(properties.pop(props.RECONSUME_TIME, "0"))
+    limit = properties.pop(props.MAX_RECONSUME_TIMES, None)
+    max_reconsume_times = None if limit is None else int(limit)
     return Outgoing(
         topic=message.topic,
-        body=body,
-        properties=text,
+        body=bytes(message.body),
+        properties=properties_text(properties),
         unique_keys=(key,),
-        sys_flag=sys_flag,
         flag=message.flag,
         reconsume_times=reconsume_times,
         max_reconsume_times=max_reconsume_times,
@@ -239,7 +267,7 @@ def prepare_batch(
         key, item = batch_item(message, new_key, max_message_bytes=max_message_bytes)
         keys.append(key)
         items.append(item)
-    return batch_of(first.topic, first.wait_store, keys, b"".join(items), max_message_bytes=max_message_bytes)
+    return batch_of(first.topic, first.wait_store, keys, items, max_message_bytes=max_message_bytes)
 
 
 def is_timed(message: Message) -> bool:
@@ -257,19 +285,25 @@ def fits_batches(message: Message) -> bool:
     )
 
 
-def batch_item(message: Message, new_key: Callable[[], str], *, max_message_bytes: int) -> tuple[str, bytes]:
-    """The id of a message and its form within a batch. Raises like `check_message`."""
+def batch_item(
+    message: Message, new_key: Callable[[], str], *, max_message_bytes: int
+) -> tuple[str, batch.BatchItem]:
+    """The id of a message and its parts within a batch. Raises like `check_message`."""
     check_message(message, max_message_bytes)
-    properties = message.all_properties()
-    key = properties.setdefault(props.UNIQ_KEY, new_key())
-    text = properties_text(properties).encode()
-    return key, batch.encode([batch.BatchItem(message.flag, bytes(message.body), text)])
+    key, text = keyed_properties(message, new_key)
+    return key, batch.BatchItem(message.flag, bytes(message.body), text.encode())
 
 
 def batch_of(
-    topic: str, wait_store: bool, keys: Iterable[str], body: bytes, *, max_message_bytes: int
+    topic: str,
+    wait_store: bool,
+    keys: Iterable[str],
+    items: Iterable[batch.BatchItem],
+    *,
+    max_message_bytes: int,
 ) -> Outgoing:
-    """The batch with the messages of `batch_item` as its body. Raises MessageIllegal when it is too large."""
+    """The batch of the messages of `batch_item`. Raises MessageIllegal when it is too large."""
+    body = batch.encode(items)
     _check_batch_bytes(body, max_message_bytes)
     unique_keys = tuple(keys)
     return Outgoing(

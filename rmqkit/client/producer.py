@@ -9,8 +9,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, cast
 
-import anyio
-
 from rmqkit.client.accumulator import Accumulator, Entry, GatheringKey
 from rmqkit.client.answers import refusal
 from rmqkit.client.attempts import Attempts
@@ -25,12 +23,14 @@ from rmqkit.client.outgoing import (
     as_message,
     batch_item,
     batch_of,
+    compressed,
     fits_batches,
     prepare,
     prepare_batch,
     prepare_packed,
 )
 from rmqkit.client.queue_choice import RoundRobin, by_key
+from rmqkit.client.routes import Route
 from rmqkit.client.send_result import STATUS_OF_CODE, SendResult, SendStatus, results_of_batch, send_result
 from rmqkit.client.settings import ProducerOptions
 from rmqkit.errors import (
@@ -174,7 +174,9 @@ class Producer:
         with self._instance.hooks.sending(self.group, Mode.SYNC, [given], queue) as context:
             if self._accumulator is not None and self._gathers(context.messages[0]):
                 return await self._send_gathered(self._accumulator, context, queue, timeout_ms)
-            outgoing = await self._prepare(context.messages[0])
+            outgoing = self._prepare(context.messages[0])
+            if len(outgoing.body) >= self.options.compress_over_bytes:
+                outgoing = await self._compressed(outgoing)
             context.message_ids = outgoing.unique_keys
             attempts = self._attempts(queue, given.ordering_key, timeout_ms)
             return await self._send(outgoing, queue, given.ordering_key, attempts, context)
@@ -192,7 +194,7 @@ class Producer:
         self._check_open()
         if not messages:
             raise ClientError("a batch holds at least one message")
-        with self._instance.hooks.sending(self.group, Mode.SYNC, messages, queue) as context:
+        with self._instance.hooks.sending(self.group, Mode.SYNC, list(messages), queue) as context:
             outgoing = prepare_batch(
                 context.messages, self._new_key, max_message_bytes=self.options.max_message_bytes
             )
@@ -240,17 +242,24 @@ class Producer:
         given = as_message(message, body, tag, keys, properties, ordering_key, delay_level)
         self._check_open()
         with self._instance.hooks.sending(self.group, Mode.ONEWAY, [given], queue) as context:
-            outgoing = await self._prepare(context.messages[0])
+            outgoing = self._prepare(context.messages[0])
+            if len(outgoing.body) >= self.options.compress_over_bytes:
+                outgoing = await self._compressed(outgoing)
             context.message_ids = outgoing.unique_keys
             attempts = self._attempts(queue, given.ordering_key, timeout_ms)
-            async with self._in_flight.room(1, len(outgoing.body), attempts.deadline_s):
-                target, _ = await self._target(outgoing.topic, queue, given.ordering_key)
+            size_bytes = len(outgoing.body)
+            if not self._in_flight.take(1, size_bytes):
+                await self._in_flight.take_later(1, size_bytes, attempts.deadline_s)
+            try:
+                target, _ = self._target(await self._route(outgoing.topic), queue, given.ordering_key)
                 address = self._tried(context, target)
                 command = outgoing.command(
                     self.group, target, self.options.default_topic_queues, self._instance.now_ms()
                 )
                 with self._measured(target.broker_name):
                     await self._instance.pool.oneway(address, command, max(attempts.left_ms, 1))
+            finally:
+                self._in_flight.leave(1, size_bytes)
             return outgoing.unique_keys[0]
 
     @in_namespace
@@ -258,9 +267,7 @@ class Producer:
         """The queues to which messages of the topic may be sent (Java: fetchPublishMessageQueues). Raises
         NoRoute, NameServersUnreachable."""
         self._check_open()
-        return list(
-            (await self._instance.routes.for_writing(topic, self.options.default_topic_queues)).write_queues
-        )
+        return list((await self._route(topic)).write_queues)
 
     def start_soon(self, function: Callable[[Any], Awaitable[None]], argument: object) -> None:
         """Run a function of the producer's own parts in the client's task group."""
@@ -273,7 +280,7 @@ class Producer:
         return (
             len(message.body) < self.options.compress_over_bytes
             and fits_batches(message)
-            and not len(self._instance.hooks.forbidding)
+            and not self._instance.hooks.forbidding.entries
         )
 
     async def _send_gathered(
@@ -288,15 +295,20 @@ class Producer:
         key, item = batch_item(message, self._new_key, max_message_bytes=self.options.max_message_bytes)
         context.message_ids = (key,)
         if queue is not None or message.ordering_key:
-            queue, _ = await self._target(message.topic, queue, message.ordering_key)
-        entry = Entry(message, key, item, context)
+            queue, _ = self._target(await self._route(message.topic), queue, message.ordering_key)
+        size_bytes = item.size_bytes
+        entry = Entry(message, key, item, size_bytes, context, self._instance.backend.wakeup())
         budget_ms = self.options.timeout_ms if timeout_ms is None else timeout_ms
-        deadline_s = anyio.current_time() + budget_ms / 1000
+        deadline_s = self._instance.backend.current_time() + budget_ms / 1000
         where = GatheringKey(message.topic, queue, message.wait_store, budget_ms)
-        async with self._in_flight.room(1, len(item), deadline_s):
-            if len(item) <= self._batch_bytes:
+        if not self._in_flight.take(1, size_bytes):
+            await self._in_flight.take_later(1, size_bytes, deadline_s)
+        try:
+            if size_bytes <= self._batch_bytes:
                 return await accumulator.send(entry, where, deadline_s)
             await self._deliver([entry], where, deadline_s)
+        finally:
+            self._in_flight.leave(1, size_bytes)
         assert isinstance(entry.outcome, SendResult)
         return entry.outcome
 
@@ -308,7 +320,7 @@ class Producer:
                 key.topic,
                 key.wait_store,
                 [entry.unique_key for entry in entries],
-                b"".join([entry.item for entry in entries]),
+                [entry.item for entry in entries],
                 max_message_bytes=self.options.max_message_bytes,
             )
             context = self._instance.hooks.unseen(self.group, [entry.message for entry in entries])
@@ -327,7 +339,7 @@ class Producer:
                     entry.context.tried(context.queue, context.address, context.attempts)
         for entry in entries:
             try:
-                outgoing = await self._prepare(entry.message, entry.unique_key)
+                outgoing = self._prepare(entry.message, entry.unique_key)
                 attempts = self._attempts(key.queue, None, key.timeout_ms, deadline_s)
                 entry.outcome = await self._attempt_until_sent(
                     outgoing, key.queue, None, attempts, entry.context
@@ -366,8 +378,13 @@ class Producer:
         context: ClientSendContext,
     ) -> SendResult:
         """Send when there is room in flight."""
-        async with self._in_flight.room(outgoing.count, len(outgoing.body), attempts.deadline_s):
+        count, size_bytes = outgoing.count, len(outgoing.body)
+        if not self._in_flight.take(count, size_bytes):
+            await self._in_flight.take_later(count, size_bytes, attempts.deadline_s)
+        try:
             return await self._attempt_until_sent(outgoing, queue, ordering_key, attempts, context)
+        finally:
+            self._in_flight.leave(count, size_bytes)
 
     async def _attempt_until_sent(
         self,
@@ -379,7 +396,8 @@ class Producer:
     ) -> SendResult:
         kept: SendResult | None = None
         while True:
-            target, brokers = await self._target(outgoing.topic, queue, ordering_key, attempts.failed)
+            route = self._instance.routes.writable(outgoing.topic) or await self._route(outgoing.topic)
+            target, brokers = self._target(route, queue, ordering_key, attempts.failed)
             if not attempts.goes_on:
                 break
             try:
@@ -390,6 +408,9 @@ class Producer:
                         return kept
                     raise
                 attempts.failure(target.broker_name, error)
+                if error.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+                    # A failover may have made another broker the master.
+                    self._instance.refresh_soon()
             except (ConnectFailed, ConnectionLost, RequestTimeout, BrokerUnknown) as error:
                 attempts.failure(target.broker_name, error)
                 self._instance.refresh_soon()
@@ -420,28 +441,34 @@ class Producer:
         context.result = send_result(response, status, queue, ",".join(outgoing.unique_keys), address)
         return context.result
 
-    async def _target(
+    async def _route(self, topic: str) -> Route:
+        """The route of a topic, with writable queues."""
+        self._instance.check_usable()
+        return await self._instance.routes.for_writing(topic, self.options.default_topic_queues)
+
+    def _target(
         self,
-        topic: str,
+        route: Route,
         queue: MessageQueue | None,
         ordering_key: str | None,
         failed: AbstractSet[str] = frozenset(),
-    ) -> tuple[MessageQueue, set[str]]:
+    ) -> tuple[MessageQueue, AbstractSet[str]]:
         """The queue of the next attempt, and the brokers from which it was chosen."""
         self._instance.check_usable()
+        topic = route.topic
         if queue is not None and queue.topic != topic:
             raise ClientError(f"the message goes to topic {topic!r}, the queue belongs to {queue.topic!r}")
-        route = await self._instance.routes.for_writing(topic, self.options.default_topic_queues)
         if queue is None and ordering_key:
             queue = by_key(route.write_queues, ordering_key)
         if queue is not None:
             return queue, {queue.broker_name}
-        avoid: list[AbstractSet[str]] = [failed]
-        if self._faults is not None:
-            avoid = [failed | self._faults.avoided(anyio.current_time()), failed | self._faults.unreachable]
-        return self._round_robin.choose(topic, route.write_queues, *avoid), {
-            each.broker_name for each in route.write_queues
-        }
+        if self._faults is None:
+            return self._round_robin.choose(topic, route.write_queues, failed), route.write_brokers
+        avoided = self._faults.avoided(self._instance.backend.current_time())
+        queue = self._round_robin.choose(
+            topic, route.write_queues, failed | avoided, failed | self._faults.unreachable
+        )
+        return queue, route.write_brokers
 
     def _measured(self, broker: str) -> AbstractContextManager[None]:
         """Record the latency or failure of a request to a broker; a cancelled one tells nothing about it."""
@@ -478,16 +505,15 @@ class Producer:
         self._instance.hooks.check(context, queue, address)
         return address
 
-    async def _prepare(self, message: Message, unique_key: str | None = None) -> Outgoing:
-        options = self.options
-        return await prepare(
+    def _prepare(self, message: Message, unique_key: str | None = None) -> Outgoing:
+        return prepare(
             message,
             self._new_key if unique_key is None else lambda: unique_key,
-            max_message_bytes=options.max_message_bytes,
-            compression=self._compression,
-            compress_over_bytes=options.compress_over_bytes,
-            compress_level=options.compress_level,
+            max_message_bytes=self.options.max_message_bytes,
         )
+
+    async def _compressed(self, outgoing: Outgoing) -> Outgoing:
+        return await compressed(outgoing, self._compression, self.options.compress_level)
 
     def _new_key(self) -> str:
         return self._instance.unique_keys.make(self._instance.now_ms())

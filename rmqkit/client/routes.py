@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 import anyio
-from attrs import frozen
+from attrs import field, frozen
 
 from rmqkit.client.name_servers import NameServers
 from rmqkit.errors import ClientError, NoRoute, RmqError
@@ -33,6 +33,7 @@ class Route:
     read_queues   queues for consumers
     ordered       whether the topic has an order configuration
     derived       whether the route was made from the template topic, because no broker has the topic yet
+    write_brokers names of the brokers of `write_queues`
     """
 
     topic: str
@@ -41,6 +42,11 @@ class Route:
     read_queues: tuple[MessageQueue, ...]
     ordered: bool = False
     derived: bool = False
+    write_brokers: frozenset[str] = field(init=False)
+
+    @write_brokers.default
+    def _write_brokers(self) -> frozenset[str]:
+        return frozenset(queue.broker_name for queue in self.write_queues)
 
 
 def build_route(topic: str, data: TopicRouteData, *, derived: bool = False) -> Route:
@@ -127,6 +133,12 @@ class RouteTable:
                 f" {topic}` shows its state",
             )
         return route
+
+    def writable(self, topic: str) -> Route | None:
+        """The known route of a topic if it has writable queues; otherwise `for_writing` fetches it, or says
+        what is wrong."""
+        route = self._routes.get(topic)
+        return route if route is not None and route.write_queues else None
 
     async def for_writing(self, topic: str, max_queues: int) -> Route:
         """The route of a topic, or the one that it will have after the first send has created it; it has

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from attrs import frozen
+import msgspec
 
 from rmqkit.errors import ClientError, HeaderError
 from rmqkit.model.queue import MessageQueue
@@ -32,8 +32,7 @@ STATUS_OF_CODE: dict[int, SendStatus] = {
 }
 
 
-@frozen
-class SendResult:
+class SendResult(msgspec.Struct, frozen=True, gc=False):
     """Where a message was stored.
 
     message_id        the id given by this client (property UNIQ_KEY); for a batch, the ids joined by commas

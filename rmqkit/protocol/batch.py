@@ -23,6 +23,11 @@ class BatchItem(NamedTuple):
     body: bytes
     properties: bytes
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the encoded message."""
+        return 22 + len(self.body) + len(self.properties)
+
 
 def encode(items: Iterable[BatchItem]) -> bytes:
     """Raises DecodeError when properties exceed their limit."""

@@ -63,7 +63,7 @@ class Connection:
         #: The lanes to which this connection belongs, over a transport with lanes.
         self.lanes: Lanes | None = None
         backend = async_backend()
-        self._time, self._event = backend.current_time, backend.event
+        self._time, self._event, self._wakeup = backend.current_time, backend.event, backend.wakeup
         self._core = ConnectionCore(address, self._time())
         self._stream = stream
         self._on_request = on_request
@@ -103,13 +103,13 @@ class Connection:
         core, now = self._core, self._time()
         if not core.has_room:
             await self._room(now + timeout_ms / 1000, timeout_ms)
-        done = self._event()
+        done = self._wakeup()
         call = core.call(command, timeout_ms, now, done.set)
         try:
             self._enqueue(self._own(command))
             if call.deadline < self._alarm_at:
                 self._alarm_at = self._alarm.deadline = call.deadline
-            await done.wait()
+            await done
         finally:
             core.forget(call)
             if core.state is State.DRAINING and not core.pending_calls:

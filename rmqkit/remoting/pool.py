@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 AddressedHandler = Callable[[Command, str], "Command | Awaitable[Command | None] | None"]
 
 CONNECT_TIMEOUT_MS = 3000
+_GO_AWAY = int(ResponseCode.GO_AWAY)
 #: Time for unsent requests to be sent when the pool closes.
 FLUSH_TIMEOUT_S = 1.0
 #: A call that timed out after at least this time on a silent connection closes the connection, which may be
@@ -152,7 +153,7 @@ class ConnectionPool:
         if connection is None or connection.closed:
             connection, left_ms = await self._within(address, timeout_ms)
         response = await self._call(connection, command, left_ms)
-        if response.code == ResponseCode.GO_AWAY:
+        if response.code == _GO_AWAY:
             log.info("%s is going away, connecting again", address)
             if self._connections.get(address) is connection:
                 del self._connections[address]
@@ -161,7 +162,8 @@ class ConnectionPool:
             left_ms = max(int((deadline_s - self._time()) * 1000), 1)
             connection, left_ms = await self._within(address, left_ms)
             response = await self._call(connection, command, left_ms)
-        self._hooks.tell("after_call", command, response, address)
+        if self._hooks.entries:
+            self._hooks.tell("after_call", command, response, address)
         return response
 
     async def oneway(self, address: str, command: Command, timeout_ms: int) -> None:

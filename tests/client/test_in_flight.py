@@ -137,20 +137,24 @@ def test_room_goes_to_those_who_wait_in_their_order(backend: str) -> None:
 
         async def use(name: str, count: int, scope: anyio.CancelScope) -> None:
             with scope:
-                async with in_flight.room(count, 1, anyio.current_time() + FAR_S):
-                    order.append(name)
+                await in_flight.take_later(count, 1, anyio.current_time() + FAR_S)
+                order.append(name)
+                in_flight.leave(count, 1)
 
         scopes = [anyio.CancelScope() for _ in range(4)]
-        async with anyio.create_task_group() as group, in_flight.room(5, 1, anyio.current_time() + FAR_S):
+        assert in_flight.take(5, 1)
+        async with anyio.create_task_group() as group:
             for name, count, scope in zip("abcd", (6, 8, 5, 1), scopes, strict=True):
                 group.start_soon(use, name, count, scope)
                 await settled()
+            assert not in_flight.take(1, 1)
             scopes[0].cancel()
             await settled()
             assert order == []
             scopes[1].cancel()
             await settled()
             assert order == ["c", "d"]
+            in_flight.leave(5, 1)
         with anyio.fail_after(5):
             await in_flight.idle()
 

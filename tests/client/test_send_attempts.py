@@ -64,6 +64,31 @@ def test_defaults() -> None:
     assert (options.retries, options.timeout_ms, options.retry_when_not_stored_everywhere) == (2, 3000, False)
 
 
+@on_both_backends
+def test_a_broker_that_is_no_longer_master_has_the_routes_fetched_again(backend: str) -> None:
+    """After SERVICE_NOT_AVAILABLE, which a broker answers that a failover made a slave, the routes are
+    fetched without waiting for the interval, and the send goes to the new master."""
+
+    async def body() -> None:
+        topics = {"T": {"broker-a": 2}}
+        async with (
+            cluster("ab", topics, poll_name_server_interval_ms=3_600_000) as (fake, client),
+            client.producer("pg", timeout_ms=60_000) as producer,
+        ):
+
+            def fail_over(command: Command) -> Command:
+                fake.topics["T"] = {"broker-b": 2}
+                return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, "it is a slave")
+
+            tried = on_every_broker(fake, fail_over)
+            del fake.brokers["broker-b"].overrides[SEND]
+            result = await producer.send("T", b"body")
+            assert tried == ["broker-a"]
+            assert result.queue.broker_name == "broker-b"
+
+    run(backend, body)
+
+
 @pytest.mark.row("S135", "S137", "S352")
 @on_both_backends
 @pytest.mark.parametrize(("given", "attempts"), [({}, 3), ({"retries": 0}, 1), ({"retries": 4}, 5)])

@@ -22,7 +22,6 @@ from rmqkit.model.message import Message
 from rmqkit.model.queue import MessageQueue
 from rmqkit.protocol import frame
 from rmqkit.protocol.codes import ResponseCode
-from rmqkit.protocol.compressed_body import compression
 from rmqkit.protocol.message_id import UniqueKeys
 from tests.faults.kit import PATIENCE_S, SEND_MS, SMALL_FILES, Server, read_all, serving, until
 
@@ -101,14 +100,7 @@ async def frames() -> Callable[[random.Random], tuple[bytes, bytes]]:
 
     async def send_frame(body: bytes, rng: random.Random) -> bytes:
         message = Message(TOPIC, body)
-        outgoing = await prepare(
-            message,
-            lambda: keys.make(1),
-            max_message_bytes=1 << 20,
-            compression=compression("zlib", 5),
-            compress_over_bytes=1 << 30,
-            compress_level=5,
-        )
+        outgoing = prepare(message, lambda: keys.make(1), max_message_bytes=1 << 20)
         return frame.encode(outgoing.command("bad", queue_of(rng.randrange(QUEUES)), QUEUES, 1))
 
     ready = [
