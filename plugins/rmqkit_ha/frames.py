@@ -1,6 +1,7 @@
 """The replication protocol as plain values, without I/O (store-format sheet, section 13.1).
 
-slave to master   i64: the end of the slave's log, first as a request, then as an acknowledgement
+slave to master   i64: the end of the slave's log, first as a request, then as an acknowledgement; a slave of
+                  an elected group greets first (rmqkit_ha.greeting)
 master to slave   i64 log offset, i32 size, then as many bytes of the log; size 0 is a heartbeat
 """
 
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from rmqkit.errors import ProtocolError
 from rmqkit.model.buffer import Buffer
 from rmqkit.protocol.record import BLANK, BLANK_BYTES
+from rmqkit_ha.greeting import HEAD_BYTES, MAGIC, body_size
 
 _REPORT = struct.Struct(">q")
 _HEAD = struct.Struct(">qi")
@@ -29,14 +31,28 @@ def frame_head(offset: int, size: int) -> bytes:
 
 
 class Reports:
-    """Reads the reports of a slave."""
+    """Reads the reports of a slave, and a greeting before them.
+
+    greeting  the body of the greeting; None without one
+    """
 
     def __init__(self) -> None:
+        self.greeting: bytes | None = None
+        self._begun = False
         self._rest = b""
 
     def feed(self, data: bytes) -> int | None:
-        """The newest complete report, None without one; older ones do not matter."""
+        """The newest complete report, None without one; older ones do not matter. Raises ProtocolError for a
+        greeting of a size that none has."""
         data = self._rest + data
+        if not self._begun:
+            if data.startswith(MAGIC):
+                end = HEAD_BYTES + body_size(data[:HEAD_BYTES]) if len(data) >= HEAD_BYTES else len(data) + 1
+                if len(data) < end:
+                    self._rest = data
+                    return None
+                self.greeting, data = data[HEAD_BYTES:end], data[end:]
+            self._begun = len(data) >= _REPORT.size or self.greeting is not None
         whole = len(data) - len(data) % _REPORT.size
         self._rest = data[whole:]
         return _REPORT.unpack_from(data, whole - _REPORT.size)[0] if whole else None

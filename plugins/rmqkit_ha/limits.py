@@ -14,3 +14,7 @@ MAX_BODY_BYTES = 4 * 1024 * 1024 - 64
 READ_BYTES = 256 * 1024
 #: Body of a master's answer with one of its tables.
 MAX_TABLE_BYTES = 16 * 1024 * 1024
+#: Body of a greeting: names, and one entry for each epoch of the log.
+MAX_GREETING_BYTES = 1024 * 1024
+#: Members of an elected group that a master knows. A group has a few; more have wrong names.
+MAX_MEMBERS = 64

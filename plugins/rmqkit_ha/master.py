@@ -17,12 +17,14 @@ from rmqkit.plugin.cold_reads import read_when_cached
 from rmqkit.plugin.listen import bind, start_work
 from rmqkit.plugin.positions import wait_moved
 from rmqkit.plugin.replication import ReplicaProgress
-from rmqkit.plugin.role import Role
+from rmqkit.plugin.role import ALL_ROLES, Role
 from rmqkit.plugin.service import Service
 from rmqkit.plugin.store import NotInMemory, Pin
 from rmqkit.plugin.transport import Address, ServerStream
 from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic, peek_store_timestamp
 from rmqkit_ha.frames import Reports, frame_head
+from rmqkit_ha.greeting import Greeting, packed, unpacked
+from rmqkit_ha.group import ElectedGroup, Member
 from rmqkit_ha.limits import MAX_BODY_BYTES, MAX_CONNECTIONS, TURN_BYTES
 from rmqkit_ha.meter import Meter
 from rmqkit_ha.replicas import Replica, Replicas
@@ -42,11 +44,16 @@ class HaMaster(Service):
 
     def __init__(self) -> None:
         self.replicas = Replicas()
-        self._connections = 0
+        self.group: ElectedGroup | None = None
+        self._connections = set[trio.CancelScope]()
 
-    def begin(self, broker: Broker, replicas: Replicas) -> None:
-        """Serve the slaves of an assembled broker."""
-        self.replicas = replicas
+    def begin(self, broker: Broker, replicas: Replicas, group: ElectedGroup | None = None) -> None:
+        """Serve the slaves of an assembled broker. A member of an elected group listens in every role, for
+        its address is to be known before it is the master."""
+        self.replicas, self.group = replicas, group
+        if group is not None:
+            self.roles = ALL_ROLES
+            broker.role.on_change.append(self._close_all)
         replicas.begin(broker.store.positions.appended)
         broker.store.positions.follow_truncation(replicas.truncated)
         broker.replication.replicas = partial(self.progress, broker)
@@ -60,10 +67,21 @@ class HaMaster(Service):
                 each.acknowledged,
                 replicas.lag_bytes(each),
                 lag_ms(broker, each.acknowledged),
-                replicas.is_in_sync(each),
+                self.is_in_sync(each),
             )
             for each in replicas.connected
         ]
+
+    def _close_all(self) -> None:
+        """End all connections: they are of the epoch that is over."""
+        for connection in self._connections:
+            connection.cancel()
+
+    def is_in_sync(self, replica: Replica) -> bool:
+        """Whether a slave is waited for."""
+        if self.group is not None:
+            return replica.member in self.group.in_sync
+        return self.replicas.is_in_sync(replica)
 
     async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
         """Counts as started when the port is bound. Raises ConfigError when it cannot be."""
@@ -99,19 +117,23 @@ class HaMaster(Service):
                 )
 
     async def _serve(self, broker: Broker, accepted: ServerStream) -> None:
-        """One connection; its errors end it alone."""
+        """One connection; its errors end it alone. Only a master serves."""
+        if broker.role.current is not Role.MASTER:
+            await trio.aclose_forcefully(accepted)
+            return
         where = "{}:{}".format(*accepted.remote)
-        if self._connections >= MAX_CONNECTIONS:
+        if len(self._connections) >= MAX_CONNECTIONS:
             _peer_log.warning("more than %d slaves, %s refused", MAX_CONNECTIONS, where)
             await trio.aclose_forcefully(accepted)
             return
-        self._connections += 1
-        stream = accepted
+        scope, stream = trio.CancelScope(), accepted
+        self._connections.add(scope)
         try:
             given = broker.config.owned(HaSettings)
-            with trio.fail_after(given.ha_housekeeping_interval / 1000):
-                stream = await accepted.opened()
-            await _Connection(broker, self.replicas, stream, where).run()
+            with scope:
+                with trio.fail_after(given.ha_housekeeping_interval / 1000):
+                    stream = await accepted.opened()
+                await _Connection(broker, self.replicas, stream, where, self.group).run(scope)
         except* (ProtocolError, StoreError) as group:
             _peer_log.warning("%s is no slave of this broker, closed: %s", where, _first(group))
         except* trio.TooSlowError:
@@ -121,14 +143,16 @@ class HaMaster(Service):
         except* Exception:  # noqa: BLE001 - one connection's error must not reach the others
             _peer_log.exception("the connection of slave %s failed and was closed", where)
         finally:
-            self._connections -= 1
+            self._connections.remove(scope)
             await trio.aclose_forcefully(stream)
 
 
 class _Connection:
     """One slave: a task reads its reports, another one sends."""
 
-    def __init__(self, broker: Broker, replicas: Replicas, stream: ServerStream, where: str) -> None:
+    def __init__(
+        self, broker: Broker, replicas: Replicas, stream: ServerStream, where: str, group: ElectedGroup | None
+    ) -> None:
         self._broker = broker
         self._store = broker.store
         self._replicas = replicas
@@ -137,16 +161,42 @@ class _Connection:
         self._given = broker.config.owned(HaSettings)
         self._segment_bytes = broker.config.mapped_file_size_commit_log
         self._reports = Reports()
+        self._group = group
 
-    async def run(self) -> None:
-        """Until the connection ends. Raises ProtocolError, StoreError, TooSlowError, trio's stream errors."""
-        asked = None
+    async def run(self, scope: trio.CancelScope) -> None:
+        """Until the connection ends, or `scope`, its own, is cancelled. Raises ProtocolError, StoreError,
+        TooSlowError, trio's stream errors."""
+        asked = await self._read()
+        while asked is None and self._reports.greeting is None:
+            asked = await self._read()
+        if self._reports.greeting is None:
+            await self._follow(asked, None, scope)
+            return
+        group, member = await self._greeted(self._reports.greeting, scope)
+        try:
+            await self._follow(asked, member, scope)
+        finally:
+            group.disconnected(member, scope)
+
+    async def _greeted(self, body: bytes, scope: trio.CancelScope) -> tuple[ElectedGroup, Member]:
+        """Answer a greeting. Raises ProtocolError when its slave is not served."""
+        if self._group is None:
+            raise ProtocolError("it is a member of an elected group, and this broker is none")
+        greeting = unpacked(body, Greeting)
+        welcome = self._group.welcome(greeting)
+        await self._stream.send_all(packed(welcome))
+        return self._group, self._group.connected(greeting, scope)
+
+    async def _follow(self, asked: int | None, member: Member | None, scope: trio.CancelScope) -> None:
         while asked is None:
             asked = await self._read()
         start = self._start(asked)
         replica = Replica(self._where, min(asked, start), start, Meter(self._broker.clock))
         _peer_log.info("slave %s has the log up to %d, it is sent from %d on", self._where, asked, start)
         with self._store.pin(start, f"slave {self._where}") as pin, self._replicas.joined(replica):
+            if member is not None and self._group is not None:
+                # What was asked for counts when the slave has compared it, and reports it.
+                replica.member, replica.report = member.name, partial(self._group.acknowledge, member, scope)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send, replica, pin)
                 while True:

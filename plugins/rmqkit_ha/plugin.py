@@ -15,9 +15,10 @@ from rmqkit.plugin.hookspecs import Register, RegisterProcessor
 from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
 from rmqkit.protocol.codes import RequestCode
+from rmqkit_ha.group import ElectedGroup, InSyncCondition
 from rmqkit_ha.master import HaMaster
 from rmqkit_ha.replicas import ReplicaCondition, Replicas, condition
-from rmqkit_ha.settings import SLAVE, SYNC_MASTER, HaSettings
+from rmqkit_ha.settings import SLAVE, SYNC_MASTER, HaSettings, options
 from rmqkit_ha.slave import HaSlave
 from rmqkit_ha.status import HaInfo, HaStatus
 
@@ -37,7 +38,10 @@ def rmqkit_register_settings(register: Register[SettingsType], config: Config) -
 def rmqkit_register_ack_conditions(register: Register[AckCondition], config: Config) -> None:
     # Wrong settings are reported by the check of a start, with all other faults.
     with suppress(ConfigError):
-        found = condition(config.owned(HaSettings))
+        given = config.owned(HaSettings)
+        found: AckCondition | None = condition(given)
+        if options(config).elected:
+            found = InSyncCondition(ElectedGroup(), given.slave_timeout, given.min_in_sync_replicas)
         if found is not None:
             register(_REPLICAS, found)
 
@@ -60,9 +64,15 @@ def rmqkit_broker_assembled(broker: Broker) -> None:
     if given.broker_role == SLAVE:
         broker.role.begin(Role.SLAVE, 0)
     master = broker.registry.services.get("ha-master")
+    slave = broker.registry.services.get("ha-slave")
     found = broker.registry.ack_conditions.get(_REPLICAS)
+    group = found.group if isinstance(found, InSyncCondition) else None
+    if group is not None:
+        group.begin(broker)
     if isinstance(master, HaMaster):
-        master.begin(broker, found.replicas if isinstance(found, ReplicaCondition) else Replicas())
+        master.begin(broker, found.replicas if isinstance(found, ReplicaCondition) else Replicas(), group)
+    if isinstance(slave, HaSlave):
+        slave.group = group
     if given.broker_role == SYNC_MASTER and given.copies == 1:
         _log.warning(
             "brokerRole = SYNC_MASTER with inSyncReplicas = 1: SEND_OK promises ONE copy of a message, this"

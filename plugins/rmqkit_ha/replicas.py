@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import trio
@@ -23,12 +23,15 @@ _log = logging.getLogger(__name__)
 @define(eq=False)
 class Replica:
     """A connected slave. Offsets are physical: the log before `acknowledged` is on the slave, that before
-    `sent` was sent."""
+    `sent` was sent. `report` is called with each offset that a member of an elected group acknowledges, and
+    `member` is its name."""
 
     address: str
     acknowledged: int
     sent: int
     meter: Meter
+    member: str = ""
+    report: Callable[[int], None] | None = None
 
 
 class Replicas:
@@ -63,6 +66,8 @@ class Replicas:
     def acknowledge(self, replica: Replica, offset: int) -> None:
         """The replica has the log before an offset."""
         replica.acknowledged = offset
+        if replica.report is not None:
+            replica.report(offset)
         others = sorted((each.acknowledged for each in self.connected), reverse=True)
         needed = self.copies - 1
         reached = others[needed - 1] if 0 < needed <= len(others) else 0

@@ -75,6 +75,8 @@ class HaOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     tablesIntervalMs  time between two copies of the master's tables
     pinLimitBytes     length of the log that is kept for a connected slave that is behind
     retryIntervalMs   time between two attempts of a slave to connect
+    elected           whether an elector says who the master is: the broker starts fenced and waits for it
+    memberName        the name of the broker in an elected group, in place of its address for clients
     """
 
     listen: str = ""
@@ -82,6 +84,8 @@ class HaOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     tables_interval_ms: Positive = 10_000
     pin_limit_bytes: Positive = 8 * 1024 * 1024 * 1024
     retry_interval_ms: Positive = 5_000
+    elected: bool = False
+    member_name: str = ""
 
 
 def options(config: Config) -> HaOptions:

@@ -15,7 +15,10 @@ from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
 from rmqkit.plugin.transport import Address
 from rmqkit_ha.comparison import REMEDY, Comparison, last_record
+from rmqkit_ha.epochs import UNELECTED, common_end
 from rmqkit_ha.frames import Frames, RecordAssembler, report
+from rmqkit_ha.greeting import HEAD_BYTES, Greeting, Welcome, body_size, packed, unpacked
+from rmqkit_ha.group import ElectedGroup
 from rmqkit_ha.identity import is_own_master
 from rmqkit_ha.limits import READ_BYTES
 from rmqkit_ha.meter import Meter
@@ -37,6 +40,7 @@ class HaSlave(Service):
 
     def __init__(self) -> None:
         self.following = ""
+        self.group: ElectedGroup | None = None
         self.meter: Meter | None = None
         self.last_read_ms = self.last_write_ms = 0
         self._said = ""
@@ -51,16 +55,39 @@ class HaSlave(Service):
                 changed = trio.Event()
                 broker.replication.on_change.append(changed.set)
                 try:
-                    await self._follow(broker)
+                    await self._follow_assigned(broker)
                     broker.replication.want_master()
                     with trio.move_on_after(options(broker.config).retry_interval_ms / 1000):
                         await changed.wait()
                 finally:
                     broker.replication.on_change.remove(changed.set)
 
+    async def _follow_assigned(self, broker: Broker) -> None:
+        """As `_follow`; in an elected group also until another master is assigned."""
+        if self.group is None:
+            await self._follow(broker)
+            return
+        replication, role = broker.replication, broker.role
+        assigned = replication.master_ha, role.epoch
+
+        def changed() -> None:
+            if assigned != (replication.master_ha, role.epoch):
+                scope.cancel()
+
+        with trio.CancelScope() as scope:
+            replication.on_change.append(changed)
+            role.on_change.append(changed)
+            try:
+                await self._follow(broker)
+            finally:
+                replication.on_change.remove(changed)
+                role.on_change.remove(changed)
+
     async def _follow(self, broker: Broker) -> None:
         """Until the connection ends, or at once when there is none; the reason is logged."""
-        text = broker.config.owned(HaSettings).ha_master_address or broker.replication.master_ha
+        text = broker.replication.master_ha
+        if self.group is None:
+            text = broker.config.owned(HaSettings).ha_master_address or text
         if not text:
             self._say(
                 logging.WARNING, "no master is known: no name server says one, and haMasterAddress is empty"
@@ -132,10 +159,63 @@ class _Session:
 
     async def run(self) -> None:
         """Until the connection ends. Raises ProtocolError, StoreError, TooSlowError, anyio's errors."""
-        self._is_own_master = await is_own_master(self._broker, self._where)
+        if self._slave.group is None:
+            self._is_own_master = await is_own_master(self._broker, self._where)
+        else:
+            await self._join(self._slave.group)
         await self._stream.send(report(await last_record(self._store)))
         async with trio.open_nursery() as nursery:
             await self._receive(nursery)
+
+    async def _join(self, group: ElectedGroup) -> None:
+        """Greet the master, and cut the log where the common history ends. Raises ProtocolError when there is
+        none, or the master is not the newest; StoreError."""
+        config, role, epochs = self._broker.config, self._broker.role, group.epochs
+        newest = max(role.epoch, epochs.last)
+        greeting = Greeting(config.broker_cluster_name, config.broker_name, group.name, group.start, newest)
+        await self._stream.send(packed(greeting))
+        with trio.fail_after(self._given.ha_housekeeping_interval / 1000):
+            welcome = unpacked(await self._exactly(body_size(await self._exactly(HEAD_BYTES))), Welcome)
+        if welcome.refusal:
+            raise ProtocolError(f"it refuses this slave: {welcome.refusal}")
+        if welcome.epoch < newest:
+            raise ProtocolError(
+                f"it is of epoch {welcome.epoch}, and epoch {newest} is known: it is no master"
+            )
+        if self._end > self._store.start_offset:
+            await self._cut(group, welcome)
+        await epochs.replace(welcome.epochs)
+        self._is_own_master = True
+
+    async def _cut(self, group: ElectedGroup, welcome: Welcome) -> None:
+        """Cut what the master's log does not have. Raises ProtocolError, StoreError."""
+        end = self._end
+        common = common_end(group.epochs.known, end, welcome.epochs, welcome.end)
+        if common is None or common[1] < self._store.start_offset:
+            raise ProtocolError(f"its log and this one have no epoch in common. {REMEDY}")
+        last, at = common
+        if at == end:
+            return
+        if last == UNELECTED:
+            raise ProtocolError(
+                f"this log ends at {end}, and its log has {at} bytes from before the first election: which of"
+                f" the others are missing there cannot be known. {REMEDY}"
+            )
+        _log.warning(
+            "replication: this log ends at %d, and has epoch %d in common with the master %s up to %d: what"
+            " follows was not confirmed and is removed",
+            end,
+            last.epoch,
+            self._where,
+            at,
+        )
+        await self._store.truncate(at)
+
+    async def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            data += await self._stream.receive(size - len(data))
+        return data
 
     async def _receive(self, nursery: trio.Nursery) -> None:
         """Read, compare and append. Nothing is reported before the logs are known to be equal, for a report

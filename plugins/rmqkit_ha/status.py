@@ -81,7 +81,7 @@ def _of_master(broker: Broker, master: HaMaster) -> list[SlaveStatus]:
             addr=each.address,
             slave_ack_offset=each.acknowledged,
             diff=replicas.lag_bytes(each),
-            in_sync=replicas.is_in_sync(each),
+            in_sync=master.is_in_sync(each),
             transferred_byte_in_second=each.meter.per_second,
             transfer_from_where=each.sent,
             lag_ms=lag_ms(broker, each.acknowledged),

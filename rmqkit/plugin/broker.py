@@ -91,6 +91,9 @@ class Offsets(Protocol):
     def merge(self, table: ConsumerOffsetFile) -> None:
         """Set all offsets of another broker's table; pairs that it lacks stay as they are."""
 
+    def limit(self, end: Callable[[str, int], int]) -> int:
+        """Set offsets beyond the end of their queue, `end(topic, queue_id)`, to it; returns their number."""
+
 
 class ClientConnection(Protocol):
     """The client at the other end of one connection."""

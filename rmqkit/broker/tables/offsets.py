@@ -3,7 +3,7 @@ sheet, C7)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -72,6 +72,19 @@ class OffsetTable:
                 for queue_id, offset in queues.items():
                     if self.get(group, topic, queue_id) != offset:
                         self.commit(group, topic, queue_id, offset)
+
+    def limit(self, end: Callable[[str, int], int]) -> int:
+        """Set offsets beyond the end of their queue, `end(topic, queue_id)`, to it: the next messages get
+        these offsets. Returns the number of changes."""
+        beyond = [
+            (topic, group, queue_id, last)
+            for topic, group in self._pairs
+            for queue_id, offset in self.queues(group, topic).items()
+            if offset > (last := end(topic, queue_id))
+        ]
+        for topic, group, queue_id, last in beyond:
+            self.commit(group, topic, queue_id, last)
+        return len(beyond)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set an offset, and answer the group's next pull of the queue with it."""

@@ -113,3 +113,14 @@ def test_reading_the_queues_gives_a_copy(table: OffsetTable) -> None:
     table.commit("g", "T", 0, 7)
     table.queues("g", "T")[0] = 99
     assert table.get("g", "T", 0) == 7
+
+
+def test_offsets_end_where_their_queues_do(table: OffsetTable) -> None:
+    """Offsets beyond the end of a queue that was cut become its end; the others stay."""
+    for queue_id, offset in ((0, 7), (1, 3)):
+        table.commit("g", "T", queue_id, offset)
+    table.commit("h", "U", 0, 2)
+    ends = {("T", 0): 5, ("T", 1): 3}
+    assert table.limit(lambda topic, queue_id: ends.get((topic, queue_id), 0)) == 2
+    assert (table.queues("g", "T"), table.queues("h", "U")) == ({0: 5, 1: 3}, {0: 0})
+    assert table.limit(lambda topic, queue_id: ends.get((topic, queue_id), 0)) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import trio
 from anyio.abc import ByteStream
 
 from rmqkit.broker.run import RunningBroker
+from rmqkit.plugin.replication import ReplicaGroup
+from rmqkit.plugin.role import Role
 from rmqkit.plugin.store import MessageStore
 from rmqkit.plugin.transport import Address
 from rmqkit.protocol.codes import RequestCode
@@ -62,6 +65,43 @@ async def running_slave(directory: Path, master: RunningBroker, **keys: Any) -> 
     }
     async with running_broker(directory, scheme="memory", **(SMALL | defaults | keys)) as broker:
         yield broker
+
+
+@asynccontextmanager
+async def running_member(directory: Path, name: str, **keys: Any) -> AsyncIterator[RunningBroker]:
+    """A fenced member of an elected group; the test is the elector."""
+    defaults: dict[str, Any] = {
+        "brokerName": "group",
+        "brokerRole": "SYNC_MASTER",
+        "plugins.ha.listen": "memory://127.0.0.1:0",
+        "plugins.ha.elected": True,
+        "plugins.ha.memberName": name,
+        "plugins.ha.retryIntervalMs": 10,
+        "plugins.ha.tablesIntervalMs": 10,
+    }
+    async with running_broker(directory, scheme="memory", **(SMALL | defaults | keys)) as broker:
+        yield broker
+
+
+def group_of(broker: RunningBroker) -> ReplicaGroup:
+    """The elected group of a member."""
+    found = broker.context.replication.group
+    assert found is not None
+    return found
+
+
+async def lead(broker: RunningBroker, epoch: int, *others: str, until_s: float = inf) -> None:
+    """Elect a member; the members named `others` must have each message."""
+    await broker.context.role.set(Role.MASTER, epoch, until_s)
+    if others:
+        group = group_of(broker)
+        group.set_in_sync({group.name, *others})
+
+
+async def follow(broker: RunningBroker, master: RunningBroker, epoch: int) -> None:
+    """Make a member a slave of another one."""
+    broker.context.replication.assign(master.context.address, master.context.replication.own)
+    await broker.context.role.set(Role.SLAVE, epoch)
 
 
 def ha_master(broker: RunningBroker) -> HaMaster:

@@ -1,0 +1,282 @@
+"""The members of an elected group and its in-sync set (Java: AutoSwitchHAService, ReplicasManager)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Set
+from math import inf
+
+import trio
+from attrs import define
+
+from rmqkit.config import CONSUME_QUEUE
+from rmqkit.errors import ConfigError, ProtocolError, RequestRefused, StoreError
+from rmqkit.plugin.acks import AckCondition
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.flush import Level
+from rmqkit.plugin.positions import LogPosition
+from rmqkit.plugin.replication import MemberProgress, ReplicaGroup
+from rmqkit.plugin.role import Role
+from rmqkit.protocol.codes import ResponseCode
+from rmqkit_ha.epochs import Epochs
+from rmqkit_ha.greeting import Greeting, Welcome
+from rmqkit_ha.limits import MAX_MEMBERS
+from rmqkit_ha.settings import SYNC_MASTER, HaSettings, options
+
+_log = logging.getLogger(__name__)
+#: A position beyond every offset.
+_BEYOND = 1 << 62
+
+
+@define(eq=False)
+class Member:
+    """A member that has connected in this epoch. `connection` is cancelled to end its connection; None
+    without one. `mark` is a moment, and the end of the log then."""
+
+    name: str
+    start: int
+    connection: trio.CancelScope | None = None
+    acknowledged: int = 0
+    is_caught_up: bool = False
+    caught_up_s: float = -inf
+    heard_s: float = -inf
+    mark: tuple[float, int] = (-inf, 0)
+
+
+class ElectedGroup(ReplicaGroup):
+    """The group of one broker.
+
+    position  the log offset before which the in-sync set has the log; beyond every offset on a slave
+    epochs    the epochs of this broker's log
+    """
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.start = 0
+        self.on_progress: list[Callable[[], None]] = []
+        self.position = LogPosition(self._position)
+        self.epochs: Epochs
+        self._broker: Broker
+        self._in_sync = self._next = frozenset[str]()
+        self._members: dict[str, Member] = {}
+        self._reached = 0
+        self._epoch_start = 0
+
+    def begin(self, broker: Broker) -> None:
+        """Fence an assembled broker until it is elected. Raises ConfigError."""
+        if broker.config.owned(HaSettings).broker_role != SYNC_MASTER:
+            raise ConfigError(
+                f"plugins.ha.elected: set brokerRole = {SYNC_MASTER} on every member of the group"
+            )
+        self._broker = broker
+        self.name = options(broker.config).member_name or broker.address
+        self._in_sync = frozenset({self.name})
+        self.epochs = Epochs(broker.config.config_path)
+        self.epochs.load()
+        broker.replication.group = self
+        broker.role.preparations.append(self._prepare)
+        broker.role.on_change.append(self._role_changed)
+        broker.store.positions.follow_truncation(self._truncated)
+        broker.role.begin(Role.FENCED, self.epochs.last)
+        _log.warning("member %s of %s waits to be elected", self.name, broker.config.broker_name)
+
+    # What an elector uses.
+
+    @property
+    def in_sync(self) -> frozenset[str]:
+        return self._in_sync
+
+    @property
+    def next(self) -> frozenset[str]:
+        return self._next
+
+    def set_in_sync(self, current: Set[str], next: Set[str] = frozenset()) -> None:
+        if self.name not in current:
+            raise ValueError(f"the in-sync set {sorted(current)} lacks its master, {self.name}")
+        if self._broker.role.current is not Role.MASTER:
+            return
+        if not self._others:
+            # Everything so far needed no other member.
+            self._reached = max(self._reached, self.log_end())
+        self._in_sync, self._next = frozenset(current), frozenset(next)
+        self._advance()
+
+    def members(self) -> Mapping[str, MemberProgress]:
+        if self._broker.role.current is not Role.MASTER:
+            return {}
+        return {name: self._progress(each) for name, each in self._members.items()}
+
+    def confirmed(self) -> int:
+        return min(self._broker.store.positions.written.offset, self.position.offset)
+
+    def log_end(self) -> int:
+        return self._broker.store.end_offset
+
+    def log_epoch(self) -> int:
+        return self.epochs.of_log(self.log_end())
+
+    # What the master's connections use.
+
+    def welcome(self, greeting: Greeting) -> Welcome:
+        """The answer to a slave; `refusal` says why it is not served."""
+        role, config = self._broker.role, self._broker.config
+        refusal, own = "", (config.broker_cluster_name, config.broker_name)
+        if own != (greeting.cluster, greeting.group):
+            refusal = f"it is {greeting.group} of {greeting.cluster}, and the master {own[1]} of {own[0]}"
+        elif greeting.member == self.name:
+            refusal = f"master and slave both have the memberName {self.name}"
+        elif greeting.epoch > role.epoch:
+            refusal = (
+                f"it knows epoch {greeting.epoch}, and this master is of epoch {role.epoch}: it is no master"
+            )
+        elif (known := self._members.get(greeting.member)) and greeting.start < known.start:
+            refusal = f"start {known.start} of {greeting.member} is known, and it is start {greeting.start}"
+        elif known is None and len(self._members) >= MAX_MEMBERS:
+            refusal = f"more than {MAX_MEMBERS} members"
+        return Welcome(self.name, role.epoch, self.epochs.known, self.log_end(), refusal)
+
+    def connected(self, greeting: Greeting, connection: trio.CancelScope) -> Member:
+        """A slave that was welcomed; its former connection ends. Raises ProtocolError."""
+        if refusal := self.welcome(greeting).refusal:
+            raise ProtocolError(refusal)
+        member = self._members.setdefault(greeting.member, Member(greeting.member, greeting.start))
+        if member.connection is not None:
+            member.connection.cancel()
+        member.connection, member.start = connection, greeting.start
+        # Its log may have become shorter.
+        member.acknowledged, member.is_caught_up = 0, False
+        return member
+
+    def disconnected(self, member: Member, connection: trio.CancelScope) -> None:
+        """What the member has acknowledged still counts: it is on its disk."""
+        if member.connection is connection:
+            member.connection, member.is_caught_up = None, False
+            self._tell()
+
+    def acknowledge(self, member: Member, connection: trio.CancelScope, offset: int) -> None:
+        """A member has the log before an offset. Reports of a connection that was replaced are ignored."""
+        if member.connection is not connection:
+            return
+        now, end = trio.current_time(), self.log_end()
+        member.acknowledged, member.heard_s = offset, now
+        if offset >= end:
+            member.caught_up_s = now
+        elif offset >= member.mark[1]:
+            member.caught_up_s = max(member.caught_up_s, member.mark[0])
+        if offset >= member.mark[1]:
+            member.mark = now, end
+        self._advance()
+        was_caught_up, member.is_caught_up = member.is_caught_up, self._is_caught_up(member)
+        if member.is_caught_up != was_caught_up:
+            self._tell()
+
+    # The position.
+
+    @property
+    def _others(self) -> frozenset[str]:
+        return (self._in_sync | self._next) - {self.name}
+
+    def _position(self) -> int:
+        return self._reached if self._others else _BEYOND
+
+    def _advance(self) -> None:
+        found = [self._members[name].acknowledged if name in self._members else 0 for name in self._others]
+        if found:
+            self._reached = max(self._reached, min(found))
+        self.position.moved()
+
+    def _is_caught_up(self, member: Member) -> bool:
+        return member.connection is not None and member.acknowledged >= max(
+            self.confirmed(), self._epoch_start
+        )
+
+    def _progress(self, member: Member) -> MemberProgress:
+        has_all = member.connection is not None and member.acknowledged >= self.log_end()
+        return MemberProgress(
+            member.name,
+            member.start,
+            member.acknowledged,
+            member.connection is not None,
+            self._is_caught_up(member),
+            trio.current_time() if has_all else member.caught_up_s,
+            member.heard_s,
+        )
+
+    def _tell(self) -> None:
+        for listener in list(self.on_progress):
+            listener()
+
+    # The role.
+
+    async def _prepare(self, role: Role, epoch: int) -> None:
+        """Bring log, queues and tables of a new master to a consistent end, and begin the epoch. Raises
+        StaleEpoch, StoreError, RequestRefused."""
+        if role is not Role.MASTER:
+            return
+        broker, store = self._broker, self._broker.store
+        end = store.end_offset
+        await store.settled(end, Level.FLUSHED)
+        if store.end_offset != end or store.positions.going_back:
+            raise StoreError("the log changes while its master is prepared")
+        for topic, queues in store.queues().items():
+            if broker.topics.get(topic) is None:
+                # The master's tables were copied before its last messages.
+                await broker.topics.ensure(topic, max(queues, default=0) + 1)
+        await self.epochs.begin(epoch, end)
+        self._members.clear()
+        self._in_sync, self._next = frozenset({self.name}), frozenset()
+        self._reached = self._epoch_start = end
+        self._limit_offsets()
+
+    def _role_changed(self) -> None:
+        """A fenced master remembers what was confirmed, a slave does not."""
+        if self._broker.role.current is Role.SLAVE:
+            self._in_sync, self._next = frozenset({self.name}), frozenset()
+        self.position.moved()
+
+    async def _truncated(self, end: int) -> None:
+        await trio.lowlevel.checkpoint()
+        self._reached = min(self._reached, end)
+        self._limit_offsets()
+
+    def _limit_offsets(self) -> None:
+        """Consumer offsets do not go beyond the queues. A queue that a plugin keeps may be behind the log."""
+        if CONSUME_QUEUE not in self._broker.config.dispatchers:
+            return
+        changed = self._broker.offsets.limit(self._broker.store.max_offset)
+        if changed:
+            _log.warning(
+                "%d consumer offsets were beyond the ends of their queues and are there now", changed
+            )
+
+
+class InSyncCondition(AckCondition):
+    """All members of the in-sync set have the message. Consumers do not see it before.
+
+    A message is refused, not stored, while the set has fewer than `least` members (minInSyncReplicas).
+    """
+
+    title = "the in-sync set"
+    timeout_code = ResponseCode.FLUSH_SLAVE_TIMEOUT
+    gates_reads = True
+
+    def __init__(self, group: ElectedGroup, timeout_ms: int, least: int) -> None:
+        self.group = group
+        self.timeout_ms = timeout_ms
+        self._least = least
+
+    @property
+    def position(self) -> LogPosition:
+        return self.group.position
+
+    def refusal(self) -> RequestRefused | None:
+        found = len(self.group.in_sync)
+        if found >= self._least:
+            return None
+        return RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"in-sync replicas not enough: {found}, and minInSyncReplicas is {self._least}",
+        )
+
+
+__all__ = ["ElectedGroup", "InSyncCondition", "Member"]

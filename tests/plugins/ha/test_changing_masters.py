@@ -1,0 +1,282 @@
+"""An elected group whose master changes: what was confirmed stays, and what only the old master has goes."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqkit.broker.run import RunningBroker
+from rmqkit.model.topic import ConsumerOffsetFile
+from rmqkit.plugin.role import Role
+from rmqkit.protocol import record
+from rmqkit.protocol.codes import ResponseCode
+from rmqkit_ha.group import ElectedGroup
+from tests.plugins.ha.pair import (
+    TOPIC,
+    caught_up,
+    follow,
+    group_of,
+    ha_slave,
+    lead,
+    linked,
+    raw_log,
+    running_master,
+    running_member,
+    running_slave,
+    send,
+    until,
+)
+from tests.plugins.ha.test_pair import bodies
+
+STORES = pytest.mark.parametrize("store", ["mmap", "lmdb", "memory"])
+#: A send that waits for nobody is answered soon.
+SHORT: dict[str, Any] = {"slaveTimeout": 50}
+
+
+def epochs_of(directory: Path) -> list[list[int]]:
+    found: list[list[int]] = json.loads((directory / "config" / "replicaEpochs.json").read_text())["epochs"]
+    return found
+
+
+def stored(broker: RunningBroker) -> list[bytes]:
+    """The bodies in the log."""
+    log, at, found = raw_log(broker.context.store), 0, []
+    while at < len(log):
+        size, magic = record.peek_size_and_magic(log, at)
+        if magic != record.MAGIC_BLANK:
+            found.append(record.unpack(log, at).body)
+        at += size
+    return found
+
+
+async def joined(master: RunningBroker, slave: RunningBroker, epoch: int) -> None:
+    """Let a slave follow a master, and be its in-sync set with it."""
+    await follow(slave, master, epoch)
+    name = group_of(slave).name
+    group = group_of(master)
+    await until(lambda: name in group.members() and group.members()[name].is_caught_up)
+    group.set_in_sync({group.name, name})
+
+
+async def paired(directory: Path) -> None:
+    """Let a master in `a` and a slave in `b`, without elections, write five messages and stop."""
+    keys: dict[str, Any] = {"brokerName": "group", "store": "mmap"}
+    async with (
+        running_master(directory / "a", brokerRole="ASYNC_MASTER", **keys) as master,
+        running_slave(directory / "b", master, **keys) as slave,
+    ):
+        await linked(master)
+        await send(master, *bodies(1, 5))
+        await caught_up(master, slave)
+
+
+async def fenced(broker: RunningBroker) -> None:
+    await broker.context.role.set(Role.FENCED, broker.context.role.epoch)
+
+
+@STORES
+async def test_a_slave_takes_over(tmp_path: Path, store: str) -> None:
+    """Everything acknowledged is at the new master, the old one follows it, and both know who wrote what."""
+    async with (
+        running_member(tmp_path / "a", "a", store=store) as a,
+        running_member(tmp_path / "b", "b", store=store) as b,
+    ):
+        await lead(a, 1)
+        await joined(a, b, 1)
+        first = bodies(1, 30)
+        assert {each.code for each in await send(a, *first)} == {ResponseCode.SUCCESS}
+        await fenced(a)
+        await lead(b, 2)
+        assert stored(b) == first
+        begins = group_of(b).log_end()
+        await joined(b, a, 2)
+        second = bodies(2, 30)
+        assert {each.code for each in await send(b, *second)} == {ResponseCode.SUCCESS}
+        await caught_up(b, a)
+        assert stored(b) == [*first, *second]
+        assert raw_log(a.context.store) == raw_log(b.context.store)
+        assert epochs_of(tmp_path / "a") == epochs_of(tmp_path / "b") == [[1, 0], [2, begins]]
+        assert (group_of(a).log_epoch(), group_of(b).log_epoch()) == (2, 2)
+
+
+@STORES
+async def test_the_unconfirmed_end_of_an_old_master_is_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, store: str
+) -> None:
+    """What the old master stored without its slave was not acknowledged; it is removed, also from queues and
+    consumer offsets, before the old master copies anything."""
+    async with (
+        running_member(tmp_path / "a", "a", store=store, **SHORT) as a,
+        running_member(tmp_path / "b", "b", store=store, **SHORT) as b,
+    ):
+        await lead(a, 1)
+        await joined(a, b, 1)
+        kept = bodies(1, 5)
+        assert {each.code for each in await send(a, *kept)} == {ResponseCode.SUCCESS}
+        await fenced(b)
+        lost = bodies(2, 30)
+        assert {each.code for each in await send(a, *lost)} == {ResponseCode.FLUSH_SLAVE_TIMEOUT}
+        offsets = ConsumerOffsetFile(offset_table={f"{TOPIC}@g": {0: 35}})
+        a.context.offsets.merge(offsets)
+        await fenced(a)
+        await lead(b, 2)
+        end = group_of(b).log_end()
+        await follow(a, b, 2)
+        await linked(b)
+        await caught_up(b, a)
+        assert stored(a) == kept
+        assert a.context.store.max_offset(TOPIC, 0) == 5
+        assert a.context.offsets.get("g", TOPIC, 0) == 5
+        assert f"in common with the master {b.context.replication.own} up to {end}" in caplog.text
+        group_of(b).set_in_sync({"a", "b"})
+        new = bodies(3, 20)
+        assert {each.code for each in await send(b, *new)} == {ResponseCode.SUCCESS}
+        assert stored(a) == stored(b) == [*kept, *new]
+    if store == "memory":
+        return
+    async with running_member(tmp_path / "a", "a", store=store) as a:
+        assert stored(a) == [*kept, *new]
+        assert a.context.role.epoch == 2
+
+
+async def test_an_unconfirmed_message_is_not_seen(tmp_path: Path) -> None:
+    """Consumers see a message when the in-sync set has it, for a successor may not have it before."""
+    async with running_member(tmp_path, "a", **SHORT) as a:
+        await lead(a, 1)
+        await send(a, b"alone")
+        group_of(a).set_in_sync({"a", "b"})
+        assert (await send(a, b"unconfirmed"))[0].code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        store = a.context.store
+        assert store.max_offset(TOPIC, 0) == 1
+        await fenced(a)
+        assert store.max_offset(TOPIC, 0) == 1
+        await lead(a, 2)
+        assert store.max_offset(TOPIC, 0) == 2
+
+
+async def test_a_slave_follows_whom_the_elector_assigns(tmp_path: Path) -> None:
+    """A slave leaves a master that lives on when another one is assigned, and keeps the common part."""
+    async with AsyncExitStack() as stack:
+        a, b, c = [
+            await stack.enter_async_context(running_member(tmp_path / name, name, **SHORT)) for name in "abc"
+        ]
+        await lead(a, 1)
+        for slave in (b, c):
+            await follow(slave, a, 1)
+        await linked(a, 2)
+        await send(a, *bodies(1, 5))
+        await caught_up(a, b, c)
+        await lead(b, 2)
+        # The old master does not know yet.
+        await send(a, b"of the old master")
+        await caught_up(a, c)
+        await follow(c, b, 2)
+        await until(lambda: ha_slave(c).following == b.context.replication.own)
+        await send(b, b"of the new one")
+        await until(lambda: stored(c) == stored(b))
+        assert stored(c)[-1] == b"of the new one"
+
+
+async def test_a_master_of_an_older_epoch_is_not_followed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A slave that knows a later epoch copies nothing from the old master, and one line says why."""
+    async with running_member(tmp_path / "a", "a") as a, running_member(tmp_path / "b", "b") as b:
+        await lead(a, 1)
+        await send(a, b"one")
+        await follow(b, a, 3)
+        await until(lambda: "it knows epoch 3, and this master is of epoch 1" in caplog.text)
+        assert b.context.store.end_offset == 0
+
+
+async def test_a_log_without_a_common_epoch_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A member that was the master of a group of its own copies nothing, and says what to do."""
+    async with running_member(tmp_path / "a", "a") as a, running_member(tmp_path / "b", "b") as b:
+        await lead(a, 5)
+        await send(a, *bodies(1, 5))
+        await lead(b, 1)
+        await send(b, *bodies(2, 3))
+        log = raw_log(b.context.store)
+        await follow(b, a, 5)
+        await until(lambda: "no epoch in common" in caplog.text)
+        assert "Empty this broker's directory" in caplog.text
+        assert raw_log(b.context.store) == log
+
+
+async def test_a_pair_becomes_an_elected_group(tmp_path: Path) -> None:
+    """Master and slave with equal logs from before the first election go on as members."""
+    await paired(tmp_path)
+    async with (
+        running_member(tmp_path / "a", "a", store="mmap") as a,
+        running_member(tmp_path / "b", "b", store="mmap") as b,
+    ):
+        await lead(a, 1)
+        await joined(a, b, 1)
+        await send(a, b"elected")
+        await caught_up(a, b)
+        assert stored(b) == [*bodies(1, 5), b"elected"]
+        assert epochs_of(tmp_path / "b")[0] == [0, 0]
+
+
+async def test_records_from_before_the_elections_are_not_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such records have no epoch that would say that they were not confirmed: the slave is refused, and keeps
+    them."""
+    await paired(tmp_path)
+    async with running_master(
+        tmp_path / "b", brokerName="group", brokerRole="ASYNC_MASTER", store="mmap"
+    ) as other:
+        await send(other, b"only here")
+        log = raw_log(other.context.store)
+    async with (
+        running_member(tmp_path / "a", "a", store="mmap") as a,
+        running_member(tmp_path / "b", "b", store="mmap") as b,
+    ):
+        await lead(a, 1)
+        await send(a, b"elected")
+        await follow(b, a, 1)
+        await until(lambda: "from before the first election" in caplog.text)
+        assert raw_log(b.context.store) == log
+
+
+async def test_a_new_master_has_the_topics_of_its_messages(tmp_path: Path) -> None:
+    """A topic whose messages were copied before the table is there when the slave becomes the master."""
+    interval = {"plugins.ha.tablesIntervalMs": 3_600_000}
+    async with running_member(tmp_path / "a", "a") as a, running_member(tmp_path / "b", "b", **interval) as b:
+        await lead(a, 1)
+        await joined(a, b, 1)
+        # The slave has copied the tables once, and does not again.
+        await send(a, b"one")
+        await caught_up(a, b)
+        await b.context.topics.delete("missing")
+        b.context.topics.configs.pop(TOPIC, None)
+        await fenced(a)
+        await lead(b, 2)
+        found = b.context.topics.get(TOPIC)
+        assert found is not None
+        assert found.write_queue_nums >= 1
+        assert (await send(b, b"two"))[0].code == ResponseCode.SUCCESS
+
+
+async def test_the_epoch_is_written_before_the_first_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash after the first message finds its epoch: the file has it before messages are taken."""
+    seen: list[tuple[list[list[int]], bool]] = []
+    async with running_member(tmp_path, "a") as a:
+        group = group_of(a)
+        assert isinstance(group, ElectedGroup)
+        begin = group.epochs.begin
+
+        async def noted(epoch: int, start: int) -> None:
+            await begin(epoch, start)
+            seen.append((epochs_of(tmp_path), a.context.role.is_fenced))
+
+        monkeypatch.setattr(group.epochs, "begin", noted)
+        await lead(a, 4)
+        assert seen == [([[4, 0]], True)]
