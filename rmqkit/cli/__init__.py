@@ -3,6 +3,7 @@ settings; 130: interrupted."""
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Action, ArgumentParser
 from collections.abc import Sequence
@@ -45,14 +46,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        parser, verbs = _parser(words)
-        arguments = parser.parse_args(words)
-        return verbs[arguments.verb].run(arguments)
+        try:
+            parser, verbs = _parser(words)
+            arguments = parser.parse_args(words)
+            return verbs[arguments.verb].run(arguments)
+        finally:
+            # The interpreter would flush last, and report a lost reader with an exit code of its own.
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
     except Exception as error:
         if _is_broken_pipe(error):
             # The reader of standard output has gone, so nothing can be reported.
+            _discard_output()
             return 1
         told = output.fault_lines(error)
         if told is None:
@@ -67,6 +73,13 @@ def _is_broken_pipe(error: Exception) -> bool:
     if isinstance(error, ExceptionGroup):
         return error.split(BrokenPipeError)[1] is None
     return isinstance(error, BrokenPipeError)
+
+
+def _discard_output() -> None:
+    """Let what is still in the buffer of standard output be written nowhere when the interpreter ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 class _Parser(ArgumentParser):

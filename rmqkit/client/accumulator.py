@@ -37,7 +37,7 @@ class Entry:
     """One message of a gathering.
 
     item     its parts within a batch
-    context  what the hooks of its send see
+    context  what the hooks of its send see, None without hooks
     done     wakes the sender
     outcome  its result or error, once there is one
     """
@@ -46,7 +46,7 @@ class Entry:
     unique_key: str
     item: BatchItem
     size_bytes: int
-    context: ClientSendContext
+    context: ClientSendContext | None
     done: Wakeup
     outcome: SendResult | Exception | None = None
 
@@ -54,14 +54,19 @@ class Entry:
 @define(eq=False)
 class Gathering:
     """Messages that go out together, until `deadline_s`. A cancelled send takes its message back until
-    `departed`."""
+    `departed`.
+
+    closed  whether it takes no more messages
+    full    set when it is closed, if it waits for the end of its linger time
+    """
 
     key: GatheringKey
     deadline_s: float
     entries: dict[Entry, None] = field(factory=dict)
     size_bytes: int = 0
+    closed: bool = False
     departed: bool = False
-    full: anyio.Event = field(factory=anyio.Event)
+    full: anyio.Event | None = None
 
 
 class Deliver(Protocol):
@@ -133,13 +138,23 @@ class Accumulator:
     def _close(self, gathering: Gathering) -> None:
         if self._gatherings.get(gathering.key) is gathering:
             del self._gatherings[gathering.key]
-        gathering.full.set()
+        gathering.closed = True
+        if gathering.full is not None:
+            gathering.full.set()
+
+    async def _linger(self, gathering: Gathering) -> None:
+        if not self._linger_s:
+            await anyio.lowlevel.checkpoint()
+            return
+        gathering.full = anyio.Event()
+        with anyio.move_on_after(self._linger_s):
+            await gathering.full.wait()
 
     async def _run(self, gathering: Gathering) -> None:
         try:
-            with anyio.move_on_after(self._linger_s):
-                await gathering.full.wait()
-            self._close(gathering)
+            if not gathering.closed:
+                await self._linger(gathering)
+                self._close(gathering)
             gathering.departed = True
             entries = list(gathering.entries)
             if entries:

@@ -174,7 +174,6 @@ class BlockingPullConsumer(Opened[PullConsumer]):
 
     queues = derived(PullConsumer.queues)
     pull = derived(PullConsumer.pull)
-    fetch = derived(PullConsumer.fetch)
     committed = derived(PullConsumer.committed)
     commit = derived(PullConsumer.commit)
     min_offset = derived(PullConsumer.min_offset)

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 from attrs import Factory, define, evolve
 
@@ -67,8 +68,7 @@ class Mode(Enum):
     ONEWAY = "ONEWAY"
 
 
-@define(slots=True, kw_only=True)
-class ClientSendContext:
+class ClientSendContext(msgspec.Struct, kw_only=True, eq=False):
     """One send or send_batch with all its attempts. The fields from `message_ids` on are set for
     `after_send`. Sends that are gathered into one request have a context each.
 
@@ -93,7 +93,7 @@ class ClientSendContext:
     attempts: int = 0
     result: SendResult | None = None
     error: BaseException | None = None
-    notes: dict[object, Any] = Factory(dict)
+    notes: dict[object, Any] = {}
 
     @property
     def topic(self) -> str:
@@ -248,6 +248,8 @@ class ClientHooks:
         self.forbidding = _of(CheckForbiddenHook, given)  # type: ignore[type-abstract]
         self._sends = _of(ClientSendHook, given)
         self._consumes = _of(ClientConsumeHook, given)
+        #: Whether any hook needs the messages of a send.
+        self.see_sends = bool(self._sends.entries or self.forbidding.entries)
 
     async def open(self, client: Client, tasks: TaskGroup) -> None:
         """Open the hooks in order. If one raises or takes too long (ClientError), the hooks before it are
@@ -274,11 +276,6 @@ class ClientHooks:
                     log.exception("client hook %s failed to close", type(hook).__name__)
         if scope.cancelled_caught and in_peace:
             log.warning("the hooks of a client did not close within %s s", CLOSE_S)
-
-    @property
-    def see_sends(self) -> bool:
-        """Whether any hook needs the messages of a send."""
-        return bool(len(self._sends) or len(self.forbidding))
 
     def sending(self, group: str, mode: Mode, messages: list[Message], queue: MessageQueue | None) -> Sending:
         """Call the send hooks around one send: `with hooks.sending(...) as context: ...`. The caller fills in

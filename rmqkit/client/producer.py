@@ -171,9 +171,13 @@ class Producer:
         """
         given = as_message(message, body, tag, keys, properties, ordering_key, delay_level)
         self._check_open()
-        with self._instance.hooks.sending(self.group, Mode.SYNC, [given], queue) as context:
-            if self._accumulator is not None and self._gathers(context.messages[0]):
-                return await self._send_gathered(self._accumulator, context, queue, timeout_ms)
+        hooks, accumulator = self._instance.hooks, self._accumulator
+        if accumulator is not None and not hooks.see_sends and self._gathers(given):
+            return await self._send_gathered(accumulator, given, None, queue, timeout_ms)
+        with hooks.sending(self.group, Mode.SYNC, [given], queue) as context:
+            if accumulator is not None and self._gathers(context.messages[0]):
+                message = context.messages[0]
+                return await self._send_gathered(accumulator, message, context, queue, timeout_ms)
             outgoing = self._prepare(context.messages[0])
             if len(outgoing.body) >= self.options.compress_over_bytes:
                 outgoing = await self._compressed(outgoing)
@@ -286,14 +290,15 @@ class Producer:
     async def _send_gathered(
         self,
         accumulator: Accumulator,
-        context: ClientSendContext,
+        message: Message,
+        context: ClientSendContext | None,
         queue: MessageQueue | None,
         timeout_ms: int | None,
     ) -> SendResult:
         """Send one message in a batch with those of other tasks."""
-        message = context.messages[0]
         key, item = batch_item(message, self._new_key, max_message_bytes=self.options.max_message_bytes)
-        context.message_ids = (key,)
+        if context is not None:
+            context.message_ids = (key,)
         if queue is not None or message.ordering_key:
             queue, _ = self._target(await self._route(message.topic), queue, message.ordering_key)
         size_bytes = item.size_bytes
@@ -332,18 +337,20 @@ class Producer:
             else:
                 results = results_of_batch(whole, outgoing.unique_keys)
                 for entry, result in zip(entries, results, strict=True):
-                    entry.outcome = entry.context.result = result
+                    entry.outcome = result
+                    if entry.context is not None:
+                        entry.context.result = result
                 return
             finally:
                 for entry in entries:
-                    entry.context.tried(context.queue, context.address, context.attempts)
+                    if entry.context is not None:
+                        entry.context.tried(context.queue, context.address, context.attempts)
         for entry in entries:
             try:
                 outgoing = self._prepare(entry.message, entry.unique_key)
                 attempts = self._attempts(key.queue, None, key.timeout_ms, deadline_s)
-                entry.outcome = await self._attempt_until_sent(
-                    outgoing, key.queue, None, attempts, entry.context
-                )
+                context = entry.context or self._instance.hooks.unseen(self.group, [entry.message])
+                entry.outcome = await self._attempt_until_sent(outgoing, key.queue, None, attempts, context)
             except RmqError as error:
                 if len(entries) == 1:
                     raise

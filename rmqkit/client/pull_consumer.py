@@ -108,36 +108,6 @@ class PullConsumer:
         ConnectionLost, RequestTimeout, NoRoute, DecodeError. When cancelled, the answer to a held request is
         dropped and no offset changes.
         """
-        result = await self.fetch(
-            queue,
-            offset,
-            expression=expression,
-            expression_type=expression_type,
-            max_messages=max_messages,
-            block=block,
-            suspend_ms=suspend_ms,
-            timeout_ms=timeout_ms,
-        )
-        context = self._instance.hooks.consuming(
-            self.group, self._names.inward(queue), result.messages, pulled=True
-        )
-        self._instance.hooks.consumed(context, ConsumeReturnType.SUCCESS)
-        return result
-
-    async def fetch(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        *,
-        expression: str = SUBSCRIBE_ALL,
-        expression_type: str | None = None,
-        max_messages: int = 32,
-        block: bool = False,
-        suspend_ms: int = SUSPEND_MS,
-        timeout_ms: int | None = None,
-    ) -> PullResult:
-        """Like `pull`, for messages that are not delivered to the application yet: the caller calls the
-        ClientConsumeHooks when they are."""
         self._check_open()
         if not 0 < max_messages <= MAX_PULL_MESSAGES:
             raise ClientError(
@@ -159,7 +129,10 @@ class PullConsumer:
         result = await self._puller.pull(
             queue, offset, wanted, max_messages=max_messages, hold_ms=hold_ms, timeout_ms=limit_ms
         )
-        return evolve(result, messages=self._names.outward(result.messages))
+        result = evolve(result, messages=self._names.outward(result.messages))
+        context = self._instance.hooks.consuming(self.group, queue, result.messages, pulled=True)
+        self._instance.hooks.consumed(context, ConsumeReturnType.SUCCESS)
+        return result
 
     # --- offsets --------------------------------------------------------------------------------------------
 

@@ -118,6 +118,16 @@ class Message:
     wait_store: bool = field(default=True, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
+        if (
+            type(self.body) is bytes
+            and type(self.topic) is str
+            and self.tag is None
+            and self.ordering_key is None
+            and self.delay_level is None
+            and self.properties is _NO_PROPERTIES
+            and not self.keys
+        ):
+            return
         if not isinstance(self.topic, str):
             raise TypeError(f"the topic of a message is a str, not {type(self.topic).__name__}")
         if not isinstance(self.body, (bytes, bytearray, memoryview)):

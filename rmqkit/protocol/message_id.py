@@ -76,12 +76,17 @@ class UniqueKeys:
         self._counter = count()
         self._month_start_ms = 0
         self._month_end_ms = 0
+        #: What the keys of one millisecond begin with.
+        self._stem = ""
+        self._stem_ms = -1
 
     def make(self, now_ms: int) -> str:
         if not self._month_start_ms <= now_ms < self._month_end_ms:
             self._enter_month(now_ms)
-        in_month_ms = now_ms - self._month_start_ms & 0xFFFFFFFF
-        return f"{self._prefix}{in_month_ms:08X}{next(self._counter) & 0xFFFF:04X}"
+        if now_ms != self._stem_ms:
+            self._stem_ms = now_ms
+            self._stem = f"{self._prefix}{now_ms - self._month_start_ms & 0xFFFFFFFF:08X}"
+        return f"{self._stem}{next(self._counter) & 0xFFFF:04X}"
 
     def _enter_month(self, now_ms: int) -> None:
         start = datetime.fromtimestamp(now_ms / 1000).replace(

@@ -1,0 +1,32 @@
+"""The end of `rmqkit`: exit codes that do not depend on the verb."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from tests.programs import PROGRAM, clean_environment
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["plugins"], ["completion", "bash"]])
+def test_a_reader_that_has_gone_is_a_failure(words: list[str]) -> None:
+    """When nobody reads standard output, `rmqkit ... | head` for example, the exit code is 1 and nothing is
+    reported, also if the output is small enough to stay in the buffer until the end."""
+    environment = clean_environment()
+    environment.pop("PYTHONUNBUFFERED", None)
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(
+            [PROGRAM, *words],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            env=environment,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (1, b"")
