@@ -11,6 +11,7 @@ from attrs import define
 
 from rmqkit.config import CONSUME_QUEUE
 from rmqkit.errors import ConfigError, ProtocolError, RequestRefused, StoreError
+from rmqkit.model import names
 from rmqkit.plugin.acks import AckCondition
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.flush import Level
@@ -210,7 +211,7 @@ class ElectedGroup(ReplicaGroup):
 
     async def _prepare(self, role: Role, epoch: int) -> None:
         """Bring log, queues and tables of a new master to a consistent end, and begin the epoch. Raises
-        StaleEpoch, StoreError, RequestRefused."""
+        StaleEpoch, StoreError."""
         if role is not Role.MASTER:
             return
         broker, store = self._broker, self._broker.store
@@ -219,14 +220,21 @@ class ElectedGroup(ReplicaGroup):
         if store.end_offset != end or store.positions.going_back:
             raise StoreError("the log changes while its master is prepared")
         for topic, queues in store.queues().items():
-            if broker.topics.get(topic) is None:
-                # The master's tables were copied before its last messages.
-                await broker.topics.ensure(topic, max(queues, default=0) + 1)
+            if broker.topics.get(topic) is None and not names.is_system_topic(topic):
+                await self._restore(topic, max(queues, default=0) + 1)
         await self.epochs.begin(epoch, end)
         self._members.clear()
         self._in_sync, self._next = frozenset({self.name}), frozenset()
         self._reached = self._epoch_start = end
         self._limit_offsets()
+
+    async def _restore(self, topic: str, queues: int) -> None:
+        """Create a topic whose messages were copied after the master's table was."""
+        try:
+            await self._broker.topics.ensure(topic, queues)
+            _log.warning("topic %s was not copied from the old master: it has default settings", topic)
+        except RequestRefused as error:
+            _log.error("topic %s has messages and is not served: %s", topic, error)
 
     def _role_changed(self) -> None:
         """A fenced master remembers what was confirmed, a slave does not."""

@@ -130,7 +130,7 @@ class AckQueue:
         for line in self._lines if wait else self._own:
             if line.position.offset < end:
                 return False
-        return self.gate.closed() is None
+        return not self.gate.is_limited or self.gate.closed() is None
 
     def add(self, end: int, wait: bool, then: Settled) -> None:
         """Call `then` when everything before log offset `end` has passed the conditions or failed: at once,

@@ -10,23 +10,25 @@ import trio
 class Gate:
     """One broker's permission to append and to acknowledge.
 
-    refusal   the reason why the broker's role permits neither; None if it permits both
-    until_s   the end of the permission, as `trio.current_time`; infinite without an election
-    closings  the number of times that the permission has ended
+    refusal     the reason why the broker's role permits neither; None if it permits both
+    until_s     the end of the permission, as `trio.current_time`; infinite without an election
+    is_limited  whether one of them has to be looked at; False for a master without an election
+    closings    the number of times that the permission has ended
     """
 
     def __init__(self) -> None:
         self.refusal: str | None = None
         self.until_s = inf
+        self.is_limited = False
         self.closings = 0
 
     def open(self, until_s: float) -> None:
         """Permit both until a deadline."""
-        self.refusal, self.until_s = None, until_s
+        self.refusal, self.until_s, self.is_limited = None, until_s, until_s != inf
 
     def close(self, refusal: str) -> None:
         """Permit neither from now on."""
-        self.refusal, self.until_s = refusal, inf
+        self.refusal, self.until_s, self.is_limited = refusal, inf, True
         self.closings += 1
 
     def closed(self) -> str | None:

@@ -71,7 +71,7 @@ class LogAppender:
             return []
         began = perf_counter()
         try:
-            if (closed := self.gate.closed()) is not None:
+            if self.gate.is_limited and (closed := self.gate.closed()) is not None:
                 raise StoreNotWritable(closed)
             if self._positions.followed:
                 start = store.end_offset
@@ -88,7 +88,7 @@ class LogAppender:
             return run.note([result for part in parts for result in self.append(part, checked=True)])
         _, start, size, _ = landed[-1]
         acks = self.acks
-        if acks.has_passed(start + size, True):
+        if not (acks.conditions or self.gate.is_limited) or acks.has_passed(start + size, True):
             run.settled = True
             self._timed(perf_counter() - began)
         return landed

@@ -252,11 +252,13 @@ async def test_a_new_master_has_the_topics_of_its_messages(tmp_path: Path) -> No
         await joined(a, b, 1)
         # The slave has copied the tables once, and does not again.
         await send(a, b"one")
+        await send(a, b"delayed", properties="DELAY\x011\x02")
         await caught_up(a, b)
-        await b.context.topics.delete("missing")
         b.context.topics.configs.pop(TOPIC, None)
+        own = set(b.context.topics.configs)
         await fenced(a)
         await lead(b, 2)
+        assert b.context.topics.configs.keys() - own == {TOPIC}
         found = b.context.topics.get(TOPIC)
         assert found is not None
         assert found.write_queue_nums >= 1
