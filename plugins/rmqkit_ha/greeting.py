@@ -10,25 +10,28 @@ MAGIC is a negative i64, and so no log offset.
 from __future__ import annotations
 
 import struct
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from rmqkit.errors import ProtocolError
 from rmqkit_ha.epochs import EpochStart, is_rising
-from rmqkit_ha.limits import MAX_GREETING_BYTES
+from rmqkit_ha.limits import MAX_GREETING_BYTES, MAX_NAME_CHARS
 
 MAGIC = b"\x8drmqkit\x01"
 _HEAD = struct.Struct(">8si")
 HEAD_BYTES = _HEAD.size
 
 
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_CHARS)]
+
+
 class Greeting(msgspec.Struct, frozen=True, rename="camel"):
     """A slave's name, the number of its start, and the newest epoch that it knows."""
 
-    cluster: str
-    group: str
-    member: str
+    cluster: Name
+    group: Name
+    member: Name
     start: int
     epoch: int
 

@@ -18,3 +18,5 @@ MAX_TABLE_BYTES = 16 * 1024 * 1024
 MAX_GREETING_BYTES = 1024 * 1024
 #: Members of an elected group that a master knows. A group has a few; more have wrong names.
 MAX_MEMBERS = 64
+#: Names in a greeting: those of brokers and clusters are shorter, and a master keeps one for each member.
+MAX_NAME_CHARS = 255

@@ -8,6 +8,7 @@ import msgspec
 
 from rmqkit.config import Config
 from rmqkit.config.values import Live
+from rmqkit_ha.limits import MAX_NAME_CHARS
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 Copies = Annotated[int, msgspec.Meta(ge=1, le=64)]
@@ -85,7 +86,7 @@ class HaOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pin_limit_bytes: Positive = 8 * 1024 * 1024 * 1024
     retry_interval_ms: Positive = 5_000
     elected: bool = False
-    member_name: str = ""
+    member_name: Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)] = ""
 
 
 def options(config: Config) -> HaOptions:

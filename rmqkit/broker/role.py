@@ -64,17 +64,18 @@ class RoleState:
         self.until_s = until_s if role is Role.MASTER else inf
         if self.current is Role.MASTER:
             self._change(Role.FENCED, epoch)
-        async with self._changing:
-            try:
+        try:
+            async with self._changing:
                 await self._prepare(role, epoch)
-            except BaseException as error:
-                self._fence(role, epoch)
-                if isinstance(error, Exception):
+                if (self.current, self.epoch) != (role, epoch):
+                    self._change(role, epoch)
+                await self._follow()
+        except BaseException as error:
+            self._fence(role, epoch)
+            if isinstance(error, Exception):
+                async with self._changing:
                     await self._follow()
-                raise
-            if (self.current, self.epoch) != (role, epoch):
-                self._change(role, epoch)
-            await self._follow()
+            raise
 
     def extend(self, epoch: int, until_s: float) -> bool:
         if self._ordered != (Role.MASTER, epoch) or trio.current_time() >= self.until_s:

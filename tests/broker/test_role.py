@@ -289,3 +289,36 @@ async def test_a_deadline_may_pass_during_the_preparation(desk: BrokerHarness) -
     with pytest.raises(StaleEpoch, match="its deadline passed"):
         await state.set(Role.MASTER, 1, trio.current_time())
     assert (state.current, state.epoch) == (Role.FENCED, 1)
+
+
+async def test_a_cancelled_change_fences(desk: BrokerHarness) -> None:
+    """An elector that gives up leaves a fenced broker, whether its order is being prepared or waits for an
+    earlier one, which is given up as well."""
+    state = desk.broker.role
+    preparing, go_on = trio.Event(), trio.Event()
+
+    async def wait(role: Role, epoch: int) -> None:
+        preparing.set()
+        await go_on.wait()
+
+    async def overtaken() -> None:
+        with pytest.raises(StaleEpoch, match="a later order has come"):
+            await state.set(Role.MASTER, 1)
+
+    state.preparations.append(wait)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(overtaken)
+        await preparing.wait()
+        with trio.move_on_after(0):
+            await state.set(Role.MASTER, 2)
+        assert (state.current, state.epoch) == (Role.FENCED, 2)
+        go_on.set()
+    go_on = trio.Event()
+    with trio.move_on_after(0):
+        await state.set(Role.MASTER, 3)
+    assert (state.current, state.epoch) == (Role.FENCED, 3)
+    go_on.set()
+    with pytest.raises(StaleEpoch, match="FENCED of 3"):
+        await state.set(Role.MASTER, 3)
+    await state.set(Role.MASTER, 4)
+    assert (await desk.send("T")).code == 0

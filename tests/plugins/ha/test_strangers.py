@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
 import pytest
 
 from rmqkit_ha.frames import frame_head, report
-from tests.plugins.ha.pair import caught_up, dialed, linked, running_master, running_slave, send
+from rmqkit_ha.greeting import MAGIC, Greeting, packed
+from tests.plugins.ha.pair import (
+    caught_up,
+    dialed,
+    follow,
+    group_of,
+    lead,
+    linked,
+    running_master,
+    running_member,
+    running_slave,
+    send,
+    until,
+)
 
 
 @pytest.mark.parametrize(
     "sent",
-    [b"GET / HTTP/1.1\r\n\r\n", report(-1), report(1 << 40), report(1)],
-    ids=["http", "-1", "far", "1"],
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        report(-1),
+        report(1 << 40),
+        report(1),
+        packed(Greeting("DefaultCluster", "pair", "b", 1, 1)),
+    ],
+    ids=["http", "-1", "far", "1", "member of an elected group"],
 )
 async def test_a_stranger_is_closed_with_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, sent: bytes
@@ -43,3 +63,39 @@ async def test_the_first_frame_is_a_heartbeat(tmp_path: Path) -> None:
         await slave.send(report(0))
         with anyio.fail_after(60):
             assert await slave.receive() == frame_head(0, 0)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        MAGIC + b"\x7f\xff\xff\xff",
+        MAGIC + b"\x00\x00\x00\x04null",
+        packed(Greeting("DefaultCluster", "group", "", 1, 1)),
+        packed(Greeting("DefaultCluster", "group", "x" * 256, 1, 1)),
+        packed(Greeting("DefaultCluster", "group", "b", 1, 1)) + report(1 << 40),
+    ],
+    ids=["too long", "no greeting", "no name", "long name", "far"],
+)
+async def test_an_elected_master_closes_strangers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    """A greeting that no member sends closes the connection with one warning; members are not affected, and
+    none is made up."""
+    async with running_member(tmp_path / "a", "a") as a, running_member(tmp_path / "s", "s") as slave:
+        await lead(a, 1)
+        await follow(slave, a, 1)
+        await linked(a)
+        caplog.clear()
+        async with dialed(a) as stranger:
+            await stranger.send(sent)
+            with anyio.fail_after(60), suppress(anyio.EndOfStream):
+                while True:
+                    await stranger.receive()
+        records = [each for each in caplog.records if each.name.startswith("rmqkit_ha.master")]
+        lines = [each.getMessage() for each in records if each.levelno >= logging.WARNING]
+        assert len(lines) == 1
+        assert "is no slave of this broker, closed" in lines[0]
+        await send(a, b"one")
+        await caught_up(a, slave)
+        await until(lambda: group_of(a).members()["s"].is_caught_up)
+        assert group_of(a).members().keys() <= {"s", "b"}
