@@ -1,4 +1,5 @@
-"""A member of an elected group in a process of its own: `elected_program.py NAME STORE`, in its directory.
+"""A member of an elected group in a process of its own: `elected_program.py NAME STORE PORT`, in its
+directory.
 
 Its elector is whoever writes to its standard input: a JSON list per line, a method of `Orders` and its
 arguments. Each gets a line of JSON on the standard output, after a first line with the member's addresses.
@@ -78,8 +79,8 @@ def _own_time(monotonic_s: float) -> float:
     return trio.current_time() + monotonic_s - time.monotonic()
 
 
-async def main(name: str, store: str) -> None:
-    keys = SETTINGS | {"store": store, "plugins.ha.memberName": name}
+async def main(name: str, store: str, port: str) -> None:
+    keys = SETTINGS | {"store": store, "listenPort": int(port), "plugins.ha.memberName": name}
     async with running_broker(Path("data"), scheme="tcp", **keys) as broker:
         orders = Orders(broker)
         _say([broker.context.address, broker.context.replication.own])

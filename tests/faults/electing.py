@@ -32,6 +32,7 @@ from tests import programs
 from tests.faults.kit import PATIENCE_S, until
 from tests.faults.replicating import records
 from tests.plugins.ha.pair import send_request
+from tests.ports import free_port
 from tests.seeded_runs import repeat
 
 PROGRAM = str(Path(__file__).with_name("elected_program.py"))
@@ -53,6 +54,8 @@ class Member:
         self.name = name
         self.directory = directory
         self.store = store
+        # No other program gets the port while the member is dead, and messages that are meant for it.
+        self.port = free_port(-2, 1)
         self.clients = self.ha = ""
         self.process: programs.Program | None = None
         self._orders = self._answers = -1
@@ -64,7 +67,7 @@ class Member:
         (stdin, self._orders), (self._answers, stdout) = os.pipe(), os.pipe()
         with (self.directory / "stderr.txt").open("ab") as log:
             self.process = programs.spawn(
-                [PROGRAM, self.name, self.store],
+                [PROGRAM, self.name, self.store, str(self.port)],
                 self.directory,
                 stdin=stdin,
                 stdout=stdout,

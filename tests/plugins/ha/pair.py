@@ -74,6 +74,7 @@ async def running_member(directory: Path, name: str, **keys: Any) -> AsyncIterat
         "brokerName": "group",
         "brokerRole": "SYNC_MASTER",
         "plugins.ha.listen": "memory://127.0.0.1:0",
+        "slaveTimeout": 60_000,
         "plugins.ha.elected": True,
         "plugins.ha.memberName": name,
         "plugins.ha.retryIntervalMs": 10,

@@ -119,7 +119,7 @@ async def test_every_member_of_the_set_counts(tmp_path: Path) -> None:
     """SEND_OK needs all members of the in-sync set by name; two connections of one member, or a slave outside
     the set, are no substitute."""
     async with (
-        running_member(tmp_path / "a", "a", slaveTimeout=60_000) as a,
+        running_member(tmp_path / "a", "a") as a,
         running_member(tmp_path / "b", "b") as b,
         running_member(tmp_path / "c", "c") as c,
     ):
@@ -139,7 +139,7 @@ async def test_every_member_of_the_set_counts(tmp_path: Path) -> None:
 
 async def test_both_sets_count_during_a_change(tmp_path: Path) -> None:
     """A joining member must have a message as well, until the change is over or given up."""
-    async with running_member(tmp_path / "a", "a", slaveTimeout=60_000) as a:
+    async with running_member(tmp_path / "a", "a") as a:
         await lead(a, 1)
         await send(a, b"alone")
         group = group_of(a)
@@ -282,7 +282,7 @@ def test_a_greeting_has_a_limit(data: bytes) -> None:
 
 async def test_slaves_without_a_name_follow_and_do_not_count(tmp_path: Path) -> None:
     """A slave that is no member, such as Apache's, gets the log of an elected master."""
-    async with running_member(tmp_path / "a", "a", slaveTimeout=60_000) as a:
+    async with running_member(tmp_path / "a", "a") as a:
         await lead(a, 1)
         async with running_slave(tmp_path / "s", a, brokerName="group") as slave:
             await linked(a)
@@ -318,7 +318,7 @@ async def test_a_group_needs_its_settings(tmp_path: Path) -> None:
 async def test_a_master_whose_deadline_passes_acknowledges_nothing(tmp_path: Path) -> None:
     """Sends that wait for slaves when the deadline passes are answered at once, none with SEND_OK, though the
     slaves have them soon after; later sends are refused."""
-    async with running_member(tmp_path, "a", slaveTimeout=60_000) as a:
+    async with running_member(tmp_path, "a") as a:
         await lead(a, 1, "b", until_s=trio.current_time() + 3_600)
         group = elected(a)
         connection = trio.CancelScope()
