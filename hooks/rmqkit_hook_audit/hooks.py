@@ -71,8 +71,9 @@ class SendAudit(Watching, SendMessageHook):
     def after(self, sends: SendRun) -> None:
         if not self._recorder.on:
             return
-        users = _users(sends.requests)
-        if not users and (len(sends.requests) == 1 or len({*map(_destination, sends.headers)}) == 1):
+        alike = sends.are_alike(_ACCESS_KEY_BYTES)
+        users = () if alike else _users(sends.requests)
+        if alike or (not users and len({*map(_destination, sends.headers)}) == 1):
             self._sent(sends, sends.headers[0], sends.messages, sends.landed, None)
             return
         shown = [

@@ -2,7 +2,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, overload
 
 from rmqkit.model.message import Appended, PutMessage
-from rmqkit.plugin.hooks import SendRun
+from rmqkit.plugin.hooks import SendHeader, SendRun
+from rmqkit.protocol.command import Command
+
+def are_alike(requests: Sequence[Command], headers: Sequence[SendHeader], word: bytes) -> bool: ...
 
 class Names:
     def __init__(self, names: Iterable[str]) -> None: ...

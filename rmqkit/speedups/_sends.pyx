@@ -56,6 +56,43 @@ cdef class Names:
 cdef Names typed_names = Names(TYPED)
 
 
+cdef bint holds(bytes text, bytes word) noexcept:
+    """Whether the text contains the word, which is not empty: looks for its last byte, and then at those
+    before it."""
+    cdef const char *start = PyBytes_AS_STRING(text)
+    cdef const char *wanted = PyBytes_AS_STRING(word)
+    cdef Py_ssize_t before = PyBytes_GET_SIZE(word) - 1
+    cdef Py_ssize_t at = before, size = PyBytes_GET_SIZE(text)
+    cdef const char *found
+    while at < size:
+        found = <const char *>memchr(start + at, wanted[before], size - at)
+        if found == NULL:
+            return False
+        if memcmp(found - before, wanted, before) == 0:
+            return True
+        at = found - start + 1
+    return False
+
+
+def are_alike(requests, headers, bytes word):
+    """See the twin."""
+    cdef bint first = True
+    if not word:
+        raise ValueError("an empty word")
+    group = topic = None
+    for header in headers:
+        own_topic, own_group = header.topic, header.producer_group
+        if first:
+            first, topic, group = False, own_topic, own_group
+        elif own_topic != topic or own_group != group:
+            return False
+    for request in requests:
+        head = request.head_json
+        if type(head) is not bytes or not head or holds(<bytes>head, word):
+            return False
+    return True
+
+
 cdef inline bint is_name(const char *at, Py_ssize_t size, const char *name, Py_ssize_t name_size) noexcept:
     return size == name_size and memcmp(at, name, size) == 0
 

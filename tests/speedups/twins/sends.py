@@ -6,9 +6,11 @@ import random
 from functools import partial
 
 from rmqkit.broker.processors.send_columns import PutList, collector
+from rmqkit.plugin.hooks import are_alike_by_python
 from rmqkit.protocol import batch
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
+from rmqkit.speedups import _sends
 from tests.speedups.comparison import Twin, register
 from tests.speedups.mutations import NUMBERS, mutated
 from tests.speedups.send_runs import HOW, TOPICS, Send, outcome
@@ -60,6 +62,23 @@ def _arguments(rng: random.Random) -> tuple[object, ...]:
     return [_send(rng) for _ in range(rng.choice((1, 1, 2, 5)))], rng.randint(0, 12)
 
 
+def _alike(rng: random.Random) -> tuple[object, ...]:
+    """Runs that are mostly alike, with texts that contain the word at any place or a part of it."""
+    word = rng.choice((b"AccessKey", b"AccessKey", b"aa", b"y", b""))
+    count, odd = rng.choice((0, 1, 2, 8)), rng.choice((0.0, 0.0, 0.2))
+    requests, headers = [], []
+    for _ in range(count):
+        text = bytes(rng.choices(b"Aacesy{}:", k=rng.choice((1, 8, 9, 300))))
+        if rng.random() < odd:
+            at = rng.randint(0, len(text))
+            text = rng.choice((b"", text[:at] + word + text[at:], text[:at] + word[:-1], word[1:] + text))
+        group, topic = ("".join(rng.choice(("g", "g2")) if rng.random() < odd else "g") for _ in "ab")
+        headers.append(SendMessageRequestHeaderV2(producer_group=group, topic=topic, queue_id=0))
+        requests.append(Command(310, head_json=text, typed=headers[-1]))
+    return requests, headers, word
+
+
+register(Twin("sends.are_alike", pure=are_alike_by_python, compiled=_sends.are_alike, arguments=_alike))
 register(
     Twin(
         "sends.run",
