@@ -53,14 +53,17 @@ class HaSlave(Service):
             task_status.started()
             while True:
                 changed = trio.Event()
-                broker.replication.on_change.append(changed.set)
+                reasons = broker.replication.on_change, broker.role.on_change
+                for listeners in reasons:
+                    listeners.append(changed.set)
                 try:
                     await self._follow_assigned(broker)
                     broker.replication.want_master()
                     with trio.move_on_after(options(broker.config).retry_interval_ms / 1000):
                         await changed.wait()
                 finally:
-                    broker.replication.on_change.remove(changed.set)
+                    for listeners in reasons:
+                        listeners.remove(changed.set)
 
     async def _follow_assigned(self, broker: Broker) -> None:
         """As `_follow`; in an elected group also until another master is assigned."""

@@ -178,6 +178,19 @@ async def test_a_slave_follows_whom_the_elector_assigns(tmp_path: Path) -> None:
         assert stored(c)[-1] == b"of the new one"
 
 
+async def test_a_slave_follows_a_new_epoch_at_once(tmp_path: Path) -> None:
+    """A master that is elected again closes its connections; its slave comes back with the elector's word,
+    not after the interval between two attempts."""
+    slow = {"plugins.ha.retryIntervalMs": 3_600_000}
+    async with running_member(tmp_path / "a", "a") as a, running_member(tmp_path / "b", "b", **slow) as b:
+        await lead(a, 1)
+        await joined(a, b, 1)
+        await lead(a, 2)
+        await until(lambda: not ha_slave(b).following)
+        await joined(a, b, 2)
+        assert {each.code for each in await send(a, b"one")} == {ResponseCode.SUCCESS}
+
+
 async def test_a_master_of_an_older_epoch_is_not_followed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
