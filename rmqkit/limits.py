@@ -135,9 +135,11 @@ MAX_FILTERED_RECORDS = 256
 MAX_FILTER_CALL_MS = 0.8
 #: Bytes of the records that a filter gets at once, besides the first; the time is checked before the next.
 FILTERED_BYTES = 64 * 1024
-#: SQL92: operands evaluated between two looks at the time. An expression with more operands than the second
-#: number reads the properties of a record into a table, others search them in the record's bytes.
+#: SQL92: operands evaluated, and records filtered, between two looks at the time. An expression with more
+#: operands than the last number reads the properties of a record into a table, others search them in the
+#: record's bytes.
 MAX_EVALUATED_OPERANDS = 256
+MAX_RECORDS_PER_CALL = 64
 MAX_SEARCHED_OPERANDS = 8
 #: Filters in Python: parameters of an expression, and calls of one filter at a time.
 MAX_FILTER_PARAMETERS = 32

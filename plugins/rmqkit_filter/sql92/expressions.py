@@ -21,7 +21,14 @@ from rmqkit_filter.sql92.numbers import INT_MAX, INT_MIN, compare_doubles, to_do
 
 #: Of the bytes of properties; within `tabled` of a mapping.
 Evaluate = Callable[[Any], Any]
+#: A node for compiled code (`_matching.Matching`): the name of a test or an operation, and what it needs:
+#: ("and" | "or" | "not", FORM...), ("constant", True | False | None), ("null", NAME),
+#: ("ordered", NAME, SIGN, KIND, VALUE), ("same", NAME, KIND, VALUE, whether the name is on the left),
+#: ("in", NAME, TEXTS, INSIDE), ("search", NAME, HOW, TEXT, INSIDE).
+Form = tuple[Any, ...]
 _ENTRY = b"\x02"
+#: Texts of IN that are compared one by one; more are looked up in a set, by the Python below.
+_MAX_COMPARED_TEXTS = 32
 
 
 class Kind(Enum):
@@ -43,6 +50,7 @@ _SEARCHES: dict[str, Callable[[str, str], bool]] = {
 _READERS: dict[Kind, Callable[[str], float]] = {Kind.INT: to_int, Kind.LONG: to_long, Kind.DOUBLE: to_double}
 _MIRRORED = {operator.lt: operator.gt, operator.gt: operator.lt, operator.le: operator.ge}
 _MIRRORED[operator.ge] = operator.le
+_MIRRORED_SIGNS = str.maketrans("<>", "><")
 
 
 @frozen(eq=False)
@@ -53,6 +61,7 @@ class Node:
     name        of a property
     hopeless    why no message can match, if that is known
     operands    number of the names and literals that it is made of
+    form        the same for compiled code; None when it leaves the node to `evaluate`
     """
 
     kind: Kind
@@ -65,6 +74,7 @@ class Node:
     depth: int = 1
     hopeless: str = ""
     operands: int = 1
+    form: Form | None = None
 
     @property
     def is_number(self) -> bool:
@@ -73,7 +83,8 @@ class Node:
 
 def constant(kind: Kind, value: Any, text: str) -> Node:
     is_boolean = kind in (Kind.BOOLEAN, Kind.NOTHING)
-    return Node(kind, lambda _: value, text, constant=True, is_boolean=is_boolean, value=value)
+    form = ("constant", value) if is_boolean else None
+    return Node(kind, lambda _: value, text, constant=True, is_boolean=is_boolean, value=value, form=form)
 
 
 NULL = constant(Kind.NOTHING, None, "NULL")
@@ -97,7 +108,9 @@ def tabled(node: Node) -> Node:
     """A condition whose names are looked up in a table (`named`), over the bytes of properties."""
     evaluate = node.evaluate
     return evolve(
-        node, evaluate=lambda properties: evaluate(props.decode(properties.decode("utf-8", "replace")))
+        node,
+        evaluate=lambda properties: evaluate(props.decode(properties.decode("utf-8", "replace"))),
+        form=None,
     )
 
 
@@ -163,7 +176,7 @@ def inverted(node: Node) -> Node:
         value = read(properties)
         return None if value is None else not value
 
-    return _made(evaluate, f"NOT {node.text}", [node])
+    return _made(evaluate, f"NOT {node.text}", [node], form=_joined("not", [node]))
 
 
 def all_of(nodes: Sequence[Node]) -> Node:
@@ -181,7 +194,7 @@ def all_of(nodes: Sequence[Node]) -> Node:
                 return False
         return result
 
-    return _made(evaluate, " AND ".join(node.text for node in nodes), nodes)
+    return _made(evaluate, " AND ".join(node.text for node in nodes), nodes, form=_joined("and", nodes))
 
 
 def any_of(nodes: Sequence[Node]) -> Node:
@@ -199,7 +212,12 @@ def any_of(nodes: Sequence[Node]) -> Node:
                 result = None
         return result
 
-    return _made(evaluate, " OR ".join(node.text for node in nodes), nodes)
+    return _made(evaluate, " OR ".join(node.text for node in nodes), nodes, form=_joined("or", nodes))
+
+
+def _joined(operation: str, nodes: Sequence[Node]) -> Form | None:
+    forms = [node.form for node in nodes]
+    return None if None in forms else (operation, *forms)
 
 
 def ordered(sign: str, left: Node, right: Node) -> Node:
@@ -210,9 +228,11 @@ def ordered(sign: str, left: Node, right: Node) -> Node:
     compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}[sign]
     text = f"{left.text} {sign} {right.text}"
     if left.name and right.is_number:
-        return _made(_against_number(left, compare, right), text, [left, right])
+        form = "ordered", left.name, sign, right.kind.name, right.value
+        return _made(_against_number(left, compare, right), text, [left, right], form=form)
     if left.is_number and right.name:
-        return _made(_against_number(right, _MIRRORED[compare], left), text, [left, right])
+        form = "ordered", right.name, sign.translate(_MIRRORED_SIGNS), left.kind.name, left.value
+        return _made(_against_number(right, _MIRRORED[compare], left), text, [left, right], form=form)
     get_left, get_right = left.evaluate, right.evaluate
     if left.is_number and right.is_number:
         result = compare(_compare_numbers(left, right), 0)
@@ -284,7 +304,18 @@ def _same(left: Node, right: Node) -> Node:
             return True if second is None else None
         return second is not None and same(first, second)
 
-    return _made(evaluate, f"{left.text} = {right.text}", [left, right])
+    return _made(evaluate, f"{left.text} = {right.text}", [left, right], form=_form_of_sameness(left, right))
+
+
+def _form_of_sameness(left: Node, right: Node) -> Form | None:
+    """A property beside a constant or a signed number."""
+    if left.name and right is NULL:
+        return "null", left.name
+    name, other = (left.name, right) if left.name else (right.name, left)
+    comparable = other.is_number or (other.constant and other.kind is Kind.TEXT)
+    if name and (comparable or (other.constant and other.kind is Kind.BOOLEAN and name == left.name)):
+        return "same", name, other.kind.name, other.value, name == left.name
+    return None
 
 
 def _sameness(left: Node, right: Node) -> Callable[[Any, Any], bool]:
@@ -337,7 +368,8 @@ def within(node: Node, texts: Sequence[str], *, inside: bool) -> Node:
         value = read(properties)
         return None if value is None else (value in known) is inside
 
-    return _made(evaluate, f"{node.text} IN (...)", [node])
+    form = ("in", node.name, tuple(texts), inside) if len(texts) <= _MAX_COMPARED_TEXTS else None
+    return _made(evaluate, f"{node.text} IN (...)", [node], form=form)
 
 
 def searched(how: str, node: Node, search: str, *, inside: bool) -> Node:
@@ -353,7 +385,8 @@ def searched(how: str, node: Node, search: str, *, inside: bool) -> Node:
             value = read(properties)
             return value is not None and found(value, search) is inside
 
-        return _made(evaluate, text, [node])
+        form = ("search", node.name, how, search, inside) if node.name else None
+        return _made(evaluate, text, [node], form=form)
 
     def no_text(properties: bytes) -> bool:
         read(properties)
@@ -362,7 +395,9 @@ def searched(how: str, node: Node, search: str, *, inside: bool) -> Node:
     return _made(no_text, text, [node], f"{text}: the left side is no text")
 
 
-def _made(evaluate: Evaluate, text: str, operands: Sequence[Node], hopeless: str = "") -> Node:
+def _made(
+    evaluate: Evaluate, text: str, operands: Sequence[Node], hopeless: str = "", form: Form | None = None
+) -> Node:
     """A condition over these operands."""
     hopeless = hopeless or next((node.hopeless for node in operands if node.hopeless), "")
     return Node(
@@ -372,6 +407,7 @@ def _made(evaluate: Evaluate, text: str, operands: Sequence[Node], hopeless: str
         is_boolean=True,
         depth=_deeper(operands),
         hopeless=hopeless,
+        form=form,
     )
 
 

@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rmqkit.errors import DecodeError
-from rmqkit.limits import FIRST_FILTERED_RECORDS, MAX_EVALUATED_OPERANDS
+from rmqkit.limits import MAX_EVALUATED_OPERANDS, MAX_RECORDS_PER_CALL
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.subscription import SQL92, SubscriptionData
-from rmqkit.plugin.filter import CompiledFilter, FilterServer
+from rmqkit.plugin.filter import CompiledFilter, FilterServer, RecordsFilter
 from rmqkit.protocol.record import peek_properties
+from rmqkit.speedups import IN_USE
+from rmqkit_filter.sql92.expressions import Node
 from rmqkit_filter.sql92.parser import parse
+
+
+def pure_records_filter(condition: Node) -> RecordsFilter:
+    """Whether each of some records matches a parsed expression."""
+    evaluate = condition.evaluate
+
+    def matches(record: Buffer) -> bool:
+        try:
+            return evaluate(peek_properties(record)) is True
+        except (ValueError, DecodeError):
+            return False
+
+    return lambda records: list(map(matches, records))
+
+
+def compiled_records_filter(condition: Node) -> RecordsFilter:
+    """The same, by compiled code where it has a form of the condition."""
+    from rmqkit_filter.sql92._matching import Matching
+
+    pure = pure_records_filter(condition)
+    if condition.form is None:
+        return pure
+    try:
+        return Matching(condition.form, lambda record: pure((record,))[0]).verdicts
+    except ValueError:  # too large for compiled code
+        return pure
+
+
+records_filter = compiled_records_filter if IN_USE else pure_records_filter
 
 
 class Sql92Filter(FilterServer):
@@ -29,19 +58,8 @@ class Sql92Filter(FilterServer):
         except ValueError as error:
             raise ValueError(f"Invalid MessageSelector. {error}") from error
 
-        evaluate = condition.evaluate
-
-        def matches(record: Buffer) -> bool:
-            try:
-                return evaluate(peek_properties(record)) is True
-            except (ValueError, DecodeError):
-                return False
-
-        def records(batch: Sequence[Buffer]) -> list[bool]:
-            return list(map(matches, batch))
-
-        per_call = max(1, min(FIRST_FILTERED_RECORDS, MAX_EVALUATED_OPERANDS // condition.operands))
-        return CompiledFilter(records=records, records_per_call=per_call)
+        per_call = max(1, min(MAX_RECORDS_PER_CALL, MAX_EVALUATED_OPERANDS // condition.operands))
+        return CompiledFilter(records=records_filter(condition), records_per_call=per_call)
 
     def subscription(self, topic: str, expression: str, version: int) -> SubscriptionData:
         """Raises ValueError when the expression is empty; the rest is found by `compile`."""

@@ -268,11 +268,11 @@ async def test_a_full_disk_costs_events_but_no_message(
         async with audited(tmp_path / "data", **keys) as asker:
             assert (await asker.send("before")).code == 0
             await reach(lambda: "before" in (disk / "a.jsonl").read_text())
-            fill(filler)
             sends = 0
 
             async def send() -> None:
                 nonlocal sends
+                fill(filler)  # each time: a write that fails may free pages
                 assert (await asker.send(f"m{sends}", properties=f"x\x01{'y' * 5000}\x02")).code == 0
                 sends += 1
 
@@ -294,7 +294,7 @@ async def test_a_full_disk_costs_events_but_no_message(
 
 def fill(path: Path) -> None:
     """Use up the free space of a file system."""
-    with path.open("wb", buffering=0) as file, suppress(OSError):
+    with path.open("ab", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(4096))
 

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from rmqkit.limits import MAX_FILTER_DEPTH, MAX_FILTER_EXPRESSION_LENGTH, MAX_FILTER_OPERANDS
 from rmqkit.model import properties as props
+from rmqkit.model.buffer import Buffer
 from rmqkit.model.message import PutMessage
 from rmqkit.model.subscription import SubscriptionData
 from rmqkit.protocol import record
+from rmqkit.speedups import IN_USE
 from rmqkit.testing.filter import check_filter_server
 from rmqkit_filter.sql92.parser import parse
 from rmqkit_filter.sql92.server import Sql92Filter
@@ -206,4 +208,33 @@ def test_the_work_between_two_looks_at_the_time_is_bounded() -> None:
         expression = " OR ".join(f"a={number}" for number in range(terms))
         subscription = SubscriptionData(topic="T", sub_string=expression, expression_type="SQL92")
         taken.append(Sql92Filter().compile(subscription, "G").records_per_call)
-    assert taken == [16, 2, 1]
+    assert taken == [64, 2, 1]
+
+
+@pytest.mark.skipif(not IN_USE, reason="the compiled part is not in use")
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("amount > 5 AND amount <= 7", True),
+        ("7 < amount", False),
+        ("amount = 7 AND price = 2.5 AND price BETWEEN 1.5 AND 3.0", True),
+        ("region = 'eu' OR missing = 1", True),
+        ("region <> 'eu'", False),
+        ("NOT (region IN ('us', 'asia'))", True),
+        ("missing IS NULL AND region IS NOT NULL", True),
+        ("region STARTSWITH 'e' AND region ENDSWITH 'u' AND region CONTAINS 'eu'", True),
+        ("region NOT CONTAINS 'x' AND paid = TRUE", True),
+        ("region > 5", False),
+    ],
+)
+def test_common_conditions_are_compiled(expression: str, expected: bool) -> None:
+    """Python is not asked for a verdict on common values."""
+    from rmqkit_filter.sql92._matching import Matching
+
+    def asked(record: Buffer) -> bool:
+        raise AssertionError("the compiled condition was not sure")
+
+    form = parse(expression).form
+    assert form is not None
+    properties = {"amount": "7", "price": "2.5", "region": "eu", "paid": "true"}
+    assert Matching(form, asked).verdicts([stored(properties)]) == [expected]
