@@ -72,7 +72,7 @@ def documented() -> list[list[str]]:
     """The commands by hand, whose lines may be continued."""
     text = DOCUMENT.read_text().replace("\\\n", " ")
     found = [shlex.split(line) for line in re.findall(r"^    (rmqkit .*)$", text, re.MULTILINE)]
-    assert [words[1] for words in found] == ["namesrv", "broker", "broker"]
+    assert [words[1] for words in found] == ["namesrv", "broker", "broker", "broker"]
     return [words[1:] for words in found]
 
 
@@ -80,7 +80,7 @@ def documented() -> list[list[str]]:
 def test_the_commands_by_hand(tmp_path: Path) -> None:
     """As the page has them, on free ports: the master alone acknowledges nothing, with the slave
     everything."""
-    namesrv, master, slave = documented()
+    namesrv, master, slave, _ = documented()
     where = f"{LOOPBACK}:{free_port()}"
     small = set_words(SMALL_FILES)
     with ExitStack() as stack:
@@ -99,6 +99,16 @@ def test_the_commands_by_hand(tmp_path: Path) -> None:
             start([word.replace("10921", str(ports[1])) for word in slave], *small)
             until_on_both(producer)
             assert producer.send("T", b"both").status is SendStatus.SEND_OK
+
+
+def test_the_command_of_an_elected_master(tmp_path: Path) -> None:
+    """As the page has it, on a free port: the broker starts, and ends when it is asked to."""
+    *_, elected = documented()
+    server = started([*elected, "--set", f"listenPort={free_port(1)}", *set_words(SMALL_FILES)], tmp_path)
+    with ExitStack() as stack:
+        stack.callback(close, server)
+        assert server.await_ready()
+        assert server.stop() == 0
 
 
 @pytest.mark.row("S267")
