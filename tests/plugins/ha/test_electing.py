@@ -281,7 +281,7 @@ def test_a_greeting_has_a_limit(data: bytes) -> None:
 
 
 async def test_slaves_without_a_name_follow_and_do_not_count(tmp_path: Path) -> None:
-    """A slave that is no member, such as Apache's, gets the log of an elected master."""
+    """A slave that is not a member, such as Apache's, gets the log of an elected master."""
     async with running_member(tmp_path / "a", "a") as a:
         await lead(a, 1)
         async with running_slave(tmp_path / "s", a, brokerName="group") as slave:
