@@ -54,11 +54,12 @@ class ElectedGroup(ReplicaGroup):
     def __init__(self) -> None:
         self.name = ""
         self.start = 0
+        self.broker_id = 0
         self.on_progress: list[Callable[[], None]] = []
         self.position = LogPosition(self._position)
         self.epochs: Epochs
         self._broker: Broker
-        self._in_sync = self._next = frozenset[str]()
+        self._in_sync = self._next = self._first = frozenset[str]()
         self._members: dict[str, Member] = {}
         self._reached = 0
         self._epoch_start = 0
@@ -92,8 +93,7 @@ class ElectedGroup(ReplicaGroup):
         return self._next
 
     def set_in_sync(self, current: Set[str], next: Set[str] = frozenset()) -> None:
-        if self.name not in current:
-            raise ValueError(f"the in-sync set {sorted(current)} lacks its master, {self.name}")
+        self._check(current)
         if self._broker.role.current is not Role.MASTER:
             return
         if not self._others:
@@ -101,6 +101,14 @@ class ElectedGroup(ReplicaGroup):
             self._reached = max(self._reached, self.log_end())
         self._in_sync, self._next = frozenset(current), frozenset(next)
         self._advance()
+
+    def lead_with(self, in_sync: Set[str]) -> None:
+        self._check(in_sync)
+        self._first = frozenset(in_sync)
+
+    def _check(self, in_sync: Set[str]) -> None:
+        if self.name not in in_sync:
+            raise ValueError(f"the in-sync set {sorted(in_sync)} lacks its master, {self.name}")
 
     def members(self) -> Mapping[str, MemberProgress]:
         if self._broker.role.current is not Role.MASTER:
@@ -224,7 +232,8 @@ class ElectedGroup(ReplicaGroup):
                 await self._restore(topic, max(queues, default=0) + 1)
         await self.epochs.begin(epoch, end)
         self._members.clear()
-        self._in_sync, self._next = frozenset({self.name}), frozenset()
+        self._in_sync, self._next = self._first | {self.name}, frozenset()
+        self._first = frozenset()
         self._reached = self._epoch_start = end
         self._limit_offsets()
 

@@ -10,6 +10,10 @@ many topics is not busy registering. A failure is logged, and the next round ret
 Two brokers with the same name and id would alternately hide each other's messages. Each round therefore first
 queries which address has them at the name server: another broker that answers there prevents the start, and
 one that appears later is logged as an error.
+
+A member of an elected group registers with id 0 while it is the master, and otherwise with the one that the
+elector gave it; at once when its role changes. A new master takes the place of the old one at the name
+server.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import trio
 from rmqkit.config import properties_text
 from rmqkit.errors import BrokerError, ConfigError, RmqError
 from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
 from rmqkit_registration.requests import (
     Identity,
@@ -37,6 +42,8 @@ from rmqkit_registration.requests import (
 from rmqkit_registration.settings import RegistrationSettings
 
 _log = logging.getLogger(__name__)
+#: The id of a master.
+MASTER_ID = 0
 #: Time between the first and the second registration (Java: the initial delay of the scheduled task); the
 #: later ones are a period apart.
 INITIAL_DELAY_MS = 10_000
@@ -73,6 +80,7 @@ class RegistrationService(Service):
                     broker.topics.on_change,
                     broker.replication.on_wanted,
                     broker.filter_servers.on_change,
+                    broker.role.on_change,
                 ]
                 for listeners in wakers:
                     listeners.extend(loop.wake for loop in loops)
@@ -134,6 +142,9 @@ class _Loop:
         """Check for another broker with this name, then register. Raises ConfigError when the first check
         finds one that answers."""
         broker, address = self._broker, self._address
+        if broker.replication.group is not None:
+            await self._register()
+            return
         who = _identity(broker)
         try:
             answer = await broker.pool.call(
@@ -179,6 +190,8 @@ class _Loop:
         """One attempt. Every failure is logged with the name server's address."""
         self._changed = trio.Event()
         broker, address = self._broker, self._address
+        if _is_nobody(broker):
+            return
         began_s = trio.current_time()
         table, permission = broker.topics.table(), broker.config.broker_permission
         filter_servers = broker.filter_servers.addresses
@@ -230,10 +243,23 @@ def _identity(broker: Broker) -> Identity:
     return Identity(
         cluster=config.broker_cluster_name,
         broker_name=config.broker_name,
-        broker_id=config.broker_id,
+        broker_id=_broker_id(broker),
         address=broker.address,
         ha_address=broker.replication.own,
     )
+
+
+def _is_nobody(broker: Broker) -> bool:
+    """Whether this is a member of an elected group that has no id yet, and is not the master."""
+    is_master = broker.role.current is Role.MASTER
+    return broker.replication.group is not None and not is_master and not _broker_id(broker)
+
+
+def _broker_id(broker: Broker) -> int:
+    group = broker.replication.group
+    if group is None:
+        return broker.config.broker_id
+    return MASTER_ID if broker.role.current is Role.MASTER else group.broker_id
 
 
 def _settings(broker: Broker) -> RegistrationSettings:

@@ -56,11 +56,14 @@ class ReplicaGroup(ABC):
 
     name         the name of this broker in the group
     start        number of the start of this process; set by the elector before the first role
+    broker_id    the id of this broker at name servers while it is not the master, which has 0; set by the
+                 elector. 0: it is not registered then
     on_progress  functions that are called when a member has connected, left or caught up. They must not block
     """
 
     name: str
     start: int
+    broker_id: int
     on_progress: list[Callable[[], None]]
 
     @property
@@ -76,8 +79,13 @@ class ReplicaGroup(ABC):
 
     @abstractmethod
     def set_in_sync(self, current: Set[str], next: Set[str] = frozenset()) -> None:
-        """Set both on a master, whose first set is itself; without effect on other brokers. Raises ValueError
-        when this broker is not in `current`."""
+        """Set both on a master; without effect on other brokers. Raises ValueError when this broker is not in
+        `current`."""
+
+    @abstractmethod
+    def lead_with(self, in_sync: Set[str]) -> None:
+        """Set the in-sync set with which this broker becomes the master next; without a call before, it is
+        the broker alone. Raises ValueError when this broker is not in it."""
 
     @abstractmethod
     def members(self) -> Mapping[str, MemberProgress]:

@@ -59,6 +59,10 @@ ASKED_FOR = {
     "memory-pipes": ({"listeners": "memory://x"}, "no plugin brings 'memory' among the transports"),
     "flush": ({"flushDiskType": "SYNC_FLUSH"}, "no plugin brings 'SYNC_FLUSH' among the flush policies"),
     "ha": ({"brokerRole": "SYNC_MASTER"}, "setting brokerRole = 'SYNC_MASTER' .*"),
+    "failover": (
+        {"plugins.failover.coordinator": "etcd://127.0.0.1:1"},
+        r"\[plugins.NAME\] .* names 'failover', but there is no such plugin",
+    ),
     "filter-server": ({"filterServerNums": "2"}, "setting filterServerNums = '2' .*"),
     "audit": ({"hooks": "audit"}, "setting hooks .* names 'audit', but there is no such plugin"),
     "trace": ({"hooks": "trace"}, "setting hooks .* names 'trace', but there is no such plugin"),

@@ -21,6 +21,8 @@ from rmqkit.testing.service import ServiceContract
 from rmqkit_delay.levels import parse_levels
 from rmqkit_delay.service import DelayService
 from rmqkit_delay.settings import DelaySettings
+from rmqkit_failover.coordinators import connected
+from rmqkit_failover.service import FailoverService
 from rmqkit_filter_server.processes import FilterServerProcesses
 from rmqkit_filter_server.registered import RegisteredFilterServers
 from rmqkit_ha.master import HaMaster
@@ -115,6 +117,21 @@ class TestHaSlave(ServiceContract):
         return HaSlave()
 
 
+class TestFailover(ServiceContract):
+    def settings(self) -> dict[str, Any]:
+        return {
+            "disabledServices": "failover",
+            "brokerRole": "SYNC_MASTER",
+            "plugins.ha.elected": True,
+            "plugins.ha.memberName": "a",
+            "plugins.ha.listen": "memory://127.0.0.1:0",
+            "plugins.failover.coordinator": "memory://contract",
+        }
+
+    def make_service(self, config: Config) -> Service:
+        return FailoverService(connected)
+
+
 class TestAudit(ServiceContract):
     def settings(self) -> dict[str, Any]:
         return {"hooks": "audit", "disabledServices": "audit"}
@@ -198,6 +215,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("filter server", "PYTHON"): (python_filters, "check_filter_server"),
     ("service", "audit"): (None, "TestAudit"),
     ("service", "delay"): (None, "TestDelay"),
+    ("service", "failover"): (None, "TestFailover"),
     ("service", "filter-server"): (None, "TestFilterServers"),
     ("service", "ha-master"): (None, "TestHaMaster"),
     ("service", "ha-slave"): (None, "TestHaSlave"),
@@ -221,7 +239,8 @@ VALUES = {"settings", "queue code"}
 
 def test_everything_that_is_built_in_runs_the_contract_of_its_kind() -> None:
     """Every thing that a built-in plugin registers, and nothing else, is named above with its tests."""
-    registered = loader.load(load(environ={}, flags={"hooks": ["audit", "metrics", "trace"]})).registrations
+    flags = {"hooks": ["audit", "metrics", "trace"], "plugins.failover.coordinator": "memory://contract"}
+    registered = loader.load(load(environ={}, flags=flags)).registrations
     builtin = {(each.kind, each.name) for each in registered if each.kind not in VALUES}
     assert builtin == set(COVERED)
 

@@ -14,6 +14,7 @@ from rmqkit.broker.context import BrokerContext
 from rmqkit.errors import RequestRefused
 from rmqkit.model.route import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData, compact
 from rmqkit.plugin.request import EachRequest, Outcome, Peer
+from rmqkit.plugin.role import Role
 from rmqkit.plugin.transport import Address
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
@@ -86,9 +87,11 @@ class EmbeddedNameServer(EachRequest):
         return answer(request)
 
     def _itself(self) -> BrokerData:
-        config = self._broker.config
+        config, group = self._broker.config, self._broker.replication.group
+        is_slave = self._broker.role.current is not Role.MASTER
+        broker_id = group.broker_id if group is not None and is_slave else config.broker_id
         return BrokerData(
             cluster=config.broker_cluster_name,
             broker_name=config.broker_name,
-            broker_addrs={config.broker_id: self._address},
+            broker_addrs={broker_id: self._address},
         )

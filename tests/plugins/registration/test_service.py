@@ -22,9 +22,11 @@ from rmqkit.model.topic import TopicConfig, TopicConfigTable
 from rmqkit.plugin import loader
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.filter_servers import FilterServers
-from rmqkit.plugin.replication import Replication
+from rmqkit.plugin.replication import ReplicaGroup, Replication
+from rmqkit.plugin.role import Role
 from rmqkit.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
+from rmqkit.protocol.headers import RegisterBrokerRequestHeader
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit_registration import plugin
 from rmqkit_registration.requests import Identity, register_body, register_request
@@ -111,6 +113,17 @@ class FakeTopics:
 
 
 @define
+class FakeRole:
+    current: Role = Role.MASTER
+    on_change: list[Callable[[], None]] = field(factory=list)
+
+    def change(self, role: Role) -> None:
+        self.current = role
+        for listener in self.on_change:
+            listener()
+
+
+@define
 class Rig:
     """A service with what it needs of a broker. `serving` runs it as a broker does: run, then stop."""
 
@@ -120,6 +133,7 @@ class Rig:
     service: RegistrationService = field(factory=RegistrationService)
     replication: Replication = field(factory=Replication)
     filter_servers: FilterServers = field(factory=FilterServers)
+    role: FakeRole = field(factory=FakeRole)
 
     @property
     def broker(self) -> Broker:
@@ -130,6 +144,7 @@ class Rig:
             address="10.0.0.1:10911",
             replication=self.replication,
             filter_servers=self.filter_servers,
+            role=self.role,
             registry=SimpleNamespace(settings={}),
         )
         return cast(Broker, parts)
@@ -379,6 +394,30 @@ async def test_another_broker_that_appears_later_is_an_error_in_the_log(
         assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.ERROR]
         assert OTHER in caplog.text
         assert rig.pool.times(ONE)[-1] >= 10
+
+
+async def test_a_member_of_an_elected_group_registers_by_its_role(
+    rig: Rig, autojump_clock: trio.testing.MockClock
+) -> None:
+    """With id 0 while it is the master, at once; otherwise with the one that the elector gave it, and not at
+    all before it has one. Another address with its id is no error: it is the former master's."""
+    group = SimpleNamespace(broker_id=0)
+    rig.replication.group = cast(ReplicaGroup, group)
+    rig.role.current = Role.FENCED
+    rig.pool.known = OTHER
+
+    def ids() -> list[int]:
+        calls = [call.command for call in rig.pool.calls if call.address == ONE]
+        return [command.header(RegisterBrokerRequestHeader).broker_id for command in calls]
+
+    async with rig.serving():
+        await trio.sleep(1)
+        assert ids() == []
+        group.broker_id = 2
+        for role in (Role.SLAVE, Role.MASTER, Role.FENCED):
+            rig.role.change(role)
+            await trio.sleep(1)
+        assert ids() == [2, 0, 2]
 
 
 async def test_changed_topics_go_out_at_once(rig: Rig, autojump_clock: trio.testing.MockClock) -> None:

@@ -1,0 +1,29 @@
+"""Registers the failover of replica groups and the command `rmqkit failover`."""
+
+from __future__ import annotations
+
+from rmqkit import hookimpl
+from rmqkit.config import Config
+from rmqkit.errors import ConfigError
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.service import Service
+from rmqkit_failover.coordinators import connected
+from rmqkit_failover.service import FailoverService
+from rmqkit_failover.settings import PLUGIN, options
+
+#: After the replication, whose address the group needs, and before the registration with name servers.
+_AFTER_REPLICATION = -5
+
+
+@hookimpl
+def rmqkit_register_services(register: Register[Service], config: Config) -> None:
+    if options(config).coordinator:
+        register(PLUGIN, FailoverService(connected), order=_AFTER_REPLICATION)
+
+
+@hookimpl(trylast=True)
+def rmqkit_broker_assembled(broker: Broker) -> None:
+    """Raises ConfigError when the broker is not in an elected group."""
+    if options(broker.config).coordinator and broker.replication.group is None:
+        raise ConfigError("plugins.failover.coordinator: set plugins.ha.elected = true")
