@@ -201,6 +201,10 @@ class NoRoute(ClientError):
         self.topic = topic
 
 
+class NoMaster(NoRoute):
+    """The brokers of a topic have no master at the moment. A replica group may be electing one."""
+
+
 class BrokerUnknown(ClientError):
     """No known route contains an address of the broker."""
 

@@ -8,8 +8,10 @@ from contextlib import AbstractAsyncContextManager
 
 from attrs import frozen
 
+from rmqkit.errors import RmqError
 
-class CoordinatorError(Exception):
+
+class CoordinatorError(RmqError):
     """The coordinator was not reached, did not answer in time, or refused. A transaction may have happened,
     or may still happen."""
 

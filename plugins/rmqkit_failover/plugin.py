@@ -6,8 +6,10 @@ from rmqkit import hookimpl
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.command import Verb
 from rmqkit.plugin.hookspecs import Register
 from rmqkit.plugin.service import Service
+from rmqkit_failover.commands import FAILOVER
 from rmqkit_failover.coordinators import connected
 from rmqkit_failover.service import FailoverService
 from rmqkit_failover.settings import PLUGIN, options
@@ -20,6 +22,11 @@ _AFTER_REPLICATION = -5
 def rmqkit_register_services(register: Register[Service], config: Config) -> None:
     if options(config).coordinator:
         register(PLUGIN, FailoverService(connected), order=_AFTER_REPLICATION)
+
+
+@hookimpl
+def rmqkit_register_commands(register: Register[Verb], config: Config) -> None:
+    register(PLUGIN, FAILOVER)
 
 
 @hookimpl(trylast=True)

@@ -203,7 +203,7 @@ class Driver:
             except CoordinatorError as error:
                 self._failed("failover: the coordinator does not answer: %s", error)
                 await trio.sleep(_PAUSE_S)
-            except (RmqError, StateError, OSError) as error:
+            except (RmqError, OSError) as error:
                 _log.error("failover: %s", error)
                 await trio.sleep(_PAUSE_S)
 

@@ -13,6 +13,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from attrs import field, frozen
 
+from rmqkit.errors import RmqError
 from rmqkit_failover.coordinator import Snapshot
 
 #: Key of the state, and the beginning of the keys of members.
@@ -28,7 +29,7 @@ Numbers = Annotated[dict[Name, Count], msgspec.Meta(max_length=MAX_MEMBERS)]
 T = TypeVar("T")
 
 
-class StateError(Exception):
+class StateError(RmqError):
     """The coordinator has something under the group's keys that is not the state of a group."""
 
 

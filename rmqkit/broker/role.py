@@ -175,9 +175,11 @@ class ServiceRunner:
                 await self._end(name)
 
     async def stop(self) -> None:
-        """Call `stop` of every service, in reverse order. Their tasks run until the nursery ends."""
-        for running in reversed(self._running.values()):
-            await self._last_words(running.service)
+        """Call `stop` of every service, in reverse order, after a change that is in progress. Their tasks run
+        until the nursery ends."""
+        async with self._changing:
+            for running in reversed(self._running.values()):
+                await self._last_words(running.service)
 
     async def _run(self, name: str, running: _Running, task_status: trio.TaskStatus[None]) -> None:
         self._running[name] = running

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import anyio
 
-from rmqkit.errors import ConnectFailed, RmqError, SendFailed
+from rmqkit.errors import ConnectFailed, NoMaster, RmqError, SendFailed
 
 #: The first pause, doubled for each further one up to the longest. Jitter removes up to half of each pause,
 #: so that the producers of a restarted broker do not all return at the same time.
@@ -34,7 +34,7 @@ class Attempts:
 
     budget_ms  time limit for the whole send, pauses included
     most       maximum number of attempts
-    patient    whether a refused connection does not count as an attempt
+    patient    whether a refused connection, or the absence of a master, does not count as an attempt
     now        the clock of the event loop in seconds
     deadline_s end of the time limit, by the clock of the event loop; default: `budget_ms` from now on
     """
@@ -87,6 +87,14 @@ class Attempts:
         free = self._patient and isinstance(error, ConnectFailed)
         self._note(f"{broker}: {error}", again=free)
         if not free:
+            self._left -= 1
+
+    def no_master(self, error: NoMaster) -> None:
+        """Record that there was no broker to send to. The next attempt may find one, and it counts as one
+        unless the send is patient."""
+        self._last = error
+        self._note(str(error), again=True)
+        if not self._patient:
             self._left -= 1
 
     def avoid(self, broker: str) -> None:

@@ -39,6 +39,7 @@ from rmqkit.errors import (
     ClientError,
     ConnectFailed,
     ConnectionLost,
+    NoMaster,
     RequestTimeout,
     RmqError,
 )
@@ -403,7 +404,14 @@ class Producer:
     ) -> SendResult:
         kept: SendResult | None = None
         while True:
-            route = self._instance.routes.writable(outgoing.topic) or await self._route(outgoing.topic)
+            try:
+                route = self._instance.routes.writable(outgoing.topic) or await self._route(outgoing.topic)
+            except NoMaster as error:
+                attempts.no_master(error)
+                if not attempts.goes_on:
+                    break
+                await attempts.pause((), self._instance.routes.changed)
+                continue
             target, brokers = self._target(route, queue, ordering_key, attempts.failed)
             if not attempts.goes_on:
                 break

@@ -10,7 +10,7 @@ import anyio
 from attrs import field, frozen
 
 from rmqkit.client.name_servers import NameServers
-from rmqkit.errors import ClientError, NoRoute, RmqError
+from rmqkit.errors import ClientError, NoMaster, NoRoute, RmqError
 from rmqkit.model.names import TEMPLATE_TOPIC
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
@@ -142,12 +142,12 @@ class RouteTable:
 
     async def for_writing(self, topic: str, max_queues: int) -> Route:
         """The route of a topic, or the one that it will have after the first send has created it; it has
-        writable queues. Raises as `for_reading`."""
-        route = self._routes.get(topic)
+        writable queues. Raises as `for_reading`, and NoMaster."""
+        route = self.writable(topic)
         if route is None:
             async with self._locks.setdefault(topic, anyio.Lock()):
                 route = (
-                    self._routes.get(topic)
+                    self.writable(topic)
                     or await self._fetch(topic)
                     or await self._from_template(topic, max_queues)
                 )
@@ -157,13 +157,14 @@ class RouteTable:
                 "no broker has it, and none creates topics automatically (autoCreateTopicEnable is off). "
                 f"Create it with `rmqkit topic create {topic}`; `rmqkit topic route {topic}` shows its state",
             )
-        if not route.write_queues:
-            raise NoRoute(
-                topic,
-                "none of its queues accepts messages: no master or no write permission; see `rmqkit topic"
-                f" route {topic}`",
-            )
-        return route
+        if route.write_queues:
+            return route
+        if any(queue.perm & PERM_WRITE and queue.write_queue_nums for queue in route.data.queue_datas):
+            raise NoMaster(topic, f"its brokers have no master; see `rmqkit topic route {topic}`")
+        raise NoRoute(
+            topic,
+            f"none of its queues accepts messages: no write permission; see `rmqkit topic route {topic}`",
+        )
 
     async def refresh(self) -> None:
         """Fetch the routes of all known topics again. A route that cannot be fetched stays unchanged;

@@ -201,6 +201,8 @@ class FakeCluster:
         }
         self.topics: dict[str, dict[str, int]] = {}
         self.perms: dict[str, int] = {}
+        #: Brokers that have a slave only, at their address.
+        self.without_master: set[str] = set()
         self.order: dict[str, str] = {}
         self.overrides: dict[int, Override] = {}
         self.namesrv = network.add(NAMESRV, self.handle)
@@ -229,7 +231,9 @@ class FakeCluster:
         return answer(command)
 
     def broker_data(self, name: str) -> str:
-        return f'{{"brokerAddrs":{{0:"{self.brokers[name].address}"}},"brokerName":"{name}","cluster":"c"}}'
+        number = 1 if name in self.without_master else 0
+        address = self.brokers[name].address
+        return f'{{"brokerAddrs":{{{number}:"{address}"}},"brokerName":"{name}","cluster":"c"}}'
 
     def route(self, topic: str) -> bytes:
         queues = self.topics[topic]

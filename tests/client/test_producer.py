@@ -16,6 +16,7 @@ from rmqkit.client import (
     Message,
     MessageIllegal,
     MessageQueue,
+    NoMaster,
     NoRoute,
     RequestTimeout,
     SendFailed,
@@ -303,6 +304,46 @@ def test_no_route_says_what_to_do(backend: str) -> None:
             fake.perms["broker-a"] = 4
             with pytest.raises(NoRoute, match="none of its queues accepts messages"):
                 await producer.send("ReadOnly", b"x")
+
+    run(backend, body)
+
+
+@on_both_backends
+def test_a_send_waits_for_the_master_that_is_being_elected(backend: str) -> None:
+    """Its brokers have a slave only: the name server is asked again until there is a master, or the time of
+    the send is over."""
+
+    async def body() -> None:
+        async with cluster() as (fake, client), client.producer("pg") as producer:
+            fake.without_master.add("broker-a")
+
+            def elect(command: Command) -> Command:
+                if len(fake.namesrv.seen(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 3:
+                    fake.without_master.clear()
+                return answer(command, body=fake.route("T"))
+
+            fake.overrides[RequestCode.GET_ROUTEINFO_BY_TOPIC] = elect
+            result = await producer.send("T", b"x")
+            assert result.status is SendStatus.SEND_OK
+
+    run(backend, body)
+
+
+@on_both_backends
+def test_a_group_without_a_master_ends_a_send_in_time(backend: str) -> None:
+    """The error names what is missing; a send that is not repeated fails at once."""
+
+    async def body() -> None:
+        async with cluster() as (fake, client), client.producer("pg") as producer:
+            fake.without_master.add("broker-a")
+            with pytest.raises(
+                SendFailed, match=r"its brokers have no master.*100 ms for the send"
+            ) as caught:
+                await producer.send("T", b"x", timeout_ms=100)
+            assert isinstance(caught.value.__cause__, NoMaster)
+            async with client.producer("once", retries=0) as hasty:
+                with pytest.raises(SendFailed, match="its brokers have no master"):
+                    await hasty.send("T", b"x")
 
     run(backend, body)
 

@@ -20,6 +20,7 @@ from rmqkit.plugin import loader
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.filter_servers import FilterServers
 from rmqkit.plugin.replication import Replication
+from rmqkit.plugin.role import Role
 from rmqkit.plugin.server import ServerHandle
 from rmqkit.plugin.transport import Address
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -64,6 +65,7 @@ async def test_from_the_broker_over_the_name_server_to_a_client() -> None:
                 address="10.0.0.1:10911",
                 replication=Replication(),
                 filter_servers=FilterServers(),
+                role=SimpleNamespace(current=Role.MASTER, on_change=[]),
             )
             broker, service = cast(Broker, parts), registry.services["registration"]
             await nursery.start(service.run, broker)
