@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextvars import Token
 from typing import NamedTuple
 
-from attrs import evolve
+import msgspec
 
 try:
     from opentelemetry import context as contexts
@@ -165,4 +165,4 @@ class OpenTelemetryHook(ClientSendHook, ClientConsumeHook):
 def _carrying(message: Message, carrier: dict[str, str]) -> Message:
     if not carrier or _TRACEPARENT in message.properties:
         return message
-    return evolve(message, properties={**message.properties, **carrier})
+    return msgspec.structs.replace(message, properties={**message.properties, **carrier})

@@ -8,28 +8,22 @@ sender gets the result of its own message.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import anyio
 from attrs import define, field
 
 from rmqkit.client.hooks import ClientSendContext
 from rmqkit.client.send_result import SendResult
-from rmqkit.errors import ClientError
 from rmqkit.limits import MAX_BATCH_MESSAGES
 from rmqkit.model.message import Message
 from rmqkit.model.queue import MessageQueue
 from rmqkit.protocol.batch import BatchItem
 from rmqkit.remoting.backend import Wakeup
 
-
-class GatheringKey(NamedTuple):
-    """What the messages of one gathering have in common. `queue` is None when any queue will do."""
-
-    topic: str
-    queue: MessageQueue | None
-    wait_store: bool
-    timeout_ms: int
+#: What the messages of one gathering have in common: topic, queue (None when any queue will do), whether they
+#: wait for flush and replicas, time limit in ms.
+GatheringKey = tuple[str, MessageQueue | None, bool, int]
 
 
 @define(eq=False)
@@ -38,8 +32,8 @@ class Entry:
 
     item     its parts within a batch
     context  what the hooks of its send see, None without hooks
-    done     wakes the sender
-    outcome  its result or error, once there is one
+    done     awaited by the sender
+    outcome  its result or error, once there is one; none when the client was closed meanwhile
     """
 
     message: Message
@@ -83,6 +77,7 @@ class Accumulator:
                   run
     batch_bytes   size of a full batch
     deliver       sends a batch
+    wake          wakes a sender
     start_soon    starts a task in the client's task group
     """
 
@@ -91,20 +86,19 @@ class Accumulator:
         linger_s: float,
         batch_bytes: int,
         deliver: Deliver,
+        wake: Callable[[Wakeup], None],
         start_soon: Callable[[Callable[[Any], Awaitable[None]], object], object],
     ) -> None:
         self._linger_s = linger_s
         self._batch_bytes = batch_bytes
         self._deliver = deliver
+        self._wake = wake
         self._start_soon = start_soon
         self._gatherings: dict[GatheringKey, Gathering] = {}
 
-    async def send(self, entry: Entry, key: GatheringKey, deadline_s: float) -> SendResult:
-        """Add a message and wait for its result. The deadline of a batch is that of its first message.
-
-        Raises what `deliver` raises, and ClientError when the client is closed meanwhile. When cancelled, the
-        message is not sent, unless its batch has departed.
-        """
+    def add(self, entry: Entry, key: GatheringKey, deadline_s: float) -> Gathering:
+        """Add a message to the gathering of its key and return that. The deadline of a batch is that of its
+        first message. The sender waits for `entry.done`; if it is cancelled, it calls `withdraw`."""
         gathering = self._gatherings.get(key)
         if gathering is not None and gathering.size_bytes + entry.size_bytes > self._batch_bytes:
             self._close(gathering)
@@ -116,18 +110,13 @@ class Accumulator:
         gathering.size_bytes += entry.size_bytes
         if gathering.size_bytes >= self._batch_bytes or len(gathering.entries) == MAX_BATCH_MESSAGES:
             self._close(gathering)
-        try:
-            await entry.done
-        except BaseException:
-            if not gathering.departed:
-                del gathering.entries[entry]
-                gathering.size_bytes -= entry.size_bytes
-            raise
-        if isinstance(entry.outcome, SendResult):
-            return entry.outcome
-        raise entry.outcome or ClientError(
-            "the client was closed while the message was being sent; a broker may have stored it"
-        )
+        return gathering
+
+    def withdraw(self, entry: Entry, gathering: Gathering) -> None:
+        """Take a message back, unless its batch has departed."""
+        if not gathering.departed:
+            del gathering.entries[entry]
+            gathering.size_bytes -= entry.size_bytes
 
     def close(self) -> None:
         """Let everything gathered so far depart, and let nothing wait from now on."""
@@ -164,7 +153,7 @@ class Accumulator:
         finally:
             gathering.departed = True
             for entry in gathering.entries:
-                entry.done.set()
+                self._wake(entry.done)
 
 
 def _share(error: Exception, entries: Sequence[Entry]) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
-from attrs import Factory, define, evolve
+from attrs import Factory, define
 
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.client.send_result import SendResult
@@ -117,7 +117,8 @@ class ClientSendContext(msgspec.Struct, kw_only=True, eq=False):
     def set_property(self, name: str, value: str) -> None:
         """Add a property to every message."""
         self.messages = [
-            evolve(message, properties={**message.properties, name: value}) for message in self.messages
+            msgspec.structs.replace(message, properties={**message.properties, name: value})
+            for message in self.messages
         ]
 
 

@@ -68,9 +68,9 @@ class Namespace:
             return value
         if isinstance(value, str):
             return self.wrapped(value) if name else value
-        if isinstance(value, MessageQueue):
+        if isinstance(value, (Message, MessageQueue)):
             return msgspec.structs.replace(value, topic=self.wrapped(value.topic))
-        if isinstance(value, (Message, PackedBatch)):
+        if isinstance(value, PackedBatch):
             return evolve(value, topic=self.wrapped(value.topic))
         if isinstance(value, Mapping):
             return {self.inward(key, name=name): each for key, each in value.items()}

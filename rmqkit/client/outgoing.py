@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import cast
 
 import msgspec
 from attrs import frozen
@@ -29,6 +30,8 @@ MAX_DELAY_LEVEL = 18
 _TIMED = frozenset({props.DELAY, *props.TIMER_INPUTS})
 #: Properties of messages that a batch cannot contain, or that brokers treat by themselves.
 _SINGLE = _TIMED | {props.TRANSACTION_PREPARED, props.PRODUCER_GROUP}
+#: How the topics begin that accept no batches.
+_NOT_IN_BATCHES = (RETRY_PREFIX, DLQ_PREFIX)
 #: The properties of a message that has none of its own: these, and the id between them.
 _WAITS, _WAITS_NOT = (
     f"{props.WAIT}{props.NAME_END}{value}{props.PROPERTY_END}{props.UNIQ_KEY}{props.NAME_END}"
@@ -113,7 +116,10 @@ def as_message(
 ) -> Message:
     """The given message, or one built from its parts. Raises ClientError when both forms are mixed, TypeError
     as `Message`."""
-    if isinstance(message, Message):
+    if type(message) is str and body is not None:
+        if not (tag or keys or properties or ordering_key or delay_level):
+            return Message(message, body)
+    elif isinstance(message, Message):
         if body is not None or tag or keys or properties or ordering_key or delay_level:
             raise ClientError(
                 "a Message has its own body, tag, keys, properties, ordering key and delay level; set them"
@@ -126,7 +132,7 @@ def as_message(
         topic=message,
         body=body,
         tag=tag,
-        keys=keys,
+        keys=cast(Sequence[str], keys),
         properties=properties or {},
         ordering_key=ordering_key,
         delay_level=delay_level,
@@ -245,7 +251,7 @@ def prepare_batch(
     if len(messages) > MAX_BATCH_MESSAGES:
         raise MessageIllegal(f"a batch of {len(messages)} messages, at most {MAX_BATCH_MESSAGES} are allowed")
     first = messages[0]
-    if first.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+    if first.topic.startswith(_NOT_IN_BATCHES):
         raise ClientError("retry and dead-letter topics accept no batches; send the messages one by one")
     items, keys = [], []
     for message in messages:
@@ -280,8 +286,8 @@ def fits_batches(message: Message) -> bool:
     its topic is not one of retries or dead letters."""
     return (
         not message.delay_level
-        and _SINGLE.isdisjoint(message.properties)
-        and not message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        and (not message.properties or _SINGLE.isdisjoint(message.properties))
+        and not message.topic.startswith(_NOT_IN_BATCHES)
     )
 
 
@@ -320,11 +326,7 @@ def prepare_packed(packed: PackedBatch, *, max_message_bytes: int) -> Outgoing:
     """Prepare a batch that is already encoded. Raises ClientError for a topic that accepts no batches,
     MessageIllegal when the batch is too large or empty."""
     fault = topic_fault(packed.topic)
-    if (
-        fault is not None
-        or packed.topic in NO_SEND_TOPICS
-        or packed.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-    ):
+    if fault is not None or packed.topic in NO_SEND_TOPICS or packed.topic.startswith(_NOT_IN_BATCHES):
         raise ClientError(
             f"{fault or f'topic {packed.topic!r} accepts no batches'}; a batch needs an ordinary topic"
         )

@@ -90,6 +90,7 @@ class Producer:
         self._compression = compression(options.compression, options.compress_level)
         self._instance = instance
         self._names = instance.names
+        self._now_ms, self._make_key = instance.now_ms, instance.unique_keys.make
         self._member = member
         self._round_robin = RoundRobin()
         self._faults = None if options.latency_faults is None else LatencyFaults(options.latency_faults)
@@ -98,7 +99,13 @@ class Producer:
         self._accumulator = (
             None
             if options.linger_ms is None
-            else Accumulator(options.linger_ms / 1000, self._batch_bytes, self._deliver, self.start_soon)
+            else Accumulator(
+                options.linger_ms / 1000,
+                self._batch_bytes,
+                self._deliver,
+                instance.backend.wake,
+                self.start_soon,
+            )
         )
         self._open = False
 
@@ -306,33 +313,43 @@ class Producer:
         entry = Entry(message, key, item, size_bytes, context, self._instance.backend.wakeup())
         budget_ms = self.options.timeout_ms if timeout_ms is None else timeout_ms
         deadline_s = self._instance.backend.current_time() + budget_ms / 1000
-        where = GatheringKey(message.topic, queue, message.wait_store, budget_ms)
+        where = message.topic, queue, message.wait_store, budget_ms
         if not self._in_flight.take(1, size_bytes):
             await self._in_flight.take_later(1, size_bytes, deadline_s)
         try:
-            if size_bytes <= self._batch_bytes:
-                return await accumulator.send(entry, where, deadline_s)
-            await self._deliver([entry], where, deadline_s)
+            if size_bytes > self._batch_bytes:
+                await self._deliver([entry], where, deadline_s)
+            else:
+                gathering = accumulator.add(entry, where, deadline_s)
+                try:
+                    await entry.done
+                except BaseException:
+                    accumulator.withdraw(entry, gathering)
+                    raise
         finally:
             self._in_flight.leave(1, size_bytes)
-        assert isinstance(entry.outcome, SendResult)
-        return entry.outcome
+        if isinstance(entry.outcome, SendResult):
+            return entry.outcome
+        raise entry.outcome or ClientError(
+            "the client was closed while the message was being sent; a broker may have stored it"
+        )
 
     async def _deliver(self, entries: Sequence[Entry], key: GatheringKey, deadline_s: float) -> None:
         """Send a batch, see `accumulator.Deliver`. A batch that a broker refuses is not stored, so its
         messages are sent one by one."""
+        topic, queue, wait_store, timeout_ms = key
         if len(entries) > 1:
             outgoing = batch_of(
-                key.topic,
-                key.wait_store,
+                topic,
+                wait_store,
                 [entry.unique_key for entry in entries],
                 [entry.item for entry in entries],
                 max_message_bytes=self.options.max_message_bytes,
             )
             context = self._instance.hooks.unseen(self.group, [entry.message for entry in entries])
             try:
-                attempts = self._attempts(key.queue, None, key.timeout_ms, deadline_s)
-                whole = await self._attempt_until_sent(outgoing, key.queue, None, attempts, context)
+                attempts = self._attempts(queue, None, timeout_ms, deadline_s)
+                whole = await self._attempt_until_sent(outgoing, queue, None, attempts, context)
             except BrokerError as error:
                 log.info("a batch of %d messages is sent message by message: %s", len(entries), error)
             else:
@@ -349,9 +366,9 @@ class Producer:
         for entry in entries:
             try:
                 outgoing = self._prepare(entry.message, entry.unique_key)
-                attempts = self._attempts(key.queue, None, key.timeout_ms, deadline_s)
+                attempts = self._attempts(queue, None, timeout_ms, deadline_s)
                 context = entry.context or self._instance.hooks.unseen(self.group, [entry.message])
-                entry.outcome = await self._attempt_until_sent(outgoing, key.queue, None, attempts, context)
+                entry.outcome = await self._attempt_until_sent(outgoing, queue, None, attempts, context)
             except RmqError as error:
                 if len(entries) == 1:
                     raise
@@ -531,7 +548,7 @@ class Producer:
         return await compressed(outgoing, self._compression, self.options.compress_level)
 
     def _new_key(self) -> str:
-        return self._instance.unique_keys.make(self._instance.now_ms())
+        return self._make_key(self._now_ms())
 
     def _check_open(self) -> None:
         if not self._open:

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
-from attrs import field, frozen
 
 from rmqkit.model import properties as props
 from rmqkit.protocol.tags import tags_code
@@ -90,14 +89,19 @@ def _keys(value: Iterable[str] | str) -> tuple[str, ...]:
         raise TypeError(f"the keys of a message are strings, not {type(value).__name__}") from None
 
 
-@frozen
-class Message:
-    """A message as an application writes it. Sending does not change it.
+class _Destined(msgspec.Struct, frozen=True, gc=False):
+    topic: str
+    body: bytes
+
+
+class Message(_Destined, frozen=True, kw_only=True, gc=False):
+    """A message as an application writes it. Sending does not change it; `msgspec.structs.replace` makes a
+    changed copy.
 
     topic         the destination
     body          bytes, at least one
     tag           one tag, for cheap filtering at the broker
-    keys          index keys for look-ups; must not contain blanks
+    keys          index keys for look-ups, kept as a tuple; must not contain blanks. A text is one key
     properties    further properties
     ordering_key  messages with equal keys go to the same queue, in order
     delay_level   1..18: deliver after 1s 5s 10s 30s 1m .. 10m 20m 30m 1h 2h
@@ -107,17 +111,15 @@ class Message:
     Raises TypeError for a value of a wrong type, naming it.
     """
 
-    topic: str
-    body: bytes
-    tag: str | None = field(default=None, kw_only=True)
-    keys: Sequence[str] = field(default=(), converter=_keys, kw_only=True)
-    properties: Mapping[str, str] = field(default=_NO_PROPERTIES, kw_only=True)
-    ordering_key: str | None = field(default=None, kw_only=True)
-    delay_level: int | None = field(default=None, kw_only=True)
-    flag: int = field(default=0, kw_only=True)
-    wait_store: bool = field(default=True, kw_only=True)
+    tag: str | None = None
+    keys: Sequence[str] = ()
+    properties: Mapping[str, str] = _NO_PROPERTIES
+    ordering_key: str | None = None
+    delay_level: int | None = None
+    flag: int = 0
+    wait_store: bool = True
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
         if (
             type(self.body) is bytes
             and type(self.topic) is str
@@ -128,6 +130,7 @@ class Message:
             and not self.keys
         ):
             return
+        msgspec.structs.force_setattr(self, "keys", _keys(self.keys))
         if not isinstance(self.topic, str):
             raise TypeError(f"the topic of a message is a str, not {type(self.topic).__name__}")
         if not isinstance(self.body, (bytes, bytearray, memoryview)):

@@ -16,34 +16,19 @@ from attrs import frozen
 from rmqkit.remoting.background import under_asyncio
 
 if TYPE_CHECKING:
-    import asyncio
-
     import trio
 
 
 class Wakeup(Protocol):
-    """Wakes the one task that awaits it. The event loop's own primitive, which costs a third of an Event."""
-
-    def set(self) -> None:
-        """Wake the task, also one that awaits this later. Calling it again, or after the task has gone,
-        changes nothing."""
-        ...
+    """What one task awaits until `AsyncBackend.wake`. The event loop's own primitive, which costs a third of
+    an Event."""
 
     def __await__(self) -> Generator[Any, Any, None]: ...
 
 
-class _AsyncioWakeup:
-    __slots__ = ("_future",)
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._future: asyncio.Future[None] = loop.create_future()
-
-    def set(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        return self._future.__await__()
+def _wake_future(wakeup: Any) -> None:
+    if not wakeup.done():
+        wakeup.set_result(None)
 
 
 class _TrioWakeup:
@@ -67,28 +52,32 @@ class AsyncBackend:
     event         makes an Event
     scope         makes a CancelScope
     wakeup        makes a Wakeup
+    wake          wakes the task that awaits a Wakeup, also one that awaits it later. Calling it again, or
+                  after the task has gone, changes nothing
     """
 
     current_time: Callable[[], float]
     event: Callable[[], anyio.Event]
     scope: Callable[..., anyio.CancelScope]
     wakeup: Callable[[], Wakeup]
+    wake: Callable[[Any], None]
 
 
 def async_backend() -> AsyncBackend:
     """The primitives of the running loop."""
     current_time: Callable[[], float]
     wakeup: Callable[[], Wakeup]
+    wake: Callable[[Any], None]
     if under_asyncio():
         import asyncio
 
         loop = asyncio.get_running_loop()
-        current_time, wakeup = loop.time, partial(_AsyncioWakeup, loop)
+        current_time, wakeup, wake = loop.time, partial(asyncio.Future, loop=loop), _wake_future
     else:
         import trio
 
-        current_time, wakeup = trio.current_time, partial(_TrioWakeup, trio.Event)
-    return AsyncBackend(current_time, type(anyio.Event()), type(anyio.CancelScope()), wakeup)
+        current_time, wakeup, wake = trio.current_time, partial(_TrioWakeup, trio.Event), _TrioWakeup.set
+    return AsyncBackend(current_time, type(anyio.Event()), type(anyio.CancelScope()), wakeup, wake)
 
 
 __all__ = ["AsyncBackend", "Wakeup", "async_backend"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from inspect import isawaitable
 from math import inf
 from typing import TYPE_CHECKING
@@ -63,7 +64,8 @@ class Connection:
         #: The lanes to which this connection belongs, over a transport with lanes.
         self.lanes: Lanes | None = None
         backend = async_backend()
-        self._time, self._event, self._wakeup = backend.current_time, backend.event, backend.wakeup
+        self._time, self._event = backend.current_time, backend.event
+        self._wakeup, self._wake = backend.wakeup, backend.wake
         self._core = ConnectionCore(address, self._time())
         self._stream = stream
         self._on_request = on_request
@@ -104,7 +106,7 @@ class Connection:
         if not core.has_room:
             await self._room(now + timeout_ms / 1000, timeout_ms)
         done = self._wakeup()
-        call = core.call(command, timeout_ms, now, done.set)
+        call = core.call(command, timeout_ms, now, partial(self._wake, done))
         try:
             self._enqueue(self._own(command))
             if call.deadline < self._alarm_at:

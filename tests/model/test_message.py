@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -121,7 +120,7 @@ def test_plain_message() -> None:
 def test_message_is_frozen() -> None:
     """Sending does not change a message, which is immutable."""
     message = Message(topic="T", body=b"b")
-    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         message.topic = "U"  # type: ignore[misc]
     message.all_properties()["x"] = "y"
     assert "x" not in message.all_properties()

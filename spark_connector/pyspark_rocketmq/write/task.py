@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from attrs import evolve, frozen
+from attrs import frozen
+from msgspec import structs
 
 from pyspark_rocketmq.options.write import WriteOptions
 from pyspark_rocketmq.write.packing import Identity, Packer
@@ -138,4 +139,4 @@ def _delayed(
                 raise MessageIllegal("a row has both delayLevel and deliverAt; use one of them")
             packed = PackedBatch(topic=place.topic, body=records[number].as_py(), count=1)
             (message,) = packed.messages()
-            yield place, evolve(message, properties={**message.properties, **given})
+            yield place, structs.replace(message, properties={**message.properties, **given})
