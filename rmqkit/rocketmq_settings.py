@@ -36,7 +36,7 @@ _OTHER_REPLICATION = (
     "this build counts copies by inSyncReplicas and minInSyncReplicas alone, and never lowers their number"
 )
 _DLEDGER = "this build replicates from a master to slaves, without DLedger"
-_CONTROLLER = "this build has no failover: no broker takes the place of another one"
+_CONTROLLER = "this build has no controller: the plugin failover elects masters, see docs/failover.md"
 _ACCESS = (
     "this build checks no users and no permissions; protect its listeners in another way before you remove"
     " the setting"
@@ -190,7 +190,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             maxDelayTime
             """
         ),
-        "this build has no failover, and replicates in one way alone": (
+        "this build has no controller, and replicates in one way alone": (
             """
             haSlaveFallbehindMax offsetCheckInSlave haMaxTimeSlaveNotCatchup
             syncMasterFlushOffsetWhenStartup maxSlaveResendLength asyncLearner dLegerGroup dLegerPeers

@@ -17,6 +17,8 @@ from rmqkit_failover.coordinator import Coordinator, CoordinatorError, Entry, Le
 from rmqkit_failover.watching import PAUSE_S, snapshots
 
 _log = logging.getLogger(__name__)
+# It logs each request as information.
+logging.getLogger("httpx").setLevel(logging.WARNING)
 #: An answer of etcd, and one message of a watch, have at most this many bytes.
 MAX_ANSWER_BYTES = 1024 * 1024
 #: gRPC status codes.
@@ -116,8 +118,8 @@ class EtcdCoordinator(Coordinator):
         found = await self._call("kv/range", self._range, _RangeAnswer)
         try:
             entries = {
-                b64decode(each.key).decode().removeprefix(self._prefix): Entry(
-                    b64decode(each.value), each.mod_revision, each.lease
+                b64decode(each.key, validate=True).decode().removeprefix(self._prefix): Entry(
+                    b64decode(each.value, validate=True), each.mod_revision, each.lease
                 )
                 for each in found.kvs
             }
@@ -168,7 +170,8 @@ class EtcdCoordinator(Coordinator):
             raise CoordinatorError(f"etcd does not answer within {self._timeout_s:g} s") from None
 
     async def _try(self, path: str, body: Mapping[str, Any], kind: type[T]) -> T:
-        for _ in self._endpoints:
+        # Once more than there are endpoints, for a token may be old.
+        for _ in range(len(self._endpoints) + 1):
             try:
                 if self._user is not None and not self._token:
                     await self._authenticate(self._user)

@@ -58,6 +58,8 @@ class FailoverService(Service):
             self.driver = Driver(broker, coordinator, given)
             task_status.started()
             await self.driver.run()
+            # `stop` ended it, and needs the coordinator; the broker cancels the service.
+            await trio.sleep_forever()
         finally:
             with trio.CancelScope(shield=True):
                 await coordinator.aclose()
@@ -299,8 +301,8 @@ class Driver:
             case Lead(epoch, in_sync, alone):
                 await self._alone(alone)
                 self._group.lead_with(in_sync)
-                self._view = evolve(self._view, term_s=trio.current_time())
                 await self._order(Role.MASTER, epoch, self._view.until_s)
+                self._view = evolve(self._view, term_s=trio.current_time())
             case Follow(epoch, address, ha_address):
                 self._broker.replication.assign(address, ha_address)
                 await self._order(Role.SLAVE, epoch)

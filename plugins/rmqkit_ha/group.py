@@ -14,7 +14,6 @@ from rmqkit.errors import ConfigError, ProtocolError, RequestRefused, StoreError
 from rmqkit.model import names
 from rmqkit.plugin.acks import AckCondition
 from rmqkit.plugin.broker import Broker
-from rmqkit.plugin.flush import Level
 from rmqkit.plugin.positions import LogPosition
 from rmqkit.plugin.replication import MemberProgress, ReplicaGroup
 from rmqkit.plugin.role import Role
@@ -224,12 +223,13 @@ class ElectedGroup(ReplicaGroup):
             return
         broker, store = self._broker, self._broker.store
         end = store.end_offset
-        await store.settled(end, Level.FLUSHED)
+        await store.flush()
         if store.end_offset != end or store.positions.going_back:
             raise StoreError("the log changes while its master is prepared")
         for topic, queues in store.queues().items():
             if broker.topics.get(topic) is None and not names.is_system_topic(topic):
-                await self._restore(topic, max(queues, default=0) + 1)
+                least = broker.config.default_topic_queue_nums
+                await self._restore(topic, max(least, max(queues, default=0) + 1))
         await self.epochs.begin(epoch, end)
         self._members.clear()
         self._in_sync, self._next = self._first | {self.name}, frozenset()

@@ -27,6 +27,10 @@ from rmqkit_ha.tables import MasterTables
 
 _log = logging.getLogger(__name__)
 _CONNECT_TIMEOUT_MS = 5_000
+#: Time limit for the last copy of the tables.
+_LAST_TABLES_S = 0.5
+#: Time until a slave of an elected group connects again; doubled each time, up to the configured interval.
+_FIRST_RETRY_S = 0.05
 
 
 class HaSlave(Service):
@@ -44,12 +48,20 @@ class HaSlave(Service):
         self.meter: Meter | None = None
         self.last_read_ms = self.last_write_ms = 0
         self._said = ""
+        self._tables: MasterTables | None = None
+        self._first_s = self._retry_s = _FIRST_RETRY_S
 
     async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
-        """Follow the master until cancelled; errors are logged, and it is tried again."""
+        """Follow the master until cancelled; errors are logged, and it is tried again: after the configured
+        interval, in an elected group sooner at first, for a new master is about to serve."""
         self.meter = Meter(broker.clock)
+        longest_s = options(broker.config).retry_interval_ms / 1000
+        if self.group is None:
+            self._first_s = longest_s
+        self._retry_s = self._first_s
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(MasterTables(broker).run)
+            self._tables = MasterTables(broker)
+            nursery.start_soon(self._tables.run)
             task_status.started()
             while True:
                 changed = trio.Event()
@@ -59,11 +71,19 @@ class HaSlave(Service):
                 try:
                     await self._follow_assigned(broker)
                     broker.replication.want_master()
-                    with trio.move_on_after(options(broker.config).retry_interval_ms / 1000):
+                    with trio.move_on_after(self._retry_s):
                         await changed.wait()
+                    self._retry_s = self._first_s if changed.is_set() else min(2 * self._retry_s, longest_s)
                 finally:
                     for listeners in reasons:
                         listeners.remove(changed.set)
+
+    async def stop(self, broker: Broker) -> None:
+        """Where a master is elected, copy the tables once more: this broker may be the next one, and the last
+        one may still answer. Limited to half a second."""
+        if self.group is not None and self._tables is not None:
+            with trio.move_on_after(_LAST_TABLES_S):
+                await self._tables.round()
 
     async def _follow_assigned(self, broker: Broker) -> None:
         """As `_follow`; in an elected group also until another master is assigned."""
@@ -124,6 +144,7 @@ class HaSlave(Service):
             _log.log(level, "replication: %s", text)
 
     def say_following(self, text: str, end: int) -> None:
+        self._retry_s = self._first_s
         self._say(logging.INFO, f"follows the master {text} from log offset {end} on")
 
 
@@ -151,6 +172,8 @@ class _Session:
         """How the connection ended when the master ended it."""
         if self._is_followed or not self._end:
             return "closed the connection"
+        if self._slave.group is not None and not self._is_own_master:
+            return "closed the connection, for it does not lead yet or no longer"
         return (
             f"closed the connection before the end of this log, {self._end}, was found in its own: their logs"
             f" differ if this repeats, and the master's log lines say where. {REMEDY}"

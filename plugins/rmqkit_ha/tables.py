@@ -43,7 +43,7 @@ class MasterTables:
             broker.replication.on_change.append(changed.set)
             try:
                 await self.round()
-                with trio.move_on_after(options(broker.config).tables_interval_ms / 1000):
+                with trio.move_on_after(options(broker.config).tables_every_ms / 1000):
                     await changed.wait()
             finally:
                 broker.replication.on_change.remove(changed.set)

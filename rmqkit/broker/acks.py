@@ -117,7 +117,9 @@ class AckQueue:
 
     def refusal(self) -> RequestRefused | None:
         """The reason why no message whose sender waits for the conditions may be stored now; None if it
-        may. Without conditions in `refusing` it always may."""
+        may. Without conditions in `refusing` it always may. Where the gate is closed the append refuses."""
+        if self.gate.refusal is not None:
+            return None
         for condition in self.refusing:
             refusal = condition.refusal()
             if refusal is not None:

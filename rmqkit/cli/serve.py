@@ -52,6 +52,11 @@ def _add_brokers(parser: ArgumentParser) -> None:
         " for trying out; a message is acknowledged when a slave has it"
     )
     how.add_argument("--replicas", metavar="N", type=_count, default=0, help=slaves)
+    elected = (
+        "with --replicas: the brokers elect their master by means of this coordinator, as in"
+        " etcd://127.0.0.1:2379"
+    )
+    parser.add_argument("--failover", metavar="ADDRESS", default="", help=elected)
     _add_address(parser, "--broker", "where the (first) broker listens (default 127.0.0.1:10911)")
     options.add_settings(parser)
 
@@ -156,8 +161,10 @@ def _brokers(arguments: Namespace, config: Config, registry: Registry, others: S
     whose messages are stored in the directory but which are not started."""
     count: int = arguments.brokers
     kinds = tuple(registry.settings.values())
+    if arguments.failover and not arguments.replicas:
+        raise ConfigError("--failover: give the number of further brokers with --replicas")
     if arguments.replicas:
-        configs = plan.replicated(config, arguments.replicas, others, kinds)
+        configs = plan.replicated(config, arguments.replicas, others, kinds, arguments.failover)
     else:
         configs = plan.several(config, count, others, kinds) if count > 1 else [plan.single(config)]
     for path in plan.not_started(config, configs):

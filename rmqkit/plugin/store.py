@@ -294,6 +294,11 @@ class Log(Reads, ABC):
         write or flush. Raises StoreNotWritable when that failed: then nothing may be acknowledged, although
         it may be stored. Cancelled: the data is unchanged."""
 
+    async def flush(self) -> None:
+        """Flush everything appended so far to the device, now, whatever the flush policy waits for. Raises
+        StoreNotWritable. Cancelled: a part may be flushed."""
+        await self.settled(self.end_offset, Level.FLUSHED)
+
     @abstractmethod
     def read_record(self, physical_offset: int) -> Buffer | None:
         """The whole record that begins at `physical_offset`, None when none begins there. Raises

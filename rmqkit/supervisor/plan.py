@@ -7,7 +7,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase
+from typing import Any
 
+import msgspec
 from attrs import evolve
 
 from rmqkit.config import PORT, Config, Kinds, has_mark, setting_fields
@@ -51,11 +53,12 @@ def several(config: Config, count: int, others: Sequence[Address] = (), kinds: K
 
 
 def replicated(
-    config: Config, slaves: int, others: Sequence[Address] = (), kinds: Kinds = ()
+    config: Config, slaves: int, others: Sequence[Address] = (), kinds: Kinds = (), coordinator: str = ""
 ) -> list[Config]:
     """Settings of a master and its slaves, as of `--replicas`: the broker with the configured name and port,
     under SYNC_MASTER unless brokerRole says otherwise, and slaves of the same name. Each has a directory
-    below the configured one. `others`, `kinds` and errors as of `several`."""
+    below the configured one. `others`, `kinds` and errors as of `several`. With the address of a coordinator,
+    as of `--failover`, they elect the master among themselves."""
     role = config.setting("brokerRole", kinds)
     if config.broker_id or role == "SLAVE":
         raise ConfigError(
@@ -64,20 +67,38 @@ def replicated(
     if is_store(config.root_path):
         raise ConfigError(_used_alone(config, f"--replicas {slaves}"))
     name, ports = config.broker_name, _ports(config, 1 + slaves, "--replicas")
-    labels = [_label(name, number) for number in range(1 + slaves)]
+    labels = [f"{name}-{number + 1}" if coordinator else _label(name, number) for number in range(1 + slaves)]
     for other in others:
         _check_free(config, labels, ports, other)
     found = []
     for number, (where, port) in enumerate(zip(labels, ports, strict=True)):
-        texts = {"brokerRole": "SLAVE" if number else role or "SYNC_MASTER", "brokerId": str(number)}
         one = _one_of(config, kinds, where, port, PORT_STEP * number).with_values(broker_name=name)
+        if coordinator:
+            one = _elected(one, where, coordinator)
+            texts = {"brokerRole": role or "SYNC_MASTER"}
+        else:
+            texts = {"brokerRole": "SLAVE" if number else role or "SYNC_MASTER", "brokerId": str(number)}
         found.append(one.changed(texts, dict.fromkeys(texts, "--replicas"), kinds))
     return found
 
 
+def _elected(config: Config, member: str, coordinator: str) -> Config:
+    """Settings of a member of a group that elects its master."""
+    tables: dict[str, dict[str, Any]] = {
+        "ha": {"elected": True, "memberName": member},
+        "failover": {"coordinator": coordinator},
+    }
+    plugins = config.plugins | {name: config.plugins.get(name, {}) | keys for name, keys in tables.items()}
+    keys = [f"plugins.{name}.{key}" for name, table in tables.items() for key in table]
+    sources = config.sources | dict.fromkeys(keys, "--failover")
+    return msgspec.structs.replace(config, plugins=plugins, sources=sources)
+
+
 def label(config: Config) -> str:
-    """What distinguishes a broker from the others of its parent: its name, with a slave's id."""
-    return _label(config.broker_name, config.broker_id)
+    """What distinguishes a broker from the others of its parent: its name, with a slave's id, or that of the
+    member of an elected group."""
+    member: str = config.plugins.get("ha", {}).get("memberName", "")
+    return member or _label(config.broker_name, config.broker_id)
 
 
 def _label(name: str, broker_id: int) -> str:

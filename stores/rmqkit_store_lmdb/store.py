@@ -299,6 +299,10 @@ class LmdbStore(MessageStore):
     async def settled(self, offset: int, level: Level) -> None:
         await self._commits.wait(offset, level)
 
+    async def flush(self) -> None:
+        if self.settled_offset(Level.FLUSHED) < self.end_offset:
+            await self._commits.flush()
+
     def _progressed(self) -> None:
         if self._open:
             self.positions.moved()

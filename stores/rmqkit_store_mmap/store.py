@@ -290,6 +290,12 @@ class MmapStore(AppendingStore):
         else:
             await self._log.wait_flushed(offset)
 
+    async def flush(self) -> None:
+        end = self.end_offset
+        await self._log.wait_written(end)
+        if self._log.flushed < end:
+            await self._log.flush()
+
     def _progressed(self) -> None:
         """Called after a commit or a flush: written records can be read and indexed."""
         if not self.written_by_append and self._index.written_to < self._log.written:

@@ -341,10 +341,11 @@ async def survive(directory: Path, seed: int, rounds: int) -> Group:
     """One run. Raises AssertionError at the first broken promise."""
     (directory / "etcd").mkdir()
     with running_etcd(directory / "etcd") as etcd:
-        async with running_group(directory, seed, etcd) as (group, namesrv), trio.open_nursery() as nursery:
-            for number in range(PRODUCERS):
-                nursery.start_soon(group.produce, namesrv, number)
-            await group.disturb(rounds)
+        async with running_group(directory, seed, etcd) as (group, namesrv):
+            async with trio.open_nursery() as nursery:
+                for number in range(PRODUCERS):
+                    nursery.start_soon(group.produce, namesrv, number)
+                await group.disturb(rounds)
             with trio.fail_after(PATIENCE_S):
                 await group.check()
     return group

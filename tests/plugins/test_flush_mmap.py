@@ -13,11 +13,13 @@ from rmqkit.plugin.flush import Level
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import message, running, store_config
 from rmqkit_flush.policies import AsyncFlush, BufferedAsyncFlush
+from rmqkit_store_lmdb.store import LmdbStore
 from rmqkit_store_mmap.log.disk import Disk
 from rmqkit_store_mmap.store import MmapStore
 
 PAGE_BYTES = 4096
 ROUNDS = 100_000
+PATIENCE_S = 60
 
 
 class CountingDisk(Disk):
@@ -46,6 +48,21 @@ def flushed(store: MmapStore) -> int:
 
 async def quiet() -> None:
     await trio.testing.wait_all_tasks_blocked(0.01)
+
+
+@pytest.mark.parametrize("policy", [AsyncFlush, BufferedAsyncFlush])
+@pytest.mark.parametrize("kind", [MmapStore, LmdbStore])
+async def test_a_flush_that_is_asked_for_does_not_wait_for_the_clock(
+    tmp_path: Path, kind: type[MmapStore | LmdbStore], policy: type[AsyncFlush]
+) -> None:
+    """The policy would flush in an hour."""
+    late = dict.fromkeys(["flushIntervalCommitLog", "flushCommitLogThoroughInterval"], "3600000")
+    config = store_config(tmp_path).changed(late, dict.fromkeys(late, "test"))
+    async with running(kind(config, FakeClock(), policy(config))) as store:
+        store.append([message()])
+        with trio.fail_after(PATIENCE_S):
+            await store.flush()
+        assert store.is_settled(store.end_offset, Level.FLUSHED)
 
 
 @pytest.mark.row("S284", "S336")

@@ -15,6 +15,9 @@ from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store.base import StoreFixtures
 from rmqkit.testing.store.kit import ALL, SMALL, bodies, contents, message, put, records, running
 
+#: A flush takes less; the interval of a policy may be longer.
+_PATIENCE_S = 60
+
 
 class Safety(StoreFixtures):
     """WRITTEN and FLUSHED positions."""
@@ -108,6 +111,16 @@ class Safety(StoreFixtures):
             == store.statistics().flushed_physical_offset
             >= second.physical_offset + second.size_bytes
         )
+
+    async def test_a_flush_does_not_wait_for_the_policy(self, store: MessageStore) -> None:
+        """Everything that was appended is on the device when it returns."""
+        for _ in range(2):
+            store.append([message(), message()])
+            end = store.end_offset
+            with trio.fail_after(_PATIENCE_S):
+                await store.flush()
+            assert store.is_settled(end, Level.FLUSHED)
+        await store.flush()
 
     @pytest.fixture
     def has_a_disk(self) -> None:

@@ -297,13 +297,17 @@ async def test_slaves_without_a_name_follow_and_do_not_count(tmp_path: Path) -> 
 
 
 async def test_too_small_a_set_refuses_before_the_append(tmp_path: Path) -> None:
-    """With minInSyncReplicas nothing is stored while the set is smaller."""
+    """With minInSyncReplicas nothing is stored while the set is smaller. A broker that is no master says so,
+    for producers then look for another one."""
     async with running_member(tmp_path, "a", minInSyncReplicas=2) as a:
         await lead(a, 1)
         (refused,) = await send(a, b"one")
         assert refused.code == ResponseCode.SYSTEM_ERROR
         assert "in-sync replicas not enough: 1" in (refused.remark or "")
         assert a.context.store.end_offset == 0
+        await a.context.role.set(Role.FENCED, 1)
+        (refused,) = await send(a, b"one")
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 async def test_a_group_needs_its_settings(tmp_path: Path) -> None:
