@@ -6,7 +6,7 @@ import logging
 import ssl
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any, TypeVar
 
 import httpx
@@ -94,7 +94,10 @@ class EtcdCoordinator(Coordinator):
         self._user = user
         self._token = ""
         self._client = httpx.AsyncClient(
-            timeout=httpx.Timeout(timeout_s), verify=tls if tls is not None else False, trust_env=False
+            headers={"Accept-Encoding": "identity"},
+            timeout=httpx.Timeout(timeout_s),
+            verify=tls if tls is not None else False,
+            trust_env=False,
         )
 
     async def aclose(self) -> None:
@@ -200,10 +203,11 @@ class EtcdCoordinator(Coordinator):
         """Raises CoordinatorError, httpx's errors."""
         async with self._request(path, body) as response:
             data = b""
-            async for piece in response.aiter_bytes():
-                data += piece
-                if len(data) > MAX_ANSWER_BYTES:
-                    raise CoordinatorError(f"etcd: an answer of more than {MAX_ANSWER_BYTES} bytes")
+            async with aclosing(response.aiter_raw()) as pieces:
+                async for piece in pieces:
+                    data += piece
+                    if len(data) > MAX_ANSWER_BYTES:
+                        raise CoordinatorError(f"etcd: an answer of more than {MAX_ANSWER_BYTES} bytes")
         if response.status_code != httpx.codes.OK:
             raise self._refusal(response.status_code, data)
         return _decoded(data, kind)
