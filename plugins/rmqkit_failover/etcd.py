@@ -6,7 +6,7 @@ import logging
 import ssl
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 import httpx
@@ -203,11 +203,12 @@ class EtcdCoordinator(Coordinator):
         """Raises CoordinatorError, httpx's errors."""
         async with self._request(path, body) as response:
             data = b""
-            async with aclosing(response.aiter_raw()) as pieces:
-                async for piece in pieces:
+            async for piece in response.aiter_raw():
+                # What follows is read until the time of the call is over, and not kept.
+                if len(data) <= MAX_ANSWER_BYTES:
                     data += piece
-                    if len(data) > MAX_ANSWER_BYTES:
-                        raise CoordinatorError(f"etcd: an answer of more than {MAX_ANSWER_BYTES} bytes")
+        if len(data) > MAX_ANSWER_BYTES:
+            raise CoordinatorError(f"etcd: an answer of more than {MAX_ANSWER_BYTES} bytes")
         if response.status_code != httpx.codes.OK:
             raise self._refusal(response.status_code, data)
         return _decoded(data, kind)
