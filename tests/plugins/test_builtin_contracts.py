@@ -38,6 +38,7 @@ from rmqkit_retention.service import RetentionService
 from tests.hooks import test_contracts as hooks
 from tests.plugins import test_contracts as plugins
 from tests.plugins.allocation import test_strategies as strategies
+from tests.plugins.failover import test_commands as failover_commands
 from tests.plugins.filter import test_python as python_filters
 from tests.plugins.filter import test_sql92 as sql92
 from tests.plugins.filter import test_tag as tags
@@ -232,6 +233,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("rpc hook", "audit"): (hooks, "TestRequestAudit"),
     ("rpc hook", "metrics"): (hooks, "TestRpcMetrics"),
     ("put message hook", "delay"): (hooks, "TestParkDelayed"),
+    ("command", "failover"): (failover_commands, "TestFailoverVerb"),
 }
 #: Kinds that are values rather than objects with an interface.
 VALUES = {"settings", "queue code"}

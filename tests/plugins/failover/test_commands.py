@@ -10,14 +10,52 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from rmqkit.broker.run import RunningBroker
 from rmqkit.cli import main
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.role import Role
+from rmqkit.testing.command import CommandContract
 from rmqkit_failover.commands import FAILOVER, Refused, act
-from tests.plugins.failover.group import failing_over, fresh_coordinator, group_view, in_sync
+from rmqkit_failover.coordinator import Put
+from rmqkit_failover.memory import MemoryCoordinator
+from rmqkit_failover.state import STATE, GroupState, encoded
+from tests.plugins.failover.group import (
+    PREFIX,
+    failing_over,
+    fresh_coordinator,
+    group_view,
+    in_sync,
+    ledger_of,
+)
 from tests.plugins.ha.pair import until
+
+GROUP = ("--coordinator", "memory://verb", "--group", "group")
+
+
+class TestFailoverVerb(CommandContract):
+    """A group of two members that are not running."""
+
+    verb = FAILOVER
+    good = (["status", *GROUP], ["status", "--json", *GROUP])
+    bad = (
+        [],
+        ["status"],
+        ["status", "--coordinator", "memory://verb", "--group", "unknown"],
+        ["status", "--coordinator", "nowhere://verb"],
+        ["switch", *GROUP],
+        ["switch", "nobody", *GROUP],
+        ["switch", "b", *GROUP],
+        ["remove", "a", *GROUP],
+    )
+
+    @pytest.fixture(autouse=True)
+    def _stopped_group(self) -> None:
+        ledger = ledger_of("memory://verb")
+        state = GroupState(epoch=1, in_sync=("a",), starts={"a": 1, "b": 1}, ids={"a": 1, "b": 2})
+        ledger.entries.clear()
+        trio.run(MemoryCoordinator(ledger, PREFIX).write, {STATE: 0}, [Put(STATE, encoded(state))])
 
 
 def parsed(coordinator: str, *words: str) -> Namespace:
