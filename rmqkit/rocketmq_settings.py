@@ -74,7 +74,6 @@ PROMISES: dict[str, Promise] = {
     "authorizationEnabled": Promise(_OFF, _ACCESS),
     "filterServerNums": Promise(("0",), _FILTER_SERVERS),
     "enableCalcFilterBitMap": Promise(_OFF, _BIT_MAPS),
-    "enableConsumeQueueExt": Promise(_OFF, _BIT_MAPS),
     "fetchNameSrvAddrByDnsLookup": Promise(_OFF, _DISCOVERY),
     "fetchNamesrvAddrByAddressServer": Promise(_OFF, _DISCOVERY),
     "rejectPullConsumerEnable": Promise(_OFF, _GUARD),
@@ -185,7 +184,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             timerColdDataCheckIntervalMs accessMessageInMemoryHotRatio readUnCommitted
             putConsumeQueueDataByFileChannel enableAcceleratedRecovery
             enableLogConsumeQueueRepeatedlyBuildWhenRecover mapperFileSizeBatchConsumeQueue
-            mappedFileSizeConsumeQueueExt bitMapLengthConsumeQueueExt maxTopicLength
+            bitMapLengthConsumeQueueExt maxTopicLength
             autoMessageVersionOnTopicLen defaultQueryMaxNum maxMsgsNumBatch pullBatchMaxMessageCount
             maxDelayTime
             """

@@ -239,6 +239,7 @@ def test_wrong_types(key: str, value: object) -> None:
         ("brokerClusterName", "a/b"),
         ("mappedFileSizeCommitLog", "1024"),
         ("mappedFileSizeConsumeQueue", "0"),
+        ("mappedFileSizeConsumeQueueExt", "0"),
         ("maxMessageSize", "0"),
         ("maxHashSlotNum", "-5"),
         ("maxIndexNum", "1"),

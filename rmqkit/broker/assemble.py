@@ -61,6 +61,10 @@ def make_store(config: Config, registry: Registry, clock: Clock) -> tuple[Messag
     _refuse_other_kinds(config, registry)
     policy: FlushPolicy = registry.chosen("flush_policies", config.flush_policy)(config)
     store: MessageStore = registry.chosen("stores", config.store)(config, clock, policy)
+    if config.enable_consume_queue_ext and not (store.has_extensions and CONSUME_QUEUE in config.dispatchers):
+        raise ConfigError(
+            "enableConsumeQueueExt = true: only the consume queues of the store mmap have extensions"
+        )
     store.queue_codes = registry.queue_codes
     dispatchers = choose(config, registry).values()
     if CONSUME_QUEUE not in config.dispatchers:

@@ -43,6 +43,7 @@ def value_faults(config: Config) -> list[Fault]:
     faults += [(key, fault) for key, fault in named.items() if fault]
     positive: tuple[str, ...] = (
         "mappedFileSizeConsumeQueue",
+        "mappedFileSizeConsumeQueueExt",
         "maxMessageSize",
         "maxHashSlotNum",
         "flushConsumerOffsetInterval",

@@ -154,6 +154,27 @@ class Boundary(Enum):
 UnitFilter = Callable[[int], bool]
 
 
+class UnitExtension(NamedTuple):
+    """What a store with `enableConsumeQueueExt` keeps beside a unit (store-format sheet, section 3.6).
+    `bit_map` has the bits of the groups whose filters match the message; it may be empty."""
+
+    tags_code: int
+    store_time_ms: int
+    bit_map: bytes
+
+
+class ExtensionFilter(ABC):
+    """A UnitFilter that a store gives the extension of a unit, if there is one, in place of the tags code."""
+
+    @abstractmethod
+    def __call__(self, tags_code: int) -> bool:
+        """Whether a message without an extension may match."""
+
+    @abstractmethod
+    def extended(self, extension: UnitExtension) -> bool:
+        """Whether a message may match."""
+
+
 class Pin:
     """Keeps the log from `offset` on from being trimmed until it is released, or ended because the disk is
     full. A follower of the log moves its pin forward. A context manager that releases it."""
@@ -233,6 +254,8 @@ class Log(Reads, ABC):
     queue_codes: QueueCodes = NO_QUEUE_CODES
     #: Whether WRITTEN is reached when `append` returns.
     written_by_append: bool = True
+    #: Whether new units of queues get an extension, which the setting enableConsumeQueueExt asks for.
+    has_extensions: bool = False
 
     @cached_property
     def positions(self) -> LogPositions:

@@ -13,6 +13,7 @@ The modules, from the lowest level up:
     commit_buffer    a log whose appends are buffered in memory and written together
     units            the 20-byte entries of a consume queue
     queue_trim       the front part of a queue without records, from its files
+    extension        the extension of one queue, with tags codes and bit maps
     consume_queue    the units of one queue
     queue_table      all queues of the directory
     queue_numbers    all queues without units, for a store whose queues a plugin keeps

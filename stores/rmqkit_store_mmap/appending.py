@@ -13,7 +13,7 @@ from rmqkit.model.message import Appended, PutMessage
 from rmqkit.plugin.clock import Clock
 from rmqkit.plugin.store import MessageStore
 from rmqkit.protocol.record import BLANK, BLANK_BYTES, MAGIC_BLANK
-from rmqkit.protocol.record_packer import RecordPacker
+from rmqkit.protocol.record_packer import PackedRun, RecordPacker
 from rmqkit_store_mmap.index.key_index import MAX_BACKLOG, KeyIndex
 from rmqkit_store_mmap.log.commit_log import Chunk, CommitLog
 from rmqkit_store_mmap.log.segment import Segment
@@ -51,9 +51,10 @@ class AppendingStore(MessageStore):
         segment, room_end = log.room()
         made: dict[tuple[str, int], ConsumeQueue] = {}
         try:
-            end, parts, landed, units, notes, breaks = self._packer.pack(
+            packed = self._packer.pack(
                 messages, now_ms, queues, self._new_queue, start, room_end, turns.turn, made, self.queue_codes
             )
+            end, parts, landed, units, notes, breaks = packed
             chunks = turns.chunks(start, parts, breaks) if breaks else [(segment, start, parts)]
             log.write(chunks, end, now_ms)
         except BaseException:
@@ -65,6 +66,8 @@ class AppendingStore(MessageStore):
         if made:
             queues.update(made)
         try:
+            if self.has_extensions:
+                units = self._extended(packed, now_ms)
             for queue, own in units.items():
                 if own:
                     queue.put_all(own)
@@ -76,6 +79,14 @@ class AppendingStore(MessageStore):
                 self._index.wanted.set()
             backlog += notes
         return landed
+
+    def _extended(self, packed: PackedRun[ConsumeQueue], now_ms: int) -> dict[ConsumeQueue, bytes]:
+        """The units of a run with the addresses of their extensions, which are written."""
+        units: dict[ConsumeQueue, bytes] = {}
+        for queue, own in packed.units.items():
+            extension = queue.extension
+            units[queue] = own if extension is None or not own else extension.extend(own, now_ms)
+        return units
 
     def _new_queue(self, topic: str, queue_id: int, number: int) -> ConsumeQueue:
         return self._queues.new(topic, queue_id)

@@ -20,6 +20,7 @@ from rmqkit.plugin.clock import Clock
 from rmqkit.plugin.directory_lock import DirectoryLock
 from rmqkit.plugin.flush import FlushPolicy, Level
 from rmqkit.plugin.positions import LogPositions
+from rmqkit.plugin.queue_code import LOWEST_CODE, queue_code
 from rmqkit.plugin.store import (
     Boundary,
     KeyLookup,
@@ -45,6 +46,7 @@ from rmqkit_store_mmap.log.commit_log import CommitLog
 from rmqkit_store_mmap.log.disk import Disk
 from rmqkit_store_mmap.log.read_faults import ReadFaults
 from rmqkit_store_mmap.log.residency import Residency
+from rmqkit_store_mmap.log.scan import parse_record
 from rmqkit_store_mmap.open import background
 from rmqkit_store_mmap.open.abort_file import AbortMark
 from rmqkit_store_mmap.open.checkpoint import Checkpoint, Mark
@@ -52,6 +54,7 @@ from rmqkit_store_mmap.open.recovery import Recovery
 from rmqkit_store_mmap.open.redispatch import Redispatch
 from rmqkit_store_mmap.open.trimming import Trimmer
 from rmqkit_store_mmap.queue.deletions import ALL_QUEUES, Deletions
+from rmqkit_store_mmap.queue.extension import DIRECTORY, Extensions, QueueExtension
 from rmqkit_store_mmap.queue.queue_lookup import ExternalQueue, ReadableQueue
 from rmqkit_store_mmap.queue.queue_numbers import table_to_load, table_to_use
 from rmqkit_store_mmap.queue.queue_table import QueueTable
@@ -79,7 +82,13 @@ class MmapStore(AppendingStore):
         self._log = self._new_log(config)
         self._turns = Turns(self._log)
         self._queue_file_bytes = config.mapped_file_size_consume_queue
-        self._queues = QueueTable(self._root / "consumequeue", self._queue_file_bytes, self.disk)
+        self._extensions = Extensions(
+            self._root / DIRECTORY, config.mapped_file_size_consume_queue_ext, config.enable_consume_queue_ext
+        )
+        self.has_extensions = config.enable_consume_queue_ext
+        self._queues = QueueTable(
+            self._root / "consumequeue", self._queue_file_bytes, self.disk, self._extensions
+        )
         self._queue_lookup: QueueLookup | None = None
         self._key_lookup: KeyLookup | None = None
         self._index = KeyIndex(
@@ -168,7 +177,12 @@ class MmapStore(AppendingStore):
             self._deletions.load()
             left_out = self._queue_lookup is not None
             self._queues = table_to_load(
-                self._queues.directory, self._queue_file_bytes, self.disk, self._log, left_out
+                self._queues.directory,
+                self._queue_file_bytes,
+                self.disk,
+                self._log,
+                left_out,
+                self._extensions,
             )
             # Units whose records were trimmed cannot be rebuilt, so they are accepted as they are.
             self._queues.load(crashed, max(mark.queues.offset, self._log.min_offset) if mark else None)
@@ -319,6 +333,8 @@ class MmapStore(AppendingStore):
         queue = self._readable(topic, queue_id)
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
+        if queue.extension is not None and unit_filter is not None:
+            unit_filter = queue.extension.filter(unit_filter)
         return reader.read(self._log, self._residency, self._faults, queue, offset, limits, unit_filter)
 
     async def fetch(self, missed: NotInMemory) -> None:
@@ -335,7 +351,29 @@ class MmapStore(AppendingStore):
         units = (
             unit for data in queue.data(offset, min(count, high - offset)) for unit in UNIT.iter_unpack(data)
         )
-        return [QueueUnit(at, *unit) for at, unit in enumerate(units, offset)]
+        found = [QueueUnit(at, *unit) for at, unit in enumerate(units, offset)]
+        return found if queue.extension is None else self._with_codes(topic, queue.extension, found)
+
+    def _with_codes(
+        self, topic: str, extension: QueueExtension, units: Sequence[QueueUnit]
+    ) -> list[QueueUnit]:
+        """Units with their tags codes in place of addresses; a code that the extension lacks is computed from
+        the record. Raises NotInMemory, OSError."""
+        look_up, found = extension.look_up(), []
+        for unit in units:
+            if unit.tags_code < LOWEST_CODE:
+                extended = look_up(unit.tags_code)
+                code = self._code_of(topic, unit) if extended is None else extended.tags_code
+                unit = unit._replace(tags_code=code)
+            found.append(unit)
+        return found
+
+    def _code_of(self, topic: str, unit: QueueUnit) -> int:
+        record = self.read_record(unit.physical_offset)
+        if record is None:
+            return 0
+        stored = parse_record(memoryview(record), 0)
+        return queue_code(self.queue_codes, topic, stored.properties, stored.store_timestamp_ms)
 
     def read_record(self, physical_offset: int) -> Buffer | None:
         return reader.read_record(self._log, self._residency, physical_offset)

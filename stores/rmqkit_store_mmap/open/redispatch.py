@@ -75,6 +75,7 @@ class Redispatch:
         queue = self._queues.get(topic, queue_id)
         if (
             queue is None
+            or queue.is_extended
             or queue.next_offset != queue_offset
             or queue.max_physical > physical_offset
             or physical_offset < max(self.queues_from, self.index_from)
@@ -203,4 +204,4 @@ class Redispatch:
                 queue.begin_at(offset)
             self._fill_up_to(queue, offset)
         code = queue_code(self._queue_codes, found.topic, found.properties, found.store_timestamp_ms)
-        queue.put(found.physical_offset, found.size_bytes, code)
+        queue.put_message(found.physical_offset, found.size_bytes, code, found.store_timestamp_ms)

@@ -20,6 +20,7 @@ from rmqkit_store_mmap.log.commit_log import checked_files
 from rmqkit_store_mmap.log.disk import Disk, create_file, not_writable, zero_range
 from rmqkit_store_mmap.log.mincore import PAGES, address_of
 from rmqkit_store_mmap.log.segment import offset_name
+from rmqkit_store_mmap.queue.extension import QueueExtension, last_address
 from rmqkit_store_mmap.queue.queue_trim import QueueFiles, first_kept
 from rmqkit_store_mmap.queue.units import FILLER, FILLER_SIZE, UNIT, UNIT_BYTES
 
@@ -70,12 +71,20 @@ class ConsumeQueue:
     """
 
     def __init__(
-        self, topic: str, queue_id: int, directory: Path, file_bytes: int, disk: Disk, mapped: MappedFiles
+        self,
+        topic: str,
+        queue_id: int,
+        directory: Path,
+        file_bytes: int,
+        disk: Disk,
+        mapped: MappedFiles,
+        extension: QueueExtension | None = None,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.head = TopicHead.of(topic)
         self.directory = directory
+        self.extension = extension
         self.file_units = file_bytes // UNIT_BYTES
         self.min_offset = 0
         self.next_offset = 0
@@ -194,6 +203,19 @@ class ConsumeQueue:
     def max_physical(self, offset: int) -> None:
         self._max_physical, self._last_unit = offset, b""
 
+    def put_message(self, physical_offset: int, size_bytes: int, tags_code: int, store_time_ms: int) -> None:
+        """Append the unit of a message, with its extension if the queue has one. Raises StoreNotWritable."""
+        unit = UNIT.pack(physical_offset, size_bytes, tags_code)
+        if self.is_extended:
+            assert self.extension is not None
+            unit = self.extension.extend(unit, store_time_ms)
+        self.put_all(unit)
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether new units get an extension."""
+        return self.extension is not None and self.extension.written
+
     def put_filler(self) -> None:
         """Append a unit without a record, in place of a lost record. Raises StoreNotWritable."""
         self.put(0, FILLER_SIZE, 0)
@@ -238,6 +260,7 @@ class ConsumeQueue:
         self._ends_clean = True
         if offset == self._first:
             self._first_physical = -1
+        self._cut_extension()
         return found
 
     def truncate_physical(self, end: int) -> None:
@@ -366,6 +389,9 @@ class ConsumeQueue:
             self._find_end(bases if crashed else bases[-_RECOVERED_FILES:], flushed_to if crashed else None)
             start = self.next_offset
         self.flushed_offset = start
+        if self.extension is not None:
+            self.extension.check_files()
+        self._cut_extension()
 
     def _walk(self, start: int, stop: int) -> int:
         self.next_offset = stop
@@ -434,17 +460,31 @@ class ConsumeQueue:
     def _take_last(self, unit: QueueUnit) -> None:
         self.max_physical = 0 if unit.size_bytes == FILLER_SIZE else unit.physical_offset + unit.size_bytes
 
+    def _cut_extension(self) -> None:
+        """Let the extension continue behind the last unit that has one. Raises OSError. Blocks."""
+        if not self.is_extended:
+            return
+        assert self.extension is not None
+        address, stop = None, self.next_offset if self.extension.directory.is_dir() else self._first
+        with self._disk.blocking_reads():
+            while address is None and stop > self._first:
+                start = max(self._first, stop - 1 if stop == self.next_offset else stop - _READ_UNITS)
+                address = last_address(b"".join(self.data(start, stop - start)))
+                stop = start
+            self.extension.begin_behind(address)
+
     def unflushed_files(self) -> list[Path]:
         """The paths to flush for every unit to be on the device: files, and directories if files were
-        created."""
+        created. Those of the extension are first, because units refer to it."""
         if self.flushed_offset >= self.next_offset:
             return []
+        extension = [] if self.extension is None else self.extension.unflushed_files()
         first = self.flushed_offset - self.flushed_offset % self.file_units
         paths = [self._path(base) for base in range(first, self.next_offset, self.file_units)]
         if self._new_files:
             paths += [self.directory, self.directory.parent, self.directory.parent.parent]
             self._new_files = False
-        return paths
+        return extension + paths
 
     def unmap(self) -> None:
         if self._map is not None:
@@ -461,6 +501,8 @@ class ConsumeQueue:
         self._mapped.forget(self)
         if self.directory.is_dir():
             shutil.rmtree(self.directory)
+        if self.extension is not None:
+            self.extension.destroy()
         self.min_offset = self.next_offset = self.flushed_offset = self.max_physical = self._first = 0
         self._first_physical = -1
         self._ends_clean = True

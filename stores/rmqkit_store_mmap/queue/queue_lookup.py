@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from rmqkit.plugin.store import QueueLookup, QueueUnit
+from rmqkit_store_mmap.queue.extension import QueueExtension
 from rmqkit_store_mmap.queue.units import UNIT
 
 _READ_UNITS = 1024
@@ -17,6 +18,7 @@ class ReadableQueue(Protocol):
 
     min_offset: int
     next_offset: int
+    extension: QueueExtension | None
 
     def data(self, offset: int, count: int) -> Iterator[bytes | bytearray]: ...
     def unit(self, offset: int) -> QueueUnit: ...
@@ -24,6 +26,8 @@ class ReadableQueue(Protocol):
 
 class ExternalQueue:
     """One queue of a look-up, with its offsets at the time of creation."""
+
+    extension: QueueExtension | None = None
 
     def __init__(self, lookup: QueueLookup, topic: str, queue_id: int) -> None:
         self.min_offset = lookup.min_offset(topic, queue_id)

@@ -30,6 +30,7 @@ from rmqkit_store_mmap.log.commit_log import CommitLog
 from rmqkit_store_mmap.log.disk import Disk
 from rmqkit_store_mmap.open.checkpoint import Mark
 from rmqkit_store_mmap.queue.consume_queue import ConsumeQueue
+from rmqkit_store_mmap.queue.extension import Extensions
 from rmqkit_store_mmap.queue.queue_table import QueueTable
 from rmqkit_store_mmap.queue.queue_trim import QueueFiles
 from rmqkit_store_mmap.queue.units import UNIT_BYTES
@@ -228,14 +229,16 @@ class NumberTable(QueueTable):
         self._kept = numbers
 
 
-def table_to_load(directory: Path, file_bytes: int, disk: Disk, log: CommitLog, left_out: bool) -> QueueTable:
+def table_to_load(
+    directory: Path, file_bytes: int, disk: Disk, log: CommitLog, left_out: bool, extensions: Extensions
+) -> QueueTable:
     """The table that a start loads and recovers. Raises OSError."""
     there = (directory.parent / FILE_NAME).exists()
     if there and left_out:
         return NumberTable(directory, file_bytes, disk, log)
     if there:
         shutil.rmtree(directory, ignore_errors=True)
-    return QueueTable(directory, file_bytes, disk)
+    return QueueTable(directory, file_bytes, disk, extensions)
 
 
 def table_to_use(

@@ -15,7 +15,8 @@ from rmqkit_store_mmap.log.commit_log import FileMissing
 from rmqkit_store_mmap.log.disk import Disk, delete_file
 from rmqkit_store_mmap.open.checkpoint import Mark, QueueMark
 from rmqkit_store_mmap.queue.consume_queue import ConsumeQueue, MappedFiles
-from rmqkit_store_mmap.queue.queue_trim import QueueFiles, dead_files, first_kept
+from rmqkit_store_mmap.queue.extension import Extensions, last_address
+from rmqkit_store_mmap.queue.queue_trim import QueueFiles, dead_files, first_kept, unit_bytes
 from rmqkit_store_mmap.queue.units import UNIT_BYTES
 
 #: Minimum number of unflushed bytes for which an ordinary round flushes a queue (Java:
@@ -33,8 +34,11 @@ class QueueTable:
     queues in `broken` lack a file. Setting `flush_soon` requests a flush of everything.
     """
 
-    def __init__(self, directory: Path, file_bytes: int, disk: Disk) -> None:
+    def __init__(
+        self, directory: Path, file_bytes: int, disk: Disk, extensions: Extensions | None = None
+    ) -> None:
         self.directory = directory
+        self._extensions = extensions
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
         self.doubtful = False
         self.mark: QueueMark | None = None
@@ -94,7 +98,9 @@ class QueueTable:
     def new(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Create a queue without adding it to the table."""
         directory = self.directory / topic / str(queue_id)
-        return ConsumeQueue(topic, queue_id, directory, self._file_bytes, self._disk, self._mapped)
+        extensions = self._extensions
+        extension = None if extensions is None else extensions.of(topic, queue_id, self._disk)
+        return ConsumeQueue(topic, queue_id, directory, self._file_bytes, self._disk, self._mapped, extension)
 
     def forget(self, topic: str, queue_id: int) -> None:
         """Delete a queue if it exists. Raises OSError."""
@@ -110,6 +116,8 @@ class QueueTable:
             self.flush_soon.set()
         if topic_fault(topic) is None and (self.directory / topic).is_dir():
             shutil.rmtree(self.directory / topic)
+            if self._extensions is not None:
+                self._extensions.forget_topic(topic)
 
     def forget_dead(self, is_dead: Callable[[str, int, int], bool]) -> None:
         """Delete queues whose last record is dead: a crash occurred after their deletion was recorded and
@@ -174,6 +182,8 @@ class QueueTable:
                     )
                     queue.files_deleted(len(dead))
                     files += len(dead)
+                more_files, more_bytes = await _trim_extension(queue, seen, start)
+                files, taken = files + more_files, taken + more_bytes
         return files, taken
 
     async def flush(self, everything: bool) -> None:
@@ -219,6 +229,27 @@ def _first_kept_of(queues: Sequence[QueueFiles], log_start: int) -> list[int | N
         except FileNotFoundError:
             found.append(None)
     return found
+
+
+async def _trim_extension(queue: ConsumeQueue, seen: QueueFiles, start: int) -> tuple[int, int]:
+    """Delete the files of a queue's extension that only units before `start` refer to; returns the numbers of
+    files and bytes. Raises OSError."""
+    extension = queue.extension
+    if extension is None or not extension.directory.is_dir():
+        return 0, 0
+    # A descriptor for the reason that `_delete` has.
+    directory_fd = os.open(extension.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def trim() -> tuple[int, int]:
+        try:
+            address = last_address(unit_bytes(seen, start))
+            return (0, 0) if address is None else extension.trim(address, directory_fd)
+        except FileNotFoundError:
+            return 0, 0
+        finally:
+            os.close(directory_fd)
+
+    return await trio.to_thread.run_sync(trim)
 
 
 def _delete(paths: Sequence[Path], directory_fd: int) -> int:

@@ -62,15 +62,22 @@ def _units(files: QueueFiles, offset: int) -> Iterator[tuple[int, int, int]]:
     """Units from `offset` on. Reads one unit first, then many at a time: a second one is seldom needed."""
     count = 1
     while offset < files.next_offset:
-        base = offset - offset % files.file_units
-        stop = min(files.next_offset, base + files.file_units, offset + count)
-        fd = os.open(files.directory / offset_name(base * UNIT_BYTES), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            data = os.pread(fd, (stop - offset) * UNIT_BYTES, (offset - base) * UNIT_BYTES)
-        finally:
-            os.close(fd)
+        data = unit_bytes(files, offset, count)
         yield from UNIT.iter_unpack(data)
-        offset, count = stop, _READ_UNITS
+        offset, count = offset + len(data) // UNIT_BYTES, _READ_UNITS
+
+
+def unit_bytes(files: QueueFiles, offset: int, count: int = 1) -> bytes:
+    """The units from `offset` on, at most `count`, those of one file. Raises OSError."""
+    base = offset - offset % files.file_units
+    stop = min(files.next_offset, base + files.file_units, offset + count)
+    if stop <= offset:
+        return b""
+    fd = os.open(files.directory / offset_name(base * UNIT_BYTES), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(fd, (stop - offset) * UNIT_BYTES, (offset - base) * UNIT_BYTES)
+    finally:
+        os.close(fd)
 
 
 def dead_files(files: QueueFiles, min_offset: int) -> list[Path]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from rmqkit.plugin.queue_code import LOWEST_CODE
+from rmqkit_store_mmap.queue.extension import LookUp
 from rmqkit_store_mmap.queue.queue_reader import QueueReader
 from rmqkit_store_mmap.queue.units import FILLER_SIZE, UNIT, UNIT_BYTES
 from rmqkit_store_mmap.tools.damage import Damage
@@ -26,8 +27,8 @@ class QueueCheck:
         "_block",
         "_block_at",
         "_damaged",
+        "_extension",
         "_next",
-        "_with_extension",
         "matched",
         "missing",
         "queue",
@@ -35,18 +36,18 @@ class QueueCheck:
     )
 
     def __init__(
-        self, queue: QueueReader, with_extension: bool = False, damaged: Container[int] = ()
+        self, queue: QueueReader, extension: LookUp | None = None, damaged: Container[int] = ()
     ) -> None:
-        """`with_extension`: the directory has consumequeue_ext, so a tags code may be an address in it.
-        `damaged`: log offsets of the records read so far that replace damage; units without a message may
-        refer to them."""
+        """`extension`: the directory has consumequeue_ext, so a tags code may be an address in it; a missing
+        extension is no damage. `damaged`: log offsets of the records read so far that replace damage; units
+        without a message may refer to them."""
         self.queue = queue
         self.matched = 0
         self.superseded = 0
         #: The first record without a unit, until a later record shows that the queue was started again.
         self.missing: Record | None = None
         self._next = queue.first_offset
-        self._with_extension = with_extension
+        self._extension = extension
         self._damaged = damaged
         self._block = b""
         self._block_at = queue.first_offset
@@ -108,8 +109,10 @@ class QueueCheck:
                 f"the unit says {size} bytes, the record at log offset {physical_offset} has"
                 f" {record.size_bytes}",
             )
-        extended = self._with_extension and code < LOWEST_CODE
-        if code != tags_code and not extended:
+        if self._extension is not None and code < LOWEST_CODE:
+            extended = self._extension(code)
+            code = tags_code if extended is None else extended.tags_code
+        if code != tags_code:
             raise Damage(
                 path,
                 byte,

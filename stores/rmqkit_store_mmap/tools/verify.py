@@ -22,6 +22,7 @@ from rmqkit.protocol.key_hash import KeyHasher
 from rmqkit.protocol.tags import absolute_hash, extend_hash
 from rmqkit_store_mmap.open.abort_file import AbortMark
 from rmqkit_store_mmap.open.checkpoint import Checkpoint
+from rmqkit_store_mmap.queue import extension
 from rmqkit_store_mmap.queue.queue_numbers import FILE_NAME
 from rmqkit_store_mmap.readonly.readonly import StoreReader
 from rmqkit_store_mmap.tools.damage import Damage, check_row
@@ -87,14 +88,15 @@ class Verifier:
         store = self._store
         check_row(store.log.row, store.log.segment_bytes)
         self._known_end = 0
-        extension = (store.root / "consumequeue_ext").is_dir()
+        extended = (store.root / extension.DIRECTORY).is_dir()
         for name, queue_ids in store.topics().items():
             topic = self._topic(name.encode())
             for queue_id in queue_ids:
                 queue = store.queue(name, queue_id)
                 check_row(queue.row, store.queue_file_bytes)
                 if not name.startswith(_LIGHT_PREFIX):
-                    topic.queues[queue_id] = QueueCheck(queue, extension, self._damaged)
+                    look_up = extension.reader(store.root, name, queue_id) if extended else None
+                    topic.queues[queue_id] = QueueCheck(queue, look_up, self._damaged)
                     self._known_end = max(self._known_end, queue.known_end)
         mark = Checkpoint.load(store.root / "checkpoint").mark
         self._index_mark = mark.index if mark is not None else None
