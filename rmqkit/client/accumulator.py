@@ -2,7 +2,8 @@
 
 A gathering takes the messages of one topic that may travel in one request. It departs when it is full, when
 its time is over, or when the producer is closed; then it is sent, in the client's task group, and every
-sender gets the result of its own message.
+sender gets the result of its own message. A task that has sent one waits for the next: starting a task costs
+as much as three messages.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from rmqkit.model.queue import MessageQueue
 from rmqkit.protocol.batch import BatchItem
 from rmqkit.remoting.backend import Wakeup
 
+#: Tasks that wait for a gathering to send, at most.
+_IDLE_TASKS = 16
 #: What the messages of one gathering have in common: topic, queue (None when any queue will do), whether they
 #: wait for flush and replicas, time limit in ms.
 GatheringKey = tuple[str, MessageQueue | None, bool, int]
@@ -63,6 +66,15 @@ class Gathering:
     full: anyio.Event | None = None
 
 
+@define(eq=False)
+class Courier:
+    """A task that sends gatherings: the one that it sends, and what it awaits afterwards. It ends when it is
+    woken without a gathering."""
+
+    gathering: Gathering | None
+    next: Wakeup
+
+
 class Deliver(Protocol):
     """Sends the entries in one request until the deadline, and sets their outcomes. An error that it raises
     is that of every entry without one."""
@@ -77,7 +89,7 @@ class Accumulator:
                   run
     batch_bytes   size of a full batch
     deliver       sends a batch
-    wake          wakes a sender
+    wakeup, wake  make what one task awaits, and wake that task
     start_soon    starts a task in the client's task group
     """
 
@@ -86,15 +98,19 @@ class Accumulator:
         linger_s: float,
         batch_bytes: int,
         deliver: Deliver,
+        wakeup: Callable[[], Wakeup],
         wake: Callable[[Wakeup], None],
         start_soon: Callable[[Callable[[Any], Awaitable[None]], object], object],
     ) -> None:
         self._linger_s = linger_s
         self._batch_bytes = batch_bytes
         self._deliver = deliver
+        self._wakeup = wakeup
         self._wake = wake
         self._start_soon = start_soon
         self._gatherings: dict[GatheringKey, Gathering] = {}
+        self._idle: list[Courier] = []
+        self._closed = False
 
     def add(self, entry: Entry, key: GatheringKey, deadline_s: float) -> Gathering:
         """Add a message to the gathering of its key and return that. The deadline of a batch is that of its
@@ -105,7 +121,7 @@ class Accumulator:
             gathering = None
         if gathering is None:
             gathering = self._gatherings[key] = Gathering(key, deadline_s)
-            self._start_soon(self._run, gathering)
+            self._hand_over(gathering)
         gathering.entries[entry] = None
         gathering.size_bytes += entry.size_bytes
         if gathering.size_bytes >= self._batch_bytes or len(gathering.entries) == MAX_BATCH_MESSAGES:
@@ -121,8 +137,34 @@ class Accumulator:
     def close(self) -> None:
         """Let everything gathered so far depart, and let nothing wait from now on."""
         self._linger_s = 0
+        self._closed = True
         for gathering in list(self._gatherings.values()):
             self._close(gathering)
+        while self._idle:
+            self._wake(self._idle.pop().next)
+
+    def _hand_over(self, gathering: Gathering) -> None:
+        """Let a task that waits, or else a new one, send the gathering."""
+        if self._idle:
+            courier = self._idle.pop()
+            courier.gathering = gathering
+            self._wake(courier.next)
+        else:
+            self._start_soon(self._serve, Courier(gathering, self._wakeup()))
+
+    async def _serve(self, courier: Courier) -> None:
+        """Send one gathering after the other, until the accumulator is closed."""
+        try:
+            while courier.gathering is not None:
+                await self._run(courier.gathering)
+                courier.gathering, courier.next = None, self._wakeup()
+                if self._closed or len(self._idle) >= _IDLE_TASKS:
+                    return
+                self._idle.append(courier)
+                await courier.next
+        finally:
+            if courier in self._idle:
+                self._idle.remove(courier)
 
     def _close(self, gathering: Gathering) -> None:
         if self._gatherings.get(gathering.key) is gathering:
@@ -132,8 +174,8 @@ class Accumulator:
             gathering.full.set()
 
     async def _linger(self, gathering: Gathering) -> None:
+        """The tasks that could run when the gathering began have run already: this one is behind them."""
         if not self._linger_s:
-            await anyio.lowlevel.checkpoint()
             return
         gathering.full = anyio.Event()
         with anyio.move_on_after(self._linger_s):

@@ -61,10 +61,9 @@ class AsyncSends:
         sent = _Send(arguments, keywords, size, Future())
         with self._changed:
             began_s = time.monotonic()
-            room = self._changed.wait_for(lambda: self._load.fits(1, size), 0 if self._in_loop() else limit_s)
+            room = self._changed.wait_for(lambda: self._load.take(1, size), 0 if self._in_loop() else limit_s)
             if not room:
                 raise self._load.bounds.error(int((time.monotonic() - began_s) * 1000))
-            self._load.add(1, size)
             self._beginning += 1
             self._unfinished += 1
             self._new.append(sent)

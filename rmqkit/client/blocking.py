@@ -35,6 +35,7 @@ from rmqkit.client.consumer.lite_pull import LitePullConsumer
 from rmqkit.client.consumer.options import LitePullKeywords, PushKeywords, Subscribe
 from rmqkit.client.consumer.push_consumer import PushConsumer
 from rmqkit.client.discovery import NameServerSource
+from rmqkit.client.forks import forks
 from rmqkit.client.group_admin import GroupAdmin
 from rmqkit.client.hooks import CallHook, ClientHook
 from rmqkit.client.producer import Producer
@@ -72,7 +73,7 @@ class BlockingClient:
         self._backend = backend
         self._portal: BlockingPortal | None = None
         self._thread: threading.Thread | None = None
-        self._pid = os.getpid()
+        self._pid, self._forks = os.getpid(), forks()
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -87,7 +88,7 @@ class BlockingClient:
             target=self._run_loop, args=(opened,), name="rmqkit client", daemon=True
         )
         self._thread.start()
-        self._portal, self._pid = opened.result(), os.getpid()
+        self._portal, self._pid, self._forks = opened.result(), os.getpid(), forks()
         try:
             self.run(self._client.start)
         except BaseException:
@@ -111,7 +112,7 @@ class BlockingClient:
     @property
     def in_forked_child(self) -> bool:
         """Whether this process is a forked child of the process that opened the client."""
-        return os.getpid() != self._pid
+        return forks() != self._forks
 
     @property
     def in_loop_thread(self) -> bool:

@@ -46,10 +46,13 @@ class Load:
             and self.size_bytes + size_bytes <= self.bounds.size_bytes
         )
 
-    def add(self, messages: int, size_bytes: int) -> None:
-        """Count it in."""
+    def take(self, messages: int, size_bytes: int) -> bool:
+        """Count it in, if it fits."""
+        if not self.fits(messages, size_bytes):
+            return False
         self.messages += messages
         self.size_bytes += size_bytes
+        return True
 
     def remove(self, messages: int, size_bytes: int) -> None:
         """Count it out again."""
@@ -75,10 +78,7 @@ class InFlight:
     def take(self, messages: int, size_bytes: int) -> bool:
         """Take the room if there is any and no earlier send waits for room; False otherwise. The owner of
         the room calls `leave`."""
-        if self._waiting or not self._load.fits(messages, size_bytes):
-            return False
-        self._load.add(messages, size_bytes)
-        return True
+        return not self._waiting and self._load.take(messages, size_bytes)
 
     async def idle(self) -> None:
         """Wait until nothing is in flight and nothing waits."""
@@ -117,10 +117,8 @@ class InFlight:
             self._grant()
 
     def _grant(self) -> None:
-        while self._waiting and self._load.fits(self._waiting[0].messages, self._waiting[0].size_bytes):
-            waiter = self._waiting.popleft()
-            self._load.add(waiter.messages, waiter.size_bytes)
-            waiter.granted.set()
+        while self._waiting and self._load.take(self._waiting[0].messages, self._waiting[0].size_bytes):
+            self._waiting.popleft().granted.set()
         if self._idle is not None and not self._load.messages and not self._waiting:
             self._idle.set()
             self._idle = None

@@ -103,6 +103,7 @@ class Producer:
                 options.linger_ms / 1000,
                 self._batch_bytes,
                 self._deliver,
+                instance.backend.wakeup,
                 instance.backend.wake,
                 self.start_soon,
             )

@@ -160,7 +160,7 @@ class ProducerOptions:
     default_topic_queues: int = 4
     latency_faults: LatencySteps | None = None
     linger_ms: float | None = None
-    batch_bytes: int = 64 * 1024
+    batch_bytes: int = 40 * 1024
     max_in_flight: int = 10_000
     max_in_flight_bytes: int = 100 * 1024 * 1024
 

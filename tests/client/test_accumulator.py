@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import anyio
@@ -17,13 +18,16 @@ from rmqkit.client import (
     SendFailed,
     SendResult,
 )
+from rmqkit.client.accumulator import Accumulator, Entry, GatheringKey
 from rmqkit.client.hooks import CheckForbiddenContext, CheckForbiddenHook, ClientSendContext, ClientSendHook
 from rmqkit.client.queue_choice import by_key
 from rmqkit.model import properties as props
 from rmqkit.protocol import batch, record
+from rmqkit.protocol.batch import BatchItem
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
+from rmqkit.remoting.backend import async_backend
 from tests.client.cluster import FakeBroker, cluster
 from tests.client.fakes import on_both_backends, run, settled
 
@@ -441,6 +445,73 @@ def test_a_forbidding_hook_decides_on_single_messages(backend: str) -> None:
             with pytest.raises(PermissionError):
                 await producer.send("T", b"m1")
             assert batches(fake.brokers["broker-a"]) == []
+
+    run(backend, body)
+
+
+@on_both_backends
+def test_one_task_sends_batch_after_batch(backend: str) -> None:
+    """Sends that follow each other are sent by the task of the first; closing the producer ends it."""
+
+    async def body() -> None:
+        async with cluster() as (_, client), client.producer("pg", linger_ms=0) as producer:
+            started: list[object] = []
+            start_soon = producer.start_soon
+            assert producer._accumulator is not None
+
+            def noted(run: Callable[[Any], Awaitable[None]], courier: object) -> None:
+                started.append(courier)
+                start_soon(run, courier)
+
+            producer._accumulator._start_soon = noted
+            for _ in range(5):
+                assert all(result.is_ok for result in await send_all(producer, messages(3)))
+            assert len(started) == 1
+            assert len(producer._accumulator._idle) == 1
+            await producer.aclose()
+            await settled()
+            assert producer._accumulator._idle == []
+
+    run(backend, body)
+
+
+@on_both_backends
+@pytest.mark.parametrize("handed_over", [True, False])
+def test_senders_do_not_wait_for_a_task_that_was_cancelled(backend: str, handed_over: bool) -> None:
+    """A task that is cancelled between two batches sends the one that it was given, or leaves the next one to
+    another task."""
+
+    async def body() -> None:
+        loop, delivered = async_backend(), []
+
+        async def deliver(entries: Sequence[Entry], key: GatheringKey, deadline_s: float) -> None:
+            delivered.append(len(entries))
+
+        def added() -> Entry:
+            entry = Entry(Message("T", b"x"), "key", BatchItem(0, b"x", b""), 23, None, loop.wakeup())
+            accumulator.add(entry, ("T", None, True, 3000), loop.current_time() + 3)
+            return entry
+
+        async with anyio.create_task_group() as outer, anyio.create_task_group() as group:
+            groups: list[Any] = [group]
+            accumulator = Accumulator(
+                0, 1000, deliver, loop.wakeup, loop.wake, lambda run, each: groups[-1].start_soon(run, each)
+            )
+            await added().done
+            await settled()
+            if handed_over:
+                entry = added()
+                group.cancel_scope.cancel()
+            else:
+                group.cancel_scope.cancel()
+                with anyio.CancelScope(shield=True):
+                    await settled()
+                groups.append(outer)
+                entry = added()
+            with anyio.CancelScope(shield=True), anyio.fail_after(5):
+                await entry.done
+            accumulator.close()
+        assert delivered == [1, 1]
 
     run(backend, body)
 
