@@ -144,6 +144,8 @@ MAX_SEARCHED_OPERANDS = 8
 #: Filters in Python: parameters of an expression, and calls of one filter at a time.
 MAX_FILTER_PARAMETERS = 32
 MAX_FILTER_THREADS = 2
+#: Filters of a topic that are evaluated for the bit map of a message; the bits of the others are set.
+MAX_BIT_MAP_FILTERS = 64
 #: Queue units that a pull passes over before it is answered without a message, in multiples of
 #: maxFilterMessageSize.
 MAX_FILTER_SCANS = 16

@@ -41,7 +41,6 @@ _ACCESS = (
     "this build checks no users and no permissions; protect its listeners in another way before you remove"
     " the setting"
 )
-_BIT_MAPS = "this build evaluates SQL92 when messages are pulled, and keeps no bit maps beside the queues"
 _FILTER_SERVERS = "the plugin filter-server is off or not installed: the broker starts no filter servers"
 _DISCOVERY = "this build does not look name servers up: list them in namesrvAddr"
 _GUARD = "this build does not have this protection"
@@ -73,7 +72,6 @@ PROMISES: dict[str, Promise] = {
     "authenticationEnabled": Promise(_OFF, _ACCESS),
     "authorizationEnabled": Promise(_OFF, _ACCESS),
     "filterServerNums": Promise(("0",), _FILTER_SERVERS),
-    "enableCalcFilterBitMap": Promise(_OFF, _BIT_MAPS),
     "fetchNameSrvAddrByDnsLookup": Promise(_OFF, _DISCOVERY),
     "fetchNamesrvAddrByAddressServer": Promise(_OFF, _DISCOVERY),
     "rejectPullConsumerEnable": Promise(_OFF, _GUARD),

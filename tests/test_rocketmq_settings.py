@@ -52,7 +52,6 @@ def refused(key: str, value: object, claimed: tuple[str, ...] = ()) -> list[str]
         ("RMQKIT_ACL_ENABLE", "true"),
         ("authenticationEnabled", "true"),
         ("authorizationEnabled", "true"),
-        ("enableCalcFilterBitMap", "true"),
         ("fetchNamesrvAddrByAddressServer", "true"),
         ("storeType", "defaultRocksDB"),
         ("litePullMessageEnable", "false"),

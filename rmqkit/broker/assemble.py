@@ -65,6 +65,8 @@ def make_store(config: Config, registry: Registry, clock: Clock) -> tuple[Messag
         raise ConfigError(
             "enableConsumeQueueExt = true: only the consume queues of the store mmap have extensions"
         )
+    if config.enable_calc_filter_bit_map and not config.enable_consume_queue_ext:
+        _log.warning("enableCalcFilterBitMap has no effect without enableConsumeQueueExt")
     store.queue_codes = registry.queue_codes
     dispatchers = choose(config, registry).values()
     if CONSUME_QUEUE not in config.dispatchers:
@@ -106,6 +108,9 @@ def make_context(
     port: int,
 ) -> BrokerContext:
     """The broker's parts with their tables still to be loaded. Clients connect to `ip` and `port`."""
+    clients, groups = ClientTable(), GroupTable(config, clock, config.config_path)
+    filters = SubscribedFilters(config, registry, clock, clients, groups)
+    store.bit_maps = filters.bit_maps.of_topic
     conditions = registry.ack_conditions.values()
     gates = [condition.position for condition in conditions if condition.gates_reads]
     if gates:
@@ -113,14 +118,12 @@ def make_context(
         store = cast("MessageStore", ConfirmedReads(store))
     work = SlicedWork()
     held = HeldPulls(work)
-    clients = ClientTable()
     dispatchers = choose(config, registry)
     plugins = {name: registry.brought_by("dispatcher", name) for name in dispatchers}
     dispatching = Dispatching(store, dispatchers, plugins, held)
     directory = config.config_path
     offsets = OffsetTable(clock, directory)
     topics = TopicTable(config, clock, directory)
-    groups = GroupTable(config, clock, directory)
     topics.on_delete += [offsets.forget_topic, store.delete_topic]
     topics.on_forget.append(offsets.persist)
     stats = BrokerStats(clock.now_ms())
@@ -138,7 +141,7 @@ def make_context(
         offsets=offsets,
         clients=clients,
         locks=QueueLocks(),
-        filters=SubscribedFilters(config, registry, clock, clients, groups),
+        filters=filters,
         filter_servers=FilterServers(),
         held_pulls=held,
         work=work,

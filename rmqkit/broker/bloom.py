@@ -1,11 +1,12 @@
 """Bloom filter positions of consumer groups (behaviour sheet, E5; Java: BloomFilter, Guava's murmur3_128).
 
-The broker keeps them with the filters of groups, so that an Apache broker that takes over the file can use
-them.
+The broker keeps them with the filters of groups, and sets them in the bit maps of messages; an Apache broker
+that takes over the directory uses both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import ceil, e, log
 from struct import Struct
 
@@ -37,6 +38,14 @@ class BloomFilter:
                 combined ^= 0xFFFFFFFF
             found.append(combined % self.bits)
         return found
+
+
+def mask_of(positions: Iterable[int]) -> int:
+    """Bits as a number; its little-endian bytes are the bit map of Java's BitsArray."""
+    mask = 0
+    for position in positions:
+        mask |= 1 << position
+    return mask
 
 
 def murmur3_low(data: bytes) -> int:

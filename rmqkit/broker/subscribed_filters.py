@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from rmqkit.broker.bit_maps import BitMapFilter, BitMaps
 from rmqkit.broker.clients import ClientTable
 from rmqkit.broker.filter_cache import FilterCache, FilterKey, filter_key
 from rmqkit.broker.tables.filters import FilterTable
@@ -28,8 +29,9 @@ from rmqkit.protocol.record import peek_properties
 class SubscribedFilters:
     """Compiles and caches filters.
 
-    cache  filters in use
-    table  the filters of groups, by topic and group
+    cache     filters in use
+    table     the filters of groups, by topic and group
+    bit_maps  makes the bit maps of new messages
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class SubscribedFilters:
         self._groups = groups
         self.cache = FilterCache()
         self.table = FilterTable(config, clock, config.config_path, self.compiled)
+        self.bit_maps = BitMaps(config, self.table, self.compiled)
         clients.on_subscribe.append(self.table.subscribe)
         clients.on_group_end.append(self.table.leave)
 
@@ -62,9 +65,20 @@ class SubscribedFilters:
             subscription = self._subscribed(header)
             self.check_support(subscription.expression_type or TAG)
         try:
-            return self.compiled(subscription, group, key)
+            compiled = self.compiled(subscription, group, key)
         except ValueError as error:
             raise _unreadable(subscription.sub_string, error) from error
+        if key is None and compiled.unit is None and self._has_bit_maps(subscription):
+            compiled.unit = BitMapFilter(self.table, subscription, group)
+        return compiled
+
+    def _has_bit_maps(self, subscription: SubscriptionData) -> bool:
+        """Whether messages may have bit maps for a group's filter."""
+        return (
+            self._config.enable_consume_queue_ext
+            and not subscription.is_tag
+            and not subscription.topic.startswith(RETRY_PREFIX)
+        )
 
     def check_support(self, kind: str) -> None:
         """Raises RequestRefused for an expression type without a filter server, and for SQL92 while
@@ -112,12 +126,7 @@ class SubscribedFilters:
         if data is None:
             return True
         try:
-            compiled = self.compiled(
-                SubscriptionData(
-                    topic=data.topic, sub_string=data.expression, expression_type=data.expression_type
-                ),
-                group,
-            )
+            compiled = self.compiled(data.subscription, group)
         except ValueError:
             return True
         return compiled.records is None or bool(compiled.records([record])[0])

@@ -81,6 +81,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # Filters by SQL92.
     enable_property_filter: Live[bool] = False
     filter_support_retry: bool = False
+    enable_calc_filter_bit_map: Live[bool] = False
     filter_data_clean_time_span: Live[int] = 24 * 3_600_000
     expect_consumer_num_use_filter: int = 32
     max_error_rate_of_bloom_filter: int = 20

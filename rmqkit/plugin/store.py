@@ -163,6 +163,10 @@ class UnitExtension(NamedTuple):
     bit_map: bytes
 
 
+#: Whole records -> the bit map of each. Must not raise.
+RecordsBitMaps = Callable[[Sequence[Buffer]], Sequence[bytes]]
+
+
 class ExtensionFilter(ABC):
     """A UnitFilter that a store gives the extension of a unit, if there is one, in place of the tags code."""
 
@@ -256,6 +260,9 @@ class Log(Reads, ABC):
     written_by_append: bool = True
     #: Whether new units of queues get an extension, which the setting enableConsumeQueueExt asks for.
     has_extensions: bool = False
+    #: Set by the owner: topic -> what makes the bit maps of its new messages, from their records in order;
+    #: None for a topic without. Used by `append` of a store that has extensions.
+    bit_maps: Callable[[str], RecordsBitMaps | None] | None = None
 
     @cached_property
     def positions(self) -> LogPositions:

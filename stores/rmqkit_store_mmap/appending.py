@@ -19,6 +19,7 @@ from rmqkit_store_mmap.log.commit_log import Chunk, CommitLog
 from rmqkit_store_mmap.log.segment import Segment
 from rmqkit_store_mmap.queue.consume_queue import ConsumeQueue
 from rmqkit_store_mmap.queue.queue_table import QueueTable
+from rmqkit_store_mmap.queue.units import UNIT
 from rmqkit_store_mmap.replication import Replication
 
 #: Number of messages that an append indexes with a full backlog, in addition to twice the number it appends.
@@ -82,11 +83,19 @@ class AppendingStore(MessageStore):
 
     def _extended(self, packed: PackedRun[ConsumeQueue], now_ms: int) -> dict[ConsumeQueue, bytes]:
         """The units of a run with the addresses of their extensions, which are written."""
-        units: dict[ConsumeQueue, bytes] = {}
-        for queue, own in packed.units.items():
+        records: dict[int, bytes] = {}
+        extended: dict[ConsumeQueue, bytes] = {}
+        for queue, units in packed.units.items():
             extension = queue.extension
-            units[queue] = own if extension is None or not own else extension.extend(own, now_ms)
-        return units
+            bit_maps: Sequence[bytes] = ()
+            make = self.bit_maps(queue.topic) if self.bit_maps is not None and units else None
+            if make is not None:
+                records = records or dict(
+                    zip((at.physical_offset for at in packed.landed), packed.records(), strict=True)
+                )
+                bit_maps = make([records[offset] for offset, _, _ in UNIT.iter_unpack(units)])
+            extended[queue] = extension.extend(units, now_ms, bit_maps) if extension and units else units
+        return extended
 
     def _new_queue(self, topic: str, queue_id: int, number: int) -> ConsumeQueue:
         return self._queues.new(topic, queue_id)

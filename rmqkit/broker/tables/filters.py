@@ -4,13 +4,15 @@ sheet, E5)."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
+from operator import or_
 from pathlib import Path
 
 import msgspec
 import trio
 
-from rmqkit.broker.bloom import BloomFilter
+from rmqkit.broker.bloom import BloomFilter, mask_of
 from rmqkit.config import Config
 from rmqkit.limits import MAX_FILTER_DATA
 from rmqkit.model.subscription import SubscriptionData
@@ -20,6 +22,8 @@ from rmqkit.plugin.json_file import JsonFile
 _log = logging.getLogger(__name__)
 #: A group that was online when the broker stopped counts as offline since this time before the start.
 _DEAD_BEFORE_MS = 30_000
+#: Stands for the topics of changes when too many topics have some.
+_ANY_TOPIC = ""
 
 
 class BloomData(msgspec.Struct, kw_only=True, rename="camel"):
@@ -46,6 +50,18 @@ class FilterData(msgspec.Struct, kw_only=True, rename="camel"):
     def is_dead(self) -> bool:
         return self.dead_time >= self.born_time
 
+    @property
+    def mask(self) -> int:
+        """Its bits in a bit map, as a little-endian number."""
+        bloom = self.bloom_filter_data
+        return 0 if bloom is None else mask_of(bloom.bit_pos or ())
+
+    @property
+    def subscription(self) -> SubscriptionData:
+        return SubscriptionData(
+            topic=self.topic, sub_string=self.expression, expression_type=self.expression_type
+        )
+
 
 class _OfTopic(msgspec.Struct, kw_only=True, rename="camel"):
     group_filter_data: dict[str, FilterData] = {}
@@ -61,6 +77,7 @@ class FilterTable:
     owner writes it every few seconds and at the stop.
 
     `compiles` checks a subscription of a group; it raises ValueError when the expression does not parse.
+    `bit_map_bytes` is the length of a bit map.
     """
 
     def __init__(
@@ -77,7 +94,14 @@ class FilterTable:
         self._bloom = BloomFilter(
             config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter
         )
+        self.bit_map_bytes = self._bloom.bits // 8
         self._topics: dict[str, dict[str, FilterData]] = {}
+        #: Topic -> bits of the groups whose filters in the file are others, by changes since the file was
+        #: written, and by those that are being written.
+        self._unsaved: dict[str, int] = {}
+        self._being_saved: dict[str, int] = {}
+        #: When the last bit maps were made; no later filter is older, also when the clock is set back.
+        self._bit_maps_ms = 0
         self._of_group: dict[str, set[str]] = {}
         self._count = 0
         self._dirty = False
@@ -102,6 +126,19 @@ class FilterTable:
 
     def get(self, topic: str, group: str) -> FilterData | None:
         return self._topics.get(topic, {}).get(group)
+
+    def of_topic(self, topic: str) -> Mapping[str, FilterData]:
+        """Group -> filter, also of groups that are offline."""
+        return self._topics.get(topic, {})
+
+    def unsaved_mask(self, topic: str) -> int:
+        """The bits of the groups whose filters for a topic are not as in the file."""
+        changes = self._unsaved, self._being_saved
+        return reduce(or_, (change.get(key, 0) for change in changes for key in (topic, _ANY_TOPIC)))
+
+    def bit_maps_made(self) -> None:
+        """Called when messages get bit maps, by the filters that there are now."""
+        self._bit_maps_ms = max(self._bit_maps_ms, self._clock.now_ms())
 
     def subscribe(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Take over a heartbeat's subscriptions. An older version is ignored, a text that does not parse
@@ -151,12 +188,19 @@ class FilterTable:
                 topic=subscription.topic,
                 expression=expression,
                 expression_type=kind,
-                born_time=self._clock.now_ms(),
+                born_time=max(self._clock.now_ms(), self._bit_maps_ms),
                 client_version=subscription.sub_version,
                 bloom_filter_data=bloom,
             )
         )
+        self._note_change(self._topics[subscription.topic][group])
         self._make_room()
+
+    def _note_change(self, data: FilterData) -> None:
+        is_known = data.topic in self._unsaved or len(self._unsaved) < MAX_FILTER_DATA
+        topic = data.topic if is_known else _ANY_TOPIC
+        self._unsaved[topic] = self._unsaved.get(topic, 0) | data.mask
+        self._dirty = True
 
     def _put(self, data: FilterData) -> None:
         groups = self._topics.setdefault(data.topic, {})
@@ -174,11 +218,11 @@ class FilterTable:
         if not topics:
             del self._of_group[data.consumer_group]
         self._count -= 1
-        self._dirty = True
+        self._note_change(data)
 
     def _end(self, data: FilterData) -> None:
         if not data.is_dead:
-            data.dead_time = self._clock.now_ms()
+            data.dead_time = max(self._clock.now_ms(), data.born_time)
             self._dirty = True
 
     def _revive(self, data: FilterData) -> None:
@@ -203,6 +247,7 @@ class FilterTable:
             bloom is not None
             and bloom.bit_num == self._bloom.bits
             and len(bloom.bit_pos or ()) == self._bloom.hashes
+            and all(0 <= position < bloom.bit_num for position in bloom.bit_pos or ())
         )
 
     def _bloom_data(self, group: str, topic: str) -> BloomData:
@@ -218,6 +263,7 @@ class FilterTable:
             if not self._dirty:
                 return
             self._dirty = False
+            self._being_saved, self._unsaved = self._unsaved, {}
             table = _File(
                 filter_data_by_topic={
                     topic: _OfTopic(group_filter_data=groups, topic=topic)
@@ -229,4 +275,7 @@ class FilterTable:
                 await trio.to_thread.run_sync(self._file.write, [encoded])
             except BaseException:
                 self._dirty = True
+                for topic, mask in self._being_saved.items():
+                    self._unsaved[topic] = self._unsaved.get(topic, 0) | mask
                 raise
+            self._being_saved = {}

@@ -154,16 +154,14 @@ class QueueExtension:
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def extend(
-        self, units: bytes, store_time_ms: int, bit_maps: Sequence[bytes | None] | None = None
-    ) -> bytes:
+    def extend(self, units: bytes, store_time_ms: int, bit_maps: Sequence[bytes] = ()) -> bytes:
         """Write the extensions of packed units of the queue. Returns these units with their addresses, or
         unchanged where they cannot be written, which is logged."""
         position = self.position
         try:
             if position is None:
                 position = self.begin_behind(None)
-            extended = self._write(units, store_time_ms, bit_maps or (), position)
+            extended = self._write(units, store_time_ms, bit_maps, position)
         except OSError as error:
             if not self._failing:
                 _log.error("%s is not written, new units have no extension: %s", self.directory, error)
@@ -172,10 +170,10 @@ class QueueExtension:
         self._failing = False
         return extended
 
-    def _write(self, units: bytes, store_time_ms: int, bit_maps: Sequence[bytes | None], at: int) -> bytes:
+    def _write(self, units: bytes, store_time_ms: int, bit_maps: Sequence[bytes], at: int) -> bytes:
         file_bytes, made, pieces = self.file_bytes, bytearray(), [(at, bytearray())]
         for number, (offset, size_bytes, code) in enumerate(UNIT.iter_unpack(units)):
-            bits = (bit_maps[number] if bit_maps else None) or b""
+            bits = bit_maps[number] if bit_maps else b""
             size = _HEAD.size + len(bits)
             room = file_bytes - _UNUSED_BYTES - at % file_bytes
             if size > room and size <= file_bytes - _UNUSED_BYTES:

@@ -122,6 +122,41 @@ async def test_a_file_with_other_bits_is_ignored(tmp_path: Path) -> None:
     assert len(again) == 0
 
 
+async def test_a_file_with_impossible_bits_is_ignored(tmp_path: Path) -> None:
+    known = table(tmp_path, FakeClock())
+    known.subscribe("g", [sql("a > 1")])
+    await known.persist()
+    path = tmp_path / "consumerFilter.json"
+    text = json.loads(path.read_text())
+    text["filterDataByTopic"]["T"]["groupFilterData"]["g"]["bloomFilterData"]["bitPos"][0] = 112
+    path.write_text(json.dumps(text))
+    again = table(tmp_path, FakeClock())
+    again.load()
+    assert len(again) == 0
+
+
+async def test_changes_that_are_not_written_are_known_by_their_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a topic; of all topics if too many have some. A removed filter is a change as well."""
+    known = table(tmp_path, FakeClock())
+    known.subscribe("g", [sql("a > 1")])
+    data = known.get("T", "g")
+    assert data is not None
+    assert (known.unsaved_mask("T"), known.unsaved_mask("U")) == (data.mask, 0)
+    await known.persist()
+    assert known.unsaved_mask("T") == 0
+    known.subscribe("g", [sql("bad", version=2)])
+    assert known.unsaved_mask("T") == data.mask
+    monkeypatch.setattr(filters, "MAX_FILTER_DATA", 1)
+    known.subscribe("h", [sql("a > 1", topic="U")])
+    other = known.get("U", "h")
+    assert other is not None
+    assert known.unsaved_mask("V") == other.mask
+    await known.persist()
+    assert known.unsaved_mask("T") == known.unsaved_mask("V") == 0
+
+
 def test_the_table_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The filter of the group that has been offline longest goes first."""
     monkeypatch.setattr(filters, "MAX_FILTER_DATA", 2)
