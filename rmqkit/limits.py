@@ -151,6 +151,13 @@ MAX_BIT_MAP_FILTERS = 64
 MAX_FILTER_SCANS = 16
 #: Filter server: filters of groups that are kept, and pulls that wait for the broker.
 MAX_FILTER_CLASSES = 4_096
+#: Of these, modules that consumers have sent; modules that wait to be compiled; entries of a module's table.
+MAX_FILTER_MODULES = 64
+MAX_WAITING_FILTER_MODULES = 16
+MAX_FILTER_MODULE_TABLE = 10_000
+#: Of the settings for such modules: size of a module, and of its memory.
+MAX_FILTER_MODULE_BYTES = 4 * 1024 * 1024
+MAX_FILTER_MODULE_MEMORY_MIB = 1_024
 MAX_FORWARDED_PULLS = 8_192
 #: SQL92: length of an expression in characters, number of its operands, nesting of its operations. A property
 #: whose text is longer than the last one is no number.

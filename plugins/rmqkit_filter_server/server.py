@@ -19,6 +19,7 @@ from rmqkit.protocol.headers import RegisterFilterServerRequestHeader
 from rmqkit_filter_server.classes import FilterClasses
 from rmqkit_filter_server.pulls import FilteredPulls
 from rmqkit_filter_server.settings import PLUGIN, options
+from rmqkit_filter_server.web_assembly import FilterModules
 
 _log = logging.getLogger(__name__)
 REGISTER_INTERVAL_MS = 10_000
@@ -29,7 +30,8 @@ _DRAIN_TIMEOUT_MS = 3_000
 
 
 class FilterServerRole(Server):
-    """Filters messages of one broker for consumers, with the filters in Python that are installed here."""
+    """Filters messages of one broker for consumers, with the filters in Python that are installed here, and
+    with modules that consumers send if the settings allow it."""
 
     name = PLUGIN
 
@@ -37,11 +39,13 @@ class FilterServerRole(Server):
         self, config: Config, registry: Registry, listen: Listen, task_status: trio.TaskStatus[ServerHandle]
     ) -> None:
         """Raises ConfigError for an address that cannot be bound, and when the broker refuses the
-        registration, PluginError for an unknown scheme. When cancelled, stops accepting, answers requests in
-        flight (at most 3 s), and closes everything; held pulls are dropped."""
+        registration, MissingExtra for `webAssembly` without its package, PluginError for an unknown scheme.
+        When cancelled, stops accepting, answers requests in flight (at most 3 s), and closes everything; held
+        pulls are dropped."""
         chosen = options(config)
         filters = registry.chosen("filter_servers", PYTHON)
-        classes = FilterClasses(filters)
+        modules = FilterModules(chosen.module_limits) if chosen.web_assembly else None
+        classes = FilterClasses(filters, modules)
         async with listen.pool(config) as pool, trio.open_nursery() as pulls:
             serving = await listen(
                 {

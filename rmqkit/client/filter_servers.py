@@ -4,6 +4,7 @@ MQClientInstance.uploadFilterClassSource; behaviour sheet, C13)."""
 from __future__ import annotations
 
 import random
+from zlib import crc32
 
 import anyio
 
@@ -20,12 +21,16 @@ from rmqkit.protocol.headers import RegisterMessageFilterClassRequestHeader
 #: with each heartbeat).
 REGISTERED_FOR_S = 30.0
 REGISTER_TIMEOUT_MS = 5_000
-#: The CRC-32 of an empty source.
-_NO_SOURCE = 0
+
+
+def _java_crc(module: bytes) -> int:
+    """The CRC-32 as Java's int."""
+    return (crc32(module) ^ 0x80000000) - 0x80000000
 
 
 class FilterServerChoice:
-    """The filter server for each pull of one group, which has the group's filters."""
+    """The filter server for each pull of one group, which has the group's filters. Filters that are modules
+    of the client (`ClientSettings.filter_modules`) are sent to it."""
 
     def __init__(self, instance: Instance, group: str) -> None:
         self._instance = instance
@@ -47,10 +52,11 @@ class FilterServerChoice:
         name, now_s = wanted.sub_string, anyio.current_time()
         known = self._registered.get((address, queue.topic))
         if known is None or known[0] != name or now_s - known[1] > REGISTERED_FOR_S:
+            module = self._instance.settings.filter_modules.get(name, b"")
             header = RegisterMessageFilterClassRequestHeader(
-                consumer_group=self._group, topic=queue.topic, class_name=name, class_crc=_NO_SOURCE
+                consumer_group=self._group, topic=queue.topic, class_name=name, class_crc=_java_crc(module)
             )
-            command = request(RequestCode.REGISTER_MESSAGE_FILTER_CLASS, header)
+            command = request(RequestCode.REGISTER_MESSAGE_FILTER_CLASS, header, module)
             response = await self._instance.pool.call(address, command, REGISTER_TIMEOUT_MS)
             if response.code != ResponseCode.SUCCESS:
                 raise refusal(response, address, f"registering the filter {name!r}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Mapping
 from typing import TypedDict
 
 from attrs import field, frozen
@@ -55,6 +56,7 @@ class ClientKeywords(TypedDict, total=False):
     heartbeat_interval_ms: int
     serialize_type: SerializeType
     namespace: str
+    filter_modules: Mapping[str, bytes]
 
 
 @frozen(kw_only=True)
@@ -75,6 +77,8 @@ class ClientSettings:
                                  application reads and writes the names without it. Clients of one namespace
                                  do not see the topics and groups of another. Names that have the prefix
                                  already, and those of the system, stay as they are
+    filter_modules               modules of WebAssembly for filter servers, by the names that subscriptions
+                                 with `filter_class` give them
     """
 
     name_servers: tuple[str, ...]
@@ -89,6 +93,7 @@ class ClientSettings:
     heartbeat_interval_ms: int = 30_000
     serialize_type: SerializeType = field(factory=serialize_type_of_environment)
     namespace: str = ""
+    filter_modules: Mapping[str, bytes] = field(factory=dict)
 
     @property
     def effective_client_id(self) -> str:

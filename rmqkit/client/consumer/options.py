@@ -69,7 +69,8 @@ def python_filter(name: str, /, **parameters: str | int) -> Expression:
 
 def filter_class(name: str) -> Expression:
     """Messages that pass a filter which runs in the filter servers of the brokers:
-    `filter_class("cheap?below=5")` names one in Python that is installed there."""
+    `filter_class("cheap?below=5")` names one in Python that is installed there, or else a module of the
+    client (`Client(..., filter_modules={"cheap": ...})`)."""
     return Expression(name, CLASS)
 
 

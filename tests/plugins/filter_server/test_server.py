@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -76,10 +77,11 @@ def amounts(messages: tuple[ReceivedMessage, ...]) -> Amounts:
 
 
 @asynccontextmanager
-async def filter_server(cluster: Cluster, folder: Path) -> AsyncIterator[str]:
-    """A filter server of the cluster's broker, after its registration."""
+async def filter_server(cluster: Cluster, folder: Path, **options: Any) -> AsyncIterator[str]:
+    """A filter server of the cluster's broker, after its registration. `options` are of its table."""
     broker = cluster.broker.address
-    keys = {f"plugins.{PLUGIN}.broker": str(broker), "disabledPlugins": "filter"}
+    keys = {f"plugins.{PLUGIN}.{key}": value for key, value in options.items()}
+    keys |= {f"plugins.{PLUGIN}.broker": str(broker), "disabledPlugins": "filter"}
     config = settings_of(folder, **keys)
     registry = loader.load(config, extra=[("installed", Installed())])
     own = Address(broker.scheme, "127.0.0.1", 0)
