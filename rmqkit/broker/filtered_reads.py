@@ -7,13 +7,21 @@ filter nor a filter that matches nothing holds the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, compress
 from struct import Struct
 from time import perf_counter, thread_time
 
 import trio
 
-from rmqkit.limits import FILTERED_BYTES, MAX_FILTER_CALL_MS, MAX_FILTER_SCANS, MAX_FILTERED_RECORDS
+from rmqkit.limits import (
+    FILTERED_BYTES,
+    FIRST_FILTERED_RECORDS,
+    MAX_FILTER_CALL_MS,
+    MAX_FILTER_SCANS,
+    MAX_FILTERED_RECORDS,
+)
 from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.cold_reads import read_when_cached
 from rmqkit.plugin.filter import CompiledFilter
@@ -25,8 +33,8 @@ _OFFSETS = Struct(">qq")
 _OFFSETS_AT = 20
 #: Bytes of a window, besides its first record.
 _WINDOW_BYTES = 1024 * 1024
-#: Records of the first window for each message that is wanted: enough for a filter that many messages pass.
-_FIRST_WINDOW = 4
+#: The first window of a read has so many times the records that the reads before it needed.
+_MORE = 1.125
 _PASSED_OVER = (ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING)
 
 
@@ -55,6 +63,7 @@ class FilteredRead:
         self._began_at = offset
         self._disk_end = log_end - limits.memory_bytes
         self._bounds = 0, 0
+        self._needed = 0
         self._slices: list[Buffer] = []
         self._sizes: list[int] = []
         self._total_bytes = 0
@@ -77,6 +86,7 @@ class FilteredRead:
                 began = perf_counter()
                 verdicts = await self._filter.records_async(window)
                 self._pace(len(window), perf_counter() - began)
+                _check(verdicts, window)
                 self._take(window, verdicts)
             elif window:
                 self._judge(window)
@@ -88,6 +98,9 @@ class FilteredRead:
         """What was found so far."""
         if self._refused is not None:
             return self._refused
+        if self._needed >= FIRST_FILTERED_RECORDS:
+            per_match = min(MAX_FILTERED_RECORDS, self._needed / (len(self._sizes) or 1))
+            self._filter.records_per_match += (per_match - self._filter.records_per_match) / 4
         status = ReadStatus.FOUND if self._sizes else ReadStatus.NO_MATCHED_MESSAGE
         return ReadResult(
             status, self.offset, *self._bounds, self._slices, len(self._sizes), self._total_bytes
@@ -97,7 +110,7 @@ class FilteredRead:
         """The next records that pass the filter's first stage; `offset` is behind them."""
         limits, count = self._limits, self._filter.records_at_once
         if self.offset == self._began_at:
-            count = min(count, _FIRST_WINDOW * limits.max_messages)
+            count = min(count, int(_MORE * self._filter.records_per_match * limits.max_messages) + 1)
         window = ReadLimits(
             count,
             _WINDOW_BYTES,
@@ -115,7 +128,7 @@ class FilteredRead:
             return []
         self._ended = read.next_offset <= self.offset
         self.offset = read.next_offset
-        return list(_records(read.slices))
+        return _records(read.slices)
 
     def _judge(self, window: Sequence[Buffer]) -> None:
         """Filter the records of a window with `records`, call by call, until all are filtered, enough of
@@ -128,8 +141,7 @@ class FilteredRead:
         while len(verdicts) < len(window) and took_s * 1000 <= MAX_FILTER_CALL_MS and wanted > 0:
             piece = _piece(window, len(verdicts), compiled.records_per_call)
             found = compiled.records(piece)
-            if len(found) != len(piece):
-                raise ValueError(f"the filter gave {len(found)} verdicts on {len(piece)} records")
+            _check(found, piece)
             verdicts += found
             wanted -= sum(found)
             took_s = thread_time() - began
@@ -142,25 +154,31 @@ class FilteredRead:
     def _take(self, window: Sequence[Buffer], verdicts: Sequence[bool]) -> None:
         """Keep the records that match, up to the limits."""
         limits, found, sizes = self._limits, self._slices, self._sizes
-        for record, matches in zip(window, verdicts, strict=True):
-            if not matches:
-                continue
+        needed = len(window)
+        # The records of a queue are in the order of the log.
+        on_disk = _OFFSETS.unpack_from(window[0], _OFFSETS_AT)[1] < self._disk_end
+        for at in compress(range(len(window)), verdicts):
+            record = window[at]
             size = len(record)
-            if sizes:
-                queue_offset, physical_offset = _OFFSETS.unpack_from(record, _OFFSETS_AT)
-                total = self._total_bytes + size
-                if total > limits.max_bytes or (
-                    physical_offset < self._disk_end
+            total = self._total_bytes + size
+            if sizes and (
+                total > limits.max_bytes
+                or (
+                    on_disk
                     and (len(sizes) >= limits.max_disk_messages or total > limits.max_disk_bytes)
-                ):
-                    self.offset, self._ended = queue_offset, True
-                    return
+                    and _OFFSETS.unpack_from(record, _OFFSETS_AT)[1] < self._disk_end
+                )
+            ):
+                self.offset, self._ended, needed = _OFFSETS.unpack_from(record, _OFFSETS_AT)[0], True, at
+                break
             found.append(record)
             sizes.append(size)
-            self._total_bytes += size
+            self._total_bytes = total
             if len(sizes) >= limits.max_messages:
                 self.offset, self._ended = _OFFSETS.unpack_from(record, _OFFSETS_AT)[0] + 1, True
-                return
+                needed = at + 1
+                break
+        self._needed += needed
 
     def _is_over(self) -> bool:
         """Messages may have arrived while an asynchronous filter worked."""
@@ -180,22 +198,29 @@ class FilteredRead:
             compiled.records_at_once = min(MAX_FILTERED_RECORDS, 2 * count)
 
 
+def _check(verdicts: Sequence[bool], records: Sequence[Buffer]) -> None:
+    """Raises ValueError."""
+    if len(verdicts) != len(records):
+        raise ValueError(f"the filter gave {len(verdicts)} verdicts on {len(records)} records")
+
+
 def _piece(window: Sequence[Buffer], start: int, count: int) -> Sequence[Buffer]:
     """At least one record of a window from `start` on, at most `count`, with FILTERED_BYTES in all."""
-    stop, size = start + 1, len(window[start])
-    for record in window[stop : start + count]:
-        size += len(record)
-        if size > FILTERED_BYTES:
-            break
-        stop += 1
-    return window[start:stop]
+    piece = window[start : start + count]
+    if sum(map(len, piece)) <= FILTERED_BYTES:
+        return piece
+    stop = bisect_right(list(accumulate(map(len, piece[1:]), initial=len(piece[0]))), FILTERED_BYTES)
+    return piece[: max(1, stop)]
 
 
-def _records(slices: Sequence[Buffer]) -> Iterator[Buffer]:
+def _records(slices: Sequence[Buffer]) -> list[Buffer]:
+    found: list[Buffer] = []
+    size_at, add = _SIZE.unpack_from, found.append
     for each in slices:
         view = memoryview(each)
         at, end = 0, len(view)
         while at < end:
-            (size,) = _SIZE.unpack_from(view, at)
-            yield view[at : at + size]
-            at += size
+            stop = at + size_at(view, at)[0]
+            add(view[at:stop])
+            at = stop
+    return found

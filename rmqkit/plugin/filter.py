@@ -23,19 +23,21 @@ class CompiledFilter:
     """The filter of a group for a topic, in stages. A message that passes `unit` is given to `records` or
     `records_async`, whichever is set.
 
-    unit             whether a message may match, from the tags code of its queue unit alone
-    records          for filters that need the records themselves; called in the event loop
-    records_async    the same, awaited in a task; cancelled when the consumer has gone
-    records_at_once  number of records of the next window; the broker adapts it to the filter's speed, so that
-                     a window takes a fraction of a millisecond
-    records_per_call number of records of a window that `records` gets at once, at most. Between two calls the
-                     time is checked, so a filter that does much for each record takes few
+    unit              whether a message may match, from the tags code of its queue unit alone
+    records           for filters that need the records themselves; called in the event loop
+    records_async     the same, awaited in a task; cancelled when the consumer has gone
+    records_at_once   number of records of the next window; the broker adapts it to the filter's speed, so
+                      that a window takes a fraction of a millisecond
+    records_per_match how many records were looked at for each that matched, lately; kept by the broker
+    records_per_call  number of records of a window that `records` gets at once, at most. Between two calls
+                      the time is checked, so a filter that does much for each record takes few
     """
 
     unit: UnitFilter | None = None
     records: RecordsFilter | None = None
     records_async: AsyncRecordsFilter | None = None
     records_at_once: int = field(default=FIRST_FILTERED_RECORDS, eq=False)
+    records_per_match: float = field(default=4.0, eq=False)
     records_per_call: int = FIRST_FILTERED_RECORDS
 
     @property

@@ -334,3 +334,34 @@ async def test_a_pull_that_has_its_messages_filters_no_more(opened: Opened) -> N
             assert bodies(answer) == [b"mine%d" % number for number in range(start, start + 8)]
             assert places(answer)[0] == start + 8
             assert [count for count, _ in server.between] == [4, 4]
+
+
+class EverySecond(SlowFilter):
+    """Expression type SLOW: matches every second record, and notes how many it gets."""
+
+    def compile(self, subscription: SubscriptionData, group: str) -> CompiledFilter:
+        async def matches(records: Sequence[Buffer]) -> list[bool]:
+            self.calls.append((subscription.topic, group, len(records)))
+            return [record.unpack(each).queue_offset % 2 == 0 for each in records]
+
+        return CompiledFilter(records_async=matches, records_at_once=256)
+
+
+async def test_a_read_takes_as_many_records_as_the_reads_before_it_needed(opened: Opened) -> None:
+    """Of messages of which every second one matches, the filter gets hardly more than twice as many as are
+    wanted, in one window."""
+    server = EverySecond()
+    async with opened(extra=[("seconds", server)]) as desk:
+        for number in range(1200):
+            await desk.sent(body=b"%d" % number)
+        for start in range(0, 1200, 64):
+            server.calls.clear()
+            answer = await answered(desk, **slow("x"), offset=start, max_msg_nums=32)
+            if start + 64 <= 1200:
+                assert places(answer)[0] == start + 63
+        windows = []
+        for start in range(0, 1024, 64):
+            server.calls.clear()
+            await answered(desk, **slow("x"), offset=start, max_msg_nums=32)
+            windows.append([count for _, _, count in server.calls])
+    assert all(len(each) == 1 and 64 <= each[0] <= 80 for each in windows), windows
