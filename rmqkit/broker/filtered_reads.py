@@ -99,8 +99,13 @@ class FilteredRead:
         if self._refused is not None:
             return self._refused
         if self._needed >= FIRST_FILTERED_RECORDS:
+            compiled = self._filter
             per_match = min(MAX_FILTERED_RECORDS, self._needed / (len(self._sizes) or 1))
-            self._filter.records_per_match += (per_match - self._filter.records_per_match) / 4
+            # A second window costs more than records that are not needed: what was needed once counts for
+            # some time.
+            compiled.records_per_match = max(
+                per_match, compiled.records_per_match + (per_match - compiled.records_per_match) / 16
+            )
         status = ReadStatus.FOUND if self._sizes else ReadStatus.NO_MATCHED_MESSAGE
         return ReadResult(
             status, self.offset, *self._bounds, self._slices, len(self._sizes), self._total_bytes
