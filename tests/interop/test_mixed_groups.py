@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -25,9 +23,8 @@ from tests.interop.builds import (
     go_client,
     java_client,
 )
+from tests.interop.members import PATIENCE_S, java_words, made, member, until
 
-#: A client that leaves without unlocking its queues has the others wait a minute.
-PATIENCE_S = 150
 _numbers = itertools.count()
 
 
@@ -70,109 +67,6 @@ def topic() -> str:
     return f"mixed_{next(_numbers)}"
 
 
-async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Check a condition of other processes repeatedly until it holds."""
-    with trio.move_on_after(PATIENCE_S):
-        while True:
-            if await condition():
-                return
-            await trio.sleep(0.05)
-    pytest.fail(f"not within {PATIENCE_S} s: {what}")
-
-
-class Member:
-    """A member of the group in a process of its own."""
-
-    def __init__(self, home: Path) -> None:
-        home.mkdir()
-        self._home = home
-        self._log = home / "handled"
-        self._stop = home / "stop"
-        self._ended = trio.Event()
-        self.facts: Mapping[str, Any] = {}
-
-    @property
-    def bodies(self) -> set[str]:
-        """The bodies that it has handled so far."""
-        return set(self._log.read_text().split("\n")) - {""} if self._log.exists() else set()
-
-    async def run(
-        self,
-        command: Sequence[str],
-        namesrv: str,
-        topic: str,
-        group: str,
-        order: str,
-        fail: str,
-        more: Mapping[str, str],
-    ) -> None:
-        """Run the member until `stop`. Fails the test if it does not report success."""
-        options = {
-            "--topic": topic,
-            "--group": group,
-            "--order": order,
-            "--fail": fail,
-            "--stop": str(self._stop),
-            "--log": str(self._log),
-            "--limit": "300",
-            **more,
-        }
-
-        def play() -> peers.Outcome:
-            words = list(itertools.chain.from_iterable(options.items()))
-            report = peers.play(command, ["member"], namesrv, self._home, options=words, seconds=330)
-            return report.outcome("member")
-
-        outcome = await trio.to_thread.run_sync(play)
-        assert outcome.ok, outcome.error
-        self.facts = outcome.facts
-        self._ended.set()
-
-    async def stop(self) -> None:
-        """Have it leave the group, and wait for its report."""
-        self._stop.touch()
-        with trio.fail_after(PATIENCE_S):
-            await self._ended.wait()
-
-
-@asynccontextmanager
-async def member(
-    command: Sequence[str],
-    servers: peers.Server,
-    home: Path,
-    topic: str,
-    group: str,
-    *,
-    order: str = "none",
-    fail: str = "-",
-    more: Mapping[str, str] = MappingProxyType({}),
-) -> AsyncIterator[Member]:
-    """A member that joins now; leaving the block stops it."""
-    this = Member(home)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(this.run, command, servers.namesrv, topic, group, order, fail, more)
-        try:
-            yield this
-        finally:
-            with trio.CancelScope(shield=True):
-                await this.stop()
-
-
-async def made(client: Client, topic: str, queues: int) -> None:
-    await client.admin.create_topic(topic, queues=queues)
-
-    async def known() -> bool:
-        return await client.admin.route(topic) is not None
-
-    await until(known, "the route")
-
-
-def java_words(java: JavaClient, home: Path) -> list[str]:
-    home.mkdir()
-    # A queue that another member has not unlocked yet is tried again in the next round.
-    return peers.java_command(java, home, settings={"rocketmq.client.rebalance.waitInterval": 1_000})
-
-
 async def has_queues(consumer: PushConsumer, topic: str, count: int) -> bool:
     return len([queue for queue in consumer.queues if queue.topic == topic]) == count
 
@@ -211,7 +105,7 @@ async def test_a_group_of_three_languages(
         ):
             nursery.start_soon(consumer.run, handle)
             await until(partial(has_queues, consumer, topic, 6), "all queues are ours")
-            join = partial(member, servers=servers, topic=topic, group=group, order=order)
+            join = partial(member, namesrv=servers.namesrv, topic=topic, group=group, order=order)
             async with (
                 join(java_words(java, tmp_path / "jvm"), home=tmp_path / "java") as of_java,
                 join([str(go)], home=tmp_path / "go") as of_go,
@@ -270,7 +164,7 @@ async def test_what_we_send_back_reaches_java(
             await failed.wait()
             consumer.stop()
         words = java_words(java, tmp_path / "jvm")
-        async with member(words, servers, tmp_path / "java", topic, group) as of_java:
+        async with member(words, servers.namesrv, tmp_path / "java", topic, group) as of_java:
             await until(lambda: _true("comes back" in of_java.bodies), "Java has it")
     (seen,) = of_java.facts["handled"]
     assert (seen["text"], seen["topic"]) == ("comes back", topic)
@@ -287,7 +181,9 @@ async def test_what_java_sends_back_reaches_us(
         await made(client, topic, 2)
         await producer.send(topic, b"comes back")
         words = java_words(java, tmp_path / "jvm")
-        async with member(words, servers, tmp_path / "java", topic, group, fail="comes back") as of_java:
+        async with member(
+            words, servers.namesrv, tmp_path / "java", topic, group, fail="comes back"
+        ) as of_java:
             await until(lambda: _true("comes back" in of_java.bodies), "Java has it")
         async with client.push_consumer(group, subscribe=topic, start="first") as consumer:
             with trio.fail_after(PATIENCE_S):
@@ -309,7 +205,9 @@ async def test_a_namespace_is_shared_with_java(
         await made(client, topic, 2)
         words = java_words(java, tmp_path / "jvm")
         await producer.send(topic, b"ours")
-        async with member(words, servers, tmp_path / "java", topic, group, more=shop, fail="ours") as of_java:
+        async with member(
+            words, servers.namesrv, tmp_path / "java", topic, group, more=shop, fail="ours"
+        ) as of_java:
             await until(lambda: _true("ours" in of_java.bodies), "Java has ours")
         assert {each["topic"] for each in of_java.facts["handled"]} == {topic}
         (tmp_path / "writer").mkdir()
@@ -345,7 +243,7 @@ async def test_compressed_bodies(servers: peers.Server, topic: str, java: JavaCl
             async with client.producer("producers", compression=kind) as producer:
                 await producer.send(topic, body.encode())
         words = java_words(java, tmp_path / "jvm")
-        async with member(words, servers, tmp_path / "java", topic, f"java_{topic}") as of_java:
+        async with member(words, servers.namesrv, tmp_path / "java", topic, f"java_{topic}") as of_java:
             await until(lambda: _true(of_java.bodies >= ours), "Java has read all three")
         (tmp_path / "writer").mkdir()
 

@@ -24,8 +24,8 @@ from tests.interop.builds import (
     java_admin,
     java_client,
 )
+from tests.interop.members import made, until
 from tests.interop.test_java_admin import mqadmin
-from tests.interop.test_mixed_groups import made, until
 from tests.ports import LOOPBACK, free_port
 
 OURS = "rmqkit"

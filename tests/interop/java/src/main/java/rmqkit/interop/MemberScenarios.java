@@ -15,8 +15,12 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.exception.RemotingException;
 
 /** One half of an exchange: a member of a group that other clients belong to as well, and a producer of compressed bodies. */
 final class MemberScenarios {
@@ -28,6 +32,7 @@ final class MemberScenarios {
     static void add(Map<String, Scenario> all) {
         all.put("member", MemberScenarios::member);
         all.put("compress", MemberScenarios::compress);
+        all.put("produce", MemberScenarios::produce);
     }
 
     /**
@@ -93,6 +98,30 @@ final class MemberScenarios {
             }
         }
         return !fails;
+    }
+
+    /** Sends until the file `--stop` exists. Appends the bodies that were answered with SEND_OK to the file `--log`, and reports how many failed. */
+    private static void produce(Run run) throws Exception {
+        Path stop = Path.of(run.option("--stop"));
+        Path log = Path.of(run.option("--log"));
+        DefaultMQProducer producer = new DefaultMQProducer(run.group("producer"));
+        run.prepare(producer);
+        producer.setPollNameServerInterval(1_000);
+        producer.setSendMsgTimeout(2_000);
+        producer.start();
+        int failed = 0;
+        for (int number = 0; !Files.exists(stop); number++) {
+            String text = "java-" + number;
+            try {
+                if (producer.send(run.message(text)).getSendStatus() == SendStatus.SEND_OK) {
+                    Files.writeString(log, text + "\n", java.nio.file.StandardOpenOption.CREATE, java.nio.file.StandardOpenOption.APPEND);
+                }
+            } catch (MQClientException | RemotingException | MQBrokerException e) {
+                failed++;
+                Thread.sleep(20);
+            }
+        }
+        run.fact("failed", failed);
     }
 
     /** Sends a body compressed by each of ZLIB, LZ4 and ZSTD (5.x clients). */
