@@ -27,7 +27,7 @@ from rmqkit.config import Config, load
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.sysflag import BORN_HOST_V6
-from rmqkit.plugin.store import Boundary, ReadLimits
+from rmqkit.plugin.store import Boundary, ReadLimits, RecordsBitMaps
 from rmqkit.protocol.message_id import pack_host
 from rmqkit.protocol.record import unpack, unpack_all
 from rmqkit.protocol.tags import java_hash
@@ -62,8 +62,11 @@ _JAVA = (
 )
 
 
-def config(directory: Path) -> Config:
-    return load(environ={}, flags={"storePathRootDir": str(directory)}).with_values(**SIZES)
+def config(directory: Path, extension_bytes: int = 0) -> Config:
+    """`extension_bytes`: the files of the queues' extensions; 0: queues have none."""
+    extension = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": extension_bytes}
+    sizes = SIZES | (extension if extension_bytes else {})
+    return load(environ={}, flags={"storePathRootDir": str(directory)}).with_values(**sizes)
 
 
 # --- the programs -------------------------------------------------------------------------------------------
@@ -210,12 +213,26 @@ def append_one(
     return [describe(unpack(record)) for record in records if record is not None]
 
 
+def bit_map(key: str) -> bytes:
+    """In place of the verdicts of filters: the end of the message's unique key."""
+    return key[-14:].encode()
+
+
+def bit_maps(topic: str) -> RecordsBitMaps:
+    return lambda records: [bit_map(unpack(record).properties[props.UNIQ_KEY]) for record in records]
+
+
+def open_store(directory: Path, extension_bytes: int = 0) -> MmapStore:
+    store = MmapStore(config(directory, extension_bytes), SystemClock(), FlushWhenWanted())
+    store.bit_maps = bit_maps
+    return store
+
+
 async def main(arguments: argparse.Namespace) -> None:
     """Append until the count is reached, or until killed."""
     rng = random.Random(arguments.seed)
     topics = [*TOPICS, LONG_TOPIC] if arguments.long_topic == "yes" else TOPICS
-    async with running(MmapStore(config(arguments.directory), SystemClock(), FlushWhenWanted())) as store:
-        assert isinstance(store, MmapStore)
+    async with running(open_store(arguments.directory, arguments.extension)) as store:
         number = 0
         while number < arguments.write or arguments.end == "wait":
             for seen in append_one(store, number, arguments.seed, rng, topics):
@@ -231,5 +248,6 @@ if __name__ == "__main__":
     parser.add_argument("--write", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--end", choices=("close", "wait"), default="close")
+    parser.add_argument("--extension", type=int, default=0)
     parser.add_argument("--long-topic", choices=("yes", "no"), default="no")
     trio.run(main, parser.parse_args())

@@ -94,6 +94,7 @@ def read_by_java(lines: Sequence[Seen], version: str) -> dict[Place, Seen]:
     for (topic, queue, _), seen in found.items():
         for key, offsets in seen.pop("byKey").items():
             carriers.check(topic, key, seen["storeTimestamp"], offsets)
+        seen.pop("extension")
         first = seen.pop("byTime")
         same_time = found[topic, queue, first]["storeTimestamp"] == seen["storeTimestamp"]
         # Up to version 4, Java first compares the modification times of queue files. It writes them through a

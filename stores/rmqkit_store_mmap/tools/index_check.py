@@ -140,16 +140,24 @@ class IndexCheck:
         first, count = self.unindexed.get(behind.path, (physical_offset, 0))
         self.unindexed[behind.path] = first, count + 1
 
-    def take(self, physical_offset: int, time_ms: int, keys: Sequence[tuple[int, str]], wanted: bool) -> None:
+    def take(
+        self,
+        physical_offset: int,
+        time_ms: int,
+        keys: Sequence[tuple[int, str]],
+        wanted: bool,
+        tags_hash: int | None = None,
+    ) -> None:
         """Check the next record that has keys, or that an entry points to. `keys` are the hash and text of
-        each key. Raises Damage, OSError."""
+        each key; `tags_hash` is that of an entry for the tags, which Java writes since 5.5. Raises Damage,
+        OSError."""
         if self.next_offset < physical_offset:
             raise self._stray()
         left = list(keys)
         while self.next_offset == physical_offset:
             code, _, seconds, _ = self._entry
             fitting = next((key for key in left if key[0] == code), None)
-            if fitting is None:
+            if fitting is None and code != tags_hash:
                 # The last record before a crash may have its entries a second time, after the complete first
                 # ones.
                 if left or all(key[0] != code for key in keys):
@@ -158,7 +166,7 @@ class IndexCheck:
                         f"the entry's hash {code} is of no key of the record at log offset {physical_offset}",
                     )
                 left = [key for key in keys if key[0] != code]
-            else:
+            elif fitting is not None:
                 left.remove(fitting)
             self._check_time(time_ms, seconds)
             self.checked += 1

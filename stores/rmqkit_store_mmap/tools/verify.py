@@ -158,7 +158,9 @@ class Verifier:
                 texts += [
                     (absolute_hash(extend_hash(topic.key_code, key)), key) for key in keys.split(" ") if key
                 ]
-            self._index.take(offset, record.store_timestamp_ms, texts, wanted)
+            tags = found.get(props.TAGS)
+            tags_hash = absolute_hash(extend_hash(topic.key_code, f"T#{tags}")) if tags else None
+            self._index.take(offset, record.store_timestamp_ms, texts, wanted, tags_hash)
 
     def _take_damage(self, record: Record) -> None:
         """Process a record by which a start replaced damage: units and keys may refer to it."""

@@ -335,6 +335,19 @@ async def test_a_tags_code_may_be_an_address_in_the_extension(tmp_path: Path) ->
     assert verify(tmp_path).damage is None
 
 
+async def test_the_index_may_have_entries_for_tags(tmp_path: Path) -> None:
+    """Java has written them since 5.5, behind those of the keys, also for messages without keys."""
+    async with running(make(tmp_path)) as store:
+        for keys in ("k1 k2", ""):
+            (at,) = store.append([message(tag="t", keys=keys)])
+            store._index.drain(99)
+            code = store._queues.by_key["Orders", 0].head.key_code
+            store._index.note(code, None, "T#t", at.physical_offset, at.store_timestamp_ms)
+            store._index.drain(99)
+    outcome = verify(tmp_path)
+    assert (outcome.damage, outcome.index_entries) == (None, 4)
+
+
 async def test_light_queues_and_inner_batches_are_passed_over(tmp_path: Path) -> None:
     """Units of light queues point to records of other topics; a batch stored as one record has its unit in
     batchconsumequeue."""

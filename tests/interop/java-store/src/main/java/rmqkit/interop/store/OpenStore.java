@@ -30,7 +30,15 @@ final class OpenStore implements AutoCloseable {
         config.setMessageIndexSafe(true); // after a crash all keys are indexed again, not only those of the last file
         config.setDiskMaxUsedSpaceRatio(95);
         config.setCleanFileForciblyEnable(false);
+        int extension = options.number("--extension", 0);
+        if (extension > 0) {
+            config.setEnableConsumeQueueExt(true);
+            config.setMappedFileSizeConsumeQueueExt(extension);
+        }
         store = make(config);
+        if (extension > 0) {
+            store.getDispatcherList().addFirst(request -> request.setBitMap(bitMap(request.getUniqKey())));
+        }
         if (!store.load()) {
             throw new IllegalStateException("the store did not load");
         }
@@ -51,6 +59,11 @@ final class OpenStore implements AutoCloseable {
             arguments[i] = known.get(constructor.getParameterTypes()[i]);
         }
         return (DefaultMessageStore) constructor.newInstance(arguments);
+    }
+
+    /** In place of the verdicts of filters: the end of the message's unique key. */
+    private static byte[] bitMap(String key) {
+        return key == null ? null : key.substring(key.length() - 14).getBytes(java.nio.charset.StandardCharsets.US_ASCII);
     }
 
     /** Topic -> queue ids, as the folders say. */

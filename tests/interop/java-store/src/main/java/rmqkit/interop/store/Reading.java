@@ -2,13 +2,16 @@ package rmqkit.interop.store;
 
 import java.io.PrintStream;
 import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.store.ConsumeQueueExt;
 import org.apache.rocketmq.store.GetMessageResult;
+import org.apache.rocketmq.store.MessageFilter;
 import org.apache.rocketmq.store.QueryMessageResult;
 
 /** Prints every queue, every message of it, where its keys lead, and where its store time leads. */
@@ -35,20 +38,43 @@ final class Reading {
         out.println(Json.write(Map.of("queue", Map.of("topic", topic, "id", queueId, "min", min, "max", max))));
         long offset = min;
         while (offset < max) {
-            GetMessageResult result = open.store.getMessage("interop", topic, queueId, offset, 32, null);
+            Extensions extensions = new Extensions();
+            GetMessageResult result = open.store.getMessage("interop", topic, queueId, offset, 32, extensions);
             if (result == null || result.getMessageCount() == 0) {
                 throw new IllegalStateException("nothing at " + offset + " of " + topic + " queue " + queueId + ": " + result);
             }
+            int number = 0;
             for (ByteBuffer buffer : result.getMessageBufferList()) {
-                message(MessageDecoder.decode(buffer, true, false));
+                message(MessageDecoder.decode(buffer, true, false), extensions.seen.get(number++));
             }
             offset = result.getNextBeginOffset();
             result.release();
         }
     }
 
-    private void message(MessageExt message) {
+    /** Keeps the tags code and the bit map with which the store asks for each message. */
+    private static final class Extensions implements MessageFilter {
+        final List<Map<String, Object>> seen = new ArrayList<>();
+
+        @Override
+        public boolean isMatchedByConsumeQueue(Long tagsCode, ConsumeQueueExt.CqExtUnit unit) {
+            Map<String, Object> said = new LinkedHashMap<>();
+            said.put("tagsCode", tagsCode);
+            said.put("storeTimestamp", unit == null ? null : unit.getMsgStoreTime());
+            said.put("bitMap", unit == null || unit.getFilterBitMap() == null ? null : new String(unit.getFilterBitMap(), StandardCharsets.US_ASCII));
+            seen.add(said);
+            return true;
+        }
+
+        @Override
+        public boolean isMatchedByCommitLog(ByteBuffer buffer, Map<String, String> properties) {
+            return true;
+        }
+    }
+
+    private void message(MessageExt message, Map<String, Object> extension) {
         Map<String, Object> found = Writing.describe(message);
+        found.put("extension", extension);
         Map<String, Object> byKey = new LinkedHashMap<>();
         for (String key : Writing.keysOf(message)) {
             byKey.put(key, lookUp(message.getTopic(), key, message.getStoreTimestamp()));

@@ -10,7 +10,8 @@ import java.util.Map;
 /**
  * Opens a store directory with Apache's own store, reads all of it, appends to it, and stops in order or waits to be killed.
  *
- * <pre>StoreProgram DIRECTORY [--read yes] [--write COUNT] [--seed N] [--end close|wait] [--log BYTES] [--queue BYTES] [--slots N] [--entries N]</pre>
+ * <pre>StoreProgram DIRECTORY [--read yes] [--write COUNT] [--seed N] [--end close|wait] [--log BYTES] [--queue BYTES] [--slots N] [--entries N]
+ * [--extension BYTES]</pre>
  *
  * Prints JSON lines: `{"queue": ...}` and `{"message": ...}` for what it read, `{"appended": ...}` for each append that was acknowledged, and
  * `{"done": ...}` when there is nothing left to do. With `--end wait` it goes on appending until it is killed.
