@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import thread_time
 
+from rmqkit.broker.held_time import HeldTime
 from rmqkit.broker.tables.filters import FilterData, FilterTable
 from rmqkit.config import Config
 from rmqkit.limits import MAX_BIT_MAP_FILTERS, MAX_FILTER_CALL_MS
@@ -56,9 +56,9 @@ class BitMapFilter(ExtensionFilter):
 class BitMaps:
     """Makes the bit maps of new messages.
 
-    The filters of a run get MAX_FILTER_CALL_MS of processor time; the bits of filters that are left then are
-    set. So are those of filters that need a task, and of filters that differ from the ones in the file of the
-    table: a broker that starts again after a crash may know an older filter of the group.
+    The filters of a run hold the event loop for MAX_FILTER_CALL_MS; the bits of filters that are left then
+    are set. So are those of filters that need a task, and of filters that differ from the ones in the file of
+    the table: a broker that starts again after a crash may know an older filter of the group.
     """
 
     def __init__(
@@ -82,21 +82,21 @@ class BitMaps:
         for data in filters[MAX_BIT_MAP_FILTERS:]:
             mask |= data.mask
         masks = [mask] * len(records)
-        began = thread_time()
+        held = HeldTime()
         for data in filters[:MAX_BIT_MAP_FILTERS]:
             if data.mask & ~mask:
-                self._add(data, records, masks, began)
+                self._add(data, records, masks, held)
         size = self._table.bit_map_bytes
         return [each.to_bytes(size, "little") for each in masks]
 
-    def _add(self, data: FilterData, records: Sequence[Buffer], masks: list[int], began: float) -> None:
+    def _add(self, data: FilterData, records: Sequence[Buffer], masks: list[int], held: HeldTime) -> None:
         """Add the bits of a group to the masks of the records that match."""
         done = 0
         try:
             compiled = self._compiled(data.subscription, data.consumer_group)
             count = compiled.records_per_call
             while done < len(records) and compiled.records is not None:
-                if (thread_time() - began) * 1000 > MAX_FILTER_CALL_MS:
+                if held.elapsed_s() * 1000 > MAX_FILTER_CALL_MS:
                     break
                 verdicts = compiled.records(records[done : done + count])
                 for number, matches in enumerate(verdicts, done):

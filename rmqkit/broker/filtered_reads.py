@@ -11,10 +11,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, compress
 from struct import Struct
-from time import perf_counter, thread_time
+from time import perf_counter
 
 import trio
 
+from rmqkit.broker.held_time import HeldTime
 from rmqkit.limits import (
     FILTERED_BYTES,
     FIRST_FILTERED_RECORDS,
@@ -35,6 +36,8 @@ _OFFSETS_AT = 20
 _WINDOW_BYTES = 1024 * 1024
 #: The first window of a read has so many times the records that the reads before it needed.
 _MORE = 1.125
+#: Units of a window at most, if there are not that many records: the first stage of a filter is not timed.
+_WINDOW_UNITS = 512
 _PASSED_OVER = (ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING)
 
 
@@ -119,7 +122,7 @@ class FilteredRead:
         window = ReadLimits(
             count,
             _WINDOW_BYTES,
-            max(limits.max_scanned_units, count),
+            max(min(limits.max_scanned_units, _WINDOW_UNITS), count),
             count,
             _WINDOW_BYTES,
             limits.memory_bytes,
@@ -138,18 +141,18 @@ class FilteredRead:
     def _judge(self, window: Sequence[Buffer]) -> None:
         """Filter the records of a window with `records`, call by call, until all are filtered, enough of
         them match, or the time of a window has passed; the next window then begins with the first record that
-        is left. The time is processor time: what other programs use does not make windows smaller."""
+        is left."""
         compiled, verdicts = self._filter, list[bool]()
         assert compiled.records is not None, "the filter is asynchronous"
         wanted = self._limits.max_messages - len(self._sizes)
-        began, took_s = thread_time(), 0.0
+        held, took_s = HeldTime(), 0.0
         while len(verdicts) < len(window) and took_s * 1000 <= MAX_FILTER_CALL_MS and wanted > 0:
             piece = _piece(window, len(verdicts), compiled.records_per_call)
             found = compiled.records(piece)
             _check(found, piece)
             verdicts += found
             wanted -= sum(found)
-            took_s = thread_time() - began
+            took_s = held.elapsed_s()
         done = len(verdicts)
         self._pace(done, took_s)
         if done < len(window):

@@ -13,6 +13,7 @@ import trio
 from rmqkit.broker import bit_maps
 from rmqkit.broker.bit_maps import BitMapFilter, BitMaps
 from rmqkit.broker.bloom import BloomFilter
+from rmqkit.broker.held_time import HeldTime
 from rmqkit.broker.tables.filters import FilterTable
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError
@@ -238,7 +239,7 @@ async def test_filters_beyond_the_time_or_the_number_match(
     """What is stored never waits long for filters: their bits are set without a call."""
     known = await subscribed(tmp_path, "a", "b", "c")
     now = [0.0]
-    monkeypatch.setattr(bit_maps, "thread_time", lambda: now[0])
+    monkeypatch.setattr(HeldTime, "elapsed_s", lambda self: now[0])
 
     def compiled(subscription: SubscriptionData, group: str) -> CompiledFilter:
         def records(records: Sequence[Buffer]) -> list[bool]:
@@ -249,6 +250,7 @@ async def test_filters_beyond_the_time_or_the_number_match(
 
     late = bits_of("c")
     assert makes(known, compiled, 4) == [late, late, bits_of("b") | late, bits_of("b") | late]
+    now[0] = 0.0
     monkeypatch.setattr(bit_maps, "MAX_BIT_MAP_FILTERS", 1)
     assert makes(known, compiled, 1) == [bits_of("b") | bits_of("c")]
 

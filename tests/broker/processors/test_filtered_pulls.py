@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from time import sleep
 from typing import Any
 
 import pytest
 import trio
 
 from rmqkit import hookimpl
-from rmqkit.broker import filtered_reads
+from rmqkit.broker import filtered_reads, held_time
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import FILTERED_BYTES, MAX_FILTERED_RECORDS
@@ -18,6 +19,7 @@ from rmqkit.model.buffer import Buffer
 from rmqkit.model.subscription import ConsumerData, SubscriptionData
 from rmqkit.plugin.filter import CompiledFilter, FilterServer
 from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.store import ReadResult
 from rmqkit.protocol import loose_json, record
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
@@ -309,7 +311,8 @@ async def test_a_slow_filter_is_bounded_within_a_window(
     """When the time of a window has passed, the rest of its records is filtered later, and none is filtered
     twice or left out."""
     server = Timed(per_call, 0.0005)
-    monkeypatch.setattr(filtered_reads, "thread_time", server.clock)
+    monkeypatch.setattr(held_time, "thread_time", server.clock)
+    monkeypatch.setattr(held_time, "perf_counter", server.clock)
     async with opened(extra=[("timed", server)]) as desk:
         for number in range(100):
             await desk.sent(body=(b"mine" if number == 90 else b"else").ljust(body_bytes, b"."))
@@ -319,6 +322,59 @@ async def test_a_slow_filter_is_bounded_within_a_window(
     assert sum(count for count, _ in server.between) == 100
     assert all(count <= per_call for count, _ in server.between)
     assert all(count == 1 or size <= FILTERED_BYTES for count, size in server.between)
+
+
+class Nothing(SlowFilter):
+    """Expression type SLOW: rejects every unit, so that no record is read."""
+
+    def compile(self, subscription: SubscriptionData, group: str) -> CompiledFilter:
+        return CompiledFilter(unit=lambda tags_code: False, records=lambda records: [False] * len(records))
+
+
+async def test_the_first_stage_works_in_windows(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filter that rejects all units does not look at all that maxFilterMessageSize allows in one step."""
+    monkeypatch.setattr(filtered_reads, "_WINDOW_UNITS", 50)
+    scanned: list[int] = []
+    async with opened(extra=[("nothing", Nothing())], maxFilterMessageSize=20 * 1_000) as desk:
+        for _ in range(120):
+            await desk.sent()
+        read = desk.broker.store.read
+
+        def watched(*arguments: Any) -> ReadResult:
+            result = read(*arguments)
+            scanned.append(result.next_offset - arguments[2])
+            return result
+
+        monkeypatch.setattr(desk.broker.store, "read", watched)
+        assert places(await answered(desk, **slow("x")))[0] == 120
+    assert scanned == [50, 50, 20]
+
+
+class Sleeping(SlowFilter):
+    """Expression type SLOW: sleeps in the event loop, for each record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: list[int] = []
+
+    def compile(self, subscription: SubscriptionData, group: str) -> CompiledFilter:
+        def matches(records: Sequence[Buffer]) -> list[bool]:
+            self.counts.append(len(records))
+            sleep(0.002 * len(records))
+            return [False] * len(records)
+
+        return CompiledFilter(records=matches)
+
+
+async def test_a_filter_that_sleeps_gets_fewer_records(opened: Opened) -> None:
+    """It uses no processor time, and holds the event loop all the same."""
+    server = Sleeping()
+    async with opened(extra=[("sleeping", server)]) as desk:
+        for _ in range(40):
+            await desk.sent()
+        answer = await answered(desk, **slow("x"))
+        assert places(answer)[0] == 40
+    assert server.counts == [16, 8, 4, 2, *[1] * 10]
 
 
 async def test_a_pull_that_has_its_messages_filters_no_more(opened: Opened) -> None:

@@ -1,0 +1,31 @@
+"""How long a call has held the event loop."""
+
+from __future__ import annotations
+
+import resource
+from time import perf_counter, thread_time
+
+#: A difference of wall and processor time that needs an explanation.
+_WAITED_S = 0.0004
+#: Systems that do not count for each thread count for all.
+_OWN = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
+
+
+def switches() -> int:
+    """How often this thread has given up the processor because it waited."""
+    return resource.getrusage(_OWN).ru_nvcsw
+
+
+class HeldTime:
+    """Measures from its creation on: processor time, which does not contain what other programs use, but wall
+    time if the thread has waited, because then the callee has slept or waited for a device."""
+
+    __slots__ = ("_cpu_s", "_switches", "_wall_s")
+
+    def __init__(self) -> None:
+        self._switches = switches()
+        self._wall_s, self._cpu_s = perf_counter(), thread_time()
+
+    def elapsed_s(self) -> float:
+        wall_s, cpu_s = perf_counter() - self._wall_s, thread_time() - self._cpu_s
+        return wall_s if wall_s - cpu_s > _WAITED_S and switches() > self._switches else cpu_s
