@@ -5,8 +5,8 @@ from __future__ import annotations
 import resource
 from time import perf_counter, thread_time
 
-#: A difference of wall and processor time that needs an explanation.
-_WAITED_S = 0.0004
+#: Waits that are shorter in all do not count.
+_WAITED_S = 0.001
 #: Systems that do not count for each thread count for all.
 _OWN = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 

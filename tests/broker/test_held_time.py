@@ -10,7 +10,7 @@ from rmqkit.broker.held_time import HeldTime
 
 @pytest.mark.parametrize(
     ("wall_s", "cpu_s", "switches", "expected_s"),
-    [(0.005, 0.005, 0, 0.005), (0.005, 0.001, 0, 0.001), (0.005, 0.001, 1, 0.005), (0.0051, 0.005, 1, 0.005)],
+    [(0.005, 0.005, 0, 0.005), (0.005, 0.001, 0, 0.001), (0.005, 0.001, 1, 0.005), (0.0059, 0.005, 1, 0.005)],
     ids=["computed", "preempted", "waited", "waited for a moment"],
 )
 def test_waiting_counts_and_preemption_does_not(

@@ -377,10 +377,14 @@ async def test_a_filter_that_sleeps_gets_fewer_records(opened: Opened) -> None:
     assert server.counts == [16, 8, 4, 2, *[1] * 10]
 
 
-async def test_a_pull_that_has_its_messages_filters_no_more(opened: Opened) -> None:
+async def test_a_pull_that_has_its_messages_filters_no_more(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a hundred messages that match, a pull of eight filters one call's; the next goes on behind the
     eighth."""
     server = Timed(4, 0.0)
+    monkeypatch.setattr(held_time, "thread_time", server.clock)
+    monkeypatch.setattr(held_time, "perf_counter", server.clock)
     async with opened(extra=[("timed", server)]) as desk:
         for number in range(100):
             await desk.sent(body=b"mine%d" % number)
