@@ -68,6 +68,10 @@ class BitMaps:
         self._table = table
         self._compiled = compiled
 
+    def configure(self, config: Config) -> None:
+        """Use changed settings."""
+        self._config = config
+
     def of_topic(self, topic: str) -> RecordsBitMaps | None:
         """Log.bit_maps."""
         if not self._config.enable_calc_filter_bit_map or topic.startswith(RETRY_PREFIX):

@@ -98,6 +98,7 @@ class LiveSettings:
         broker.config = fresh
         broker.topics.configure(fresh)
         broker.groups.configure(fresh)
+        broker.filters.configure(fresh)
         if changed:
             _log.info(
                 "settings were changed: %s",

@@ -47,6 +47,12 @@ class SubscribedFilters:
         clients.on_subscribe.append(self.table.subscribe)
         clients.on_group_end.append(self.table.leave)
 
+    def configure(self, config: Config) -> None:
+        """Use changed settings."""
+        self._config = config
+        self.table.configure(config)
+        self.bit_maps.configure(config)
+
     def of(self, header: PullMessageRequestHeader) -> CompiledFilter:
         """The filter of a pull. Raises RequestRefused."""
         group, key = header.consumer_group, None

@@ -22,6 +22,7 @@ from rmqkit.model.subscription import ConsumerData, SubscriptionData
 from rmqkit.plugin.filter import CompiledFilter
 from rmqkit.plugin.json_file import JsonFile
 from rmqkit.plugin.store import ExtensionFilter, UnitExtension
+from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.record import peek_properties
 from rmqkit.testing.clock import FakeClock
 from rmqkit_store_mmap.queue.extension import reader
@@ -162,6 +163,7 @@ def refused_write(self: object, data: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+@pytest.mark.row("S073", "S078")
 async def test_filters_from_the_file_are_used_after_a_restart(tmp_path: Path) -> None:
     """Bit maps of messages that were stored before the stop are used after it."""
     async with open_desk(tmp_path, **ON) as desk:
@@ -177,13 +179,18 @@ async def test_filters_from_the_file_are_used_after_a_restart(tmp_path: Path) ->
 
 
 async def test_the_setting_can_be_changed_while_the_broker_runs(tmp_path: Path) -> None:
-    """Messages without a bit map are evaluated by the expression."""
+    """Messages without a bit map are evaluated by the condition."""
     async with open_desk(tmp_path, **ON | {"enableCalcFilterBitMap": False}) as desk:
         await join(desk, "g", "price > 3")
-        for price in (1, 5):
-            await desk.sent(body=b"%d" % price, properties={"price": str(price)})
-        assert stored_bits(Path(desk.broker.config.store_path_root_dir)) == [-1, -1]
-        assert bodies(await answered(desk, sys_flag=0, sub_version=1)) == [b"5"]
+        for value in ("true", "false"):
+            for price in (1, 5):
+                await desk.sent(body=b"%d" % price, properties={"price": str(price)})
+            body = f"enableCalcFilterBitMap={value}".encode()
+            assert (await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)).code == 0
+        await desk.sent(body=b"6", properties={"price": "6"})
+        root = Path(desk.broker.config.store_path_root_dir)
+        assert stored_bits(root) == [-1, -1, 0, bits_of("g"), -1]
+        assert bodies(await answered(desk, sys_flag=0, sub_version=1)) == [b"5", b"5", b"6"]
 
 
 def test_a_store_without_extensions_refuses_the_setting(tmp_path: Path) -> None:

@@ -110,6 +110,10 @@ class FilterTable:
     def __len__(self) -> int:
         return self._count
 
+    def configure(self, config: Config) -> None:
+        """Use changed settings; those of the bloom filter are fixed."""
+        self._config = config
+
     def load(self) -> None:
         """All groups count as offline. If the settings of the bloom filter have changed, the file is ignored,
         as by Apache's brokers. Raises ConfigError when the file and its `.bak` are damaged."""

@@ -53,6 +53,14 @@ async def test_a_setting_takes_effect_at_once(desk: BrokerHarness) -> None:
     assert (same.code, same.remark) == (0, None)
 
 
+async def test_sql92_is_switched(desk: BrokerHarness) -> None:
+    """Conditions can be allowed and refused."""
+    await desk.sent(properties={"price": "5"})
+    for value, code in (("true", ResponseCode.SUCCESS), ("false", ResponseCode.SYSTEM_ERROR)):
+        assert (await update(desk, f"enablePropertyFilter={value}")).code == 0
+        assert (await desk.pull(subscription="price > 3", expression_type="SQL92")).code == code
+
+
 async def test_automatic_creation_is_switched(desk: BrokerHarness) -> None:
     """Automatic creation of topics and of groups can be changed."""
     assert (await update(desk, "autoCreateTopicEnable=false\nautoCreateSubscriptionGroup=false")).code == 0
