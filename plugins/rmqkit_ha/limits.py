@@ -8,6 +8,8 @@ MAX_CONNECTIONS = 64
 #: Bytes of the log that one connection gets per turn of the event loop, so that a slave that catches up does
 #: not delay senders.
 TURN_BYTES = 256 * 1024
+#: Time for which new messages are gathered for a slave that no sender waits for (Java: up to 100 ms).
+GATHERED_MS = 5
 #: Bytes of one frame's body: Apache's slave has a buffer of 4 MiB, which must hold a frame with its head.
 MAX_BODY_BYTES = 4 * 1024 * 1024 - 64
 #: Size of one read from a master.

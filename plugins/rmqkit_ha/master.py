@@ -25,7 +25,7 @@ from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic, peek_store_
 from rmqkit_ha.frames import Reports, frame_head
 from rmqkit_ha.greeting import Greeting, packed, unpacked
 from rmqkit_ha.group import ElectedGroup, Member
-from rmqkit_ha.limits import MAX_BODY_BYTES, MAX_CONNECTIONS, TURN_BYTES
+from rmqkit_ha.limits import GATHERED_MS, MAX_BODY_BYTES, MAX_CONNECTIONS, TURN_BYTES
 from rmqkit_ha.meter import Meter
 from rmqkit_ha.replicas import Replica, Replicas
 from rmqkit_ha.settings import HaSettings, is_replicating, options
@@ -162,6 +162,8 @@ class _Connection:
         self._segment_bytes = broker.config.mapped_file_size_commit_log
         self._reports = Reports()
         self._group = group
+        #: Whether senders may wait for the slave.
+        self._is_awaited = group is not None or self._given.copies > 1
 
     async def run(self, scope: trio.CancelScope) -> None:
         """Until the connection ends, or `scope`, its own, is cancelled. Raises ProtocolError, StoreError,
@@ -257,6 +259,10 @@ class _Connection:
                 await wait_moved(written, replica.sent)
             if idle.cancelled_caught:
                 await self._stream.send_all(frame_head(replica.sent, 0))
+            elif not self._is_awaited:
+                # A frame for each run of messages would cost the master a quarter of its sends.
+                with trio.move_on_after(GATHERED_MS / 1000):
+                    await wait_moved(written, replica.sent + TURN_BYTES)
 
     async def _pause(self, sent_bytes: int) -> None:
         given = self._broker.config.owned(HaSettings)
