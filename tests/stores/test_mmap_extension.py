@@ -279,6 +279,31 @@ async def test_deleted_queues_lose_their_extension(tmp_path: Path) -> None:
     assert unit_codes(tmp_path) == [_ADDRESSES_FROM]
 
 
+class Recording(Forgetful):
+    """Notes what is flushed by name."""
+
+    def __init__(self) -> None:
+        self.flushed: list[Path] = []
+
+    def sync_path(self, path: Path) -> None:
+        self.flushed.append(path)
+
+
+async def test_extensions_are_flushed_before_the_units_that_refer_to_them(tmp_path: Path) -> None:
+    """With their directories; after a power failure no unit of the queue refers to what was never written."""
+    disk = Recording()
+    store = MmapStore(store_config(tmp_path, **(SMALL | _SIZES)), FakeClock(), FlushWhenWanted(), disk=disk)
+    async with running(store):
+        store.append(tagged(6))
+        disk.flushed.clear()
+        await store._rounds.flush(thorough=True)
+        names = [path.relative_to(tmp_path).as_posix() for path in disk.flushed]
+    first, second = (f"consumequeue_ext/Orders/0/{base:020d}" for base in (0, 100))
+    unit = names.index(f"consumequeue/Orders/0/{FIRST}")
+    wanted = [first, second, "consumequeue_ext/Orders/0", "consumequeue_ext/Orders", "consumequeue_ext", "."]
+    assert all(name in names[:unit] for name in wanted), names
+
+
 class FullForExtensions(Forgetful):
     """A disk on which the extension cannot be written while `full`."""
 

@@ -109,13 +109,13 @@ class QueueExtension:
             offset = address - _ADDRESSES_FROM
             found = _parse(block, offset - block_at) if offset >= block_at else None
             if found is None:
-                block, block_at = bytes(self._block(offset)), offset
+                block, block_at = self._block(offset), offset
                 found = _parse(block, 0)
             return found
 
         return unit_at
 
-    def _block(self, offset: int) -> bytes | bytearray:
+    def _block(self, offset: int) -> bytes:
         """Bytes from an offset on, at least one unit if there is one."""
         at = offset % self.file_bytes
         path = self._path(offset - at)
@@ -134,7 +134,7 @@ class QueueExtension:
             os.close(fd)
         if data is None:
             raise NotInMemory(FileRange(path, at, stop))
-        return data
+        return bytes(data)
 
     def filter(self, unit_filter: UnitFilter) -> UnitFilter:
         """The filter for the units of one read of the queue. It raises what `unit_filter` raises,
@@ -288,7 +288,7 @@ def last_address(units: bytes | bytearray) -> int | None:
     return None
 
 
-def _parse(data: bytes | bytearray, at: int) -> UnitExtension | None:
+def _parse(data: bytes, at: int) -> UnitExtension | None:
     """The unit at a place of some bytes, None if there is no whole one."""
     if at + _HEAD.size > len(data):
         return None
@@ -296,4 +296,4 @@ def _parse(data: bytes | bytearray, at: int) -> UnitExtension | None:
     end = at + _HEAD.size + bit_map_bytes
     if bit_map_bytes < 0 or size != _HEAD.size + bit_map_bytes or end > len(data):
         return None
-    return UnitExtension(tags_code, store_time_ms, bytes(data[at + _HEAD.size : end]))
+    return UnitExtension(tags_code, store_time_ms, data[at + _HEAD.size : end])
