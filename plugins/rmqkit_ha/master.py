@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from functools import partial
 
 import trio
+from attrs import evolve
 
+from rmqkit.config import FREE_PORT
 from rmqkit.errors import ConfigError, ProtocolError, StoreError
 from rmqkit.log_limit import limited_logger
 from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.cold_reads import read_when_cached
-from rmqkit.plugin.listen import bind, start_work
+from rmqkit.plugin.listen import Listener, bind, start_work
 from rmqkit.plugin.positions import wait_moved
 from rmqkit.plugin.replication import ReplicaProgress
 from rmqkit.plugin.role import ALL_ROLES, Role
@@ -88,11 +90,7 @@ class HaMaster(Service):
         if not is_replicating(broker.config):
             task_status.started()
             await trio.sleep_forever()
-        address = listen_address(broker)
-        try:
-            listeners, (bound, *_) = await bind(broker.registry, [address])
-        except ConfigError as error:
-            raise ConfigError(f"slaves are served at haListenPort: {error}") from error
+        listeners, bound = await _bound(broker)
         broker.replication.announce(_announced(broker, bound))
         _log.info("slaves are served at %s", bound)
         try:
@@ -304,6 +302,20 @@ def lag_ms(broker: Broker, acknowledged: int) -> int:
     except NotInMemory:
         return 0
     return max(0, broker.clock.now_ms() - peek_store_timestamp(data)) if data else 0
+
+
+async def _bound(broker: Broker) -> tuple[list[Listener], Address]:
+    """The listeners for slaves, and where they are. Beside a port that the system has chosen for clients, the
+    next one may have been taken meanwhile: then it is any free one. Raises ConfigError."""
+    config, address = broker.config, listen_address(broker)
+    is_free = config.owned(HaSettings).ha_listen_port is None and not options(config).listen
+    try:
+        listeners, (bound, *_) = await bind(broker.registry, [address])
+    except ConfigError as error:
+        if not (is_free and config.sources.get("listenPort") == FREE_PORT):
+            raise ConfigError(f"slaves are served at haListenPort: {error}") from error
+        listeners, (bound, *_) = await bind(broker.registry, [evolve(address, port=0)])
+    return listeners, bound
 
 
 def listen_address(broker: Broker) -> Address:

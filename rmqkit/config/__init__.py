@@ -6,7 +6,7 @@ from rmqkit.config.java_properties import parse_properties, properties_text
 from rmqkit.config.loading import NAMESRV_VARIABLE, examine, load, read_file
 from rmqkit.config.owned import Kinds, SettingsType, live_keys, spellings
 from rmqkit.config.owned import fields as setting_fields
-from rmqkit.config.schema import Config
+from rmqkit.config.schema import FREE_PORT, Config
 from rmqkit.config.store_host import store_host
 from rmqkit.config.value_faults import ALL_DISPATCHERS, CONSUME_QUEUE, INDEX, STORE_DISPATCHERS
 from rmqkit.config.values import LIVE, PORT, Live, has_mark
@@ -14,6 +14,7 @@ from rmqkit.config.values import LIVE, PORT, Live, has_mark
 __all__ = [
     "ALL_DISPATCHERS",
     "CONSUME_QUEUE",
+    "FREE_PORT",
     "INDEX",
     "LIVE",
     "NAMESRV_VARIABLE",

@@ -234,6 +234,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return copy
 
 
+#: The source of a port that the system has chosen.
+FREE_PORT = "a free port"
 _BOOKKEEPING = frozenset({"file", "sources", "unknown", "warnings", "plugins"})
 #: Key -> field, of the kernel's settings.
 FIELDS = {

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmqkit.errors import ConfigError, RmqError
+from rmqkit.plugin import listen
+from rmqkit.plugin.loader import Registry
+from rmqkit.plugin.transport import Address
 from rmqkit.testing.broker import running_broker
+from rmqkit_ha import master
 from tests.plugins.ha.pair import running_master
+from tests.ports import free_port
 
 
-async def refusal(tmp_path: Path, **keys: Any) -> str:
+async def refusal(tmp_path: Path, scheme: str = "memory", **keys: Any) -> str:
     """The reason why a broker does not start."""
     with pytest.raises((ConfigError, ExceptionGroup)) as caught:
-        async with running_broker(tmp_path, scheme="memory", **keys):
+        async with running_broker(tmp_path, scheme=scheme, **keys):
             pass
     error: BaseException = caught.value
     while isinstance(error, BaseExceptionGroup):
@@ -62,3 +68,41 @@ async def test_without_settings_there_is_no_replication(tmp_path: Path) -> None:
     async with running_broker(tmp_path, scheme="memory") as broker:
         assert broker.context.replication.own == ""
         assert broker.context.put.acks.conditions == ()
+
+
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let another process have every port that the master asks for by its number; returns these numbers."""
+    asked: list[int] = []
+
+    async def bind(registry: Registry, addresses: Sequence[Address]) -> Any:
+        (address,) = addresses
+        if address.port:
+            asked.append(address.port)
+            raise ConfigError(f"cannot listen on {address}")
+        return await listen.bind(registry, addresses)
+
+    monkeypatch.setattr(master, "bind", bind)
+    return asked
+
+
+@pytest.mark.only_transport(why="the ports are of TCP")
+async def test_beside_a_free_port_slaves_are_served_at_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The port behind that of the clients, which the system chose, may be taken in the meantime."""
+    asked = taken(monkeypatch)
+    async with running_broker(tmp_path, scheme="tcp", brokerRole="ASYNC_MASTER") as broker:
+        own = Address.parse(broker.context.replication.own)
+        assert asked == [broker.address.port + 1]
+        assert own.port not in (0, *asked)
+
+
+@pytest.mark.only_transport(why="the ports are of TCP")
+async def test_a_port_that_was_asked_for_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slaves may have it in their settings."""
+    taken(monkeypatch)
+    keys: dict[str, Any] = {"brokerRole": "ASYNC_MASTER"}
+    for more in ({"listenPort": free_port(-2, 1)}, {"haListenPort": free_port(0)}):
+        assert "slaves are served at haListenPort" in await refusal(tmp_path, "tcp", **keys, **more)
