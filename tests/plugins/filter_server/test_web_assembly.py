@@ -37,7 +37,7 @@ from tests.plugins.filter_server.test_server import Running, amounts, filter_ser
 
 pytestmark = pytest.mark.only_transport(why="the addresses of a test's filter server are memory pipes")
 
-LIMITS = ModuleLimits(max_bytes=10_000, memory_mib=1, fuel=100_000, timeout_ms=1_000)
+LIMITS = ModuleLimits(max_bytes=10_000, memory_mib=1, fuel=100_000, timeout_ms=60_000)
 
 
 @asynccontextmanager
@@ -45,7 +45,9 @@ async def accepting(folder: Path, **keys: Any) -> AsyncIterator[Running]:
     """A cluster whose filter server runs modules."""
     async with (
         running_cluster(folder / "broker", scheme="memory") as cluster,
-        filter_server(cluster, folder / "filter", webAssembly=True, **keys) as address,
+        filter_server(
+            cluster, folder / "filter", webAssembly=True, webAssemblyTimeoutMs=60_000, **keys
+        ) as address,
         Client(cluster.namesrv_text, connect=cluster.connect) as client,
     ):
         yield Running(cluster, client, address)
