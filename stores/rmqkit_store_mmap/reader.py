@@ -158,12 +158,12 @@ def read_log(log: CommitLog, residency: Residency, offset: int, max_bytes: int) 
     stop = min(segment.stop, log.written)
     view = segment.view()
     looked = min(stop, max(offset + max_bytes, offset + MIN_RECORD_BYTES))
-    residency.require(offset, looked - offset)
+    residency.require(offset, looked - offset, goes_on=True)
     at = segment.base + sound_end(view, offset - segment.base, looked - segment.base, offset)[0]
     while at < stop - 7:
         if at + MIN_RECORD_BYTES > looked:
             looked = min(stop, max(offset + max_bytes, at + MIN_RECORD_BYTES))
-            residency.require(offset, looked - offset)
+            residency.require(offset, looked - offset, goes_on=True)
         size, magic = BLANK.unpack_from(view, at - segment.base)
         if magic not in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK) or size < 8 or at + size > stop:
             break
@@ -178,7 +178,7 @@ def read_log(log: CommitLog, residency: Residency, offset: int, max_bytes: int) 
             magic != MAGIC_BLANK and at + size > looked
         ):  # after the head of a blank record there is only a hole, which need not be in memory
             looked = at + size
-            residency.require(offset, looked - offset)
+            residency.require(offset, looked - offset, goes_on=True)
         at += size
     return view[offset - segment.base : at - segment.base]
 

@@ -123,6 +123,18 @@ async def test_cold_records_are_noticed_and_warmed(tmp_path: Path) -> None:
         assert [found.body for found in records(again)] == [body(number) for number in range(0, 10, 2)]
 
 
+async def test_who_reads_the_whole_log_has_the_device_read_ahead(tmp_path: Path) -> None:
+    """A slave that catches up needs what follows as well; who looks one record up does not."""
+    await fill(tmp_path)
+    async with running(make(tmp_path), blocking=False) as store:
+        first = store.read_units("Orders", 0, 0, 1)[0].physical_offset
+        evict(log_files(tmp_path))
+        (range_of_log,) = missing(lambda: store.read_log(first, 1_000))
+        (range_of_record,) = missing(lambda: store.read_record(first))
+        assert range_of_log.ahead_bytes >= 4 * 1024 * 1024
+        assert range_of_record.ahead_bytes == 0
+
+
 def faults() -> int:
     """How often this thread waited for the device because it touched a page."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt

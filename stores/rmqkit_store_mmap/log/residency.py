@@ -30,6 +30,8 @@ TRUST_S = 0.1
 _MAX_BLOCKS = 4096
 #: Amount read ahead, because a backlog reader needs the following data as well.
 _AHEAD_BYTES = 2 * 1024 * 1024
+#: The same for one who reads the log from end to end, such as a slave that catches up.
+_LOG_AHEAD_BYTES = 8 * 1024 * 1024
 #: Maximum number of threads that wait for the device on behalf of readers.
 _READERS = 4
 
@@ -56,10 +58,11 @@ class Residency:
             return True
         return PAGES.are_resident(segment.address, start - segment.base, stop - segment.base)
 
-    def require(self, offset: int, size: int, likely_bytes: int = 0) -> int:
+    def require(self, offset: int, size: int, likely_bytes: int = 0, *, goes_on: bool = False) -> int:
         """The offset up to which the log is in memory from `offset` on: at least `size` bytes, or up to the
         end of the segment. Raises NotInMemory with a range of at least `likely_bytes`, for callers that will
-        need more than `size` next."""
+        need more than `size` next. `goes_on`: the caller reads the log from end to end, and the device is
+        asked for what follows as well."""
         if offset >= self.hot_from:
             return self._log.position
         segment = self._log.segment_at(offset)
@@ -73,6 +76,7 @@ class Residency:
                     segment.path,
                     offset - segment.base,
                     max(stop, min(offset + likely_bytes, end)) - segment.base,
+                    _LOG_AHEAD_BYTES if goes_on else 0,
                 )
             )
         return stop
