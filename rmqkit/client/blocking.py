@@ -35,7 +35,6 @@ from rmqkit.client.consumer.lite_pull import LitePullConsumer
 from rmqkit.client.consumer.options import LitePullKeywords, PushKeywords, Subscribe
 from rmqkit.client.consumer.push_consumer import PushConsumer
 from rmqkit.client.discovery import NameServerSource
-from rmqkit.client.forks import forks
 from rmqkit.client.group_admin import GroupAdmin
 from rmqkit.client.hooks import CallHook, ClientHook
 from rmqkit.client.producer import Producer
@@ -73,7 +72,7 @@ class BlockingClient:
         self._backend = backend
         self._portal: BlockingPortal | None = None
         self._thread: threading.Thread | None = None
-        self._pid, self._forks = os.getpid(), forks()
+        self._pid = os.getpid()
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -88,7 +87,7 @@ class BlockingClient:
             target=self._run_loop, args=(opened,), name="rmqkit client", daemon=True
         )
         self._thread.start()
-        self._portal, self._pid, self._forks = opened.result(), os.getpid(), forks()
+        self._portal, self._pid = opened.result(), os.getpid()
         try:
             self.run(self._client.start)
         except BaseException:
@@ -112,7 +111,7 @@ class BlockingClient:
     @property
     def in_forked_child(self) -> bool:
         """Whether this process is a forked child of the process that opened the client."""
-        return forks() != self._forks
+        return os.getpid() != self._pid
 
     @property
     def in_loop_thread(self) -> bool:

@@ -4,6 +4,7 @@ A3)."""
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 
@@ -11,7 +12,6 @@ import anyio
 from anyio.abc import TaskGroup
 
 from rmqkit.client.answers import expect_success
-from rmqkit.client.forks import forks
 from rmqkit.client.hooks import ClientHooks
 from rmqkit.client.name_servers import NameServers
 from rmqkit.client.namespace import Namespace
@@ -78,7 +78,7 @@ class Instance:
         self.unique_keys = UniqueKeys(settings.packed_ip)
         self._beat = anyio.Event()
         self._look = anyio.Event()
-        self._forks = forks()
+        self._pid = os.getpid()
         self._group: TaskGroup | None = None
         self._ended = False
         self._failure: Exception | None = None
@@ -108,7 +108,7 @@ class Instance:
     def check_usable(self) -> None:
         """Raises ClientError in a forked child, because connections and tasks stay with the parent, and after
         the client has ended."""
-        if forks() != self._forks:
+        if os.getpid() != self._pid:
             raise ClientError("this client was opened before a fork; open a new one in the child process")
         if self._failure is not None:
             raise ClientError(

@@ -30,7 +30,7 @@ TRUST_S = 0.1
 _MAX_BLOCKS = 4096
 #: Amount read ahead, because a backlog reader needs the following data as well.
 _AHEAD_BYTES = 2 * 1024 * 1024
-#: The same for one who reads the log from end to end, such as a slave that catches up.
+#: The same for reads of the log from end to end, as a slave that catches up needs them.
 _LOG_AHEAD_BYTES = 8 * 1024 * 1024
 #: Maximum number of threads that wait for the device on behalf of readers.
 _READERS = 4
