@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.interop import peers
-from tests.interop.builds import BuildError
+from tests.interop import peers, stores
+from tests.interop.builds import JAVA_ENDS, BuildError
 
 KINDS = ("rmqkit", "apache")
 
@@ -48,3 +49,18 @@ def server(request: pytest.FixtureRequest) -> peers.Server:
     chosen = request.getfixturevalue("rmqkit_server" if kind == "rmqkit" else "apache_cluster")
     assert isinstance(chosen, peers.Server)
     return chosen
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A store directory that moves between Apache's store and ours."""
+    return tmp_path / "store"
+
+
+@pytest.fixture(params=JAVA_ENDS)
+def java_store(request: pytest.FixtureRequest, directory: Path) -> list[str]:
+    """The command that runs Apache's store on the directory."""
+    try:
+        return stores.java_command(str(request.param), directory)
+    except BuildError as problem:
+        pytest.fail(str(problem), pytrace=False)

@@ -6,33 +6,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
-
 from rmqkit.plugin.store import ExtensionFilter, UnitExtension
 from rmqkit.protocol.tags import tags_code
 from rmqkit.testing.store import ALL, running
 from rmqkit_store_mmap.readonly.readonly import StoreReader
 from rmqkit_store_mmap.tools.verify import Verifier
 from tests.interop import stores
-from tests.interop.builds import JAVA_ENDS, BuildError
 from tests.interop.stores import Place, Seen
 
 #: Room for some sixty units.
 EXTENSION_BYTES = 2_048
 OPTIONS = ("--extension", str(EXTENSION_BYTES))
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture(params=JAVA_ENDS)
-def java(request: pytest.FixtureRequest, directory: Path) -> list[str]:
-    try:
-        return stores.java_command(str(request.param), directory)
-    except BuildError as problem:
-        pytest.fail(str(problem), pytrace=False)
 
 
 class Collected(ExtensionFilter):
@@ -91,36 +75,36 @@ def appended(lines: list[Seen]) -> dict[Place, Seen]:
     return stores.by_place(stores.of_kind(lines, "appended"))
 
 
-async def test_extensions_go_to_and_fro(java: list[str], directory: Path) -> None:
+async def test_extensions_go_to_and_fro(java_store: list[str], directory: Path) -> None:
     """After orderly stops each store has the tags code and the bit map of every message of the other."""
     python = stores.python_command(directory)
-    expected = appended(stores.play(java, *OPTIONS, "--write", "900"))
+    expected = appended(stores.play(java_store, *OPTIONS, "--write", "900"))
     assert await read_with_python(directory) == (expected, len(expected))
     expected |= appended(stores.play(python, *OPTIONS, "--write", "700", "--seed", "2"))
-    lines = stores.play(java, *OPTIONS, "--read", "yes", "--write", "400", "--seed", "3")
+    lines = stores.play(java_store, *OPTIONS, "--read", "yes", "--write", "400", "--seed", "3")
     assert read_by_java(lines) == (expected, len(expected))
     expected |= appended(lines)
     assert await read_with_python(directory) == (expected, len(expected))
     expected |= appended(stores.play(python, *OPTIONS, "--write", "300", "--seed", "4"))
-    assert read_by_java(stores.play(java, *OPTIONS, "--read", "yes")) == (expected, len(expected))
+    assert read_by_java(stores.play(java_store, *OPTIONS, "--read", "yes")) == (expected, len(expected))
     files = sorted((directory / "consumequeue_ext" / "Orders" / "0").iterdir())
     assert len(files) > 1
     assert {path.stat().st_size for path in files} == {EXTENSION_BYTES}
 
 
-async def test_killed_stores_leave_no_wrong_extension(java: list[str], directory: Path) -> None:
+async def test_killed_stores_leave_no_wrong_extension(java_store: list[str], directory: Path) -> None:
     """The other store recovers the directory and continues; what a repair adds has no bit map."""
     python = stores.python_command(directory)
-    acknowledged = appended(stores.play_and_kill(java, 900, *OPTIONS))
+    acknowledged = appended(stores.play_and_kill(java_store, 900, *OPTIONS))
     found, mapped = await read_with_python(directory)
     assert acknowledged.items() <= found.items()
     assert mapped > 0
     lines = stores.play_and_kill(python, 700, *OPTIONS, "--seed", "2")
     acknowledged = found | appended(lines)
-    lines = stores.play(java, *OPTIONS, "--read", "yes", "--write", "300", "--seed", "3")
+    lines = stores.play(java_store, *OPTIONS, "--read", "yes", "--write", "300", "--seed", "3")
     found, _ = read_by_java(lines)
     assert acknowledged.items() <= found.items()
     found |= appended(lines)
     again, _ = await read_with_python(directory)
     assert again == found
-    assert read_by_java(stores.play(java, *OPTIONS, "--read", "yes"))[0] == found
+    assert read_by_java(stores.play(java_store, *OPTIONS, "--read", "yes"))[0] == found

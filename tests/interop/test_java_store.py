@@ -20,11 +20,6 @@ Java = list[str]
 FILE_UNITS = stores.SIZES["mapped_file_size_consume_queue"] // 20
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
 @pytest.fixture(params=JAVA_STORE_VERSIONS)
 def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)

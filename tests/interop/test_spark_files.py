@@ -8,31 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pyspark_rocketmq.decode.columns import DEFAULT_COLUMNS, Projection
 from pyspark_rocketmq.files.source import FilesSource
 from pyspark_rocketmq.read.source import QueueRange, Selection
 from tests.interop import stores
-from tests.interop.builds import JAVA_ENDS, BuildError
 from tests.interop.stores import Place, Seen
 from tests.spark.kit_records import decoded
 
 COLUMNS = Projection((*DEFAULT_COLUMNS, "physicalOffset"))
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture(params=JAVA_ENDS)
-def java(request: pytest.FixtureRequest, directory: Path) -> list[str]:
-    """The command that runs Apache's store on the directory."""
-    try:
-        return stores.java_command(str(request.param), directory)
-    except BuildError as problem:
-        pytest.fail(str(problem), pytrace=False)
 
 
 def told(rows: Iterable[dict[str, Any]]) -> dict[Place, Seen]:
@@ -70,10 +53,10 @@ def read_all(source: FilesSource, directory: Path) -> dict[Place, Seen]:
     return told(rows)
 
 
-def test_a_store_stopped_in_order(java: list[str], directory: Path) -> None:
+def test_a_store_stopped_in_order(java_store: list[str], directory: Path) -> None:
     """All messages acknowledged by Apache's store are read, over several files of log and queues; tags are
     selected by hash, and times are found."""
-    appended = stores.of_kind(stores.play(java, "--write", "2500"), "appended")
+    appended = stores.of_kind(stores.play(java_store, "--write", "2500"), "appended")
     assert len(list((directory / "commitlog").iterdir())) > 1
     source = FilesSource(directory)
     assert read_all(source, directory) == expected(appended)
@@ -88,10 +71,10 @@ def test_a_store_stopped_in_order(java: list[str], directory: Path) -> None:
         )
 
 
-def test_a_store_that_was_killed(java: list[str], directory: Path) -> None:
+def test_a_store_that_was_killed(java_store: list[str], directory: Path) -> None:
     """All acknowledged messages in the queues are read; those that Java had not dispatched are beyond the
     end, without a gap."""
-    appended = expected(stores.of_kind(stores.play_and_kill(java, 1500), "appended"))
+    appended = expected(stores.of_kind(stores.play_and_kill(java_store, 1500), "appended"))
     found = read_all(FilesSource(directory), directory)
     assert len(found) > 100
     for place, seen in found.items():
@@ -100,10 +83,10 @@ def test_a_store_that_was_killed(java: list[str], directory: Path) -> None:
         assert offset == 0 or (topic, queue, offset - 1) in found
 
 
-def test_beside_a_program_that_appends(java: list[str], directory: Path) -> None:
+def test_beside_a_program_that_appends(java_store: list[str], directory: Path) -> None:
     """A source that reads repeatedly only adds complete records, and finally has all of them."""
     with subprocess.Popen(
-        [*java, "--write", "6000"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [*java_store, "--write", "6000"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(200)]
