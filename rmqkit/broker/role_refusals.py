@@ -5,17 +5,22 @@ PullMessageProcessor, with slaveReadEnable off), ends of transactions, recalls a
 changes of topics and groups (AdminBrokerProcessor.validateSlave of 5.0; later versions accept them, and lose
 them when the tables of the master arrive). It accepts commits of offsets and heartbeats, and answers every
 query. A fenced broker refuses the changes; its sends are refused by the appender.
+
+The slave of an elected group was the master perhaps a moment ago: it refuses sends and pulls with
+SERVICE_NOT_AVAILABLE, after which producers of all versions look for the new master.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from rmqkit.broker.role import RoleState
 from rmqkit.plugin.request import EachRequest, Outcome, Peer, RequestProcessor
 from rmqkit.plugin.role import Role
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
+from rmqkit.remoting.request_loop import Router
 
 #: Answer code and remark.
 Refusal = tuple[int, str | None]
@@ -39,7 +44,7 @@ _CHANGES = (
     RequestCode.DELETE_SUBSCRIPTIONGROUP,
 )
 _RESET = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-_SLAVE: Mapping[int, Refusal] = {
+_SLAVE: Final[dict[int, Refusal]] = {
     **dict.fromkeys(_ADMITTED_BY_MASTER, _BUSY),
     **dict.fromkeys(
         _CHANGES,
@@ -60,7 +65,18 @@ _FENCED: Mapping[int, Refusal] = dict.fromkeys(
     (*_CHANGES, _RESET),
     (ResponseCode.SYSTEM_ERROR, "this broker is FENCED: another one may be the master, and its tables count"),
 )
-REFUSALS: Mapping[Role, Mapping[int, Refusal]] = {Role.MASTER: {}, Role.SLAVE: _SLAVE, Role.FENCED: _FENCED}
+#: In an elected group, instead of those of `_SLAVE`.
+_ELECTED_SLAVE = _SLAVE | dict.fromkeys(
+    _ADMITTED_BY_MASTER,
+    (ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave, and another one was elected"),
+)
+
+
+def refusals(role: Role, epoch: int) -> Mapping[int, Refusal]:
+    """What a broker refuses in a role, by request code; `epoch` is 0 without elections."""
+    if role is Role.SLAVE:
+        return _ELECTED_SLAVE if epoch else _SLAVE
+    return _FENCED if role is Role.FENCED else {}
 
 
 class _Refusing(EachRequest):
@@ -89,12 +105,10 @@ class _RefusingReads(RequestProcessor):
         return processor.process(requests, peer)
 
 
-def follow_role(
-    role: RoleState, processors: dict[int, RequestProcessor], may_read: Callable[[], bool] = lambda: False
-) -> None:
-    """Replace the processors of refused requests in a router's table from now on, whenever the role changes.
-    A master serves by the table as it is, and a slave serves pulls while `may_read`."""
-    of_master = dict(processors)
+def follow_role(role: RoleState, router: Router, may_read: Callable[[], bool] = lambda: False) -> None:
+    """Replace the processors of refused requests in a router from now on, whenever the role changes. A master
+    serves by the table as it is, and a slave serves pulls while `may_read`."""
+    of_master = dict(router.processors)
 
     def refusing(code: int, refusal: Refusal) -> RequestProcessor:
         if code in _PULLS:
@@ -102,11 +116,9 @@ def follow_role(
         return _Refusing(refusal)
 
     def change() -> None:
-        processors.update(of_master)
-        refusals = REFUSALS[role.current]
-        processors.update(
-            {code: refusing(code, refusals[code]) for code in refusals.keys() & processors.keys()}
-        )
+        found = refusals(role.current, role.epoch)
+        refused = {code: refusing(code, found[code]) for code in found.keys() & of_master.keys()}
+        router.change(of_master | refused)
 
     role.on_change.append(change)
     change()

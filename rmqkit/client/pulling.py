@@ -229,9 +229,13 @@ class Puller:
             self._filter_servers.forget(address)
             instance.refresh_soon()
             raise
-        except BrokerError:
+        except BrokerError as error:
             # A filter server that was restarted does not have the group's filter.
             self._filter_servers.forget(address)
+            if error.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+                # A failover may have made another broker the master.
+                self._suggested.pop(queue, None)
+                instance.refresh_soon()
             raise
         self._suggested[queue] = result.suggested_broker_id
         return evolve(result, messages=instance.hooks.filtered(self._group, queue, result.messages))

@@ -21,13 +21,21 @@ from rmqkit.remoting.peer import ServedPeer
 
 
 class Router:
-    """Request code -> processor; `default` takes the rest (Java: processorTable)."""
+    """Request code -> processor; `default` takes the rest (Java: processorTable). `on_change` is called after
+    each change of the table."""
 
     def __init__(
         self, processors: Mapping[int, RequestProcessor], default: RequestProcessor | None = None
     ) -> None:
         self.processors = {int(code): processor for code, processor in processors.items()}
         self.default = default if default is not None else NotSupported()
+        self.on_change: list[Callable[[], None]] = []
+
+    def change(self, processors: Mapping[int, RequestProcessor]) -> None:
+        """Replace the processors of some codes."""
+        self.processors.update(processors)
+        for listener in self.on_change:
+            listener()
 
 
 class NotSupported(EachRequest):
@@ -57,9 +65,16 @@ class Route:
 
 
 class RequestLoop:
-    """Serves the requests of connections by a router, with hooks around them."""
+    """Serves the requests of connections by a router, with hooks around them, and follows its changes."""
 
     def __init__(self, router: Router, hooks: HooksByCode) -> None:
+        self._router = router
+        self._hooks = hooks
+        self._choose_routes()
+        router.on_change.append(self._choose_routes)
+
+    def _choose_routes(self) -> None:
+        router, hooks = self._router, self._hooks
         routes: dict[tuple[int, Entries], Route] = {}
 
         def route(processor: RequestProcessor, hooks: Entries) -> Route:

@@ -212,7 +212,7 @@ async def open_desk(
     await broker.dispatching.open()
     broker.registry.manager.hook.rmqkit_broker_assembled(broker=broker)
     desk = BrokerHarness(broker, clock, *assemble.make_routers(broker))
-    follow_role(broker.role, desk.router.processors)
+    follow_role(broker.role, desk.router)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(at_work(broker))
         await broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))

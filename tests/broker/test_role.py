@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from rmqkit import hookimpl
 from rmqkit.broker.role import RoleState
-from rmqkit.broker.role_refusals import REFUSALS
+from rmqkit.broker.role_refusals import refusals
 from rmqkit.errors import RequestRefused, StaleEpoch, StoreError
 from rmqkit.model.run import MessageRun
 from rmqkit.plugin.broker import Broker
@@ -20,8 +20,10 @@ from rmqkit.plugin.hookspecs import Register
 from rmqkit.plugin.role import ALL_ROLES, Role
 from rmqkit.plugin.service import Service
 from rmqkit.protocol.codes import RequestCode, ResponseCode
-from rmqkit.protocol.headers import UpdateConsumerOffsetRequestHeader
+from rmqkit.protocol.command import request
+from rmqkit.protocol.headers import CreateTopicRequestHeader, UpdateConsumerOffsetRequestHeader
 from rmqkit.testing.broker import running_broker
+from rmqkit.testing.calls import calling_broker
 from rmqkit.testing.store import message
 from tests.broker.desk import BrokerHarness, open_desk
 
@@ -121,7 +123,7 @@ async def test_changes_that_come_together_end_in_the_last_one(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("role", "code", "remark"),
     [
-        (Role.SLAVE, ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while"),
+        (Role.SLAVE, ResponseCode.SERVICE_NOT_AVAILABLE, "another one was elected"),
         (Role.FENCED, ResponseCode.SERVICE_NOT_AVAILABLE, "FENCED of epoch 7"),
     ],
 )
@@ -140,19 +142,27 @@ async def test_only_a_master_takes_messages(desk: BrokerHarness, role: Role, cod
     assert (await desk.send("T")).code == 0
 
 
-async def test_what_a_slave_refuses(desk: BrokerHarness) -> None:
+@pytest.mark.parametrize("is_elected", [False, True])
+async def test_what_a_slave_refuses(desk: BrokerHarness, is_elected: bool) -> None:
     """Sends, pulls, resets and changes of topics and groups are refused with Java's codes and remarks,
-    whoever serves them; commits of offsets and queries are served. A fenced broker serves pulls as well."""
+    whoever serves them; commits of offsets and queries are served. In an elected group producers are to look
+    for the new master. A fenced broker serves pulls as well."""
     await desk.sent(body=b"before")
     state = desk.broker.role
     commit = UpdateConsumerOffsetRequestHeader(consumer_group="g", topic="T", queue_id=0, commit_offset=1)
+    of_slave = refusals(Role.SLAVE, epoch=int(is_elected))
     busy = "[REJECTREQUEST]system busy, start flow control for a while"
-    refusals = REFUSALS[Role.SLAVE]
-    assert refusals[RequestCode.PULL_MESSAGE] == (ResponseCode.SYSTEM_BUSY, busy)
-    assert refusals[RequestCode.END_TRANSACTION][0] == ResponseCode.SLAVE_NOT_AVAILABLE
-    for epoch, role in enumerate((Role.SLAVE, Role.FENCED), 1):
+    elsewhere = "this broker is a slave, and another one was elected"
+    for code in (RequestCode.PULL_MESSAGE, RequestCode.SEND_MESSAGE_V2):
+        assert of_slave[code] == (
+            (ResponseCode.SERVICE_NOT_AVAILABLE, elsewhere)
+            if is_elected
+            else (ResponseCode.SYSTEM_BUSY, busy)
+        )
+    assert of_slave[RequestCode.END_TRANSACTION][0] == ResponseCode.SLAVE_NOT_AVAILABLE
+    for epoch, role in enumerate((Role.SLAVE, Role.FENCED), int(is_elected)):
         await state.set(role, epoch)
-        for code, (answer_code, remark) in REFUSALS[role].items():
+        for code, (answer_code, remark) in refusals(role, epoch).items():
             if code in desk.router.processors:
                 refused = await desk.ask(code)
                 assert (refused.code, refused.remark or None) == (answer_code, remark)
@@ -161,9 +171,20 @@ async def test_what_a_slave_refuses(desk: BrokerHarness) -> None:
             assert (await desk.ask(code)).code == 0
         assert ((await desk.pull()).code == 0) == (role is Role.FENCED)
         assert desk.broker.offsets.get("g", "T", 0) == 1
-    assert RequestCode.UPDATE_AND_CREATE_TOPIC in REFUSALS[Role.SLAVE].keys() & desk.router.processors.keys()
+    assert RequestCode.UPDATE_AND_CREATE_TOPIC in of_slave.keys() & desk.router.processors.keys()
     await state.set(Role.MASTER, 9)
     assert (await desk.pull()).code == 0
+
+
+async def test_open_connections_follow_the_role(tmp_path: Path) -> None:
+    """What a role refuses is refused while it lasts, also over a connection that was open before."""
+    create = CreateTopicRequestHeader(topic="T", read_queue_nums=1, write_queue_nums=1, perm=6)
+    async with running_broker(tmp_path) as running, calling_broker(running) as call:
+        for epoch, role in enumerate((Role.MASTER, Role.FENCED, Role.MASTER, Role.SLAVE, Role.MASTER)):
+            await running.context.role.set(role, epoch)
+            changed = await call(request(RequestCode.UPDATE_AND_CREATE_TOPIC, create))
+            assert changed.code == (0 if role is Role.MASTER else ResponseCode.SYSTEM_ERROR)
+            assert (await call(request(RequestCode.GET_BROKER_CONFIG))).code == 0
 
 
 @pytest.mark.parametrize(
