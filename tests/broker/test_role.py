@@ -162,9 +162,9 @@ async def test_what_a_slave_refuses(desk: BrokerHarness, is_elected: bool) -> No
     assert of_slave[RequestCode.END_TRANSACTION][0] == ResponseCode.SLAVE_NOT_AVAILABLE
     for epoch, role in enumerate((Role.SLAVE, Role.FENCED), int(is_elected)):
         await state.set(role, epoch)
-        for code, (answer_code, remark) in refusals(role, epoch).items():
-            if code in desk.router.processors:
-                refused = await desk.ask(code)
+        for number, (answer_code, remark) in refusals(role, epoch).items():
+            if number in desk.router.processors:
+                refused = await desk.ask(number)
                 assert (refused.code, refused.remark or None) == (answer_code, remark)
         assert (await desk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)).code == 0
         for code in (RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG):
