@@ -6,6 +6,7 @@ equal up to the end of the last epoch that both have, for an epoch has one maste
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -41,6 +42,22 @@ def within(epochs: Iterable[EpochStart], end: int) -> list[EpochStart]:
     return found or ([UNELECTED] if end else [])
 
 
+def after_trim(epochs: Sequence[EpochStart], begin: int) -> list[EpochStart]:
+    """The epochs without those that end before `begin`, where the log begins now (Java:
+    EpochFileCache.truncatePrefixByOffset)."""
+    return [each for each, end in _ends(epochs, sys.maxsize) if end >= begin]
+
+
+def with_history(own: Sequence[EpochStart], theirs: Sequence[EpochStart]) -> list[EpochStart]:
+    """The epochs of a slave's log that follows a master's: before the first one that the master still knows,
+    its own."""
+    if not theirs:
+        return list(own)
+    first = theirs[0]
+    earlier = (each for each in own if each.epoch < first.epoch and each.start <= first.start)
+    return [*earlier, *theirs]
+
+
 def is_rising(epochs: Sequence[EpochStart]) -> bool:
     """Whether epochs and offsets are such as a log can have."""
     return all(each.epoch >= 0 and each.start >= 0 for each in epochs) and all(
@@ -68,7 +85,7 @@ def _ends(epochs: Sequence[EpochStart], end: int) -> Iterable[tuple[EpochStart, 
 class Epochs:
     """The epochs of one broker's log, in memory and on disk.
 
-    known  all epochs, rising; the last ones may have no records yet
+    known  the epochs, rising; the last ones may have no records yet, and those of trimmed records are missing
     """
 
     def __init__(self, directory: Path) -> None:
@@ -95,16 +112,17 @@ class Epochs:
         found = within(self.known, end)
         return found[-1].epoch if found else 0
 
-    async def begin(self, epoch: int, start: int) -> None:
-        """Let an epoch begin; on the device on return. Raises StaleEpoch, StoreError. Cancelled: it may have
-        begun."""
+    async def begin(self, epoch: int, start: int, log_begin: int = 0) -> None:
+        """Let an epoch begin, and forget those that end before `log_begin`; on the device on return. Raises
+        StaleEpoch, StoreError. Cancelled: it may have begun."""
         if epoch <= self.last:
             raise StaleEpoch(f"epoch {epoch} cannot begin: this log knows epoch {self.last}")
-        await self.replace([*within(self.known, start), EpochStart(epoch, start)])
+        await self.replace([*within(self.known, start), EpochStart(epoch, start)], log_begin)
 
-    async def replace(self, epochs: Sequence[EpochStart]) -> None:
-        """Set all epochs; on the device on return. Raises StoreError, without effect."""
-        found = list(epochs)
+    async def replace(self, epochs: Sequence[EpochStart], log_begin: int = 0) -> None:
+        """Set all epochs but those that end before `log_begin`; on the device on return. Raises StoreError,
+        without effect."""
+        found = after_trim(epochs, log_begin)
         if found != self.known:
             try:
                 await trio.to_thread.run_sync(self._file.save, EpochsFile(found))
@@ -113,4 +131,13 @@ class Epochs:
             self.known = found
 
 
-__all__ = ["UNELECTED", "EpochStart", "Epochs", "common_end", "is_rising", "within"]
+__all__ = [
+    "UNELECTED",
+    "EpochStart",
+    "Epochs",
+    "after_trim",
+    "common_end",
+    "is_rising",
+    "with_history",
+    "within",
+]

@@ -230,7 +230,7 @@ class ElectedGroup(ReplicaGroup):
             if broker.topics.get(topic) is None and not names.is_system_topic(topic):
                 least = broker.config.default_topic_queue_nums
                 await self._restore(topic, max(least, max(queues, default=0) + 1))
-        await self.epochs.begin(epoch, end)
+        await self.epochs.begin(epoch, end, store.start_offset)
         self._members.clear()
         self._in_sync, self._next = self._first | {self.name}, frozenset()
         self._first = frozenset()

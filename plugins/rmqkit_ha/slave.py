@@ -15,7 +15,7 @@ from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
 from rmqkit.plugin.transport import Address
 from rmqkit_ha.comparison import REMEDY, Comparison, last_record
-from rmqkit_ha.epochs import UNELECTED, common_end
+from rmqkit_ha.epochs import UNELECTED, common_end, with_history
 from rmqkit_ha.frames import Frames, RecordAssembler, report
 from rmqkit_ha.greeting import HEAD_BYTES, Greeting, Welcome, body_size, packed, unpacked
 from rmqkit_ha.group import ElectedGroup
@@ -208,14 +208,19 @@ class _Session:
             raise ProtocolError(
                 f"it is of epoch {welcome.epoch}, and epoch {newest} is known: it is no master"
             )
+        history = welcome.epochs
         if self._end > self._store.start_offset:
             await self._cut(group, welcome)
-        await epochs.replace(welcome.epochs)
+            history = with_history(epochs.known, welcome.epochs)
+        await epochs.replace(history, self._store.start_offset)
         self._is_own_master = True
 
     async def _cut(self, group: ElectedGroup, welcome: Welcome) -> None:
-        """Cut what the master's log does not have. Raises ProtocolError, StoreError."""
+        """Cut what the master's log does not have. Nothing, when the master's log begins after this one ends:
+        `_begin_at` sees to it. Raises ProtocolError, StoreError."""
         end = self._end
+        if welcome.epochs and end <= welcome.epochs[0].start:
+            return
         common = common_end(group.epochs.known, end, welcome.epochs, welcome.end)
         if common is None or common[1] < self._store.start_offset:
             raise ProtocolError(f"its log and this one have no epoch in common. {REMEDY}")

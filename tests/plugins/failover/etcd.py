@@ -19,11 +19,11 @@ _PATIENCE_S = 60.0
 
 
 @contextmanager
-def running_etcd(directory: Path) -> Iterator[str]:
+def running_etcd(directory: Path, host: str = "127.0.0.1") -> Iterator[str]:
     """Its address, `host:port`, once it answers. Its data is in `directory`, and nothing is synced."""
     assert PROGRAM is not None, ABSENT
     port, peers = free_port(0, 1), free_port(0, 1)
-    client, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peers}"
+    client, peer = f"http://{host}:{port}", f"http://127.0.0.1:{peers}"
     words = [PROGRAM, "--data-dir", str(directory / "data"), "--unsafe-no-fsync", "--log-level", "error"]
     words += ["--listen-client-urls", client, "--advertise-client-urls", client]
     words += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
@@ -33,7 +33,7 @@ def running_etcd(directory: Path) -> Iterator[str]:
         process = subprocess.Popen(words, stdout=log, stderr=log)
     try:
         _await(client, process, directory / "log.txt")
-        yield f"127.0.0.1:{port}"
+        yield f"{host}:{port}"
     finally:
         process.kill()
         process.wait()

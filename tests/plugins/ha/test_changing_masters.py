@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from rmqkit.broker.run import RunningBroker
 from rmqkit.model.names import SCHEDULE_TOPIC
@@ -19,6 +20,8 @@ from rmqkit.protocol.codes import ResponseCode
 from rmqkit.testing.store import message
 from rmqkit_ha.group import ElectedGroup
 from tests.plugins.ha.pair import (
+    PATIENCE_S,
+    SMALL,
     TOPIC,
     caught_up,
     follow,
@@ -287,10 +290,68 @@ async def test_the_epoch_is_written_before_the_first_append(
         assert isinstance(group, ElectedGroup)
         begin = group.epochs.begin
 
-        async def noted(epoch: int, start: int) -> None:
-            await begin(epoch, start)
+        async def noted(epoch: int, start: int, log_begin: int) -> None:
+            await begin(epoch, start, log_begin)
             seen.append((epochs_of(tmp_path), a.context.role.is_fenced))
 
         monkeypatch.setattr(group.epochs, "begin", noted)
         await lead(a, 4)
         assert seen == [([[4, 0]], True)]
+
+
+async def trimmed_member(a: RunningBroker) -> int:
+    """Let a member lead the epochs 2 and 3; its log begins in epoch 2 then. Returns where that began."""
+    await lead(a, 2)
+    store, began = a.context.store, group_of(a).log_end()
+    await send(a, *bodies(2, 60))
+    with trio.fail_after(PATIENCE_S):
+        while store.start_offset <= began:
+            await store.trim(store.end_offset - store.end_offset % SMALL["mappedFileSizeCommitLog"])
+    await lead(a, 3)
+    return began
+
+
+async def test_epochs_of_a_trimmed_log_are_forgotten(tmp_path: Path) -> None:
+    """The next election drops them from the file; what is left still says what an old master must remove."""
+    async with (
+        running_member(tmp_path / "a", "a", store="mmap") as a,
+        running_member(tmp_path / "b", "b", store="mmap") as b,
+    ):
+        await lead(a, 1)
+        await send(a, *bodies(1, 60))
+        second = await trimmed_member(a)
+        third = group_of(a).log_end()
+        assert epochs_of(tmp_path / "a") == [[2, second], [3, third]]
+        await joined(a, b, 3)
+        assert {each.code for each in await send(a, *bodies(3, 5))} == {ResponseCode.SUCCESS}
+        await fenced(b)
+        kept = stored(b)
+        a.context.put.append(MessageRun([message(TOPIC, body=b"unconfirmed")]))
+        await fenced(a)
+        await lead(b, 4)
+        await joined(b, a, 4)
+        await caught_up(b, a)
+        assert stored(a) == stored(b) == kept
+        wanted = [[2, second], [3, third], [4, group_of(b).log_end()]]
+        assert epochs_of(tmp_path / "a") == epochs_of(tmp_path / "b") == wanted
+
+
+async def test_a_member_whose_epochs_are_forgotten_starts_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its log ends before the master's begins, so there is nothing to compare; it says so, and copies all."""
+    async with running_member(tmp_path / "a", "a", store="mmap") as a:
+        async with running_member(tmp_path / "b", "b", store="mmap") as b:
+            await lead(a, 1)
+            await joined(a, b, 1)
+            await send(a, *bodies(1, 5))
+        group_of(a).set_in_sync({"a"})
+        second = await trimmed_member(a)
+        async with running_member(tmp_path / "b", "b", store="mmap") as b:
+            await joined(a, b, 3)
+            await caught_up(a, b)
+            assert raw_log(b.context.store) == raw_log(a.context.store)
+            assert [each for each in caplog.records if "starts over" in each.getMessage()]
+            await fenced(a)
+            await lead(b, 4)
+            assert epochs_of(tmp_path / "b")[0] == [2, second]
