@@ -27,6 +27,8 @@ from typing import NoReturn
 
 from attrs import define
 
+from tests import namespaces
+
 ROOT = Path(__file__).parent.parent
 #: The program as it is installed, for tests that need more than its arguments, streams and signals.
 PROGRAM = str(Path(sys.executable).with_name("rmqkit"))
@@ -84,14 +86,16 @@ def spawn(
     stderr: int,
     env: Mapping[str, str] | None = None,
     files: tuple[int, int] | None = None,
+    namespace: str = "",
 ) -> Program:
     """Start `rmqkit WORDS` with these file descriptors, or the Python file that the first word names; `files`
-    are the soft and the hard limit of open files."""
+    are the soft and the hard limit of open files, `namespace` is a network namespace (see `prepare`)."""
     order = {
         "words": [os.fsdecode(word) for word in words],
         "directory": str(directory),
         "environment": clean_environment() | dict(env or {}),
         "files": files,
+        "namespace": namespace,
     }
     status, reporting = os.pipe()
     try:
@@ -99,6 +103,12 @@ def spawn(
     finally:
         os.close(reporting)
     return Program(_read_number(status), status)
+
+
+def prepare() -> None:
+    """Start the process that forks. Its network namespace, the default of programs, is that of the first
+    thread that calls this or starts a program."""
+    _forking()
 
 
 def run(
@@ -213,6 +223,8 @@ def _become(order: dict[str, object], *streams: int) -> NoReturn:
     match order["files"]:
         case [int(soft), int(hard)]:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if order["namespace"]:
+        namespaces.enter(str(order["namespace"]))
     if _is_file(sys.argv):
         runpy.run_path(sys.argv[0], run_name="__main__")
         sys.exit(0)

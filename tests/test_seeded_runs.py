@@ -48,3 +48,19 @@ def test_the_first_failure_ends_the_runs_with_the_words_that_replay_it(
         repeat("tests.some", "Some runs.", run, [])
     assert seen == [1, 2]
     assert capsys.readouterr().out == "FAILED: replay with --runs 1 --seed 2\n"
+
+
+def test_an_option_with_choices_is_given_to_each_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first value is the default, and the words that replay a failure have it."""
+    seen: list[str] = []
+
+    def run(directory: Path, seed: int, network: str) -> dict[str, int]:
+        seen.append(network)
+        assert network == "near"
+        return {}
+
+    assert repeat("tests.some", "Some runs.", run, ["--runs", "1"], network=("near", "far")) == 0
+    with pytest.raises(AssertionError):
+        repeat("tests.some", "Some runs.", run, ["--network", "far"], network=("near", "far"))
+    assert seen == ["near", "far"]
+    assert capsys.readouterr().out.endswith("FAILED: replay with --runs 1 --seed 1 --network far\n")

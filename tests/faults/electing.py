@@ -17,6 +17,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,10 @@ from trio.testing import wait_all_tasks_blocked
 
 from rmqkit.errors import RmqError
 from rmqkit.protocol.codes import ResponseCode
-from rmqkit.protocol.record import unpack
 from rmqkit.remoting.pool import ConnectionPool
 from tests import programs
-from tests.faults.kit import PATIENCE_S, until
+from tests.faults.disturbing import Disturbed
+from tests.faults.kit import PATIENCE_S
 from tests.faults.replicating import records
 from tests.plugins.ha.pair import send_request
 from tests.ports import free_port
@@ -113,25 +114,20 @@ class Member:
         return code
 
 
-@define
-class Group:
-    """One run: the state of the elector, what was acknowledged, and what was done."""
+@define(kw_only=True)
+class Group(Disturbed):
+    """One run, with the state of the elector."""
 
-    chance: random.Random
     members: dict[str, Member]
     master: str = "a"
     epoch: int = 0
     in_sync: set[str] = field(factory=lambda: {"a"})
-    acknowledged: set[bytes] = field(factory=set)
-    done: list[str] = field(factory=list)
-    over: trio.Event = field(factory=trio.Event)
 
     @classmethod
     def of(cls, directory: Path, seed: int, stores: tuple[str, str]) -> Group:
         named = zip("ab", stores, strict=True)
-        return cls(
-            random.Random(seed), {name: Member(name, directory / name, store) for name, store in named}
-        )
+        members = {name: Member(name, directory / name, store) for name, store in named}
+        return cls(chance=random.Random(seed), members=members)
 
     @property
     def other(self) -> str:
@@ -207,20 +203,11 @@ class Group:
         await self.elect(old)
         await self.join()
 
-    async def disturb(self) -> None:
-        """The rounds of a run, each after a number of acknowledged messages."""
+    def steps(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        """The disturbances, in the order of this run."""
         steps = [self.kill_master, self.kill_slave, self.kill_both, self.suspend_master]
         self.chance.shuffle(steps)
-        for step in [*steps, self.kill_master][: ROUNDS + 1]:
-            await self.more_acknowledged(self.chance.randint(5, 100))
-            await step()
-            self.done.append(step.__name__)
-        await self.more_acknowledged(5)
-        self.over.set()
-
-    async def more_acknowledged(self, count: int) -> None:
-        wanted = len(self.acknowledged) + count
-        await until(lambda: len(self.acknowledged) >= wanted)
+        return [*steps, self.kill_master][: ROUNDS + 1]
 
     async def produce(self, pool: ConnectionPool, number: int) -> None:
         """Send to the master of the moment; what was answered with SEND_OK counts."""
@@ -247,8 +234,7 @@ class Group:
             assert await member.end(kill=False) == 0, member.log()[-3_000:]
         one, other = (records(member.directory / "data") for member in (master, slave))
         assert one == other, "the logs differ"
-        lost = self.acknowledged - {unpack(record, 0).body for record in one.values()}
-        assert not lost, f"{len(lost)} acknowledged messages are lost"
+        self.check_none_lost(one.values(), master.name)
 
 
 async def survive(directory: Path, seed: int, stores: tuple[str, str] = STORES[0]) -> Group:
@@ -262,7 +248,7 @@ async def survive(directory: Path, seed: int, stores: tuple[str, str] = STORES[0
         async with ConnectionPool() as pool, trio.open_nursery() as nursery:
             for number in range(PRODUCERS):
                 nursery.start_soon(group.produce, pool, number)
-            await group.disturb()
+            await group.disturb(group.steps())
         await group.check()
     finally:
         with trio.CancelScope(shield=True):

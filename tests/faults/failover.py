@@ -2,11 +2,12 @@
 
     python -m tests.faults.failover --runs 30 --seed 1
 
-Three members in processes of their own, a name server, and an etcd, which each member reaches by a relay that
-can be cut. Producers send by topic, and find the master by the name server. The master is killed, suspended
-beyond its lease, cut off from etcd, stopped, or asked to give way; a slave is killed or suspended; all are
-killed. In the end every message that was answered with SEND_OK is in the logs of all three, which are equal
-byte for byte, and the epochs have grown. The seed determines what happens and when, counted in messages; the
+Three members in processes of their own, a name server, and an etcd. Producers send by topic, and find the
+master by the name server. The master is killed, suspended beyond its lease, cut off, also in one direction,
+stopped, or asked to give way; a slave is killed, suspended or cut off; all are killed. In the end every
+message that was answered with SEND_OK is in the logs of all three, which are equal byte for byte, and the
+epochs have grown. A member is cut off from etcd by a relay, or with `--network namespaces`, as root, from
+everything (`tests.faults.network`). The seed determines what happens and when, counted in messages; the
 interleaving is random.
 """
 
@@ -16,8 +17,8 @@ import random
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -27,13 +28,14 @@ from attrs import define, field
 from rmqkit.client import Client
 from rmqkit.client.send_result import SendStatus
 from rmqkit.errors import RmqError
-from rmqkit.protocol.record import unpack
 from rmqkit.testing.broker import running_namesrv
 from rmqkit_failover.coordinator import Put
 from rmqkit_failover.etcd import EtcdCoordinator
 from rmqkit_failover.settings import FailoverOptions, group_prefix
 from rmqkit_failover.state import STATE, GroupView, encoded, wanting
+from tests.faults.disturbing import Disturbed
 from tests.faults.kit import PATIENCE_S, SMALL_FILES, Server, set_words, started, until
+from tests.faults.network import Namespaces, Network, Place, Relays, Way
 from tests.faults.replicating import records
 from tests.plugins.failover.etcd import running_etcd
 from tests.ports import free_port
@@ -42,53 +44,13 @@ from tests.seeded_runs import repeat
 NAMES = ("a", "b", "c")
 TOPIC = "TopicTest"
 PRODUCERS = 3
+#: Disturbances of a run.
+ROUNDS = 8
 #: Of the lease, in seconds.
 LEASE_S = 3
 _SEND_MS = 2_000
 _PREFIX = group_prefix(FailoverOptions(), "DefaultCluster", "group")
-_CHUNK = 65_536
-
-
-@define
-class Relay:
-    """A way to etcd. Connections through it carry nothing while it is cut."""
-
-    target: str
-    address: str = ""
-    _open: trio.Event = field(factory=trio.Event)
-
-    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
-        self._open.set()
-        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        self.address = "{}:{}".format(*listener.socket.getsockname())
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(trio.serve_listeners, self._carry, [listener]))
-            task_status.started()
-
-    def cut(self) -> None:
-        self._open = trio.Event()
-
-    def mend(self) -> None:
-        self._open.set()
-
-    async def _carry(self, client: trio.SocketStream) -> None:
-        host, port = self.target.rsplit(":", 1)
-        async with (
-            client,
-            await trio.open_tcp_stream(host, int(port)) as server,
-            trio.open_nursery() as nursery,
-        ):
-            nursery.start_soon(self._copy, client, server, nursery.cancel_scope)
-            nursery.start_soon(self._copy, server, client, nursery.cancel_scope)
-
-    async def _copy(
-        self, source: trio.SocketStream, target: trio.SocketStream, both: trio.CancelScope
-    ) -> None:
-        with suppress(trio.BrokenResourceError):
-            while data := await source.receive_some(_CHUNK):
-                await self._open.wait()
-                await target.send_all(data)
-        both.cancel()
+NETWORKS: dict[str, type[Network]] = {"relays": Relays, "namespaces": Namespaces}
 
 
 @define
@@ -97,7 +59,7 @@ class Member:
 
     name: str
     directory: Path
-    relay: Relay
+    place: Place
     namesrv: str
     port: int = field(factory=lambda: free_port(-2, 1))
     server: Server | None = None
@@ -113,11 +75,13 @@ class Member:
             "plugins.ha.memberName": self.name,
             "plugins.ha.retryIntervalMs": "50",
             "plugins.ha.tablesIntervalMs": "200",
-            "plugins.failover.coordinator": f"etcd://{self.relay.address}",
+            "plugins.failover.coordinator": f"etcd://{self.place.etcd}",
             "plugins.failover.leaseS": str(LEASE_S),
         }
-        words = ["broker", "--namesrv", self.namesrv, "--broker", f"127.0.0.1:{self.port}", "--data", "data"]
-        self.server = started([*words, *set_words(settings)], self.directory)
+        address = f"{self.place.host}:{self.port}"
+        words = ["broker", "--namesrv", self.namesrv, "--broker", address, "--data", "data"]
+        words += set_words(settings)
+        self.server = started(words, self.directory, namespace=self.place.namespace)
         await trio.to_thread.run_sync(self.server.await_ready)
 
     @property
@@ -140,34 +104,30 @@ class Member:
         return (self.directory / "stderr.txt").read_text()[-3_000:]
 
 
-@define
-class Group:
-    """One run: what was acknowledged, and what was done."""
+@define(kw_only=True)
+class Group(Disturbed):
+    """One run.
 
-    chance: random.Random
+    epochs    those of the masters that were seen
+    pauses_s  for each disturbance, the longest time without SEND_OK since the one before
+    """
+
     members: dict[str, Member]
+    network: Network
     coordinator: EtcdCoordinator
-    acknowledged: set[bytes] = field(factory=set)
     epochs: list[int] = field(factory=list)
-    done: list[str] = field(factory=list)
     pauses_s: list[float] = field(factory=list)
-    over: trio.Event = field(factory=trio.Event)
+    _pause_s: float = 0.0
+    _acknowledged_s: float = field(factory=time.monotonic)
 
     async def view(self) -> GroupView:
         return GroupView.of(await self.coordinator.read())
 
     async def settled(self) -> GroupView:
         """Wait until all members are in the in-sync set of a running master."""
-        with trio.fail_after(PATIENCE_S):
-            async with self.coordinator.watch() as snapshots:
-                async for snapshot in snapshots:
-                    view = GroupView.of(snapshot)
-                    if view.state.epoch and view.state.epoch not in self.epochs:
-                        self.epochs.append(view.state.epoch)
-                    is_led = view.is_running(view.state.master)
-                    if is_led and sorted(view.state.in_sync) == sorted(NAMES):
-                        return view
-        raise AssertionError("the watch ended")
+        return await self.seen(
+            lambda view: view.is_running(view.state.master) and sorted(view.state.in_sync) == sorted(NAMES)
+        )
 
     async def master(self) -> Member:
         return self.members[(await self.settled()).state.master]
@@ -220,12 +180,27 @@ class Group:
         slave.signal(signal.SIGCONT)
 
     async def cut_master(self) -> None:
+        await self._cut_master(Way.BOTH)
+
+    async def cut_what_the_master_sends(self) -> None:
+        await self._cut_master(Way.SENT)
+
+    async def cut_what_reaches_the_master(self) -> None:
+        await self._cut_master(Way.RECEIVED)
+
+    async def _cut_master(self, way: Way) -> None:
         master = await self.master()
-        master.relay.cut()
-        epoch = self.epochs[-1]
-        await self.moved(epoch)
+        await self.network.cut(master.name, way)
+        await self.moved(self.epochs[-1])
         await self.serves_again()
-        master.relay.mend()
+        await self.network.mend(master.name)
+
+    async def cut_slave(self) -> None:
+        slave = await self.slave()
+        await self.network.cut(slave.name, Way.BOTH)
+        await self.seen(lambda view: slave.name not in view.state.in_sync)
+        await self.serves_again()
+        await self.network.mend(slave.name)
 
     async def switch_master(self) -> None:
         slave = await self.slave()
@@ -239,39 +214,42 @@ class Group:
 
     async def moved(self, epoch: int) -> None:
         """Wait for a later epoch."""
+        await self.seen(lambda view: view.state.epoch > epoch)
+
+    async def seen(self, condition: Callable[[GroupView], bool]) -> GroupView:
+        """Wait until the state in etcd is such."""
         with trio.fail_after(PATIENCE_S):
             async with self.coordinator.watch() as snapshots:
                 async for snapshot in snapshots:
-                    if GroupView.of(snapshot).state.epoch > epoch:
-                        return
+                    view = GroupView.of(snapshot)
+                    if view.state.epoch and view.state.epoch not in self.epochs:
+                        self.epochs.append(view.state.epoch)
+                    if condition(view):
+                        return view
+        raise AssertionError("the watch ended")
 
     async def serves_again(self) -> None:
-        began_s = time.monotonic()
         await self.more_acknowledged(PRODUCERS + 1)
-        self.pauses_s.append(time.monotonic() - began_s)
+        self.pauses_s.append(self._pause_s)
+        self._pause_s = 0.0
 
-    async def disturb(self, rounds: int) -> None:
-        steps: list[Callable[[], object]] = [
+    def steps(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        """The disturbances, in the order of this run."""
+        steps = [
             self.kill_master,
             self.cut_master,
+            self.cut_what_the_master_sends,
+            self.cut_what_reaches_the_master,
             self.switch_master,
             self.suspend_master,
             self.stop_master,
             self.kill_slave,
+            self.cut_slave,
             self.kill_all,
             self.suspend_slave,
         ]
         self.chance.shuffle(steps)
-        for step in steps[:rounds]:
-            await self.more_acknowledged(self.chance.randint(5, 100))
-            await getattr(self, step.__name__)()
-            self.done.append(step.__name__)
-        await self.more_acknowledged(5)
-        self.over.set()
-
-    async def more_acknowledged(self, count: int) -> None:
-        wanted = len(self.acknowledged) + count
-        await until(lambda: len(self.acknowledged) >= wanted)
+        return steps
 
     async def produce(self, namesrv: str, number: int) -> None:
         """Send by topic; what was answered with SEND_OK counts."""
@@ -287,6 +265,8 @@ class Group:
                     continue
                 if result.status is SendStatus.SEND_OK:
                     self.acknowledged.add(body)
+                    before_s, self._acknowledged_s = self._acknowledged_s, time.monotonic()
+                    self._pause_s = max(self._pause_s, self._acknowledged_s - before_s)
 
     async def check(self) -> None:
         """Stop all members, and compare what they have."""
@@ -297,8 +277,7 @@ class Group:
         logs = {name: records(member.directory / "data") for name, member in self.members.items()}
         master = logs[view.state.master]
         assert all(log == master for log in logs.values()), "the logs differ"
-        lost = self.acknowledged - {unpack(record, 0).body for record in master.values()}
-        assert not lost, f"{len(lost)} acknowledged messages are lost"
+        self.check_none_lost(master.values(), view.state.master)
         assert self.epochs == sorted(set(self.epochs)), self.epochs
 
     def _is_equal(self, master: str) -> bool:
@@ -308,63 +287,71 @@ class Group:
 
 
 @asynccontextmanager
-async def running_group(directory: Path, seed: int, etcd: str) -> AsyncIterator[tuple[Group, str]]:
-    """A group whose members are all in the in-sync set, and the address of its name server."""
-    async with (
-        running_namesrv(directory / "namesrv", scheme="tcp") as namesrv,
-        trio.open_nursery() as nursery,
-    ):
-        relays = [Relay(etcd) for _ in NAMES]
-        for relay in relays:
-            await nursery.start(relay.run)
-        members = {
-            name: Member(name, directory / name, relay, str(namesrv))
-            for name, relay in zip(NAMES, relays, strict=True)
-        }
-        coordinator = EtcdCoordinator([f"http://{etcd}"], _PREFIX, timeout_s=PATIENCE_S)
-        group = Group(random.Random(seed), members, coordinator)
-        try:
-            for member in members.values():
-                await member.start()
-            await group.settled()
-            yield group, str(namesrv)
-        finally:
-            with trio.CancelScope(shield=True):
-                for member in members.values():
-                    if member.server is not None:
-                        await member.kill()
-                await coordinator.aclose()
-        nursery.cancel_scope.cancel()
-
-
-async def survive(directory: Path, seed: int, rounds: int) -> Group:
-    """One run. Raises AssertionError at the first broken promise."""
+async def running_group(
+    directory: Path, seed: int, network: Network | None = None
+) -> AsyncIterator[tuple[Group, str]]:
+    """A group with an etcd, whose members are all in the in-sync set, and the address of its name server."""
+    network = network or Relays()
     (directory / "etcd").mkdir()
-    with running_etcd(directory / "etcd") as etcd:
-        async with running_group(directory, seed, etcd) as (group, namesrv):
-            async with trio.open_nursery() as nursery:
-                for number in range(PRODUCERS):
-                    nursery.start_soon(group.produce, namesrv, number)
-                await group.disturb(rounds)
-            with trio.fail_after(PATIENCE_S):
-                await group.check()
+    with network.made(NAMES), running_etcd(directory / "etcd", network.host) as etcd:
+        async with (
+            running_namesrv(
+                directory / "namesrv", scheme="tcp", namesrvListen=f"{network.host}:0"
+            ) as namesrv,
+            trio.open_nursery() as nursery,
+        ):
+            places = await network.connect(NAMES, etcd, nursery)
+            members = {
+                name: Member(name, directory / name, place, str(namesrv)) for name, place in places.items()
+            }
+            coordinator = EtcdCoordinator([f"http://{etcd}"], _PREFIX, timeout_s=PATIENCE_S)
+            group = Group(
+                chance=random.Random(seed), members=members, network=network, coordinator=coordinator
+            )
+            try:
+                for member in members.values():
+                    await member.start()
+                await group.settled()
+                yield group, str(namesrv)
+            finally:
+                with trio.CancelScope(shield=True):
+                    for member in members.values():
+                        if member.server is not None:
+                            await member.kill()
+                    await coordinator.aclose()
+            nursery.cancel_scope.cancel()
+
+
+async def survive(directory: Path, seed: int, rounds: int, network: Network | None = None) -> Group:
+    """One run. Raises AssertionError at the first broken promise."""
+    async with running_group(directory, seed, network) as (group, namesrv):
+        async with trio.open_nursery() as nursery:
+            for number in range(PRODUCERS):
+                nursery.start_soon(group.produce, namesrv, number)
+            await group.disturb(group.steps()[:rounds])
+        with trio.fail_after(PATIENCE_S):
+            await group.check()
     return group
 
 
-def _run(directory: Path, seed: int) -> dict[str, int]:
-    group = trio.run(survive, directory, seed, 8)
+def _run(directory: Path, seed: int, network: str) -> dict[str, int]:
+    group = trio.run(survive, directory, seed, ROUNDS, NETWORKS[network]())
     return {
         "disturbances": len(group.done),
+        "masters": len(group.epochs),
         "messages acknowledged": len(group.acknowledged),
-        "ms without service at most": round(max(group.pauses_s) * 1000),
+        "ms without SEND_OK": round(sum(group.pauses_s) * 1000),
     }
 
 
-if __name__ == "__main__":
-    sys.exit(
-        repeat(
-            "tests.faults.failover",
-            "Disturb a replica group that elects its master; nothing acknowledged may be lost.",
-            _run,
-        )
+def main() -> int:
+    return repeat(
+        "tests.faults.failover",
+        "Disturb a replica group that elects its master; nothing acknowledged may be lost.",
+        _run,
+        network=NETWORKS,
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -130,13 +130,22 @@ def spawn(
     return started(serve_words(data, settings, ports), directory, files=files)
 
 
-def started(words: list[str], directory: Path, *, files: tuple[int, int] | None = None) -> Server:
-    """Start a server verb of `rmqkit` with the working directory `directory`."""
+def started(
+    words: list[str], directory: Path, *, files: tuple[int, int] | None = None, namespace: str = ""
+) -> Server:
+    """Start a server verb of `rmqkit` with the working directory `directory`, in a network namespace if
+    one is given."""
     log = directory / "stderr.txt"
     reading, writing = os.pipe()
     with open(os.devnull, "rb") as null, open(writing, "wb") as output, log.open("ab") as stderr:
         process = programs.spawn(
-            words, directory, stdin=null.fileno(), stdout=output.fileno(), stderr=stderr.fileno(), files=files
+            words,
+            directory,
+            stdin=null.fileno(),
+            stdout=output.fileno(),
+            stderr=stderr.fileno(),
+            files=files,
+            namespace=namespace,
         )
     return Server(process, open(reading, "rb", buffering=0), log)
 

@@ -20,9 +20,10 @@ import trio
 from attrs import define, field
 
 from rmqkit.client import Client, Producer, RmqError, SendStatus
-from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic, unpack
+from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic
 from tests import programs
-from tests.faults.kit import SMALL_FILES, Server, set_words, spawn, started, until
+from tests.faults.disturbing import Disturbed
+from tests.faults.kit import SMALL_FILES, Server, set_words, spawn, started
 from tests.ports import free_port
 from tests.seeded_runs import repeat
 
@@ -39,25 +40,23 @@ PAIR = SMALL_FILES | {
 }
 
 
-@define
-class Pair:
-    """One run: two brokers, what was acknowledged, and the number of kills."""
+@define(kw_only=True)
+class Pair(Disturbed):
+    """One run with two brokers."""
 
     directory: Path
-    chance: random.Random
     ports: tuple[int, int, int]
     stores: tuple[str, str]
     servers: dict[str, Server] = field(factory=dict)
-    acknowledged: set[bytes] = field(factory=set)
     kills: int = 0
     torn: int = 0
-    over: trio.Event = field(factory=trio.Event)
 
     @classmethod
     def begin(cls, directory: Path, seed: int, stores: tuple[str, str]) -> Pair:
         for name in ("master", "slave"):
             (directory / name).mkdir(parents=True)
-        pair = cls(directory, random.Random(seed), (free_port(), free_port(-2), free_port()), stores)
+        ports = free_port(), free_port(-2), free_port()
+        pair = cls(directory=directory, chance=random.Random(seed), ports=ports, stores=stores)
         pair.start("master", "slave")
         return pair
 
@@ -102,26 +101,17 @@ class Pair:
             if found.status is SendStatus.SEND_OK:
                 self.acknowledged.add(body)
 
-    async def kill_now_and_then(self) -> None:
-        """Kill one broker or both, each time after a number of acknowledged messages, and start them
-        again."""
-        for _ in range(KILLS):
-            await self.more_acknowledged(self.chance.randint(5, 150))
-            names = self.chance.choice([("master",), ("slave",), ("master", "slave"), ("slave", "master")])
-            for name in names:
-                await trio.to_thread.run_sync(self.servers[name].kill)
-                self.kills += 1
-            for name in names:
-                if self.chance.random() < 0.5:
-                    self.torn += tear(self.directory / name / "data", self.chance)
-            self.start(*names)
-            await self.await_ready(*names)
-        await self.more_acknowledged(5)
-        self.over.set()
-
-    async def more_acknowledged(self, count: int) -> None:
-        wanted = len(self.acknowledged) + count
-        await until(lambda: len(self.acknowledged) >= wanted)
+    async def kill_some(self) -> None:
+        """Kill one broker or both, and start them again."""
+        names = self.chance.choice([("master",), ("slave",), ("master", "slave"), ("slave", "master")])
+        for name in names:
+            await trio.to_thread.run_sync(self.servers[name].kill)
+            self.kills += 1
+        for name in names:
+            if self.chance.random() < 0.5:
+                self.torn += tear(self.directory / name / "data", self.chance)
+        self.start(*names)
+        await self.await_ready(*names)
 
     def check(self) -> None:
         """Stop both brokers, and compare what they have."""
@@ -133,9 +123,8 @@ class Pair:
         master, slave = (records(self.directory / name / "data") for name in ("master", "slave"))
         end = max(slave, default=-1)
         assert slave == {at: record for at, record in master.items() if at <= end}, "the logs differ"
-        for name, log in (("master", master), ("slave", slave)):
-            lost = self.acknowledged - {unpack(record, 0).body for record in log.values()}
-            assert not lost, f"{len(lost)} acknowledged messages are not in the log of the {name}"
+        for name, log in (("the master", master), ("the slave", slave)):
+            self.check_none_lost(log.values(), name)
 
     def kill(self) -> None:
         for server in self.servers.values():
@@ -213,7 +202,7 @@ async def survive(directory: Path, seed: int, stores: tuple[str, str] = STORES[0
             trio.open_nursery() as nursery,
         ):
             await client.admin.create_topic(TOPIC, queues=2)
-            nursery.start_soon(pair.kill_now_and_then)
+            nursery.start_soon(pair.disturb, [pair.kill_some] * KILLS, 150)
             await pair.produce(producer)
         await trio.to_thread.run_sync(pair.check)
     finally:

@@ -29,35 +29,33 @@ async def test_java_clients_follow_an_elected_master(tmp_path: Path) -> None:
         java = java_client(SERVER_VERSION)
     except BuildError as problem:
         pytest.fail(str(problem), pytrace=False)
-    (tmp_path / "etcd").mkdir()
-    with etcd.running_etcd(tmp_path / "etcd") as address:
-        async with running_group(tmp_path, 1, address) as (group, namesrv):
-            async with member(
-                java_words(java, tmp_path / "reader"), namesrv, tmp_path / "consumer", TOPIC, "readers"
-            ) as consumer:
-                async with (
-                    member(
-                        java_words(java, tmp_path / "writer"),
-                        namesrv,
-                        tmp_path / "producer",
-                        TOPIC,
-                        "-",
-                        scenario="produce",
-                    ) as producer,
-                    trio.open_nursery() as nursery,
-                ):
-                    nursery.start_soon(count, producer, group)
-                    for change in (group.kill_master, group.switch_master, group.stop_master):
-                        await group.more_acknowledged(20)
-                        await change()
+    async with running_group(tmp_path, 1) as (group, namesrv):
+        async with member(
+            java_words(java, tmp_path / "reader"), namesrv, tmp_path / "consumer", TOPIC, "readers"
+        ) as consumer:
+            async with (
+                member(
+                    java_words(java, tmp_path / "writer"),
+                    namesrv,
+                    tmp_path / "producer",
+                    TOPIC,
+                    "-",
+                    scenario="produce",
+                ) as producer,
+                trio.open_nursery() as nursery,
+            ):
+                nursery.start_soon(count, producer, group)
+                for change in (group.kill_master, group.switch_master, group.stop_master):
                     await group.more_acknowledged(20)
-                    nursery.cancel_scope.cancel()
-                group.acknowledged |= {body.encode() for body in producer.bodies}
-                sent = producer.bodies
+                    await change()
+                await group.more_acknowledged(20)
+                nursery.cancel_scope.cancel()
+            group.acknowledged |= {body.encode() for body in producer.bodies}
+            sent = producer.bodies
 
-                async def all_handled() -> bool:
-                    return consumer.bodies >= sent
+            async def all_handled() -> bool:
+                return consumer.bodies >= sent
 
-                await until(all_handled, "the consumer has handled all")
-            await group.check()
+            await until(all_handled, "the consumer has handled all")
+        await group.check()
     assert len(group.epochs) >= 4
