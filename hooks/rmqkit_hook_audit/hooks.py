@@ -12,14 +12,7 @@ from msgspec import Raw
 from rmqkit.errors import HeaderError
 from rmqkit.model.message import PutMessage
 from rmqkit.model.properties import UNIQ_KEY
-from rmqkit.plugin.hooks import (
-    ConsumeContext,
-    ConsumeMessageHook,
-    EachRequestHook,
-    SendHeader,
-    SendMessageHook,
-    SendRun,
-)
+from rmqkit.plugin.hooks import ConsumeContext, ConsumeMessageHook, EachRequestHook, SendMessageHook, SendRun
 from rmqkit.plugin.request import Peer
 from rmqkit.plugin.store import Appended
 from rmqkit.protocol.codes import RequestCode
@@ -61,7 +54,8 @@ class Watching:
 
 
 class SendAudit(Watching, SendMessageHook):
-    """Creates an event for each send, or for sends of one group and topic that have the same answer."""
+    """Creates an event for each send, or for sends of one connection, group and topic that have the same
+    answer."""
 
     def __init__(self, settings: AuditSettings) -> None:
         self._body_bytes = settings.body_bytes
@@ -74,50 +68,51 @@ class SendAudit(Watching, SendMessageHook):
         alike = sends.are_alike(_ACCESS_KEY_BYTES)
         users = () if alike else _users(sends.requests)
         if alike or (not users and len({*map(_destination, sends.headers)}) == 1):
-            self._sent(sends, sends.headers[0], sends.messages, sends.landed, None)
+            for part in sends.by_peer():
+                self._sent(sends, part.start or 0, part.stop, None)
             return
         shown = [
-            (header.topic, header.producer_group, users[at] if users else None)
-            for at, header in enumerate(sends.headers)
+            (header.topic, header.producer_group, users[at] if users else None, peer)
+            for at, (header, peer) in enumerate(zip(sends.headers, sends.peers, strict=True))
         ]
-        for (_, _, user), group in groupby(range(len(shown)), key=shown.__getitem__):
+        for (_, _, user, _), group in groupby(range(len(shown)), key=shown.__getitem__):
             which = [*group]
-            stored = slice(sends.span(which[0]).start, sends.span(which[-1]).stop)
-            self._sent(sends, sends.headers[which[0]], sends.messages[stored], sends.landed[stored], user)
+            self._sent(sends, which[0], which[-1] + 1, user)
 
-    def _sent(
-        self,
-        sends: SendRun,
-        header: SendHeader,
-        messages: Sequence[PutMessage],
-        landed: Sequence[Appended],
-        user: str | None,
-    ) -> None:
-        """Record one event for messages whose sends have equal headers, as far as they are shown."""
-        recorder, topic = self._recorder, header.topic
-        count = len(messages)
-        weight = count or 1
+    def _sent(self, sends: SendRun, start: int, stop: int, user: str | None) -> None:
+        """Record one event for sends of one connection from a number to another, whose headers are equal as
+        far as they are shown."""
+        recorder, header = self._recorder, sends.headers[start]
+        topic = header.topic
+        columns, places = sends.messages, sends.landed
+        first, last = sends.span(start).start, min(sends.span(stop - 1).stop, len(columns))
+        weight = (count := max(last - first, 0)) or 1
         notes: list[Message] | Raw
         if (
             count
-            and isinstance(messages, PutColumns)
-            and isinstance(landed, Places)
+            and isinstance(columns, PutColumns)
+            and isinstance(places, Places)
             and not self._keeps_content
         ):
-            columns, places = messages, landed
             notes = Raw(
                 columns.json_list(
-                    places, topic, MAX_TEXT, lambda at: encoded(_note(columns[at], places[at], topic))
+                    places,
+                    first,
+                    last,
+                    topic,
+                    MAX_TEXT,
+                    lambda at: encoded(_note(columns[at], places[at], topic)),
                 )
             )
         else:
+            messages, landed = columns[first:last], places[first:last]
             notes = [_note(message, at, topic) for message, at in zip(messages, landed, strict=True)]
             if self._keeps_content:
                 weight += self._add_content(notes, messages) // 1024
         event = Sent(
             now(),
             recorder.broker,
-            sends.peer.remote_text,
+            sends.peers[start].remote_text,
             user,
             sends.code,
             sends.remark[:MAX_TEXT] if sends.remark else None,

@@ -17,8 +17,8 @@ R = TypeVar("R")
 
 
 class MessageRun(Sequence[PutMessage]):
-    """Messages that arrived together over one connection, or that a service writes together, in order. A
-    single message is a run of one.
+    """Messages that arrived together, or that a service writes together, in order. A single message is a run
+    of one.
 
     messages  all of them: a list, or columns, which make a message when it is read
     requests  for each message the number of its request; None when each message is a request by itself. The

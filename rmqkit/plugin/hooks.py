@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple, overload
 
@@ -112,7 +113,7 @@ class SendContext:
     @property
     def born_host(self) -> str:
         """The address of the client, `host:port`."""
-        return self._sends.peer.remote_text
+        return self._sends.peers[self._at].remote_text
 
     @property
     def request_timestamp_ms(self) -> int:
@@ -218,11 +219,11 @@ else:
 
 
 class SendRun(Sequence[SendContext]):
-    """Sends that arrived together over one connection (`before`), or those of them that have the same answer
-    (`after`). A context is created on first access; the columns always exist.
+    """Sends that arrived together (`before`), or those of them that have the same answer (`after`). A context
+    is created on first access; the columns always exist.
 
-    peer              the connection
     requests          the requests as received
+    peers             the connection of each; the sends of one connection are neighbours
     headers           their typed headers
     code, remark      of the answer to all sends, for `after` only
     messages, landed  the stored messages and their places, for `after` only; empty when nothing was stored
@@ -240,15 +241,15 @@ class SendRun(Sequence[SendContext]):
     def __init__(
         self,
         broker: SendingBroker,
-        peer: Peer,
         request_timestamp_ms: int,
         requests: Sequence[Command],
+        peers: Sequence[Peer],
         headers: Sequence[SendHeader],
     ) -> None:
         self.broker = broker
-        self.peer = peer
         self.request_timestamp_ms = request_timestamp_ms
         self.requests = requests
+        self.peers = peers
         self.headers = headers
 
     def __len__(self) -> int:
@@ -307,6 +308,14 @@ class SendRun(Sequence[SendContext]):
         start = sum(self.sizes[:at])
         return slice(start, start + self.sizes[at])
 
+    def by_peer(self) -> list[slice]:
+        """The parts of this run that arrived over one connection each, in order."""
+        peers = self.peers
+        if peers[0] is peers[-1]:
+            return [slice(len(peers))]
+        starts = [at for at, peer in enumerate(peers) if not at or peer is not peers[at - 1]]
+        return [slice(start, stop) for start, stop in pairwise([*starts, len(peers)])]
+
     def ended(self, code: int, remark: str | None = None) -> SendRun:
         """Set the answer; returns this run."""
         self.code, self.remark = code, remark
@@ -318,9 +327,9 @@ class SendRun(Sequence[SendContext]):
             return self
         part = SendRun(
             self.broker,
-            self.peer,
             self.request_timestamp_ms,
             [self.requests[at] for at in indexes],
+            [self.peers[at] for at in indexes],
             [self.headers[at] for at in indexes],
         )
         if self._properties is not None:

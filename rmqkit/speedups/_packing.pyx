@@ -108,10 +108,10 @@ cdef class Packing:
             put = &columns._puts[at]
             if message.topic in queue_codes:
                 message.tags_code = queue_codes[message.topic](message.properties, now_ms)
-            if not self._is_usual(message.sys_flag) or message.born_host != columns._born_host:
+            body, stored, born_host = message.body, message.properties_bytes, message.born_host
+            if type(body) is not bytes or type(stored) is not bytes or type(born_host) is not bytes:
                 raise LookupError
-            body, stored = message.body, message.properties_bytes
-            if type(body) is not bytes or type(stored) is not bytes:
+            if not self._is_usual(message.sys_flag, PyBytes_GET_SIZE(born_host)):
                 raise LookupError
             topic = columns._named(message.topic)
             put.topic = <PyObject *>topic
@@ -119,18 +119,22 @@ cdef class Packing:
             put.reconsume_times, put.born_ms = message.reconsume_times, message.born_timestamp_ms
             put.prepared_offset, put.tags_code = message.prepared_offset, message.tags_code
             put.wait = message.wait
+            put.born_host.at, put.born_host.size = PyBytes_AS_STRING(born_host), PyBytes_GET_SIZE(born_host)
             put.body.at, put.body.size = PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
             put.properties.at, put.properties.size = PyBytes_AS_STRING(stored), PyBytes_GET_SIZE(stored)
             put.suffixed = put.separated = False
             put.unique_key = self._key(message.properties.get("UNIQ_KEY"))
             put.keys = self._key(message.properties.get("KEYS"))
-            self._kept += (body, stored)
+            self._kept += (body, stored, born_host)
         return 0
 
-    cdef bint _is_usual(self, int32_t sys_flag) noexcept:
-        """Whether a message has a place in a queue, and the widths of hosts of all others."""
+    cdef bint _is_usual(self, int32_t sys_flag, Py_ssize_t host_bytes) noexcept:
+        """Whether a message has a place in a queue, the width of the store host of all others, and a born host
+        as wide as its flag says."""
         cdef PutColumns columns = self._columns
-        return not (sys_flag ^ columns._host_bits) & ~columns._client_bits
+        if host_bytes != (20 if sys_flag & BORN_V6 else 8):
+            return False
+        return not (sys_flag ^ columns._host_bits) & ~(columns._client_bits | BORN_V6)
 
     cdef Span _key(self, object text) except *:
         cdef Span span = no_span()
@@ -148,7 +152,6 @@ cdef class Packing:
         cdef Place *place
         cdef Py_ssize_t at, stored
         cdef int64_t size, offset
-        cdef Py_ssize_t hosts = len(columns._born_host) - 8
         for at in range(columns._count):
             put = &columns._puts[at]
             queue = self._queue(put)
@@ -157,7 +160,7 @@ cdef class Packing:
                 stored += put.separated + len(columns._suffix)
             if put.body.size > max_body_bytes or stored > columns._max_properties_bytes:
                 raise illegal(columns._message(at), max_body_bytes)
-            size = queue.fixed_bytes + put.body.size + stored + hosts
+            size = queue.fixed_bytes + put.body.size + stored + put.born_host.size - 8
             if position + size > room_end:
                 moved_to, room_end = turn(position, size)
                 if moved_to != position:
@@ -191,7 +194,7 @@ cdef class Packing:
         to = put64(to, <uint64_t>place.position)
         to = put32(to, <uint32_t>put.sys_flag)
         to = put64(to, <uint64_t>put.born_ms)
-        to = put_bytes(to, PyBytes_AS_STRING(columns._born_host), PyBytes_GET_SIZE(columns._born_host))
+        to = put_bytes(to, put.born_host.at, put.born_host.size)
         to = put64(to, <uint64_t>self._places._time_ms)
         to = put_bytes(to, PyBytes_AS_STRING(store_host), PyBytes_GET_SIZE(store_host))
         to = put32(to, <uint32_t>put.reconsume_times)
@@ -258,7 +261,7 @@ def pack(
     cdef Py_ssize_t first = 0, stop
     cdef int number
     cdef Queue *queue
-    if host_bit or len(store_host) != 8 or len(columns._born_host) != (20 if columns._host_bits & BORN_V6 else 8):
+    if host_bit or len(store_host) != 8:
         return None
     packing._columns, packing._places = columns, Places(columns._count, now_ms)
     packing._kept, packing._breaks = [], []

@@ -24,6 +24,7 @@ cdef struct Put:
     bint suffixed
     Span unique_key
     Span keys
+    Span born_host
     int32_t queue_id
     int32_t flag
     int32_t sys_flag
@@ -71,11 +72,15 @@ cdef class PutColumns:
     cdef list _owners
     cdef dict _topics, _made
     cdef Names _watched
-    cdef bytes _suffix, _born_host
+    cdef bytes _suffix
+    # Where the requests that are taken come from.
+    cdef object _peer
+    cdef Span _born_host
     cdef int32_t _host_bits, _client_bits
     cdef Py_ssize_t _max_body_bytes, _max_properties_bytes, _max_batch
 
-    cdef bint _take(self, object request, object header, dict topics) except -1
+    cdef bint _take(self, object request, object peer, object header, dict topics) except -1
+    cdef bint _keep_host(self, object born_host) except -1
     cdef void _fill(self, Put *put, Found *found, bint wait) noexcept
     cdef Put *_new(self) except NULL
     cdef int _note_send(self, Py_ssize_t count, Span key) except -1

@@ -150,7 +150,6 @@ cdef class PutColumns:
 
     watched        names of properties of which a message is left to Python
     suffix         what is stored behind the properties of a send
-    born_host      of all messages, 8 or 20 bytes
     host_bits      bits of the system flag of all messages
     client_bits    bits of the system flag that senders may set
     max_body_bytes, max_properties_bytes, max_batch   limits; what exceeds them is left to Python
@@ -165,7 +164,6 @@ cdef class PutColumns:
         self,
         Names watched,
         bytes suffix,
-        bytes born_host,
         int32_t host_bits,
         int32_t client_bits,
         Py_ssize_t max_body_bytes,
@@ -176,7 +174,8 @@ cdef class PutColumns:
         self._topics = {}
         self._made = {}
         self._watched = watched
-        self._suffix, self._born_host = suffix, born_host
+        self._suffix = suffix
+        self._born_host = no_span()
         self._host_bits, self._client_bits = host_bits, client_bits
         self._max_body_bytes = max_body_bytes
         self._max_properties_bytes = max_properties_bytes
@@ -191,13 +190,22 @@ cdef class PutColumns:
     def take(self, sends, Py_ssize_t at, dict topics):
         """Add the plain sends from number `at` on, each a message; `topics` gives the number of queues of
         topics that need no further check. Returns the number of the first send that is left to Python."""
-        requests, headers = sends.requests, <list>sends.headers
+        requests, peers, headers = sends.requests, sends.peers, sends.headers
         cdef Py_ssize_t end = len(headers)
-        while at < end and self._take(requests[at], headers[at], topics):
+        while at < end and self._take(requests[at], peers[at], headers[at], topics):
             at += 1
         return at
 
-    cdef bint _take(self, object request, object header, dict topics) except -1:
+    cdef bint _keep_host(self, object born_host) except -1:
+        """Use an address, which this run owns then, for the next messages. Returns whether it has the form of
+        IPv4 or IPv6."""
+        if type(born_host) is not bytes or PyBytes_GET_SIZE(born_host) not in (8, 20):
+            return False
+        self._owners.append(born_host)
+        self._born_host.at, self._born_host.size = PyBytes_AS_STRING(born_host), PyBytes_GET_SIZE(born_host)
+        return True
+
+    cdef bint _take(self, object request, object peer, object header, dict topics) except -1:
         cdef Found found
         cdef Span text
         cdef Put *put
@@ -221,6 +229,10 @@ cdef class PutColumns:
         stored = text.size + len(self._suffix) + (text.at[text.size - 1] != PROPERTY_END)
         if stored > self._max_properties_bytes:
             return False
+        if peer is not self._peer:
+            if not self._keep_host(peer.remote_host):
+                return False
+            self._peer = peer
         put = self._new()
         topic = self._named(topic)
         put.topic = <PyObject *>topic
@@ -232,6 +244,8 @@ cdef class PutColumns:
         put.separated = text.at[text.size - 1] != PROPERTY_END
         put.flag = header.flag
         put.sys_flag = (<int32_t>header.sys_flag & self._client_bits) | self._host_bits
+        if self._born_host.size == 20:
+            put.sys_flag |= BORN_V6
         put.born_ms = header.born_timestamp
         put.reconsume_times = header.reconsume_times or 0
         self._fill(put, &found, found.wait)
@@ -240,8 +254,11 @@ cdef class PutColumns:
         self._note_send(1, found.unique_key)
         return True
 
-    def take_batch(self, str topic, int32_t queue_id, object header, bytes body, int32_t further_bits):
-        """Add the messages of a batch, all or none. Returns their number; 0 when it is left to Python."""
+    def take_batch(
+        self, str topic, int32_t queue_id, object header, bytes body, object born_host, int32_t further_bits
+    ):
+        """Add the messages of a batch, all or none. `further_bits` are set in the system flags of all. Returns
+        their number; 0 when it is left to Python."""
         cdef Found outer, found
         cdef Span text
         cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(body)
@@ -254,7 +271,8 @@ cdef class PutColumns:
             return 0
         text.at = PyUnicode_AsUTF8AndSize(properties, &text.size)
         scan(text.at, text.size, self._watched, &outer)
-        if outer.watched:
+        self._peer = None
+        if outer.watched or not self._keep_host(born_host):
             return 0
         sys_flag = (<int32_t>header.sys_flag & self._client_bits) | self._host_bits | further_bits
         born_ms, reconsume_times = header.born_timestamp, header.reconsume_times or 0
@@ -296,6 +314,7 @@ cdef class PutColumns:
         put.prepared_offset = 0
         put.tags_code = java_hash(found.tags.at, found.tags.size)
         put.unique_key, put.keys = found.unique_key, found.keys
+        put.born_host = self._born_host
         put.wait = wait
         put.typed = found.typed
         put.made = False
@@ -382,7 +401,7 @@ cdef class PutColumns:
             put.flag,
             put.sys_flag,
             put.born_ms,
-            self._born_host,
+            PyBytes_FromStringAndSize(put.born_host.at, put.born_host.size),
             put.reconsume_times,
             put.prepared_offset,
             put.tags_code,
@@ -435,10 +454,12 @@ cdef class PutColumns:
                 return False
         return True
 
-    def json_list(self, Places places, str topic, Py_ssize_t max_key_bytes, other):
-        """A JSON array with an object for each message: unique key, queue, queue offset, size of the body.
-        `other` gives the object of the message with a number that has another form or another topic, as
-        bytes."""
+    def json_list(
+        self, Places places, Py_ssize_t first, Py_ssize_t stop, str topic, Py_ssize_t max_key_bytes, other
+    ):
+        """A JSON array with an object for each message from one number to another: unique key, queue, queue
+        offset, size of the body. `other` gives the object of the message with a number that has another form
+        or another topic, as bytes."""
         cdef Py_ssize_t at, room = 2, size
         cdef Put *put
         # Equal topics of a run are one object; None is the topic of no message.
@@ -447,8 +468,10 @@ cdef class PutColumns:
         cdef char *to
         if places._count != self._count:
             raise ValueError(f"{places._count} places of {self._count} messages")
+        if not 0 <= first <= stop <= self._count:
+            raise IndexError(f"from {first} to {stop} of {self._count} messages")
         others = {}
-        for at in range(self._count):
+        for at in range(first, stop):
             put = &self._puts[at]
             size = put.unique_key.size
             if (
@@ -466,9 +489,9 @@ cdef class PutColumns:
             raise MemoryError
         start[0] = c"["
         to = start + 1
-        for at in range(self._count):
+        for at in range(first, stop):
             put = &self._puts[at]
-            if at:
+            if at > first:
                 to[0] = c","
                 to += 1
             if others:

@@ -9,7 +9,7 @@ from typing import Any
 from attrs import define
 
 from rmqkit.broker.processors.send_answers import SendAnswers
-from rmqkit.broker.processors.send_columns import Collecting, PutList
+from rmqkit.broker.processors.send_columns import Collecting, PutList, born_bits
 from rmqkit.config import Config
 from rmqkit.errors import DecodeError
 from rmqkit.model import properties as props
@@ -30,15 +30,16 @@ from rmqkit_hook_audit.recorder import Queue as EventQueue
 from rmqkit_hook_audit.recorder import Recorder
 from rmqkit_hook_audit.settings import AuditSettings
 
-#: One request of a run with its header.
-Send = tuple[Command, SendMessageRequestHeaderV2]
+#: One request of a run with its header and the index of its connection in HOSTS.
+Send = tuple[Command, SendMessageRequestHeaderV2, int]
 
 HOST = bytes(range(8))
+HOSTS = ("127.0.0.1", "10.0.0.7", "2001:db8::7")
 #: Longer than the name of a new topic may be.
 LONG = "C" * 130
 TOPICS = {"A": 4, "B": 2, LONG: 1}
 HOW = Collecting(
-    frozenset({"DELAY", "TRAN_MSG", "POP_CK"}), "MSG_REGION\x01R\x02", ~(1 << 4 | 1 << 5 | 12), 400
+    frozenset({"DELAY", "TRAN_MSG", "POP_CK"}), "MSG_REGION\x01R\x02", 0, ~(1 << 4 | 1 << 5 | 12), 400
 )
 FILE_BYTES = 2_000
 
@@ -58,13 +59,13 @@ def built(messages: Any, sends: SendRun, changed: int) -> None:
     at = messages.take(sends, 0, TOPICS)
     while at < len(sends):
         request, header = sends.requests[at], sends.headers[at]
-        one = SendRun(sends.broker, sends.peer, 0, [request], [header])
-        plain = PutList(HOW, HOST, 0)
+        one = sends.select([at])
+        plain, host = PutList(HOW), sends.peers[at].remote_host
         if plain.take(one, 0, TOPICS):
             messages.add(plain, sends.properties[at].get(props.UNIQ_KEY))
-        elif not header.batch or not messages.take_batch("A", 1, header, request.body, 0):
+        elif not header.batch or not messages.take_batch("A", 1, header, request.body, host, born_bits(host)):
             if header.batch:
-                messages.add(plain_batch(request, header), sends.properties[at].get(props.UNIQ_KEY))
+                messages.add(plain_batch(request, header, host), sends.properties[at].get(props.UNIQ_KEY))
             elif request.body and len(request.body) % 3:
                 message = PutMessage("B", 1, request.body, {"KEYS": "q"}, b"KEYS\x01q\x02", born_host=HOST)
                 messages.add([message], None)
@@ -75,7 +76,7 @@ def built(messages: Any, sends: SendRun, changed: int) -> None:
         messages[changed].topic = "Z"
 
 
-def plain_batch(request: Command, header: SendMessageRequestHeaderV2) -> list[PutMessage]:
+def plain_batch(request: Command, header: SendMessageRequestHeaderV2, born_host: bytes) -> list[PutMessage]:
     """The messages of a batch by the pure codec, none of one that is damaged."""
     try:
         return [
@@ -86,9 +87,9 @@ def plain_batch(request: Command, header: SendMessageRequestHeaderV2) -> list[Pu
                 props.decode(text.decode()),
                 text,
                 flag,
-                header.sys_flag & HOW.client_bits,
+                header.sys_flag & HOW.client_bits | born_bits(born_host),
                 header.born_timestamp,
-                HOST,
+                born_host,
                 header.reconsume_times or 0,
                 0,
                 tags_code(props.decode(text.decode()).get("TAGS")),
@@ -102,9 +103,11 @@ def plain_batch(request: Command, header: SendMessageRequestHeaderV2) -> list[Pu
 
 def outcome(kind: Any, given_sends: Sequence[Send], changed: int) -> tuple[object, ...]:
     """Everything that a run leads to."""
+    connections = [FakePeer(host) for host in HOSTS]
     requests, headers = [each[0] for each in given_sends], [each[1] for each in given_sends]
-    sends = SendRun(SendingBroker("", "", b""), FakePeer(), 0, requests, headers)
-    messages = kind(HOST, 0)
+    peers = [connections[each[2]] for each in given_sends]
+    sends = SendRun(SendingBroker("", "", b""), 0, requests, peers, headers)
+    messages = kind()
     built(messages, sends, changed)
     sizes = messages.sizes
     made: dict[tuple[str, int], Queue] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from rmqkit.protocol import batch
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
 from rmqkit.speedups import IN_USE
-from tests.speedups.send_runs import HOW, TOPICS, Send, outcome
+from tests.speedups.send_runs import HOSTS, HOW, TOPICS, Send, outcome
 
 pytestmark = pytest.mark.skipif(not IN_USE, reason="the compiled part does not run here")
 
@@ -64,13 +66,13 @@ def sends_of(draw: st.DrawFn) -> Send:
     request = Command(
         320 if batched else 310, body=body, opaque=draw(st.integers(-(2**31), 2**31 - 1)), typed=header
     )
-    return request, header
+    return request, header, draw(st.integers(0, len(HOSTS) - 1))
 
 
 @given(st.lists(sends_of(), min_size=1, max_size=8), st.integers(0, 12))
 def test_a_compiled_run_is_a_run_of_values(given_sends: list[Send], changed: int) -> None:
-    """Also with damaged batches, topics in turns, records across the ends of files, new queues, messages that
-    Python built and one that a hook has changed."""
+    """Also with several connections, damaged batches, topics in turns, records across the ends of files, new
+    queues, messages that Python built and one that a hook has changed."""
     compiled = outcome(collector(HOW), given_sends, changed)
-    pure = outcome(lambda host, bits: PutList(HOW, host, bits), given_sends, changed)
+    pure = outcome(partial(PutList, HOW), given_sends, changed)
     assert compiled == pure

@@ -15,7 +15,7 @@ from rmqkit.broker.claims import CLAIMABLE
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors import send_checks as checks
 from rmqkit.broker.processors.send_answers import SendAnswers
-from rmqkit.broker.processors.send_columns import Collecting, PutList, collector
+from rmqkit.broker.processors.send_columns import Collecting, PutList, born_bits, collector
 from rmqkit.broker.send_hooks import SendHooks
 from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import DecodeError, RequestRefused
@@ -80,7 +80,7 @@ class SendProcessor(RequestProcessor):
         #: Properties that need a closer check, here or by put hooks.
         self._watched = _CHECKED_PROPERTIES | (broker.put.watched or frozenset(CLAIMABLE))
         self._collector = collector(
-            Collecting(self._watched, self._suffix, _CLIENT_BITS, self._max_body_bytes)
+            Collecting(self._watched, self._suffix, self._v6_bit, _CLIENT_BITS, self._max_body_bytes)
         )
         #: Topics that need no further check -> number of queues. Removed when the topic changes.
         self._plain_topics: dict[str, int] = {}
@@ -102,7 +102,8 @@ class SendProcessor(RequestProcessor):
             requests = [request for at, request in enumerate(requests) if at not in outcomes]
             if not requests:
                 return list(outcomes.values())
-        sends = SendRun(self._sending_broker, peer, self._clock.now_ms(), requests, headers)
+        peers = [peer] * len(requests)
+        sends = SendRun(self._sending_broker, self._clock.now_ms(), requests, peers, headers)
         refused = self._hooks.before(sends) if self._hooks.asks else None
         rest = self._store_rest(sends, refused) if refused else self._store(sends)
         return _merged(outcomes, rest) if outcomes else rest
@@ -122,15 +123,13 @@ class SendProcessor(RequestProcessor):
     def _build(self, sends: SendRun, faults: dict[int, Exception]) -> tuple[MessageRun, Sequence[int] | None]:
         """The messages to store, in order, and their number of each send; None when each send has one.
         Errors of sends are added to `faults`: Unsaved while a required topic or group is being created."""
-        born_host = sends.peer.remote_host
-        host_bits = self._v6_bit | (BORN_HOST_V6 if len(born_host) > 8 else 0)
-        messages = self._collector(born_host, host_bits)
+        messages = self._collector()
         take, topics, end = messages.take, self._plain_topics, len(sends)
         special: list[int] = []
         at = take(sends, 0, topics)
         while at < end:
             try:
-                if self._build_one(sends, at, messages, born_host, host_bits):
+                if self._build_one(sends, at, messages):
                     added = messages.sizes[-1] if messages.sizes else 1
                     special += range(len(messages) - added, len(messages))
             except Exception as error:  # noqa: BLE001 - one send's failure is its own answer
@@ -142,22 +141,21 @@ class SendProcessor(RequestProcessor):
             numbers = [at for at, size in enumerate(sizes) for _ in range(size)]
         return MessageRun(messages, numbers, special), sizes
 
-    def _build_one(
-        self, sends: SendRun, at: int, messages: PutList | PutColumns, born_host: bytes, host_bits: int
-    ) -> bool:
+    def _build_one(self, sends: SendRun, at: int, messages: PutList | PutColumns) -> bool:
         """Add the messages of a send that needs a closer look; returns whether one of them has a watched
         property. Raises RequestRefused, Unsaved."""
         request, header, properties = sends.requests[at], sends.headers[at], sends.properties[at]
         topic, queue_id, body = header.topic, header.queue_id, request.body
         items: Sequence[_Item]
-        bits, moved = host_bits, False
+        born_host = sends.peers[at].remote_host
+        bits, moved = self._v6_bit | born_bits(born_host), False
         if not 0 < len(body) <= self._max_body_bytes:
             raise checks.body_refused(len(body), self._max_body_bytes)
         if not 0 <= queue_id < self._plain_topics.get(topic, 0):
             topic, queue_id, many_tags = self._place(sends, at)
             bits, moved = bits | many_tags, topic != header.topic
         if header.batch or request.code == _SEND_BATCH:
-            if messages.take_batch(topic, queue_id, header, body, bits):
+            if messages.take_batch(topic, queue_id, header, body, born_host, bits):
                 return False
             items, is_special = self._batch(body, properties)
         else:
@@ -194,7 +192,7 @@ class SendProcessor(RequestProcessor):
             header.topic,
             header.default_topic,
             header.default_topic_queue_nums,
-            sends.peer.remote_text,
+            sends.peers[at].remote_text,
         )
         checks.check_queue(topic, header.queue_id)
         queue_id = header.queue_id if header.queue_id >= 0 else randrange(max(topic.write_queue_nums, 1))
@@ -294,13 +292,16 @@ class SendProcessor(RequestProcessor):
         waits = waits_of(messages)
         late = [at for at, last in enumerate(lasts) if not put.is_settled(waits[last], landed[last])]
         now = [at for at in range(len(sends)) if at not in late]
-        owed: Mapping[int, Outcome] = {}
+        owed: dict[int, Outcome] = {}
         if late:
             part = sends.select(late)
-            ticket = part.peer.postpone(part.requests)
-            then = partial(self._settled, part, ticket)
-            put.when_settled(any(waits_of(part.messages)), part.landed[-1], then)
-            owed = dict.fromkeys(late, ticket)
+            tickets: list[Ticket] = []
+            for span in part.by_peer():
+                tickets.append(part.peers[span.start or 0].postpone(part.requests[span]))
+                owed.update(dict.fromkeys(late[span], tickets[-1]))
+            put.when_settled(
+                any(waits_of(part.messages)), part.landed[-1], partial(self._settled, part, tickets)
+            )
         return _merged(owed, self._succeeded(sends.select(now)) if now else [])
 
     def _succeeded(self, sends: SendRun) -> Sequence[Outcome]:
@@ -310,20 +311,26 @@ class SendProcessor(RequestProcessor):
             self._after(sends)
         return self._answers.of(sends)
 
-    def _settled(self, sends: SendRun, ticket: Ticket, result: int | RequestRefused) -> None:
-        """Answer sends that had to wait."""
+    def _settled(self, sends: SendRun, tickets: Sequence[Ticket], result: int | RequestRefused) -> None:
+        """Answer sends that had to wait, with a ticket for those of each connection."""
+        answers: Sequence[Outcome]
         if isinstance(result, RequestRefused):
             sends.ended(result.code, result.remark)
-            ticket.complete([error_answer(request, result) for request in sends.requests])
+            answers = [error_answer(request, result) for request in sends.requests]
         else:
-            ticket.complete(self._answers.of(sends.ended(result)))
+            answers = self._answers.of(sends.ended(result))
+        start = 0
+        for ticket in tickets:
+            stop = start + len(ticket.requests)
+            ticket.complete(answers[start:stop])
+            start = stop
         if self._after is not None:
             self._after(sends)
 
     def _fault(self, send: SendRun, error: Exception) -> Outcome:
         """Answer one send that was not stored; later, if only its topic or group does not exist yet."""
         if isinstance(error, Unsaved):
-            ticket = send.peer.postpone(send.requests)
+            ticket = send.peers[0].postpone(send.requests)
             error.change.when_settled(partial(self._saved, send, ticket))
             return ticket
         refused = self._failed(send.requests[0], error)

@@ -11,6 +11,7 @@ from attrs import frozen
 from rmqkit.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
+from rmqkit.model.sysflag import BORN_HOST_V6
 from rmqkit.plugin.hooks import SendRun
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
@@ -28,12 +29,14 @@ class Collecting:
 
     watched         names of properties that need a closer look at a message
     suffix          the text that a broker adds to the properties of a plain send
+    host_bits       bits that are set in the system flags of all messages, for the broker's own address
     client_bits     bits of the system flag that senders may set
     max_body_bytes  a larger body is refused
     """
 
     watched: frozenset[str]
     suffix: str
+    host_bits: int
     client_bits: int
     max_body_bytes: int
 
@@ -43,10 +46,8 @@ class PutList(list[PutMessage]):
 
     sizes: list[int] | None = None
 
-    def __init__(self, how: Collecting, born_host: bytes, host_bits: int) -> None:
+    def __init__(self, how: Collecting) -> None:
         self._how = how
-        self._born_host = born_host
-        self._host_bits = host_bits
         self._sends = 0
 
     def take(self, sends: SendRun, at: int, topics: dict[str, int]) -> int:
@@ -55,9 +56,14 @@ class PutList(list[PutMessage]):
         Returns the number of the first send that needs a closer look."""
         how, queues_of, add = self._how, topics.get, self.append
         watched, max_body_bytes, suffix = how.watched, how.max_body_bytes, how.suffix
-        born_host, host_bits, client_bits = self._born_host, self._host_bits, how.client_bits
+        client_bits = how.client_bits
+        peer, born_host, host_bits = None, b"", 0
         requests, headers, all_properties, first = sends.requests, sends.headers, sends.properties, at
         for at in range(first, len(headers)):
+            if sends.peers[at] is not peer:
+                peer = sends.peers[at]
+                born_host = peer.remote_host
+                host_bits = how.host_bits | born_bits(born_host)
             request, properties = requests[at], all_properties[at]
             header: Any = headers[at]
             body, queue_id = request.body, header.queue_id
@@ -98,9 +104,11 @@ class PutList(list[PutMessage]):
         self._note(at - first, 1)
         return at
 
-    def take_batch(self, topic: str, queue_id: int, header: object, body: bytes, further_bits: int) -> int:
-        """Add the messages of a plain batch, all or none. Returns their number: 0, for every batch needs a
-        closer look here."""
+    def take_batch(
+        self, topic: str, queue_id: int, header: object, body: bytes, born_host: bytes, further_bits: int
+    ) -> int:
+        """Add the messages of a plain batch, all or none. `further_bits` are set in the system flags of all.
+        Returns their number: 0, for every batch needs a closer look here."""
         return 0
 
     def add(self, messages: Iterable[PutMessage], key: str | None) -> None:
@@ -122,9 +130,13 @@ class PutList(list[PutMessage]):
         self._sends += sends
 
 
-#: Gives an empty run for the sends of one connection, from its address as records have it and the bits that
-#: are set in the system flags of all.
-Collector = Callable[[bytes, int], PutList | PutColumns]
+#: Gives an empty run.
+Collector = Callable[[], PutList | PutColumns]
+
+
+def born_bits(born_host: bytes) -> int:
+    """The bits of the system flag that say how wide this address of a sender is."""
+    return BORN_HOST_V6 if len(born_host) > 8 else 0
 
 
 def collector(how: Collecting) -> Collector:
@@ -133,13 +145,13 @@ def collector(how: Collecting) -> Collector:
         return partial(PutList, how)
     names, suffix = Names(how.watched), how.suffix.encode()
 
-    def columns(born_host: bytes, host_bits: int) -> PutColumns:
+    def columns() -> PutColumns:
         return PutColumns(
-            names, suffix, born_host, host_bits, how.client_bits, how.max_body_bytes, MAX_PROPERTIES_BYTES,
+            names, suffix, how.host_bits, how.client_bits, how.max_body_bytes, MAX_PROPERTIES_BYTES,
             MAX_BATCH_MESSAGES,
         )  # fmt: skip
 
     return columns
 
 
-__all__ = ["Collecting", "Collector", "PutList", "collector"]
+__all__ = ["Collecting", "Collector", "PutList", "born_bits", "collector"]

@@ -117,7 +117,7 @@ async def test_sends_that_arrive_together_are_shown_together(opened: Opened) -> 
         assert [type(outcome) for outcome in outcomes] == [bytes] * 3
         assert hook.before_runs == [["a", "b", "c"]]
         (sends,) = hook.after_runs
-        assert (sends.peer, sends.code, sends.remark, sends.success) == (desk.peer, 0, None, True)
+        assert (sends.peers, sends.code, sends.remark, sends.success) == ([desk.peer] * 3, 0, None, True)
         assert [message.properties["UNIQ_KEY"] for message in sends.messages] == ["a", "b", "c"]
         assert [request.opaque for request in sends.requests] == [0, 1, 2]
         assert {header.producer_group for header in sends.headers} == {"p"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from rmqkit.protocol.headers import (
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.testing.broker import dialer, running_broker, running_cluster
 from rmqkit.testing.peer import FakePeer
+from rmqkit_hook_audit.events import lines
 from rmqkit_hook_audit.hooks import SendAudit
 from rmqkit_hook_audit.recorder import Queue, Recorder
 from rmqkit_hook_audit.settings import AuditSettings
@@ -123,7 +125,7 @@ async def test_bodies_that_are_kept_take_room(tmp_path: Path) -> None:
         RequestCode.SEND_MESSAGE_V2, SendMessageRequestHeaderV2(producer_group="p", topic="T", queue_id=0)
     )
     header = send.header(SendMessageRequestHeaderV2)
-    run = SendRun(SendingBroker("", "", b""), FakePeer(), 0, [send] * 3, [header] * 3)
+    run = SendRun(SendingBroker("", "", b""), 0, [send] * 3, [FakePeer()] * 3, [header] * 3)
     run.messages, run.landed = [message] * 3, [Appended(0, 0, 10_100, 0)] * 3
     hook.after(run.ended(0))
     assert len(queue) == 3 + 3 * 4
@@ -151,6 +153,34 @@ async def test_sends_that_arrive_together_make_one_event(tmp_path: Path) -> None
     assert delayed["messages"] == [
         {"id": "late", "topic": "SCHEDULE_TOPIC_XXXX", "queue": 2, "offset": 0, "sizeBytes": 4}
     ]
+
+
+async def test_sends_of_several_connections_make_an_event_for_each(tmp_path: Path) -> None:
+    """Each event names its connection and has the messages that arrived there, in order."""
+    queue = Queue(1_000)
+    hook = SendAudit(AuditSettings())
+    hook.begin(Recorder("b", [queue]))
+    first, second = FakePeer(port=1), FakePeer(port=2)
+    headers = [
+        SendMessageRequestHeaderV2(producer_group="p", topic=topic, queue_id=0)
+        for topic in ("T", "T", "T", "U")
+    ]
+    requests = [request(RequestCode.SEND_MESSAGE_V2, header, b"body") for header in headers]
+    for count in (3, 4):
+        peers = [first, first, second, second][:count]
+        run = SendRun(SendingBroker("", "", b""), 0, requests[:count], peers, headers[:count])
+        run.messages = [
+            PutMessage(header.topic, 0, b"body", {"UNIQ_KEY": str(at)}, b"")
+            for at, header in enumerate(headers[:count])
+        ]
+        run.landed = [Appended(at, 100 * at, 100, 0) for at in range(count)]
+        hook.after(run.ended(0))
+    events = [json.loads(line) for line in lines(queue.look(100)).splitlines()]
+    shown = [
+        (event["client"][-2:], event["topic"], [each["id"] for each in event["messages"]]) for event in events
+    ]
+    of_three = [(":1", "T", ["0", "1"]), (":2", "T", ["2"])]
+    assert shown == [*of_three, *of_three, (":2", "U", ["3"])]
 
 
 async def test_bodies_and_properties_only_when_asked_for(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rmqkit.protocol.headers import SendMessageRequestHeaderV2
 from rmqkit.speedups import _sends
 from tests.speedups.comparison import Twin, register
 from tests.speedups.mutations import NUMBERS, mutated
-from tests.speedups.send_runs import HOW, TOPICS, Send, outcome
+from tests.speedups.send_runs import HOSTS, HOW, TOPICS, Send, outcome
 
 _TOPICS = (*TOPICS, *TOPICS, "unknown")
 _NAMES = ("UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY", "x", "", "UNIQ_KEY_", "\u00e9", "__SHARDINGKEY")
@@ -54,7 +54,8 @@ def _send(rng: random.Random) -> Send:
         reconsume_times=rng.choice((None, 0, 1, 2**31 - 1)),
         batch=batched,
     )
-    return Command(320 if batched else 310, opaque=_number(rng, 31), body=body, typed=header), header
+    request = Command(320 if batched else 310, opaque=_number(rng, 31), body=body, typed=header)
+    return request, header, rng.choice((0, 0, *range(len(HOSTS))))
 
 
 def _arguments(rng: random.Random) -> tuple[object, ...]:
