@@ -6,7 +6,7 @@ import logging
 import ssl
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 import httpx
@@ -213,11 +213,23 @@ class EtcdCoordinator(Coordinator):
             raise self._refusal(response.status_code, data)
         return _decoded(data, kind)
 
-    def _request(self, path: str, body: Mapping[str, Any]) -> AbstractAsyncContextManager[httpx.Response]:
-        headers = {"Authorization": self._token} if self._token else {}
-        return self._client.stream(
-            "POST", f"{self._endpoints[0]}/v3/{path}", content=msgspec.json.encode(body), headers=headers
+    @asynccontextmanager
+    async def _request(
+        self, path: str, body: Mapping[str, Any], timeout: httpx.Timeout | None = None
+    ) -> AsyncIterator[httpx.Response]:
+        request = self._client.build_request(
+            "POST",
+            f"{self._endpoints[0]}/v3/{path}",
+            content=msgspec.json.encode(body),
+            headers={"Authorization": self._token} if self._token else {},
+            timeout=timeout or self._client.timeout,
         )
+        request.stream = _Body(request.content)
+        response = await self._client.send(request, stream=True)
+        try:
+            yield response
+        finally:
+            await response.aclose()
 
     def _refusal(self, status: int, data: bytes) -> CoordinatorError:
         try:
@@ -244,18 +256,28 @@ class EtcdCoordinator(Coordinator):
 
     async def _follow_once(self, changed: Callable[[], None]) -> None:
         timeout = httpx.Timeout(self._timeout_s, read=None)
-        headers = {"Authorization": self._token} if self._token else {}
-        async with self._client.stream(
-            "POST",
-            f"{self._endpoints[0]}/v3/watch",
-            content=msgspec.json.encode({"create_request": self._range}),
-            headers=headers,
-            timeout=timeout,
-        ) as response:
+        async with self._request("watch", {"create_request": self._range}, timeout) as response:
             if response.status_code != httpx.codes.OK:
                 raise CoordinatorError(f"etcd: HTTP status {response.status_code}")
             async for _ in response.aiter_raw():
                 changed()
+
+
+class _Body(httpx.AsyncByteStream):
+    """The body of a request. That of httpx is an asynchronous generator, which is left behind suspended when
+    a request is cancelled while it is sent."""
+
+    def __init__(self, data: bytes) -> None:
+        self._left = [data]
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        if not self._left:
+            raise StopAsyncIteration
+        return self._left.pop()
 
 
 class _Unauthenticated(CoordinatorError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -18,6 +19,8 @@ from tests.ports import free_port
 
 #: What a server answers to a path and a body: status and body, or None to close the connection.
 Answer = Callable[[str, bytes], tuple[int, bytes] | None]
+#: More than a call waits for, until it is sent.
+_STEPS_OF_A_CALL = 60
 EMPTY = b'{"header":{"revision":"7"}}'
 
 
@@ -34,30 +37,37 @@ async def serving(answer: Answer) -> AsyncIterator[str]:
 
 async def _serve(answer: Answer, stream: trio.SocketStream) -> None:
     async with stream:
-        connection = h11.Connection(h11.SERVER)
-        path, body = "", b""
-        while True:
-            event = connection.next_event()
-            if event is h11.NEED_DATA:
-                connection.receive_data(await stream.receive_some(65_536))
-            elif isinstance(event, h11.Request):
-                path = event.target.decode()
-            elif isinstance(event, h11.Data):
-                body += event.data
-            else:
-                break
-        found = answer(path, body)
-        if found is None:
+        # The client may close the connection at any time.
+        with suppress(trio.BrokenResourceError, h11.RemoteProtocolError):
+            await _answer_one(answer, stream)
+
+
+async def _answer_one(answer: Answer, stream: trio.SocketStream) -> None:
+    connection = h11.Connection(h11.SERVER)
+    path, body = "", b""
+    while True:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            connection.receive_data(await stream.receive_some(65_536))
+        elif isinstance(event, h11.Request):
+            path = event.target.decode()
+        elif isinstance(event, h11.ConnectionClosed):
             return
-        status, text = found
-        head = h11.Response(status_code=status, headers=[("Connection", "close")])
-        data = connection.send(head) or b""
-        data += connection.send(h11.Data(data=text)) or b""
-        data += connection.send(h11.EndOfMessage()) or b""
-        step = 7 if len(data) < 1_000 else len(data)
-        with suppress(trio.BrokenResourceError):
-            for at in range(0, len(data), step):
-                await stream.send_all(data[at : at + step])
+        elif isinstance(event, h11.Data):
+            body += event.data
+        else:
+            break
+    found = answer(path, body)
+    if found is None:
+        return
+    status, text = found
+    head = h11.Response(status_code=status, headers=[("Connection", "close")])
+    data = connection.send(head) or b""
+    data += connection.send(h11.Data(data=text)) or b""
+    data += connection.send(h11.EndOfMessage()) or b""
+    step = 7 if len(data) < 1_000 else len(data)
+    for at in range(0, len(data), step):
+        await stream.send_all(data[at : at + step])
 
 
 @asynccontextmanager
@@ -117,6 +127,21 @@ async def test_a_silent_server_is_an_error_in_time() -> None:
     async with listener, client(f"http://{host}:{port}", timeout_s=0.05) as coordinator:
         with pytest.raises(CoordinatorError, match=r"does not answer within 0\.05 s"):
             await coordinator.read()
+
+
+async def test_a_cancelled_request_leaves_nothing_behind() -> None:
+    """Wherever it is cancelled, also while it is sent. What is left behind is an error of this test when it
+    is collected."""
+    async with serving(lambda path, body: (200, EMPTY)) as server:
+        for steps in range(_STEPS_OF_A_CALL):
+            async with client(server) as coordinator, trio.open_nursery() as nursery:
+                nursery.start_soon(coordinator.read)
+                for _ in range(steps):
+                    await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+        async with client(server) as coordinator:
+            assert (await coordinator.read()).revision == 7
+    gc.collect()
 
 
 async def test_the_next_endpoint_is_used_when_one_is_not_reached() -> None:
