@@ -6,8 +6,8 @@ changes of topics and groups (AdminBrokerProcessor.validateSlave of 5.0; later v
 them when the tables of the master arrive). It accepts commits of offsets and heartbeats, and answers every
 query. A fenced broker refuses the changes; its sends are refused by the appender.
 
-The slave of an elected group was the master perhaps a moment ago: it refuses sends and pulls with
-SERVICE_NOT_AVAILABLE, after which producers of all versions look for the new master.
+A slave or fenced member of an elected group was the master perhaps a moment ago: it refuses sends, pulls and
+changes with SERVICE_NOT_AVAILABLE, after which clients look for the new master.
 """
 
 from __future__ import annotations
@@ -63,11 +63,14 @@ _SLAVE: Final[dict[int, Refusal]] = {
 }
 _FENCED: Mapping[int, Refusal] = dict.fromkeys(
     (*_CHANGES, _RESET),
-    (ResponseCode.SYSTEM_ERROR, "this broker is FENCED: another one may be the master, and its tables count"),
+    (
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        "this broker is FENCED: another one may be the master, and its tables count",
+    ),
 )
 #: In an elected group, instead of those of `_SLAVE`.
 _ELECTED_SLAVE = _SLAVE | dict.fromkeys(
-    _ADMITTED_BY_MASTER,
+    (*_ADMITTED_BY_MASTER, *_CHANGES, _RESET),
     (ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave, and another one was elected"),
 )
 

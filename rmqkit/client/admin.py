@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import anyio
 import msgspec
@@ -12,6 +13,7 @@ from attrs import frozen
 
 from rmqkit.client.answers import refusal
 from rmqkit.client.instance import Instance
+from rmqkit.client.masters import ADMIN_TIMEOUT_MS, Masters
 from rmqkit.client.namespace import in_namespace
 from rmqkit.client.received import ReceivedMessage, received
 from rmqkit.client.routes import Route
@@ -38,7 +40,6 @@ from rmqkit.protocol.message_id import parse_offset_message_id
 
 log = logging.getLogger(__name__)
 
-ADMIN_TIMEOUT_MS = 5000
 QUERY_TIMEOUT_MS = 18_000
 #: How long `create_topic` waits until the name servers know the topic, and how often it asks them.
 ROUTE_WAIT_MS = 3000
@@ -72,6 +73,7 @@ class Admin:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
+        self._masters = Masters(instance)
         self._names = instance.names
 
     async def cluster_info(self) -> ClusterInfo:
@@ -116,6 +118,7 @@ class Admin:
         order: bool = False,
         attributes: str | None = None,
         route_wait_ms: int = ROUTE_WAIT_MS,
+        timeout_ms: int = ADMIN_TIMEOUT_MS,
     ) -> list[str]:
         """Create or change the topic on the selected masters: of one broker, of a cluster, or all. Returns
         the broker names.
@@ -123,6 +126,7 @@ class Admin:
         queues      number of queues for reading, and for writing unless `write_queues` is given
         perm        6 read and write, 4 read only, 2 write only
         attributes  `+key=value,-key`, for example `+message.type=FIFO`
+        timeout_ms  time for each broker; a replica group that elects its master is asked again within it
 
         Brokers register the topic with the name servers after a short delay. The call waits up to
         `route_wait_ms` until the topic can be read, and logs a warning when that takes longer. It stops at
@@ -140,15 +144,18 @@ class Admin:
             order=order,
             attributes=attributes,
         )
-        masters = await self.masters(broker=broker, cluster=cluster)
-        for name, address in masters.items():
-            command = request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-            await self._call(address, command, f"creating topic {topic!r} on {name}")
+        brokers = await self._masters.change(
+            partial(request, RequestCode.UPDATE_AND_CREATE_TOPIC, header),
+            f"creating topic {topic!r}",
+            broker=broker,
+            cluster=cluster,
+            timeout_ms=timeout_ms,
+        )
         await self._await_route(
-            topic, dict.fromkeys(masters, (header.read_queue_nums, header.write_queue_nums)), route_wait_ms
+            topic, dict.fromkeys(brokers, (header.read_queue_nums, header.write_queue_nums)), route_wait_ms
         )
         self._instance.routes.forget(topic)
-        return list(masters)
+        return brokers
 
     @in_namespace
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> list[str]:
@@ -158,10 +165,8 @@ class Admin:
         The messages can no longer be read from this moment. A name server that cannot be reached is an error,
         because it would keep routing clients to the deleted topic.
         """
-        masters = await self.masters(cluster=cluster)
-        for name, address in masters.items():
-            command = request(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic=topic))
-            await self._call(address, command, f"deleting topic {topic!r} on {name}")
+        command = partial(request, RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic=topic))
+        brokers = await self._masters.change(command, f"deleting topic {topic!r}", cluster=cluster)
         for address in await self._instance.name_servers.known():
             header = DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster)
             await self._call(
@@ -170,29 +175,12 @@ class Admin:
                 f"deleting the route of {topic!r}",
             )
         self._instance.routes.forget(topic)
-        return list(masters)
+        return brokers
 
     async def masters(self, *, broker: str | None = None, cluster: str | None = None) -> dict[str, str]:
-        """The selected masters: broker name -> address, sorted by name. Raises ClientError when the selection
-        is empty; the text lists the known brokers."""
-        info = await self.cluster_info()
-        if cluster is not None and cluster not in info.cluster_addr_table:
-            raise ClientError(
-                f"there is no cluster {cluster!r}; known are:"
-                f" {', '.join(sorted(info.cluster_addr_table)) or 'none'}"
-            )
-        names = set(info.broker_addr_table) if cluster is None else set(info.cluster_addr_table[cluster])
-        if broker is not None:
-            names &= {broker}
-        found = {
-            name: data.master
-            for name, data in sorted(info.broker_addr_table.items())
-            if name in names and data.master is not None
-        }
-        if not found:
-            known = ", ".join(sorted(info.broker_addr_table)) or "none: no broker has registered"
-            raise ClientError(f"no master of broker {broker!r}, cluster {cluster!r}; known brokers: {known}")
-        return found
+        """The selected masters: broker name -> address, sorted by name. Raises ClientError when there are
+        none."""
+        return await self._masters.addresses(broker, cluster)
 
     async def runtime_info(self, address: str) -> dict[str, str]:
         """A broker's own run-time figures (GET_BROKER_RUNTIME_INFO). Keys and texts differ between versions.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 from attrs import frozen
 
-from rmqkit.client.admin import ADMIN_TIMEOUT_MS, Admin, masters_of, queue_of
+from rmqkit.client.admin import Admin, masters_of, queue_of
 from rmqkit.client.instance import Instance
+from rmqkit.client.masters import ADMIN_TIMEOUT_MS, Masters
 from rmqkit.client.namespace import in_namespace
 from rmqkit.client.queue_offsets import QueueOffsets
 from rmqkit.errors import BrokerError, ClientError, NoRoute
@@ -140,13 +142,14 @@ class GroupAdmin:
         self._instance = instance
         self._names = instance.names
         self._admin = Admin(instance)
+        self._masters = Masters(instance)
         self._offsets = QueueOffsets(instance)
 
     async def configs(self) -> dict[str, dict[str, SubscriptionGroupConfig]]:
         """The settings of all groups, with a namespace those of it: group -> broker name -> settings,
         sorted."""
         found: dict[str, dict[str, SubscriptionGroupConfig]] = {}
-        for name, address in (await self._admin.masters()).items():
+        for name, address in (await self._masters.addresses()).items():
             command = request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
             response = await self._call(address, command, f"asking {name} for its consumer groups")
             table = response.decode_body(SubscriptionGroupTable).subscription_group_table
@@ -173,7 +176,7 @@ class GroupAdmin:
         """How far the group is in each queue of a topic, by default of all topics that it consumes, sorted;
         without `behind_ms`. Empty for an unknown group."""
         found: dict[MessageQueue, Progress] = {}
-        for address in (await self._admin.masters()).values():
+        for address in (await self._masters.addresses()).values():
             header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
             command = request(RequestCode.GET_CONSUME_STATS, header)
             try:
@@ -211,7 +214,7 @@ class GroupAdmin:
         members: dict[str, tuple[_Connection, list[str]]] = {}
         last: _ConnectionsBody | None = None
         subscriptions: dict[str, SubscriptionData] = {}
-        for name, address in (await self._admin.masters()).items():
+        for name, address in (await self._masters.addresses()).items():
             header = ConsumerGroupRequestHeader(consumer_group=group)
             command = request(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
             try:
@@ -247,7 +250,7 @@ class GroupAdmin:
     async def subscriptions_of(self, group: str, member: GroupMemberInfo) -> dict[str, SubscriptionData]:
         """The subscriptions of one member as it reports them itself: topic -> subscription. A heartbeat
         overwrites those of the other members at the broker, therefore `connections` does not contain them."""
-        addresses = await self._admin.masters()
+        addresses = await self._masters.addresses()
         header = ConsumerClientRequestHeader(consumer_group=group, client_id=member.client_id)
         command = request(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
         doing = f"asking member {member.client_id} of group {group!r} for its subscriptions"
@@ -259,12 +262,9 @@ class GroupAdmin:
     async def delete(self, group: str) -> list[str]:
         """Delete the group and its offsets on all masters; its retry and dead-letter topics stay. Online
         members create the group again. Returns the broker names."""
-        masters = await self._admin.masters()
-        for name, address in masters.items():
-            header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=True)
-            command = request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
-            await self._call(address, command, f"deleting group {group!r} on {name}")
-        return list(masters)
+        header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=True)
+        command = partial(request, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+        return await self._masters.change(command, f"deleting group {group!r}")
 
     # --- offsets --------------------------------------------------------------------------------------------
 
