@@ -32,6 +32,8 @@ _LOOK_COST = 1
 _REJECT_COST = 5
 #: Deadlines are checked once a second, so pulls need not be sorted more finely.
 _DEADLINE_STEP_MS = 256
+#: A moment after all deadlines.
+_END_MS = 1 << 62
 #: Memory of a held pull besides the texts of its request.
 _PULL_BYTES = 2_560
 #: Tags codes of messages that arrived since a queue's pulls were last looked at; with more than these all
@@ -108,7 +110,6 @@ class HeldPulls:
         self.on_first: Callable[[], None] = _nothing
         self._bytes = 0
         self._largest: _Holder | None = None
-        self._now_ms = 0
         self._expiring = False
         self._rechecking = False
         self.refused = 0
@@ -174,10 +175,13 @@ class HeldPulls:
 
     def expire(self, now_ms: int) -> None:
         """Let a job answer the pulls whose deadline has passed."""
-        self._now_ms = now_ms
         if self._by_deadline and not self._expiring:
             self._expiring = True
-            self._work.add(self._expire())
+            self._work.add(self._expire(now_ms))
+
+    def end_all(self) -> None:
+        """Let a job answer all pulls, as at their deadlines."""
+        self._work.add(self._end_until(_END_MS))
 
     def recheck(self, max_offset: Callable[[str, int], int]) -> None:
         """Safety net: compare every queue's end with its held pulls, and let a job answer those that are
@@ -225,14 +229,17 @@ class HeldPulls:
             yield from self._answer(deque(queue.pulls), is_awake, final)
         queue.waking = False
 
-    def _expire(self) -> Iterator[int]:
+    def _expire(self, now_ms: int) -> Iterator[int]:
+        yield from self._end_until(now_ms)
+        self._expiring = False
+
+    def _end_until(self, now_ms: int) -> Iterator[int]:
         for step in sorted(self._by_deadline):
-            if step > self._now_ms // _DEADLINE_STEP_MS:
+            if step > now_ms // _DEADLINE_STEP_MS:
                 break
             yield from self._answer(
-                deque(self._by_deadline.get(step, ())), lambda pull: pull.deadline_ms <= self._now_ms, True
+                deque(self._by_deadline.get(step, ())), lambda pull: pull.deadline_ms <= now_ms, True
             )
-        self._expiring = False
 
     def _recheck(self, max_offset: Callable[[str, int], int]) -> Iterator[int]:
         for queue in list(self._queues.values()):

@@ -7,16 +7,17 @@ them when the tables of the master arrive). It accepts commits of offsets and he
 query. A fenced broker refuses the changes; its sends are refused by the appender.
 
 A slave or fenced member of an elected group was the master perhaps a moment ago: it refuses sends, pulls and
-changes with SERVICE_NOT_AVAILABLE, after which clients look for the new master.
+changes with SERVICE_NOT_AVAILABLE, after which clients look for the new master. A fenced broker refuses pulls
+only if it has not been the master: the end of its log may be removed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from rmqkit.broker.role import RoleState
-from rmqkit.plugin.request import EachRequest, Outcome, Peer, RequestProcessor
+from rmqkit.plugin.request import EachRequest, Outcome, Peer
 from rmqkit.plugin.role import Role
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
@@ -24,15 +25,22 @@ from rmqkit.remoting.request_loop import Router
 
 #: Answer code and remark.
 Refusal = tuple[int, str | None]
+PullRefusal = tuple[int, str]
 
-_BUSY: Refusal = (ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while")
-_PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-_ADMITTED_BY_MASTER = (
+_BUSY: PullRefusal = (ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while")
+_ELSEWHERE: PullRefusal = (
+    ResponseCode.SERVICE_NOT_AVAILABLE,
+    "this broker is a slave, and another one was elected",
+)
+_UNCONFIRMED: PullRefusal = (
+    ResponseCode.SERVICE_NOT_AVAILABLE,
+    "this broker is FENCED and does not know which of its messages are confirmed",
+)
+_SENDS = (
     RequestCode.SEND_MESSAGE,
     RequestCode.SEND_MESSAGE_V2,
     RequestCode.SEND_BATCH_MESSAGE,
     RequestCode.CONSUMER_SEND_MSG_BACK,
-    *_PULLS,
 )
 _CHANGES = (
     RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -45,7 +53,7 @@ _CHANGES = (
 )
 _RESET = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
 _SLAVE: Final[dict[int, Refusal]] = {
-    **dict.fromkeys(_ADMITTED_BY_MASTER, _BUSY),
+    **dict.fromkeys(_SENDS, _BUSY),
     **dict.fromkeys(
         _CHANGES,
         (
@@ -69,14 +77,11 @@ _FENCED: Mapping[int, Refusal] = dict.fromkeys(
     ),
 )
 #: In an elected group, instead of those of `_SLAVE`.
-_ELECTED_SLAVE = _SLAVE | dict.fromkeys(
-    (*_ADMITTED_BY_MASTER, *_CHANGES, _RESET),
-    (ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave, and another one was elected"),
-)
+_ELECTED_SLAVE = _SLAVE | dict.fromkeys((*_SENDS, *_CHANGES, _RESET), _ELSEWHERE)
 
 
 def refusals(role: Role, epoch: int) -> Mapping[int, Refusal]:
-    """What a broker refuses in a role, by request code; `epoch` is 0 without elections."""
+    """What a broker refuses in a role, by request code, besides pulls; `epoch` is 0 without elections."""
     if role is Role.SLAVE:
         return _ELECTED_SLAVE if epoch else _SLAVE
     return _FENCED if role is Role.FENCED else {}
@@ -92,35 +97,24 @@ class _Refusing(EachRequest):
         return answer(request, self._code, self._remark)
 
 
-class _RefusingReads(RequestProcessor):
-    """Answers pulls with a refusal unless a slave may be read (slaveReadEnable)."""
-
-    #: That of the processor of pulls.
-    max_run = 1
-
-    def __init__(self, refusal: Refusal, serving: RequestProcessor, may_read: Callable[[], bool]) -> None:
-        self._refusing = _Refusing(refusal)
-        self._serving = serving
-        self._may_read = may_read
-
-    def process(self, requests: Sequence[Command], peer: Peer) -> Sequence[Outcome]:
-        processor = self._serving if self._may_read() else self._refusing
-        return processor.process(requests, peer)
+def pull_refusal(role: RoleState, *, may_read_slave: bool) -> PullRefusal | None:
+    """The reason why messages may not be read from this broker; None if they may. `may_read_slave` is
+    slaveReadEnable."""
+    if role.current is Role.SLAVE:
+        if may_read_slave:
+            return None
+        return _ELSEWHERE if role.epoch else _BUSY
+    return None if role.knows_confirmed else _UNCONFIRMED
 
 
-def follow_role(role: RoleState, router: Router, may_read: Callable[[], bool] = lambda: False) -> None:
+def follow_role(role: RoleState, router: Router) -> None:
     """Replace the processors of refused requests in a router from now on, whenever the role changes. A master
-    serves by the table as it is, and a slave serves pulls while `may_read`."""
+    serves by the table as it is."""
     of_master = dict(router.processors)
-
-    def refusing(code: int, refusal: Refusal) -> RequestProcessor:
-        if code in _PULLS:
-            return _RefusingReads(refusal, of_master[code], may_read)
-        return _Refusing(refusal)
 
     def change() -> None:
         found = refusals(role.current, role.epoch)
-        refused = {code: refusing(code, found[code]) for code in found.keys() & of_master.keys()}
+        refused = {code: _Refusing(found[code]) for code in found.keys() & of_master.keys()}
         router.change(of_master | refused)
 
     role.on_change.append(change)

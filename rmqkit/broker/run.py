@@ -182,7 +182,7 @@ def _servers(broker: BrokerContext, running: RunningBroker) -> list[RequestServe
         broker.clients.drop_peer(peer)
 
     def server(router: Router, name: str) -> RequestServer:
-        follow_role(broker.role, router, lambda: broker.config.slave_read_enable)
+        follow_role(broker.role, router)
         return RequestServer(router, rpc_hooks=broker.registry.rpc_hooks, on_closed=closed, name=name)
 
     normal, fast = assemble.make_routers(broker)

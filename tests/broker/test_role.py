@@ -12,9 +12,10 @@ from trio.testing import MockClock
 
 from rmqkit import hookimpl
 from rmqkit.broker.role import RoleState
-from rmqkit.broker.role_refusals import refusals
+from rmqkit.broker.role_refusals import pull_refusal, refusals
 from rmqkit.errors import RequestRefused, StaleEpoch, StoreError
 from rmqkit.model.run import MessageRun
+from rmqkit.model.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.hookspecs import Register
 from rmqkit.plugin.role import ALL_ROLES, Role
@@ -24,6 +25,7 @@ from rmqkit.protocol.command import request
 from rmqkit.protocol.headers import CreateTopicRequestHeader, UpdateConsumerOffsetRequestHeader
 from rmqkit.testing.broker import running_broker
 from rmqkit.testing.calls import calling_broker
+from rmqkit.testing.peer import FakePeer
 from rmqkit.testing.store import message
 from tests.broker.desk import BrokerHarness, open_desk
 
@@ -145,35 +147,71 @@ async def test_only_a_master_takes_messages(desk: BrokerHarness, role: Role, cod
 @pytest.mark.parametrize("is_elected", [False, True])
 async def test_what_a_slave_refuses(desk: BrokerHarness, is_elected: bool) -> None:
     """Sends, pulls, resets and changes of topics and groups are refused with Java's codes and remarks,
-    whoever serves them; commits of offsets and queries are served. In an elected group producers are to look
-    for the new master. A fenced broker serves pulls as well."""
+    whoever serves them; commits of offsets and queries are served. In an elected group clients are to look
+    for the new master."""
     await desk.sent(body=b"before")
     state = desk.broker.role
     commit = UpdateConsumerOffsetRequestHeader(consumer_group="g", topic="T", queue_id=0, commit_offset=1)
     of_slave = refusals(Role.SLAVE, epoch=int(is_elected))
-    busy = "[REJECTREQUEST]system busy, start flow control for a while"
-    elsewhere = "this broker is a slave, and another one was elected"
-    for code in (RequestCode.PULL_MESSAGE, RequestCode.SEND_MESSAGE_V2):
-        assert of_slave[code] == (
-            (ResponseCode.SERVICE_NOT_AVAILABLE, elsewhere)
-            if is_elected
-            else (ResponseCode.SYSTEM_BUSY, busy)
-        )
+    busy = ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while"
+    elsewhere = (ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave, and another one was elected")
+    assert of_slave[RequestCode.SEND_MESSAGE_V2] == (elsewhere if is_elected else busy)
     assert of_slave[RequestCode.END_TRANSACTION][0] == ResponseCode.SLAVE_NOT_AVAILABLE
     for epoch, role in enumerate((Role.SLAVE, Role.FENCED), int(is_elected)):
         await state.set(role, epoch)
-        for number, (answer_code, remark) in refusals(role, epoch).items():
-            if number in desk.router.processors:
-                refused = await desk.ask(number)
+        for code, (answer_code, remark) in refusals(role, epoch).items():
+            if code in desk.router.processors:
+                refused = await desk.ask(code)
                 assert (refused.code, refused.remark or None) == (answer_code, remark)
+        pulled = await desk.pull()
+        assert (pulled.code, pulled.remark) == pull_refusal(state, may_read_slave=False)
         assert (await desk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)).code == 0
         for code in (RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG):
             assert (await desk.ask(code)).code == 0
-        assert ((await desk.pull()).code == 0) == (role is Role.FENCED)
         assert desk.broker.offsets.get("g", "T", 0) == 1
     assert RequestCode.UPDATE_AND_CREATE_TOPIC in of_slave.keys() & desk.router.processors.keys()
     await state.set(Role.MASTER, 9)
     assert (await desk.pull()).code == 0
+
+
+async def test_who_may_be_read(desk: BrokerHarness) -> None:
+    """A master, a former one that is fenced, for it knows what is confirmed, and a slave with
+    slaveReadEnable. The pulls of another broker are refused with a code after which clients ask the name
+    server."""
+    await desk.sent(body=b"before")
+    role = desk.broker.role
+    busy, elsewhere = ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE
+    role.begin(Role.SLAVE, 0)
+    assert (await desk.pull()).code == busy
+    role.begin(Role.FENCED, 0)
+    assert (await desk.pull()).code == elsewhere
+    changes = [
+        (Role.MASTER, 1, 0),
+        (Role.FENCED, 1, 0),
+        (Role.SLAVE, 2, elsewhere),
+        (Role.FENCED, 2, elsewhere),
+        (Role.MASTER, 3, 0),
+    ]
+    for current, epoch, code in changes:
+        await role.set(current, epoch)
+        assert (await desk.pull()).code == code
+        assert (pull_refusal(role, may_read_slave=True) is None) == (code == 0 or current is Role.SLAVE)
+
+
+async def test_a_held_pull_is_refused_when_another_broker_was_elected(desk: BrokerHarness) -> None:
+    """At once: what this broker has and the other one has not will be removed."""
+    await desk.sent(body=b"before")
+    peer = FakePeer()
+    held = desk.pull_request(
+        offset=1, sys_flag=PULL_SUBSCRIPTION | PULL_SUSPEND, suspend_timeout_millis=60_000
+    )
+    assert await desk.outcome(held, peer) is None
+    await desk.broker.role.set(Role.FENCED, 7)
+    desk.broker.work.finish()
+    assert peer.answers == []
+    await desk.broker.role.set(Role.SLAVE, 8)
+    desk.broker.work.finish()
+    assert [each.code for each in peer.answers] == [ResponseCode.SERVICE_NOT_AVAILABLE]
 
 
 async def test_open_connections_follow_the_role(tmp_path: Path) -> None:

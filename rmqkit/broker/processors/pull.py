@@ -15,6 +15,7 @@ from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.filtered_reads import FilteredRead
 from rmqkit.broker.held_pulls import HeldPull
 from rmqkit.broker.processors.pull_answers import found_answer
+from rmqkit.broker.role_refusals import pull_refusal
 from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_HOLD_MS, MAX_SEQUENTIAL_PULL_BYTES, MAX_SEQUENTIAL_PULL_MESSAGES
@@ -85,6 +86,12 @@ class PullProcessor(RequestProcessor):
         ).teller("before")
         self._filters = broker.filters
         self._machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        broker.role.on_change.append(self._role_changed)
+
+    def _role_changed(self) -> None:
+        """Held pulls are refused by a broker from which messages may no longer be read."""
+        if pull_refusal(self._broker.role, may_read_slave=self._broker.config.slave_read_enable) is not None:
+            self._broker.held_pulls.end_all()
 
     def process(self, requests: Sequence[Command], peer: Peer) -> Sequence[Outcome]:
         return [self._answered(request, peer) for request in requests]
@@ -127,6 +134,9 @@ class PullProcessor(RequestProcessor):
         """Check the request in the order of the sheet. Raises RequestRefused; Unsaved while the group is
         being created."""
         broker = self._broker
+        refusal = pull_refusal(broker.role, may_read_slave=broker.config.slave_read_enable)
+        if refusal is not None:
+            raise RequestRefused(*refusal)
         if not self._broker.config.broker_permission & PERM_READ:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION, f"broker {self._broker.config.broker_name} may not be read now"
