@@ -46,6 +46,8 @@ MAX_HELD_PULLS = 131_072
 MAX_HELD_PULL_BYTES = 512 * 1024 * 1024
 #: Requests of one connection that are processed before other connections get a turn.
 MAX_REQUESTS_PER_TURN = 64
+#: Bodies of requests of several connections that are processed together.
+MAX_JOINED_BYTES = 1024 * 1024
 #: Bytes of incomplete frames of all connections of a server. A frame may have 16 MB, and a client may never
 #: send its end.
 MAX_UNFINISHED_BYTES = 128 * 1024 * 1024

@@ -350,7 +350,7 @@ class SendRun(Sequence[SendContext]):
 
 class SendMessageHook:
     """Runs around every send that a broker handles, after its header was read and before the send is checked.
-    Sends that arrived together are passed together."""
+    Sends that arrived together, over one connection or several, are passed together."""
 
     def before(self, sends: SendRun) -> Refusals | None:
         """Return the refused sends; later hooks and the store do not see them. Raising RequestRefused refuses

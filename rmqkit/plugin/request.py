@@ -116,6 +116,21 @@ class RequestProcessor(ABC):
         error answer to that request; an exception is logged and answers all of them."""
 
 
+class JoinedProcessor(RequestProcessor):
+    """A processor that answers requests of several connections together, where its work for a run costs more
+    than its work for a request. What it stores for one connection is not held up by another: requests are
+    joined only if they have arrived."""
+
+    def process(self, requests: Sequence[Command], peer: Peer) -> Sequence[Outcome]:
+        return self.process_joined(requests, [peer] * len(requests))
+
+    @abstractmethod
+    def process_joined(self, requests: Sequence[Command], peers: Sequence[Peer]) -> Sequence[Outcome]:
+        """As `process`, with the connection of each request. The requests of one connection are neighbours,
+        in the order in which they arrived there. An exception answers all of them, so an error that one
+        request can cause must be the answer to that request alone."""
+
+
 class EachRequest(RequestProcessor):
     """A processor that handles one request at a time."""
 

@@ -90,6 +90,13 @@ class ServedPeer(Peer):
         self._big = False
         self._room = trio.lowlevel.ParkingLot()
         self._nursery: trio.Nursery | None = None
+        #: The turn of the socket loop in which this connection and others are served: the last requests that
+        #: arrived may be processed at its end, joined with those of others.
+        self.turn: SocketLoop | None = None
+        self._sockets: SocketLoop | None = None
+        self._descriptor = -1
+        self._parked = trio.lowlevel.ParkingLot()
+        self._failure: Exception | None = None
         self._reading = trio.CancelScope()
         self._receiving = False
         self._chunk_bytes = _FIRST_CHUNK_BYTES
@@ -228,31 +235,49 @@ class ServedPeer(Peer):
     async def _read_socket(self, stream: ServerStream, sockets: SocketLoop) -> None:
         """The socket loop calls back for what arrives; this task continues where something must be waited
         for, and meanwhile the socket is not watched."""
-        descriptor, parked = stream.fileno(), trio.lowlevel.ParkingLot()
-        failures: list[Exception] = []
-
-        def readable() -> None:
-            """Hand over to the task unless everything could be served."""
-            try:
-                if self.core.state is State.OPEN and self._received(stream.receive_now(self._chunk_bytes)):
-                    return
-            except Exception as error:  # noqa: BLE001 - the task raises it
-                failures.append(error)
-            self._receiving = False
-            sockets.forget(descriptor)
-            parked.unpark()
-
+        self._sockets, self._descriptor = sockets, stream.fileno()
         while self.core.state is State.OPEN:
-            sockets.watch(descriptor, readable)
+            sockets.watch(self._descriptor, self._readable)
             self._receiving = True
             try:
-                await parked.park()
+                await self._parked.park()
             finally:
                 self._receiving = False
-                sockets.forget(descriptor)
-            if failures:
-                raise failures[0]
+                sockets.forget(self._descriptor)
+            if self._failure is not None:
+                raise self._failure
             await self._catch_up()
+
+    def _readable(self) -> None:
+        """Serve what has arrived; the task continues where that cannot be done now."""
+        sockets = self._sockets
+        self.turn = sockets if sockets is not None and sockets.is_shared else None
+        try:
+            if self.core.state is State.OPEN and self._received(self._stream.receive_now(self._chunk_bytes)):
+                return
+        except Exception as error:  # noqa: BLE001 - the task raises it
+            self._failure = error
+        finally:
+            self.turn = None
+        self._hand_over()
+
+    def answered(self) -> None:
+        """Send the answers to requests that were processed at the end of a turn of the socket loop."""
+        if self.closed:
+            return
+        try:
+            if self._send_queued(self.core.received_at):
+                return
+        except Exception as error:  # noqa: BLE001 - the task raises it
+            self._failure = error
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Let the task continue, and meanwhile do not watch the socket."""
+        self._receiving = False
+        if self._sockets is not None:
+            self._sockets.forget(self._descriptor)
+        self._parked.unpark()
 
     def _received(self, data: bytes | bytearray | None) -> bool:
         """Serve what has arrived as far as that goes without waiting. Returns False when the stream has
@@ -287,18 +312,24 @@ class ServedPeer(Peer):
     def _serve(self, now: float) -> bool:
         """Serve commands that have arrived, and send their answers. Returns False when the peer does not
         read, owes too many answers, or commands are left for another turn of the loop."""
-        core, commands = self.core, self._commands
+        commands = self._commands
         if self._served < len(commands):
             self._served = self._shared.handle(self, commands, self._served)
-            if core.outgoing:
-                self._big = core.unsent_bytes > BIG_ANSWER_BYTES
-                self._write_now(now)
-                if core.outgoing and not (self._woken or self._writing):
-                    return False
-            if self._served < len(commands) or ((core.in_flight or core.unsent_bytes) and core.congested):
+            if not self._send_queued(now) or self._served < len(commands):
                 return False
             self._commands = ()
         return True
+
+    def _send_queued(self, now: float) -> bool:
+        """Send the answers that are known. Returns False when the peer does not read, or owes too many
+        answers."""
+        core = self.core
+        if core.outgoing:
+            self._big = core.unsent_bytes > BIG_ANSWER_BYTES
+            self._write_now(now)
+            if core.outgoing and not (self._woken or self._writing):
+                return False
+        return not ((core.in_flight or core.unsent_bytes) and core.congested)
 
     async def _catch_up(self) -> None:
         """Wait for what `_received` could not wait for, and serve what it left. Raises ProtocolError."""

@@ -5,18 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import trio
 from attrs import frozen
 
 from rmqkit.errors import RequestDelayed
 from rmqkit.limits import MAX_REQUESTS_PER_TURN
-from rmqkit.plugin.request import EachRequest, Outcome, Peer, RequestProcessor
+from rmqkit.plugin.request import EachRequest, JoinedProcessor, Outcome, Peer, RequestProcessor
 from rmqkit.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.error_answer import error_answer
 from rmqkit.remoting.answers import mismatched, queue_answers
 from rmqkit.remoting.hooks_by_code import Entries, HooksByCode
+from rmqkit.remoting.joined_run import JoinedRun
 from rmqkit.remoting.peer import ServedPeer
 
 
@@ -53,15 +55,64 @@ class NotSupported(EachRequest):
         )
 
 
+#: A run of a connection that has this share of the most requests in a run gains little by being joined, and
+#: its answers would have to wait.
+_LONG_SHARE = 0.25
+
+
+class Part(NamedTuple):
+    """The requests of one connection in a run. `left` are those that hooks did not refuse, `refused` the
+    outcomes of the others by the ids of the requests."""
+
+    peer: ServedPeer
+    run: Sequence[Command]
+    left: Sequence[Command]
+    refused: Mapping[int, Outcome] | None
+
+
 @frozen(eq=False)
 class Route:
     """Where requests of some codes go: those with the same route that arrived together are a run of at most
-    `max_run`. `process` and `name` are those of the processor."""
+    `max_run`. The first four are those of the processor; `joined` is None when its runs have one connection
+    each. Runs with at most `max_part` requests may be joined."""
 
     process: Callable[[Sequence[Command], Peer], Sequence[Outcome]]
+    joined: Callable[[Sequence[Command], Sequence[Peer]], Sequence[Outcome]] | None
     name: str
     max_run: int
+    max_part: int
     hooks: Entries
+
+    @staticmethod
+    def to(processor: RequestProcessor, hooks: Entries) -> Route:
+        joined, max_run, max_part = None, processor.max_run, 0
+        if isinstance(processor, JoinedProcessor):
+            joined, max_part = processor.process_joined, int(max_run * _LONG_SHARE)
+        return Route(processor.process, joined, type(processor).__name__, max_run, max_part, hooks)
+
+    def answer(self, parts: Sequence[Part]) -> None:
+        """Process the requests of a run, and queue the answers of each connection."""
+        requests = parts[0].left if len(parts) == 1 else [each for part in parts for each in part.left]
+        outcomes: Sequence[Outcome] = ()
+        try:
+            if len(parts) > 1 and self.joined is not None:
+                peers = [part.peer for part in parts for _ in part.left]
+                outcomes = self.joined(requests, peers) if requests else ()
+            elif requests:
+                outcomes = self.process(requests, parts[0].peer)
+        except Exception as error:  # noqa: BLE001 - whatever a processor raises must become an answer, never end the server
+            outcomes = [error_answer(request, error) for request in requests]
+        if len(outcomes) != len(requests):
+            outcomes = mismatched(outcomes, requests, self.name)
+        start = 0
+        for peer, run, left, refused in parts:
+            stop = start + len(left)
+            own = outcomes if len(parts) == 1 else outcomes[start:stop]
+            start = stop
+            if refused:
+                rest = iter(own)
+                own = [refused[id(each)] if id(each) in refused else next(rest) for each in run]
+            queue_answers(peer.core, peer, run, own, self.hooks)
 
 
 class RequestLoop:
@@ -70,6 +121,7 @@ class RequestLoop:
     def __init__(self, router: Router, hooks: HooksByCode) -> None:
         self._router = router
         self._hooks = hooks
+        self._joined = JoinedRun()
         self._choose_routes()
         router.on_change.append(self._choose_routes)
 
@@ -80,7 +132,7 @@ class RequestLoop:
         def route(processor: RequestProcessor, hooks: Entries) -> Route:
             key = id(processor), hooks
             if key not in routes:
-                routes[key] = Route(processor.process, type(processor).__name__, processor.max_run, hooks)
+                routes[key] = Route.to(processor, hooks)
             return routes[key]
 
         self._default = route(router.default, hooks.for_all)
@@ -91,7 +143,8 @@ class RequestLoop:
 
     def handle(self, peer: ServedPeer, commands: Sequence[Command], at: int) -> int:
         """Run the processors for commands that arrived together, from number `at` on; answers are queued, or
-        a task will queue them.
+        a task will queue them, or the end of the turn of the socket loop will queue and send those to the
+        last run.
 
         Returns how far it came: not to the end when the peer is congested, or when MAX_REQUESTS_PER_TURN were
         processed.
@@ -118,20 +171,14 @@ class RequestLoop:
                         break
                     at += 1
             run = left = commands[start:at] if at - start < len(commands) else commands
-            hooks = route.hooks
             refused: Mapping[int, Outcome] | None = None
-            if hooks:
-                left, refused = self._admit(run, hooks, peer)
-            try:
-                outcomes = route.process(left, peer) if left else ()
-            except Exception as error:  # noqa: BLE001 - whatever a processor raises must become an answer, never end the server
-                outcomes = [error_answer(request, error) for request in left]
-            if len(outcomes) != len(left):
-                outcomes = mismatched(outcomes, left, route.name)
-            if refused:
-                rest = iter(outcomes)
-                outcomes = [refused[id(each)] if id(each) in refused else next(rest) for each in run]
-            queue_answers(core, peer, run, outcomes, hooks)
+            if route.hooks:
+                left, refused = self._admit(run, route.hooks, peer)
+            part = Part(peer, run, left, refused)
+            if peer.turn is not None and len(run) <= route.max_part and at == len(commands):
+                self._joined.add(route, part, peer.turn)
+            else:
+                route.answer([part])
             if at < end and core.congested:
                 break
         return at

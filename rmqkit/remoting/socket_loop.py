@@ -69,6 +69,9 @@ class SocketLoop(trio.abc.Instrument):
         self._epoll = select.epoll()
         self._epoll.register(events.epoll, select.EPOLLIN)
         self._ready: dict[int, Callable[[], None]] = {}
+        self._at_end: list[Callable[[], None]] = []
+        #: Whether several sockets are ready in this turn.
+        self.is_shared = False
         self._now = trio.lowlevel.current_clock().current_time
 
     def watch(self, descriptor: int, ready: Callable[[], None]) -> None:
@@ -81,6 +84,11 @@ class SocketLoop(trio.abc.Instrument):
         """End `watch`, before the descriptor is closed. A descriptor that is not watched is ignored."""
         if self._ready.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
+
+    def at_end(self, then: Callable[[], None]) -> None:
+        """Call back once when all sockets that are ready together have been served. Called while one of them
+        is served."""
+        self._at_end.append(then)
 
     def before_io_wait(self, timeout: float) -> None:
         """Serve ready sockets; when trio has nothing else to do, wait for them in its place."""
@@ -107,11 +115,16 @@ class SocketLoop(trio.abc.Instrument):
         """Wait and call back. Returns the number of ready sockets, and whether trio has events."""
         found = self._epoll.poll(timeout, _SERVED_PER_TURN)
         find, trio_epoll, of_trio = self._ready.get, self._events.epoll, False
+        self.is_shared = len(found) > 1
         for descriptor, _ in found:
             if descriptor == trio_epoll:
                 of_trio = True
             elif (ready := find(descriptor)) is not None:
                 ready()
+        if self._at_end:
+            callbacks, self._at_end = self._at_end, []
+            for then in callbacks:
+                then()
         return len(found), of_trio
 
     def after_run(self) -> None:

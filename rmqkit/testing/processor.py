@@ -30,7 +30,7 @@ from rmqkit import hookimpl
 from rmqkit.broker.run import RunningBroker
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.hookspecs import RegisterProcessor
-from rmqkit.plugin.request import RequestProcessor
+from rmqkit.plugin.request import JoinedProcessor, RequestProcessor, Ticket
 from rmqkit.protocol.codes import FLAG_ONEWAY, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.testing.broker import running_broker
@@ -144,3 +144,18 @@ class ProcessorContract(ABC):
             peer = FakePeer()
             assert len(processor.process(requests, peer)) == len(requests)
             await peer.all_answered()
+
+    async def test_requests_of_several_connections(self, tmp_path: Path) -> None:
+        """A processor that joins runs returns an outcome for each request, and each connection gets as many
+        answers as it has requests."""
+        async with self.serving(tmp_path) as (broker, _):
+            processor = self.make_processor(broker.context)
+            if not isinstance(processor, JoinedProcessor):
+                return
+            bad = Command(code=self.code, ext={"": ""}, body=b"\x00")
+            requests, first, second = [self.good(), bad, self.good()], FakePeer(), FakePeer()
+            outcomes = processor.process_joined(requests, [first, second, second])
+            for peer, own in ((first, outcomes[:1]), (second, outcomes[1:])):
+                await peer.all_answered()
+                at_once = [each for each in own if not isinstance(each, Ticket)]
+                assert len(at_once) + len(peer.answers) == len(own)

@@ -33,7 +33,7 @@ from rmqkit.model.sysflag import (
     TRANSACTION_MASK,
 )
 from rmqkit.plugin.hooks import SendHeader, SendingBroker, SendRun
-from rmqkit.plugin.request import Outcome, Peer, RequestProcessor, Ticket
+from rmqkit.plugin.request import JoinedProcessor, Outcome, Peer, Ticket
 from rmqkit.protocol import batch
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
@@ -56,7 +56,7 @@ _SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 _Item = tuple[int, bytes, dict[str, str], bytes]
 
 
-class SendProcessor(RequestProcessor):
+class SendProcessor(JoinedProcessor):
     """Stores messages of clients."""
 
     def __init__(self, broker: BrokerContext) -> None:
@@ -86,7 +86,7 @@ class SendProcessor(RequestProcessor):
         self._plain_topics: dict[str, int] = {}
         broker.topics.on_turn.append(lambda topic: self._plain_topics.pop(topic, None))
 
-    def process(self, requests: Sequence[Command], peer: Peer) -> Sequence[Outcome]:
+    def process_joined(self, requests: Sequence[Command], peers: Sequence[Peer]) -> Sequence[Outcome]:
         outcomes: dict[int, Outcome] = {}
         headers: list[SendHeader] = []
         for request in requests:
@@ -99,10 +99,10 @@ class SendProcessor(RequestProcessor):
                     continue
             headers.append(header)
         if outcomes:
-            requests = [request for at, request in enumerate(requests) if at not in outcomes]
-            if not requests:
+            left = [at for at in range(len(requests)) if at not in outcomes]
+            if not left:
                 return list(outcomes.values())
-        peers = [peer] * len(requests)
+            requests, peers = [requests[at] for at in left], [peers[at] for at in left]
         sends = SendRun(self._sending_broker, self._clock.now_ms(), requests, peers, headers)
         refused = self._hooks.before(sends) if self._hooks.asks else None
         rest = self._store_rest(sends, refused) if refused else self._store(sends)

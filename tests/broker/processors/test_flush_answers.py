@@ -22,6 +22,7 @@ from rmqkit.protocol.headers import (
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
+from rmqkit.testing.peer import FakePeer
 from tests.broker.desk import BrokerHarness
 from tests.broker.slow_store import SLOW, Disk
 
@@ -106,6 +107,27 @@ async def test_a_failed_disk_promises_nothing(opened: Opened, code: int) -> None
         found, header = await settled_answer(desk, code, disk, StoreNotWritable("fsync failed"))
         assert (found, header.msg_id) == (ResponseCode.SERVICE_NOT_AVAILABLE, "")
         assert desk.peer.answers[0].remark == "the message may or may not be stored: fsync failed"
+
+
+@pytest.mark.only_store(why="brings its own store")
+async def test_sends_of_several_connections_wait_for_the_disk_together(opened: Opened) -> None:
+    """One flush answers them, each at its own connection; a connection that has ended holds up no other."""
+    disk = Disk()
+    async with opened(extra=[("disk", disk)], **SLOW) as desk:
+        processor = desk.router.processors[RequestCode.SEND_MESSAGE_V2]
+        assert isinstance(processor, SendProcessor)
+        first, ended, last = FakePeer(), FakePeer(), FakePeer()
+        requests = [request(*send(), opaque=number) for number in range(5)]
+        outcomes = processor.process_joined(requests, [first, first, ended, last, last])
+        assert {type(outcome) for outcome in outcomes} == {Ticket}
+        assert [outcomes.index(outcome) for outcome in outcomes] == [0, 0, 2, 3, 3]
+        ended.close()
+        disk.change(flushed=True)
+        for peer, opaques in ((first, [0, 1]), (ended, []), (last, [3, 4])):
+            await peer.all_answered()
+            assert [(answer.opaque, answer.code) for answer in peer.answers] == [
+                (each, 0) for each in opaques
+            ]
 
 
 @pytest.mark.only_store(why="brings its own store")
