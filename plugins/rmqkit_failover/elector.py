@@ -85,11 +85,17 @@ class MemberView:
 
 @frozen
 class Write:
-    """A transaction; `conditions` are the revisions of keys, 0 for a key that must not exist."""
+    """A transaction.
+
+    conditions  the revisions of keys, 0 for a key that must not exist
+    confirm     whether the coordinator must have answered immediately before: what a member that hears nobody
+                sends may arrive, and nobody could be elected in its place
+    """
 
     reason: str
     conditions: Mapping[str, int]
     changes: Sequence[Put]
+    confirm: bool = False
 
 
 @frozen
@@ -208,7 +214,7 @@ class Elector:
         certain = frozenset(state.in_sync)
         is_settled = view.uncertain < view.group.revision
         if lagging := [each for each in state.in_sync if self._is_lagging(view, each)]:
-            return self._write(view, f"{', '.join(lagging)} is behind", left(state, *lagging))
+            return self._write(view, f"{', '.join(lagging)} is behind", left(state, *lagging), confirm=True)
         ready = [each for each in view.progress if each not in certain and self._is_ready(view, each)]
         if ready and not certain.union(ready) <= view.in_sync | view.joining:
             return SetInSync(certain, view.joining | certain.union(ready))
@@ -260,7 +266,9 @@ class Elector:
             return None
         newest = max(view.role_epoch, *(each.record.epoch for each in view.group.members.values()))
         conditions = {MEMBERS + state.master: 0} if state.master else {}
-        return self._write(view, "election", elected(state, name, newest), conditions=conditions)
+        return self._write(
+            view, "election", elected(state, name, newest), conditions=conditions, confirm=True
+        )
 
     def _is_first(self, view: MemberView) -> bool:
         """Whether this member has the most of a group that was never elected. Where a member has been in an
@@ -287,12 +295,16 @@ class Elector:
         state: GroupState,
         *running: str,
         conditions: Mapping[str, int] | None = None,
+        confirm: bool = False,
     ) -> Write:
         """A change of the state by this member while it has its lease, as have those of `running`."""
         members = view.group.members
         keys = {MEMBERS + each: members[each].revision for each in (self.member.name, *running)}
         return Write(
-            reason, {STATE: view.group.revision, **keys, **(conditions or {})}, [Put(STATE, encoded(state))]
+            reason,
+            {STATE: view.group.revision, **keys, **(conditions or {})},
+            [Put(STATE, encoded(state))],
+            confirm,
         )
 
 

@@ -166,7 +166,8 @@ class Driver:
             await trio.sleep(period_s)
 
     async def _renew(self) -> None:
-        """Renew the lease, or get one. The term ends with it, counted from now."""
+        """Renew the lease, or get one. The term ends with it, counted from now. A lease whose renewals get no
+        answer is given up when the term is over: they may arrive, and keep others from being elected."""
         sent_s, lease = trio.current_time(), self._view.lease
         if not self.disk.wrote_since(sent_s - self._given.lease_s / 2):
             return
@@ -181,6 +182,8 @@ class Driver:
             return
         except CoordinatorError as error:
             self._failed("failover: the coordinator is not reached: %s", error)
+            if lease and trio.current_time() >= self._view.until_s:
+                self._see(evolve(self._view, lease=0, until_s=-inf))
             return
         self._has_failed = False
         until_s = sent_s + self._given.lease_s * (1 - _MARGIN)
@@ -328,6 +331,10 @@ class Driver:
     async def _write(self, step: Write) -> None:
         """Raises CoordinatorError; the outcome is then unknown."""
         revision, before = self._view.group.revision, self._unknown
+        if step.confirm:
+            self._learn(await self.coordinator.read())
+            if self._view.group.revision != revision:
+                return
         self._unknown = revision
         found = await self.coordinator.write(step.conditions, step.changes)
         _log.info("failover: %s: %s", step.reason, "done" if found is not None else "the state has changed")

@@ -12,6 +12,7 @@ from rmqkit.errors import ConfigError
 from rmqkit.plugin.role import Role
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit_failover.coordinator import Put
+from rmqkit_failover.memory import MemoryCoordinator
 from rmqkit_failover.state import STATE
 from tests.plugins.failover.group import (
     PREFIX,
@@ -111,6 +112,30 @@ async def test_a_master_that_does_not_reach_the_coordinator_is_fenced_and_replac
         await in_sync(coordinator, "a", "b")
         assert master.context.role.current is Role.SLAVE
         assert raw_log(slave.context.store) == raw_log(master.context.store)
+
+
+async def test_a_master_that_hears_nobody_does_not_remove_its_slaves(tmp_path: Path) -> None:
+    """What it sends arrives, but no answer, and no report of its slave. The slave is elected as soon as the
+    master's term is over, for it is still in the set."""
+    coordinator, keys = fresh_coordinator(), {"plugins.failover.lagMs": 500}
+    async with AsyncExitStack() as stack:
+        members, running = {}, {}
+        for name in "ab":
+            running[name] = await stack.enter_async_context(AsyncExitStack())
+            members[name] = await running[name].enter_async_context(
+                failing_over(tmp_path, name, coordinator, **keys)
+            )
+        master = (await in_sync(coordinator, "a", "b")).state.master
+        deaf = driver_of(members[master]).coordinator
+        assert isinstance(deaf, MemoryCoordinator)
+        deaf.is_unheard = True
+        slave = "b" if master == "a" else "a"
+        await running[slave].aclose()
+        await until(lambda: members[master].context.role.is_fenced)
+        again = await stack.enter_async_context(failing_over(tmp_path, slave, coordinator, **keys))
+        await until(lambda: again.context.role.current is Role.MASTER)
+        deaf.is_unheard = False
+        await in_sync(coordinator, "a", "b")
 
 
 async def test_a_slave_that_does_not_reach_the_coordinator_leaves_the_set(tmp_path: Path) -> None:
