@@ -90,7 +90,8 @@ class RouteTables:
     def register(self, new: Registration, now_ms: int) -> Registered:
         """Apply a registration (behaviour sheet, D3). If a broker id changes its address, the new address
         wins, unless the old one is alive with a higher state version: then the registration is ignored and
-        its address is not listed under any id.
+        its address is not listed under any id, or remains as it is when it has registered with a higher one
+        itself.
 
         Raises RequestRefused when a table is full; nothing is changed then.
         """
@@ -100,7 +101,8 @@ class RouteTables:
         broker = self.brokers.get(new.broker_name)
         before = self.live.get(new.key)
         refused = broker is not None and self._outdated(broker, new)
-        if before is not None and (refused or before.broker_name != new.broker_name):
+        is_late = refused and before is not None and _version(before) > new.data_version.state_version
+        if before is not None and not is_late and (refused or before.broker_name != new.broker_name):
             # The previous broker at this address no longer exists, whether or not the new one is accepted.
             self.unregister(*new.key, before.broker_name)
         if refused:
@@ -343,7 +345,7 @@ class RouteTables:
         if address is None or address == new.address:
             return False
         old = self.live.get(BrokerKey(new.cluster, address))
-        return old is not None and old.data_version.state_version > new.data_version.state_version
+        return old is not None and _version(old) > new.data_version.state_version
 
     def _joined(self, new: Registration) -> BrokerData:
         broker = self.brokers.get(new.broker_name)
@@ -463,6 +465,10 @@ class RouteTables:
     def _set_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
         self._add_work(self._change_perm(broker_name, change))
         return len(self._topics_of.get(broker_name, ()))
+
+
+def _version(entry: LiveBroker) -> int:
+    return entry.data_version.state_version
 
 
 def _copy(broker: BrokerData) -> BrokerData:

@@ -38,10 +38,11 @@ class RegisterAnswer(Header, kw_only=True):
 
 
 def register_body(
-    table: TopicConfigTable, broker_permission: int, filter_servers: Sequence[str] = ()
+    table: TopicConfigTable, broker_permission: int, filter_servers: Sequence[str] = (), epoch: int = 0
 ) -> bytes:
     """RegisterBrokerBody as JSON. If the broker is not both readable and writable, its topics lose the
-    missing permissions.
+    missing permissions. The epoch of an elected group is the state version: a name server ignores what a
+    former master sent before it was cut off, and what arrives after its successor has registered.
 
     To be called in a thread: it pauses after each part of a large table, so that the event loop does not wait
     for the interpreter lock.
@@ -52,8 +53,11 @@ def register_body(
             (name, msgspec.structs.replace(topic, perm=topic.perm & broker_permission))
             for name, topic in topics
         )
+    version = msgspec.structs.replace(
+        table.data_version, state_version=epoch or table.data_version.state_version
+    )
     empty = RegisterBrokerBody(
-        topic_config_serialize_wrapper=TopicConfigAndMappingTable(data_version=table.data_version),
+        topic_config_serialize_wrapper=TopicConfigAndMappingTable(data_version=version),
         filter_server_list=list(filter_servers),
     )
     return b"".join(table_parts(empty, "topicConfigTable", topics))

@@ -195,9 +195,11 @@ class _Loop:
         began_s = trio.current_time()
         table, permission = broker.topics.table(), broker.config.broker_permission
         filter_servers = broker.filter_servers.addresses
+        # Of one moment: the id of a master must not be sent with a later epoch.
+        who, epoch = _identity(broker), broker.role.epoch
         # The body of many topics has megabytes: its checksum is the thread's work as well.
         command = await trio.to_thread.run_sync(
-            lambda: register_request(_identity(broker), register_body(table, permission, filter_servers))
+            lambda: register_request(who, register_body(table, permission, filter_servers, epoch))
         )
         try:
             answer = await broker.pool.call(address, command, _settings(broker).register_broker_timeout_mills)

@@ -65,7 +65,7 @@ async def test_from_the_broker_over_the_name_server_to_a_client() -> None:
                 address="10.0.0.1:10911",
                 replication=Replication(),
                 filter_servers=FilterServers(),
-                role=SimpleNamespace(current=Role.MASTER, on_change=[]),
+                role=SimpleNamespace(current=Role.MASTER, epoch=0, on_change=[]),
             )
             broker, service = cast(Broker, parts), registry.services["registration"]
             await nursery.start(service.run, broker)

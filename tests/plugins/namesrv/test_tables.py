@@ -215,6 +215,21 @@ def test_an_older_state_version_does_not_take_an_id_over() -> None:
     assert tables.brokers["broker-a"].broker_addrs == {0: B}
 
 
+def test_what_a_former_master_sent_before_it_was_cut_off_changes_nothing() -> None:
+    """It arrives after its successor has registered, before or after its own registration as a slave."""
+    tables = RouteTables()
+    late = registration(topic("X"), address=A, state_version=4)
+    tables.register(registration(address=A, state_version=4), 0)
+    tables.register(registration(address=B, state_version=5), 0)
+    assert not tables.register(late, 0).accepted
+    tables.register(registration(broker_id=2, address=A, state_version=5), 0)
+    assert not tables.register(late, 0).accepted
+    assert tables.brokers["broker-a"].broker_addrs == {0: B, 2: A}
+    assert set(tables.live) == {BrokerKey("c", A), BrokerKey("c", B)}
+    assert "X" not in tables.topics
+    check_invariants(tables)
+
+
 def test_topics_are_written_only_when_the_version_changed_or_they_are_missing() -> None:
     """A second registration with the stored version only adds missing topics, for example after a
     deletion."""

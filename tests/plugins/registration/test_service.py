@@ -115,10 +115,12 @@ class FakeTopics:
 @define
 class FakeRole:
     current: Role = Role.MASTER
+    epoch: int = 0
     on_change: list[Callable[[], None]] = field(factory=list)
 
     def change(self, role: Role) -> None:
         self.current = role
+        self.epoch += 1
         for listener in self.on_change:
             listener()
 
@@ -400,24 +402,32 @@ async def test_a_member_of_an_elected_group_registers_by_its_role(
     rig: Rig, autojump_clock: trio.testing.MockClock
 ) -> None:
     """With id 0 while it is the master, at once; otherwise with the one that the elector gave it, and not at
-    all before it has one. Another address with its id is no error: it is the former master's."""
+    all before it has one. The epoch is the state version. Another address with its id is no error: it is the
+    former master's."""
     group = SimpleNamespace(broker_id=0)
     rig.replication.group = cast(ReplicaGroup, group)
     rig.role.current = Role.FENCED
     rig.pool.known = OTHER
 
-    def ids() -> list[int]:
+    def sent() -> list[tuple[int, int]]:
+        """Ids and state versions."""
         calls = [call.command for call in rig.pool.calls if call.address == ONE]
-        return [command.header(RegisterBrokerRequestHeader).broker_id for command in calls]
+        return [
+            (
+                command.header(RegisterBrokerRequestHeader).broker_id,
+                decoded(command.body).topic_config_serialize_wrapper.data_version.state_version,
+            )
+            for command in calls
+        ]
 
     async with rig.serving():
         await trio.sleep(1)
-        assert ids() == []
+        assert sent() == []
         group.broker_id = 2
         for role in (Role.SLAVE, Role.MASTER, Role.FENCED):
             rig.role.change(role)
             await trio.sleep(1)
-        assert ids() == [2, 0, 2]
+        assert sent() == [(2, 1), (0, 2), (2, 3)]
 
 
 async def test_changed_topics_go_out_at_once(rig: Rig, autojump_clock: trio.testing.MockClock) -> None:
