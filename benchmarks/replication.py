@@ -117,11 +117,11 @@ def pair(name: str, seconds: float, warm_up_s: float, parent: Path | None) -> di
         add_slave(server)
         await_slave(server)
         for shape in LOADS.values():
-            _warm(server, shape, warm_up_s / len(LOADS))
-        return {load: _figures(send(server, shape, seconds)) for load, shape in LOADS.items()}
+            warm(server, shape, warm_up_s / len(LOADS))
+        return {load: figures_of(send(server, shape, seconds)) for load, shape in LOADS.items()}
 
 
-def _warm(server: peers.Server, shape: str, seconds: float) -> None:
+def warm(server: peers.Server, shape: str, seconds: float) -> None:
     """A cold JVM refuses sends that have waited 200 ms: only a load without a single success fails."""
     words = f"send --topic bench --size 1024 --seconds {seconds} {shape}".split()
     report = run_load(server, words, seconds + _GRACE_S)
@@ -129,7 +129,7 @@ def _warm(server: peers.Server, shape: str, seconds: float) -> None:
         raise peers.PeerError(f"{server.name}: {report['first_errors']}")
 
 
-def _figures(report: Report) -> dict[str, float]:
+def figures_of(report: Report) -> dict[str, float]:
     return {
         "messages_per_s": report["messages_per_s"],
         "p99_ms": report["latency_ms"]["p99"],
@@ -148,8 +148,8 @@ def cost(
             add_slave(server)
             await_slave(server)
         shape = LOADS["32 x 8"]
-        _warm(server, shape, warm_up_s)
-        return {"32 x 8": _figures(send(server, shape, seconds))}
+        warm(server, shape, warm_up_s)
+        return {"32 x 8": figures_of(send(server, shape, seconds))}
 
 
 def catch_up(name: str, megabytes: int, quiet_s: float, parent: Path | None) -> dict[str, float]:
