@@ -18,6 +18,7 @@ from rmqkit.plugin.positions import LogPosition
 from rmqkit.plugin.replication import MemberProgress, ReplicaGroup
 from rmqkit.plugin.role import Role
 from rmqkit.protocol.codes import ResponseCode
+from rmqkit_ha.damage import Damage
 from rmqkit_ha.epochs import Epochs
 from rmqkit_ha.greeting import Greeting, Welcome
 from rmqkit_ha.limits import MAX_MEMBERS
@@ -58,18 +59,19 @@ class ElectedGroup(ReplicaGroup):
         self.position = LogPosition(self._position)
         self.epochs: Epochs
         self._broker: Broker
+        self._damage: Damage
         self._in_sync = self._next = self._first = frozenset[str]()
         self._members: dict[str, Member] = {}
         self._reached = 0
         self._epoch_start = 0
 
-    def begin(self, broker: Broker) -> None:
+    def begin(self, broker: Broker, damage: Damage) -> None:
         """Fence an assembled broker until it is elected. Raises ConfigError."""
         if broker.config.owned(HaSettings).broker_role != SYNC_MASTER:
             raise ConfigError(
                 f"plugins.ha.elected: set brokerRole = {SYNC_MASTER} on every member of the group"
             )
-        self._broker = broker
+        self._broker, self._damage = broker, damage
         self.name = options(broker.config).member_name or broker.address
         self._in_sync = frozenset({self.name})
         self.epochs = Epochs(broker.config.config_path)
@@ -217,8 +219,9 @@ class ElectedGroup(ReplicaGroup):
     # The role.
 
     async def _prepare(self, role: Role, epoch: int) -> None:
-        """Bring log, queues and tables of a new master to a consistent end, and begin the epoch. Raises
-        StaleEpoch, StoreError."""
+        """Bring log, queues and tables of a new master to a consistent end, and begin the epoch: at the end,
+        or where the log was damaged, for the others are to have what this one has. Raises StaleEpoch,
+        StoreError."""
         if role is not Role.MASTER:
             return
         broker, store = self._broker, self._broker.store
@@ -230,7 +233,10 @@ class ElectedGroup(ReplicaGroup):
             if broker.topics.get(topic) is None and not names.is_system_topic(topic):
                 least = broker.config.default_topic_queue_nums
                 await self._restore(topic, max(least, max(queues, default=0) + 1))
-        await self.epochs.begin(epoch, end, store.start_offset)
+        damaged_from = self._damage.offset
+        start = end if damaged_from is None else min(end, max(damaged_from, store.start_offset))
+        await self.epochs.begin(epoch, start, store.start_offset)
+        await self._damage.forget()
         self._members.clear()
         self._in_sync, self._next = self._first | {self.name}, frozenset()
         self._first = frozenset()

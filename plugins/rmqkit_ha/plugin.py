@@ -15,10 +15,11 @@ from rmqkit.plugin.hookspecs import Register, RegisterProcessor
 from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
 from rmqkit.protocol.codes import RequestCode
+from rmqkit_ha.damage import Damage
 from rmqkit_ha.group import ElectedGroup, InSyncCondition
 from rmqkit_ha.master import HaMaster
 from rmqkit_ha.replicas import ReplicaCondition, Replicas, condition
-from rmqkit_ha.settings import SLAVE, SYNC_MASTER, HaSettings, options
+from rmqkit_ha.settings import SLAVE, SYNC_MASTER, HaSettings, is_replicating, options
 from rmqkit_ha.slave import HaSlave
 from rmqkit_ha.status import HaInfo, HaStatus
 
@@ -67,12 +68,15 @@ def rmqkit_broker_assembled(broker: Broker) -> None:
     slave = broker.registry.services.get("ha-slave")
     found = broker.registry.ack_conditions.get(_REPLICAS)
     group = found.group if isinstance(found, InSyncCondition) else None
+    damage = Damage(broker.config.config_path)
+    if is_replicating(broker.config):
+        damage.load(broker.store.damaged_from)
     if group is not None:
-        group.begin(broker)
+        group.begin(broker, damage)
     if isinstance(master, HaMaster):
         master.begin(broker, found.replicas if isinstance(found, ReplicaCondition) else Replicas(), group)
     if isinstance(slave, HaSlave):
-        slave.group = group
+        slave.group, slave.damage = group, damage
     if given.broker_role == SYNC_MASTER and given.copies == 1:
         _log.warning(
             "brokerRole = SYNC_MASTER with inSyncReplicas = 1: SEND_OK promises ONE copy of a message, this"

@@ -15,6 +15,7 @@ from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
 from rmqkit.plugin.transport import Address
 from rmqkit_ha.comparison import REMEDY, Comparison, last_record
+from rmqkit_ha.damage import Damage
 from rmqkit_ha.epochs import UNELECTED, common_end, with_history
 from rmqkit_ha.frames import Frames, RecordAssembler, report
 from rmqkit_ha.greeting import HEAD_BYTES, Greeting, Welcome, body_size, packed, unpacked
@@ -45,6 +46,7 @@ class HaSlave(Service):
     def __init__(self) -> None:
         self.following = ""
         self.group: ElectedGroup | None = None
+        self.damage: Damage | None = None
         self.meter: Meter | None = None
         self.last_read_ms = self.last_write_ms = 0
         self._said = ""
@@ -185,6 +187,8 @@ class _Session:
 
     async def run(self) -> None:
         """Until the connection ends. Raises ProtocolError, StoreError, TooSlowError, anyio's errors."""
+        if self._slave.damage is not None:
+            await self._slave.damage.cut(self._store)
         if self._slave.group is None:
             self._is_own_master = await is_own_master(self._broker, self._where)
         else:

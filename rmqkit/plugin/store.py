@@ -478,6 +478,12 @@ class MessageStore(Log, Queues, Keys, Retention):
         store requires its own index."""
         raise ConfigError(f"{type(self).__name__} cannot leave out its key index: name index in dispatchers")
 
+    @property
+    def damaged_from(self) -> int | None:
+        """The physical offset of the first record that takes the place of damage, of those that the last
+        `open` has found or made: other replicas may have what was there. None without one."""
+        return None
+
     def dispatch_behind(self) -> Mapping[str, int]:
         """The parts that the store builds from the log (consume-queue, index), in the order of their
         dispatch, and how many bytes of the log each of them lacks."""

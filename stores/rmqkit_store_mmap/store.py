@@ -105,6 +105,7 @@ class MmapStore(AppendingStore):
         self._faults = ReadFaults(self._log.directory)
         self._prepare_upkeep()
         self._refusal = None
+        self._damaged_from: int | None = None
         self._open = False
         self._running = trio.CancelScope()
         self._stopped = trio.Event()
@@ -149,6 +150,10 @@ class MmapStore(AppendingStore):
         self._index.leave_out()
         self._index_enabled = False
 
+    @property
+    def damaged_from(self) -> int | None:
+        return self._damaged_from
+
     def dispatch_behind(self) -> Mapping[str, int]:
         behind = {} if self._queue_lookup is not None else {CONSUME_QUEUE: 0}
         if self._index_enabled:
@@ -168,7 +173,7 @@ class MmapStore(AppendingStore):
     def _open_sync(self) -> None:
         self._lock.take()
         self._index.written_to = EVERYTHING
-        self._refusal = None
+        self._refusal = self._damaged_from = None
         try:
             crashed = self._abort.present()
             self._checkpoint = Checkpoint.load(self._root / "checkpoint")
@@ -191,9 +196,11 @@ class MmapStore(AppendingStore):
             self._index.load(crashed, self._checkpoint.index_time_ms, mark.index if mark else None)
             self._abort.set(self.disk)
             index = self._index if self._index_enabled else None
-            Recovery(
+            recovery = Recovery(
                 self._log, self._queues, index, self._checkpoint, self.queue_codes, self.disk, self._deletions
-            ).run(crashed)
+            )
+            recovery.run(crashed)
+            self._damaged_from = recovery.damaged_from
             self._deletions.settle(self._log.min_offset, self._log.position)
             self._queues = table_to_use(self._queues, self._queue_file_bytes, self.disk, self._log, left_out)
             self._queues.make_directory()

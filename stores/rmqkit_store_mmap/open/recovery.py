@@ -95,6 +95,11 @@ class Recovery:
         self._good = 0
         self._damages: list[Damage] = []
 
+    @property
+    def damaged_from(self) -> int | None:
+        """The log offset of the first record that replaces damage, of those that were read."""
+        return self._redispatch.damaged_from
+
     def run(self, crashed: bool) -> None:
         """Find the end of the log, add missing records to queues and index, and cut off the torn end.
 

@@ -45,7 +45,8 @@ class Redispatch:
         self.queues_from = 0
         self.index_from = 0
         self.rebuild = False
-        #: The last record that replaces damage, and the size of all such records.
+        #: Offset of the first record that replaces damage; the last one, and the size of all of them.
+        self.damaged_from: int | None = None
         self._damage: Found | None = None
         self._damaged_bytes = 0
         self._directory = directory
@@ -89,6 +90,8 @@ class Redispatch:
         """Add a record to its queue and the index. Raises StoreCorrupt when its queue offset is impossible,
         StoreNotWritable, OSError."""
         if found.is_damage:
+            if self.damaged_from is None or found.physical_offset < self.damaged_from:
+                self.damaged_from = found.physical_offset
             self._damage = found
             self._damaged_bytes += found.size_bytes
             self._keep_offset(found)
