@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from rmqkit.limits import MAX_JOINED_BYTES
+from rmqkit.plugin.request import Outcome
+from rmqkit.protocol.command import Command
 
 if TYPE_CHECKING:
-    from rmqkit.remoting.request_loop import Part, Route
+    from rmqkit.remoting.peer import ServedPeer
+    from rmqkit.remoting.request_loop import Route
     from rmqkit.remoting.socket_loop import SocketLoop
+
+
+class Part(NamedTuple):
+    """The requests of one connection in a run. `left` are those that hooks did not refuse, `refused` the
+    outcomes of the others by the ids of the requests."""
+
+    peer: ServedPeer
+    run: Sequence[Command]
+    left: Sequence[Command]
+    refused: Mapping[int, Outcome] | None
 
 
 class JoinedRun:
@@ -46,10 +60,16 @@ class JoinedRun:
         """Process what was added, and send the answers."""
         parts, self._parts = self._parts, []
         self._count = self._bytes = 0
-        if self._route is not None and parts:
-            self._route.answer(parts)
-            for part in parts:
-                part.peer.answered()
+        if self._route is None or not parts:
+            return
+        requests = [request for part in parts for request in part.left]
+        outcomes = self._route.outcomes(requests, [part.peer for part in parts for _ in part.left])
+        start = 0
+        for part in parts:
+            stop = start + len(part.left)
+            self._route.answer(part.peer, part.run, part.refused, outcomes[start:stop])
+            part.peer.answered()
+            start = stop
 
 
-__all__ = ["JoinedRun"]
+__all__ = ["JoinedRun", "Part"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import trio
 from attrs import frozen
@@ -18,7 +17,7 @@ from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.error_answer import error_answer
 from rmqkit.remoting.answers import mismatched, queue_answers
 from rmqkit.remoting.hooks_by_code import Entries, HooksByCode
-from rmqkit.remoting.joined_run import JoinedRun
+from rmqkit.remoting.joined_run import JoinedRun, Part
 from rmqkit.remoting.peer import ServedPeer
 
 
@@ -60,16 +59,6 @@ class NotSupported(EachRequest):
 _LONG_SHARE = 0.25
 
 
-class Part(NamedTuple):
-    """The requests of one connection in a run. `left` are those that hooks did not refuse, `refused` the
-    outcomes of the others by the ids of the requests."""
-
-    peer: ServedPeer
-    run: Sequence[Command]
-    left: Sequence[Command]
-    refused: Mapping[int, Outcome] | None
-
-
 @frozen(eq=False)
 class Route:
     """Where requests of some codes go: those with the same route that arrived together are a run of at most
@@ -90,29 +79,32 @@ class Route:
             joined, max_part = processor.process_joined, int(max_run * _LONG_SHARE)
         return Route(processor.process, joined, type(processor).__name__, max_run, max_part, hooks)
 
-    def answer(self, parts: Sequence[Part]) -> None:
-        """Process the requests of a run, and queue the answers of each connection."""
-        requests = parts[0].left if len(parts) == 1 else [each for part in parts for each in part.left]
-        outcomes: Sequence[Outcome] = ()
+    def outcomes(self, requests: Sequence[Command], peers: Sequence[Peer]) -> Sequence[Outcome]:
+        """One outcome for each request of a run, with the connection of each."""
+        if not requests:
+            return ()
         try:
-            if len(parts) > 1 and self.joined is not None:
-                peers = [part.peer for part in parts for _ in part.left]
-                outcomes = self.joined(requests, peers) if requests else ()
-            elif requests:
-                outcomes = self.process(requests, parts[0].peer)
+            if self.joined is not None:
+                outcomes = self.joined(requests, peers)
+            else:
+                outcomes = self.process(requests, peers[0])
         except Exception as error:  # noqa: BLE001 - whatever a processor raises must become an answer, never end the server
-            outcomes = [error_answer(request, error) for request in requests]
-        if len(outcomes) != len(requests):
-            outcomes = mismatched(outcomes, requests, self.name)
-        start = 0
-        for peer, run, left, refused in parts:
-            stop = start + len(left)
-            own = outcomes if len(parts) == 1 else outcomes[start:stop]
-            start = stop
-            if refused:
-                rest = iter(own)
-                own = [refused[id(each)] if id(each) in refused else next(rest) for each in run]
-            queue_answers(peer.core, peer, run, own, self.hooks)
+            return [error_answer(request, error) for request in requests]
+        return outcomes if len(outcomes) == len(requests) else mismatched(outcomes, requests, self.name)
+
+    def answer(
+        self,
+        peer: ServedPeer,
+        run: Sequence[Command],
+        refused: Mapping[int, Outcome] | None,
+        outcomes: Sequence[Outcome],
+    ) -> None:
+        """Queue the answers to requests of one connection. `refused` are the outcomes of those that hooks
+        refused by the ids of the requests, `outcomes` those of the others."""
+        if refused:
+            rest = iter(outcomes)
+            outcomes = [refused[id(each)] if id(each) in refused else next(rest) for each in run]
+        queue_answers(peer.core, peer, run, outcomes, self.hooks)
 
 
 class RequestLoop:
@@ -174,11 +166,10 @@ class RequestLoop:
             refused: Mapping[int, Outcome] | None = None
             if route.hooks:
                 left, refused = self._admit(run, route.hooks, peer)
-            part = Part(peer, run, left, refused)
             if peer.turn is not None and len(run) <= route.max_part and at == len(commands):
-                self._joined.add(route, part, peer.turn)
+                self._joined.add(route, Part(peer, run, left, refused), peer.turn)
             else:
-                route.answer([part])
+                route.answer(peer, run, refused, route.outcomes(left, [peer] * len(left)))
             if at < end and core.congested:
                 break
         return at

@@ -20,7 +20,8 @@ from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.connection import ConnectionCore
 from rmqkit.protocol.frame import FrameDecoder, encode
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
-from rmqkit.remoting.request_loop import Part, Route
+from rmqkit.remoting.joined_run import Part
+from rmqkit.remoting.request_loop import Route
 from rmqkit.testing.peer import FakePeer
 from tests.broker.desk import BrokerHarness, open_desk
 
@@ -106,7 +107,11 @@ async def outcome(requests: Sequence[Command], counts: Sequence[int]) -> tuple[l
                 own = requests[start : start + count]
                 parts.append(Part(Connection(number), own, own, None))  # type: ignore[arg-type]
                 start += count
-            route.answer(parts)
+            outcomes = route.outcomes(requests, [part.peer for part in parts for _ in part.left])
+            start = 0
+            for part in parts:
+                route.answer(part.peer, part.run, None, outcomes[start : start + len(part.left)])
+                start += len(part.left)
             answers = {}
             for peer, own, _, _ in parts:
                 got = await peer.received()  # type: ignore[attr-defined]
