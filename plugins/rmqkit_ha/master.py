@@ -156,12 +156,21 @@ class _Connection:
         self._replicas = replicas
         self._stream = stream
         self._where = where
-        self._given = broker.config.owned(HaSettings)
+        self._config = broker.config
+        self._owned = broker.config.owned(HaSettings)
         self._segment_bytes = broker.config.mapped_file_size_commit_log
         self._reports = Reports()
         self._group = group
         #: Whether senders may wait for the slave.
         self._is_awaited = group is not None or self._given.copies > 1
+
+    @property
+    def _given(self) -> HaSettings:
+        """The settings of the moment, read again when one has changed: that takes longer than a turn."""
+        if self._config is not self._broker.config:
+            self._config = self._broker.config
+            self._owned = self._config.owned(HaSettings)
+        return self._owned
 
     async def run(self, scope: trio.CancelScope) -> None:
         """Until the connection ends, or `scope`, its own, is cancelled. Raises ProtocolError, StoreError,
@@ -241,7 +250,7 @@ class _Connection:
     async def _send(self, replica: Replica, pin: Pin) -> None:
         """Send from `replica.sent` on. The first frame may be a heartbeat, by which the slave knows where the
         log goes on."""
-        given, written = self._given, self._store.positions.written
+        written = self._store.positions.written
         limit_bytes = options(self._broker.config).pin_limit_bytes
         await self._stream.send_all(frame_head(replica.sent, 0))
         while True:
@@ -253,7 +262,7 @@ class _Connection:
                 replica.meter.add(size)
                 await self._pause(size)
                 continue
-            with trio.move_on_after(given.ha_send_heartbeat_interval / 1000) as idle:
+            with trio.move_on_after(self._given.ha_send_heartbeat_interval / 1000) as idle:
                 await wait_moved(written, replica.sent)
             if idle.cancelled_caught:
                 await self._stream.send_all(frame_head(replica.sent, 0))
@@ -263,7 +272,7 @@ class _Connection:
                     await wait_moved(written, replica.sent + TURN_BYTES)
 
     async def _pause(self, sent_bytes: int) -> None:
-        given = self._broker.config.owned(HaSettings)
+        given = self._given
         if given.ha_flow_control_enable:
             await trio.sleep(sent_bytes / given.max_ha_transfer_byte_in_second)
         else:
