@@ -2,6 +2,7 @@
 
     python -m benchmarks.failover            # three rounds of sends, then nine of each failure
     python -m benchmarks.failover --quick    # does it work?
+    python -m benchmarks.failover --only sends
 
 | part | what runs |
 |---|---|
@@ -37,6 +38,7 @@ from benchmarks.replication import LOADS, Found, figures_of, send, table, warm
 from rmqkit.client import BlockingClient, RmqError, SendStatus
 
 GROUP, NAMES = "broker-a", ("one", "two")
+PARTS = ("sends", "kill", "switch")
 _SEND_MS = 2_000
 #: A failure is measured between two times in which the group is whole, of this length.
 _QUIET_S = 0.5
@@ -120,13 +122,13 @@ def running_pair(parent: Path | None, *, elected: bool) -> Iterator[Pair]:
         contextlib.ExitStack() as stack,
     ):
         directory = Path(made)
+        etcd = stack.enter_context(running_etcd(directory)) if elected else ""
         port, first = peers.free_ports()
         namesrv = f"127.0.0.1:{port}"
         words = [str(peers.rmqkit_program()), "namesrv", "--listen", namesrv]
         server = peers.Process.start(words, directory / "namesrv.out")
         stack.callback(server.stop)
         _await(server, "the name server")
-        etcd = stack.enter_context(running_etcd(directory)) if elected else ""
         pair = Pair(directory, namesrv, (first, first + 10), etcd)
         stack.callback(pair.stop)
         for name in NAMES:
@@ -219,7 +221,7 @@ class Sender:
         return len(self._acknowledged_s) - 1
 
 
-def outages(what: str, rounds: int, parent: Path | None) -> dict[str, list[float]]:
+def outages(what: str, rounds: int, parent: Path | None) -> list[float]:
     """Seconds without a master, for each round. Raises PeerError."""
     found = []
     with running_pair(parent, elected=True) as pair, Sender(pair.namesrv) as sender:
@@ -237,37 +239,47 @@ def outages(what: str, rounds: int, parent: Path | None) -> dict[str, list[float
             if what == "kill":
                 pair.start(master)
             print(f"{what}: {found[-1]:.2f} s", file=sys.stderr, flush=True)
-    return {"seconds without a master": found, "at most": [max(found)]}
+    return found
+
+
+def measure(args: argparse.Namespace) -> Found:
+    """All rounds of sends, each in the opposite order of the one before. Raises PeerError, LoadError."""
+    found: Found = {}
+    for number in range(args.rounds):
+        for elected in (False, True)[:: 1 if number % 2 == 0 else -1]:
+            name = "elected" if elected else "alone"
+            loads = sends(args.seconds, args.warm_up, args.data, elected=elected)
+            for load, figures in loads.items():
+                print(f"{name}, {load}: {figures}", file=sys.stderr, flush=True)
+                into = found.setdefault(load, {}).setdefault(name, {})
+                for figure, value in figures.items():
+                    into.setdefault(figure, []).append(value)
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description="What an elected master costs.")
     parser.add_argument("--quick", action="store_true", help="one short round: the figures mean nothing")
+    parser.add_argument("--only", help=f"parts, joined by commas (default: {','.join(PARTS)})")
     parser.add_argument("--data", type=Path, help="where data directories are made")
     parser.add_argument("--rounds", type=int, default=3, help="of sends; three times as many of failures")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each load")
     parser.add_argument("--warm-up", type=float, default=10.0, help="seconds of sends before")
     args = parser.parse_args(argv)
+    args.only = args.only.split(",") if args.only else list(PARTS)
+    if unknown := set(args.only).difference(PARTS):
+        parser.error(f"there is no {min(unknown)}")
     if args.quick:
         args.rounds, args.seconds, args.warm_up = 1, 0.5, 0.5
     peers.unwind_on_sigterm()
-    found: Found = {}
     try:
-        for number in range(args.rounds):
-            for elected in (False, True)[:: 1 if number % 2 == 0 else -1]:
-                name = "elected" if elected else "alone"
-                loads = sends(args.seconds, args.warm_up, args.data, elected=elected)
-                for load, figures in loads.items():
-                    print(f"{name}, {load}: {figures}", file=sys.stderr, flush=True)
-                    into = found.setdefault(load, {}).setdefault(name, {})
-                    for figure, value in figures.items():
-                        into.setdefault(figure, []).append(value)
-        lines = table(found)
+        lines = table(measure(args)) if "sends" in args.only else []
         for what in ("kill", "switch"):
-            times = outages(what, 1 if args.quick else 3 * args.rounds, args.data)
-            shown = ", ".join(f"{figure} {statistics.median(values):.2f}" for figure, values in times.items())
-            lines.append(f"{what:16}{shown}")
+            if what in args.only:
+                times = outages(what, 1 if args.quick else 3 * args.rounds, args.data)
+                shown = f"median {statistics.median(times):.2f}, at most {max(times):.2f}"
+                lines.append(f"{what:16}seconds without a master: {shown}")
     except (peers.PeerError, LoadError, OSError) as error:
         print(f"failover: {error}", file=sys.stderr)
         return 1
