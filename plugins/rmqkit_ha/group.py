@@ -64,6 +64,7 @@ class ElectedGroup(ReplicaGroup):
         self._members: dict[str, Member] = {}
         self._reached = 0
         self._epoch_start = 0
+        self._knows_confirmed = False
 
     def begin(self, broker: Broker, damage: Damage) -> None:
         """Fence an assembled broker until it is elected. Raises ConfigError."""
@@ -115,6 +116,10 @@ class ElectedGroup(ReplicaGroup):
         if self._broker.role.current is not Role.MASTER:
             return {}
         return {name: self._progress(each) for name, each in self._members.items()}
+
+    @property
+    def knows_confirmed(self) -> bool:
+        return self._knows_confirmed
 
     def confirmed(self) -> int:
         return min(self._broker.store.positions.written.offset, self.position.offset)
@@ -193,6 +198,8 @@ class ElectedGroup(ReplicaGroup):
         found = [self._members[name].acknowledged if name in self._members else 0 for name in self._others]
         if found:
             self._reached = max(self._reached, min(found))
+        if min(found, default=self._epoch_start) >= self._epoch_start:
+            self._knows_confirmed = True
         self.position.moved()
 
     def _is_caught_up(self, member: Member) -> bool:
@@ -252,9 +259,13 @@ class ElectedGroup(ReplicaGroup):
             _log.error("topic %s has messages and is not served: %s", topic, error)
 
     def _role_changed(self) -> None:
-        """A fenced master remembers what was confirmed, a slave does not."""
-        if self._broker.role.current is Role.SLAVE:
+        """A fenced master remembers what was confirmed, a slave does not. A new master may have more than its
+        set, and one of the others may be elected next."""
+        role = self._broker.role.current
+        if role is Role.SLAVE:
             self._in_sync, self._next = frozenset({self.name}), frozenset()
+        if role is not Role.FENCED:
+            self._knows_confirmed = role is Role.MASTER and not self._others
         self.position.moved()
 
     async def _truncated(self, end: int) -> None:

@@ -30,9 +30,6 @@ class RoleState:
     def __init__(self, acks: AckQueue) -> None:
         self.current = Role.MASTER
         self.epoch = 0
-        #: Whether this broker knows which of its messages are confirmed: it is the master, or was until it
-        #: was fenced.
-        self.knows_confirmed = True
         self.until_s = inf
         self.on_change: list[Callable[[], None]] = []
         self.preparations: list[Preparation] = []
@@ -53,7 +50,6 @@ class RoleState:
     def begin(self, role: Role, epoch: int) -> None:
         assert self.services is None, "services have been started for another role"
         self._ordered = role, epoch
-        self.knows_confirmed = False
         self._change(role, epoch)
 
     async def set(self, role: Role, epoch: int, until_s: float = inf) -> None:
@@ -128,8 +124,6 @@ class RoleState:
 
     def _change(self, role: Role, epoch: int) -> None:
         self.current, self.epoch = role, epoch
-        if role is not Role.FENCED:
-            self.knows_confirmed = role is Role.MASTER
         if role is Role.MASTER:
             self._gate.open(self.until_s)
         else:

@@ -7,8 +7,9 @@ them when the tables of the master arrive). It accepts commits of offsets and he
 query. A fenced broker refuses the changes; its sends are refused by the appender.
 
 A slave or fenced member of an elected group was the master perhaps a moment ago: it refuses sends, pulls and
-changes with SERVICE_NOT_AVAILABLE, after which clients look for the new master. A fenced broker refuses pulls
-only if it has not been the master: the end of its log may be removed.
+changes with SERVICE_NOT_AVAILABLE, after which clients look for the new master. A broker that does not know
+what is confirmed refuses pulls, for the end of its log may be removed: a new master at first, and a fenced
+one that has not been the master.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rmqkit.broker.role import RoleState
+from rmqkit.plugin.replication import ReplicaGroup
 from rmqkit.plugin.request import EachRequest, Outcome, Peer
 from rmqkit.plugin.role import Role
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -34,7 +36,7 @@ _ELSEWHERE: PullRefusal = (
 )
 _UNCONFIRMED: PullRefusal = (
     ResponseCode.SERVICE_NOT_AVAILABLE,
-    "this broker is FENCED and does not know which of its messages are confirmed",
+    "this broker does not know yet which of its messages are confirmed",
 )
 _SENDS = (
     RequestCode.SEND_MESSAGE,
@@ -97,14 +99,14 @@ class _Refusing(EachRequest):
         return answer(request, self._code, self._remark)
 
 
-def pull_refusal(role: RoleState, *, may_read_slave: bool) -> PullRefusal | None:
-    """The reason why messages may not be read from this broker; None if they may. `may_read_slave` is
-    slaveReadEnable."""
+def pull_refusal(role: RoleState, group: ReplicaGroup | None, *, may_read_slave: bool) -> PullRefusal | None:
+    """The reason why messages may not be read from this broker; None if they may. `group` is its elected
+    group, `may_read_slave` is slaveReadEnable."""
     if role.current is Role.SLAVE:
         if may_read_slave:
             return None
-        return _ELSEWHERE if role.epoch else _BUSY
-    return None if role.knows_confirmed else _UNCONFIRMED
+        return _ELSEWHERE if group is not None else _BUSY
+    return None if group is None or group.knows_confirmed else _UNCONFIRMED
 
 
 def follow_role(role: RoleState, router: Router) -> None:

@@ -91,6 +91,13 @@ class ReplicaGroup(ABC):
     def members(self) -> Mapping[str, MemberProgress]:
         """The other members that have connected in this epoch; empty on a broker that is not the master."""
 
+    @property
+    @abstractmethod
+    def knows_confirmed(self) -> bool:
+        """Whether messages may be read from this broker as a master or a fenced one: it is the master, and
+        all members of its first in-sync set have what it had at its election, or was so until it was
+        fenced."""
+
     @abstractmethod
     def confirmed(self) -> int:
         """The physical offset before which all members of the set have the log."""

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from rmqkit import hookimpl
 from rmqkit.broker.role import RoleState
-from rmqkit.broker.role_refusals import pull_refusal, refusals
+from rmqkit.broker.role_refusals import refusals
 from rmqkit.errors import RequestRefused, StaleEpoch, StoreError
 from rmqkit.model.run import MessageRun
 from rmqkit.model.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
@@ -164,7 +164,7 @@ async def test_what_a_slave_refuses(desk: BrokerHarness, is_elected: bool) -> No
                 refused = await desk.ask(code)
                 assert (refused.code, refused.remark or None) == (answer_code, remark)
         pulled = await desk.pull()
-        assert (pulled.code, pulled.remark) == pull_refusal(state, may_read_slave=False)
+        assert pulled.code == 0 if role is Role.FENCED else (pulled.code, pulled.remark) == busy
         assert (await desk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)).code == 0
         for code in (RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG):
             assert (await desk.ask(code)).code == 0
@@ -174,32 +174,8 @@ async def test_what_a_slave_refuses(desk: BrokerHarness, is_elected: bool) -> No
     assert (await desk.pull()).code == 0
 
 
-async def test_who_may_be_read(desk: BrokerHarness) -> None:
-    """A master, a former one that is fenced, for it knows what is confirmed, and a slave with
-    slaveReadEnable. The pulls of another broker are refused with a code after which clients ask the name
-    server."""
-    await desk.sent(body=b"before")
-    role = desk.broker.role
-    busy, elsewhere = ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE
-    role.begin(Role.SLAVE, 0)
-    assert (await desk.pull()).code == busy
-    role.begin(Role.FENCED, 0)
-    assert (await desk.pull()).code == elsewhere
-    changes = [
-        (Role.MASTER, 1, 0),
-        (Role.FENCED, 1, 0),
-        (Role.SLAVE, 2, elsewhere),
-        (Role.FENCED, 2, elsewhere),
-        (Role.MASTER, 3, 0),
-    ]
-    for current, epoch, code in changes:
-        await role.set(current, epoch)
-        assert (await desk.pull()).code == code
-        assert (pull_refusal(role, may_read_slave=True) is None) == (code == 0 or current is Role.SLAVE)
-
-
-async def test_a_held_pull_is_refused_when_another_broker_was_elected(desk: BrokerHarness) -> None:
-    """At once: what this broker has and the other one has not will be removed."""
+async def test_a_held_pull_is_refused_when_the_broker_becomes_a_slave(desk: BrokerHarness) -> None:
+    """At once: what this broker has and the new master has not will be removed."""
     await desk.sent(body=b"before")
     peer = FakePeer()
     held = desk.pull_request(
@@ -211,7 +187,7 @@ async def test_a_held_pull_is_refused_when_another_broker_was_elected(desk: Brok
     assert peer.answers == []
     await desk.broker.role.set(Role.SLAVE, 8)
     desk.broker.work.finish()
-    assert [each.code for each in peer.answers] == [ResponseCode.SERVICE_NOT_AVAILABLE]
+    assert [each.code for each in peer.answers] == [ResponseCode.SYSTEM_BUSY]
 
 
 async def test_open_connections_follow_the_role(tmp_path: Path) -> None:

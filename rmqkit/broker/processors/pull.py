@@ -90,8 +90,15 @@ class PullProcessor(RequestProcessor):
 
     def _role_changed(self) -> None:
         """Held pulls are refused by a broker from which messages may no longer be read."""
-        if pull_refusal(self._broker.role, may_read_slave=self._broker.config.slave_read_enable) is not None:
+        if self._refusal() is not None:
             self._broker.held_pulls.end_all()
+
+    def _refusal(self) -> tuple[int, str] | None:
+        """The reason why the role of the broker permits no pull."""
+        broker = self._broker
+        return pull_refusal(
+            broker.role, broker.replication.group, may_read_slave=broker.config.slave_read_enable
+        )
 
     def process(self, requests: Sequence[Command], peer: Peer) -> Sequence[Outcome]:
         return [self._answered(request, peer) for request in requests]
@@ -134,7 +141,7 @@ class PullProcessor(RequestProcessor):
         """Check the request in the order of the sheet. Raises RequestRefused; Unsaved while the group is
         being created."""
         broker = self._broker
-        refusal = pull_refusal(broker.role, may_read_slave=broker.config.slave_read_enable)
+        refusal = self._refusal()
         if refusal is not None:
             raise RequestRefused(*refusal)
         if not self._broker.config.broker_permission & PERM_READ:

@@ -17,6 +17,7 @@ from rmqkit.model.topic import ConsumerOffsetFile
 from rmqkit.plugin.role import Role
 from rmqkit.protocol import record
 from rmqkit.protocol.codes import ResponseCode
+from rmqkit.testing.calls import calling_broker
 from rmqkit.testing.store import message
 from rmqkit_ha.group import ElectedGroup
 from tests.plugins.ha.pair import (
@@ -36,6 +37,7 @@ from tests.plugins.ha.pair import (
     send,
     until,
 )
+from tests.plugins.ha.test_following import pull_request
 from tests.plugins.ha.test_pair import bodies
 
 STORES = pytest.mark.parametrize("store", ["mmap", "lmdb", "memory"])
@@ -159,6 +161,34 @@ async def test_an_unconfirmed_message_is_not_seen(tmp_path: Path) -> None:
         assert store.max_offset(TOPIC, 0) == 1
         await lead(a, 2)
         assert store.max_offset(TOPIC, 0) == 2
+
+
+async def test_messages_are_read_from_a_broker_that_knows_what_is_confirmed(tmp_path: Path) -> None:
+    """Neither from a member that was just started, nor from a slave, nor from a new master whose set lacks
+    something of its log; also from a former master that is fenced."""
+    async with running_member(tmp_path / "a", "a") as a, running_member(tmp_path / "b", "b") as b:
+
+        async def code(broker: RunningBroker) -> int:
+            async with calling_broker(broker) as call:
+                return (await call(pull_request())).code
+
+        await a.context.topics.ensure(TOPIC, 1)
+        assert await code(a) == ResponseCode.SERVICE_NOT_AVAILABLE
+        await lead(a, 1)
+        await joined(a, b, 1)
+        await send(a, *bodies(1, 3))
+        await until(lambda: TOPIC in b.context.topics.configs)
+        assert [await code(a), await code(b)] == [0, ResponseCode.SERVICE_NOT_AVAILABLE]
+        await fenced(a)
+        assert await code(a) == 0
+        group_of(b).lead_with({"a", "b"})
+        await lead(b, 2)
+        assert await code(b) == ResponseCode.SERVICE_NOT_AVAILABLE
+        await follow(a, b, 2)
+        await until(lambda: group_of(b).knows_confirmed)
+        assert [await code(a), await code(b)] == [ResponseCode.SERVICE_NOT_AVAILABLE, 0]
+        await fenced(b)
+        assert await code(b) == 0
 
 
 async def test_a_slave_follows_whom_the_elector_assigns(tmp_path: Path) -> None:
