@@ -50,6 +50,10 @@ class LogCondition(AckCondition):
             raise ConditionLost(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
 
 
+#: A position beyond every offset.
+_BEYOND = 1 << 62
+
+
 @define(eq=False)
 class _Pending:
     """A message, or several stored together, up to log offset `end`. `left` is the number of conditions still
@@ -126,13 +130,12 @@ class AckQueue:
                 return refusal
         return None
 
-    def has_passed(self, end: int, wait: bool) -> bool:
-        """Whether everything before log offset `end` may be acknowledged now, to senders that `wait` for the
-        conditions or do not."""
-        for line in self._lines if wait else self._own:
-            if line.position.offset < end:
-                return False
-        return not self.gate.is_limited or self.gate.closed() is None
+    def passed(self, wait: bool) -> int:
+        """The log offset before which everything may be acknowledged now, to senders that `wait` for the
+        conditions or do not; -1 where nothing may."""
+        if self.gate.is_limited and self.gate.closed() is not None:
+            return -1
+        return min([line.position.offset for line in (self._lines if wait else self._own)], default=_BEYOND)
 
     def add(self, end: int, wait: bool, then: Settled) -> None:
         """Call `then` when everything before log offset `end` has passed the conditions or failed: at once,

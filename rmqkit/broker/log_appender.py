@@ -88,7 +88,7 @@ class LogAppender:
             return run.note([result for part in parts for result in self.append(part, checked=True)])
         _, start, size, _ = landed[-1]
         acks = self.acks
-        if not (acks.conditions or self.gate.is_limited) or acks.has_passed(start + size, True):
+        if not (acks.conditions or self.gate.is_limited) or start + size <= acks.passed(True):
             run.settled = True
             self._timed(perf_counter() - began)
         return landed
@@ -142,7 +142,12 @@ class LogAppender:
     def is_settled(self, wait: bool, at: Appended) -> bool:
         """Whether everything up to a stored message may be acknowledged now to senders that `wait` for the
         conditions (PutMessage.wait) or do not."""
-        return self.acks.has_passed(_end(at), wait)
+        return _end(at) <= self.acks.passed(wait)
+
+    def are_settled(self, waits: Sequence[bool], landed: Sequence[Appended]) -> list[bool]:
+        """`is_settled` of each of several messages."""
+        passed = self.acks.passed(False), self.acks.passed(True)
+        return [_end(at) <= passed[wait] for wait, at in zip(waits, landed, strict=True)]
 
     def when_settled(self, wait: bool, at: Appended, then: Settled) -> None:
         """Call `then` when `is_settled` becomes true, or when a condition has failed."""

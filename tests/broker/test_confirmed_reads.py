@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -147,6 +148,27 @@ async def test_a_held_pull_wakes_when_the_gate_has_passed(desk: BrokerHarness, p
     assert [answer.code for answer in desk.peer.answers] == [0]
     assert plugin.seen.bodies == [b"0"]
     assert (await desk.ask(RequestCode.VIEW_MESSAGE_BY_ID, view)).code == 0
+
+
+async def test_a_pull_that_is_held_later_gets_what_was_not_confirmed(tmp_path: Path) -> None:
+    """Without dispatchers and held pulls nothing is kept in memory; a message that was stored before the pull
+    came wakes it when the gate passes it."""
+    gate, registering = Gate(), SimpleNamespace()
+    registering.rmqkit_register_ack_conditions = hookimpl(lambda register, config: register("gate", gate))
+    async with open_desk(tmp_path, extra=[("gate", registering)]) as desk, trio.open_nursery() as nursery:
+        await nursery.start(desk.broker.dispatching.run)
+        store = desk.broker.store
+        append(desk, 2)
+        assert not desk.broker.dispatching._runs
+        held = desk.pull_request(sys_flag=6, suspend_timeout_millis=30_000)
+        assert await desk.outcome(held) is None
+        append(desk, 1, first=2)
+        await store.settled(store.end_offset, Level.WRITTEN)
+        gate.move(store.end_offset)
+        await trio.testing.wait_all_tasks_blocked()
+        desk.broker.work.finish()
+        assert [answer.code for answer in desk.peer.answers] == [0]
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_gate_that_is_far_behind(

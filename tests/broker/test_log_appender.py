@@ -495,19 +495,24 @@ async def test_a_pull_that_is_held_between_append_and_write_is_woken(later: Late
     woken = list[int]()
     bench = Bench(later)
     putter = bench.putter()
-    putter.append(MessageRun([message(tags_code=8)]))
-    hold(bench, woken, lambda code: code == 7)
-    later.write()
-    bench.work.finish()
-    assert woken == []
-    given = [message(tags_code=7)]
-    putter.append(MessageRun(given))
-    given.clear()  # the list is the caller's
-    later.write()
-    bench.work.finish()
-    assert woken == [2]
-    later.write()
-    assert len(bench.held) == 0
+    async with trio.open_nursery() as nursery:
+        await nursery.start(putter._dispatching.run)
+        putter.append(MessageRun([message(tags_code=8)]))
+        hold(bench, woken, lambda code: code == 7)
+        later.write()
+        await trio.testing.wait_all_tasks_blocked()
+        bench.work.finish()
+        assert woken == []
+        given = [message(tags_code=7)]
+        putter.append(MessageRun(given))
+        given.clear()  # the list is the caller's
+        later.write()
+        await trio.testing.wait_all_tasks_blocked()
+        bench.work.finish()
+        assert woken == [2]
+        later.write()
+        assert len(bench.held) == 0
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("wait", [False, True])

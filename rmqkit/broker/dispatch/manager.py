@@ -146,9 +146,10 @@ class Dispatching:
             self._confirmed.follow(self._hand_on)
 
     def stored(self, start: int, messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
-        """Keep messages until they are confirmed. They were appended to a log that ended at `start`. The
-        caller then calls `positions.moved()`."""
-        if self._following and landed:
+        """Keep messages until they are confirmed, where somebody waits for them now; whoever comes later gets
+        them from the log. They were appended to a log that ended at `start`. The caller then calls
+        `positions.moved()`."""
+        if self._following and landed and (self.cursors or self._held.count):
             end = landed[-1].physical_offset + landed[-1].size_bytes
             if end - self._end <= MAX_DISPATCH_QUEUE_BYTES:
                 self._runs.append((start, end, tuple(messages), landed))

@@ -290,8 +290,9 @@ class SendProcessor(JoinedProcessor):
         messages, landed, put = sends.messages, sends.landed, self._put
         lasts = [sends.span(at).stop - 1 for at in range(len(sends))]
         waits = waits_of(messages)
-        late = [at for at, last in enumerate(lasts) if not put.is_settled(waits[last], landed[last])]
-        now = [at for at in range(len(sends)) if at not in late]
+        settled = put.are_settled([waits[last] for last in lasts], [landed[last] for last in lasts])
+        late = [at for at, is_settled in enumerate(settled) if not is_settled]
+        now = [at for at, is_settled in enumerate(settled) if is_settled]
         owed: dict[int, Outcome] = {}
         if late:
             part = sends.select(late)
