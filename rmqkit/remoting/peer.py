@@ -140,7 +140,8 @@ class ServedPeer(Peer):
                 self._write_now(self._time())
                 if self.core.outgoing:
                     self._wake_writer()
-        self._room.unpark_all()
+        if self._room:
+            self._room.unpark_all()
 
     def push(self, command: Command) -> bool:
         if self.closed or not self.core.has_room:
