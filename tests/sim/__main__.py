@@ -1,4 +1,4 @@
-"""Simulates replica groups: `python -m tests.sim --runs 1000 --seed 1`."""
+"""Simulates whole clusters: `python -m tests.sim --runs 500 --seed 1`."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import sys
 from pathlib import Path
 
 from tests.seeded_runs import repeat
-from tests.sim.world import simulate
+from tests.sim.clusters.world import simulate
 
 
-def _counts(_: Path, seed: int) -> dict[str, int]:
-    world = simulate(seed)
+def _counts(directory: Path, seed: int) -> dict[str, int]:
+    world = simulate(seed, directory)
     return {
         "disturbances": len(world.done),
-        "masters": len(world.epochs),
-        "messages acknowledged": len(world.messages),
+        "masters": len(world.journal.masters),
+        "messages acknowledged": len(world.clients.acknowledged),
+        "consumed": len(world.clients.consumed),
     }
 
 
 if __name__ == "__main__":
     sys.exit(
         repeat(
-            "tests.sim",
-            "Simulate replica groups under disturbances; nothing acknowledged may be lost.",
-            _counts,
+            "tests.sim", "Simulate clusters under disturbances; nothing acknowledged may be lost.", _counts
         )
     )

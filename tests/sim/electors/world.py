@@ -1,6 +1,6 @@
 """Replica groups in simulated time, whose electors are the real ones.
 
-    python -m tests.sim --runs 1000 --seed 1
+    python -m tests.sim.electors --runs 1000 --seed 1
 
 A run has three members, a coordinator, clients and a network between them; one seed determines everything.
 Members are killed, lose power, are suspended, are cut off from the coordinator or from each other, also in
@@ -21,8 +21,8 @@ from math import inf
 
 from rmqkit_failover.coordinator import Put
 from rmqkit_failover.state import STATE, GroupView, encoded, wanting
-from tests.sim.ledger import Ledger
-from tests.sim.node import COORDINATOR, Node
+from tests.sim.electors.ledger import Ledger
+from tests.sim.electors.node import COORDINATOR, Node
 
 NAMES = ("a", "b", "c")
 #: The disturbances of a run are over by then, and the run ends.

@@ -13,10 +13,10 @@ from rmqkit.plugin.role import Role
 from rmqkit_failover.coordinator import Snapshot
 from rmqkit_failover.elector import Elector, Fence, Follow, Lead, Member, MemberView, SetInSync, Step, Write
 from rmqkit_failover.state import GroupView, MemberRecord, Past
-from tests.sim.ledger import TTL_S
+from tests.sim.electors.ledger import TTL_S
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.electors.world import World
 
 #: A member ends its term this much before its lease ends, for its clock may be slow.
 MARGIN_S = 0.5

@@ -1,10 +1,10 @@
-"""Simulated replica groups (tests.sim.world contains the runs)."""
+"""Simulated replica groups (tests.sim.electors.world contains the runs)."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.sim.world import simulate
+from tests.sim.electors.world import simulate
 
 
 @pytest.mark.parametrize("seed", range(1, 41))

@@ -1,0 +1,102 @@
+"""The clients of a simulation: producers that send by topic, and a group of push consumers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import trio
+from attrs import define, field
+
+from rmqkit.client import Client
+from rmqkit.client.received import ReceivedMessage
+from rmqkit.client.send_result import SendStatus
+from rmqkit.errors import RmqError
+from tests.sim.clusters.journal import Journal
+from tests.sim.clusters.machine import Machine, Process
+from tests.sim.clusters.network import Network
+
+TOPIC, GROUP = "TopicTest", "readers"
+QUEUES = 4
+_SEND_MS = 2_000
+_PAUSE_S = 0.3
+_POLL_MS = 2_000
+_RETRY_S = 1.0
+
+
+@define(eq=False)
+class Clients:
+    """What the clients have sent and received.
+
+    acknowledged  bodies that were answered with SEND_OK
+    consumed      bodies that the consumers have handled
+    over          set when the producers are to end
+    """
+
+    network: Network
+    namesrv: str
+    chance: random.Random
+    journal: Journal
+    acknowledged: set[bytes] = field(factory=set)
+    consumed: set[bytes] = field(factory=set)
+    over: trio.Event = field(factory=trio.Event)
+    consumers_over: trio.Event = field(factory=trio.Event)
+
+    def client(self, machine: Machine, **more: Any) -> Client:
+        """A client on its own machine."""
+        process = Process(machine)
+        return Client(
+            self.namesrv,
+            connect=partial(self.network.connect, process),
+            now_ms=machine.now_ms,
+            client_id=f"{machine.host}@{machine.name}",
+            poll_name_server_interval_ms=_POLL_MS,
+            heartbeat_interval_ms=_POLL_MS,
+            **more,
+        )
+
+    async def create_topic(self, machine: Machine, groups: Sequence[str]) -> None:
+        """Until every group has it; the name servers may not know all of them yet."""
+        async with self.client(machine) as client:
+            found: list[str] = []
+            while sorted(found) != sorted(groups):
+                try:
+                    found = await client.admin.create_topic(TOPIC, queues=QUEUES)
+                except RmqError:
+                    await trio.sleep(_RETRY_S)
+
+    async def produce(self, machine: Machine) -> None:
+        """Send one message after the other; what is answered with SEND_OK counts."""
+        sent = 0
+        async with self.client(machine) as client, client.producer(f"of-{machine.name}") as producer:
+            while not self.over.is_set():
+                sent += 1
+                body = b"%s-%d " % (machine.name.encode(), sent) + b"x" * self.chance.randint(0, 2_000)
+                try:
+                    result = await producer.send(TOPIC, body, timeout_ms=_SEND_MS)
+                except RmqError:
+                    await trio.sleep(_PAUSE_S)
+                    continue
+                if result.status is SendStatus.SEND_OK:
+                    self.acknowledged.add(body)
+                await trio.sleep(self.chance.random() * _PAUSE_S)
+
+    async def consume(self, machine: Machine) -> None:
+        """One member of the group, until `consumers_over`."""
+
+        async def handle(message: ReceivedMessage) -> None:
+            await trio.lowlevel.checkpoint()
+            place = message.queue.broker_name, message.topic, message.queue.queue_id, message.queue_offset
+            self.journal.seen(place, message.body)
+            self.consumed.add(message.body)
+
+        async with (
+            self.client(machine) as client,
+            client.push_consumer(GROUP, subscribe=TOPIC, start="first") as consumer,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(consumer.run, handle)
+            await self.consumers_over.wait()
+            nursery.cancel_scope.cancel()
