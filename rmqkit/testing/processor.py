@@ -147,7 +147,7 @@ class ProcessorContract(ABC):
 
     async def test_requests_of_several_connections(self, tmp_path: Path) -> None:
         """A processor that joins runs returns an outcome for each request, and each connection gets as many
-        answers as it has requests."""
+        answers as it has requests. Says nothing of other processors."""
         async with self.serving(tmp_path) as (broker, _):
             processor = self.make_processor(broker.context)
             if not isinstance(processor, JoinedProcessor):

@@ -3,7 +3,8 @@ that must fail."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from rmqkit.cli.info import CONFIG, PLUGINS
 from rmqkit.config import Config
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.flush import Flushable, FlushPolicy, Level
-from rmqkit.plugin.request import EachRequest, Outcome, Peer, RequestProcessor
+from rmqkit.plugin.request import EachRequest, JoinedProcessor, Outcome, Peer, RequestProcessor
 from rmqkit.plugin.server import Server
 from rmqkit.plugin.service import Service
 from rmqkit.protocol.command import Command, answer
@@ -98,6 +99,38 @@ class TestEcho(ProcessorContract):
 class TestWaits(TestEcho):
     def make_processor(self, broker: Broker) -> RequestProcessor:
         return Waits()
+
+
+class Joins(JoinedProcessor):
+    """Answers the first request of a run at once, and the others by a ticket each."""
+
+    def process_joined(self, requests: Sequence[Command], peers: Sequence[Peer]) -> Sequence[Outcome]:
+        answers = [answer(request, body=request.body) for request in requests]
+        tickets = [peer.postpone((request,)) for peer, request in zip(peers[1:], requests[1:], strict=True)]
+        for ticket, late in zip(tickets, answers[1:], strict=True):
+            ticket.complete((late,))
+        return [answers[0], *tickets]
+
+
+class TestJoins(TestEcho):
+    def make_processor(self, broker: Broker) -> RequestProcessor:
+        return Joins()
+
+
+async def test_a_joined_processor_that_answers_another_connection_fails(tmp_path: Path) -> None:
+    """The contract counts the answers of each connection."""
+
+    class Confused(Joins):
+        def process_joined(self, requests: Sequence[Command], peers: Sequence[Peer]) -> Sequence[Outcome]:
+            return super().process_joined(requests, [peers[0]] * len(peers))
+
+    class Contract(TestEcho):
+        def make_processor(self, broker: Broker) -> RequestProcessor:
+            return Confused()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await Contract().test_requests_of_several_connections(tmp_path)
+    assert caught.group_contains(AssertionError)
 
 
 class Broken(FlushPolicy):
