@@ -2,7 +2,8 @@
 
 slave to master   i64: the end of the slave's log, first as a request, then as an acknowledgement; a slave of
                   an elected group greets first (rmqkit_ha.greeting)
-master to slave   i64 log offset, i32 size, then as many bytes of the log; size 0 is a heartbeat
+master to slave   i64 log offset, i32 size, then as many bytes of the log; size 0 is a heartbeat. To a slave
+                  that has greeted also size -1: the log before the offset is confirmed
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from rmqkit_ha.greeting import HEAD_BYTES, MAGIC, body_size
 
 _REPORT = struct.Struct(">q")
 _HEAD = struct.Struct(">qi")
+_CONFIRMED = -1
 
 
 def report(offset: int) -> bytes:
@@ -28,6 +30,11 @@ def report(offset: int) -> bytes:
 def frame_head(offset: int, size: int) -> bytes:
     """The head of what a master sends."""
     return _HEAD.pack(offset, size)
+
+
+def confirmed_frame(offset: int) -> bytes:
+    """What a master sends to a slave of its elected group: the log before this offset is confirmed."""
+    return _HEAD.pack(offset, _CONFIRMED)
 
 
 class Reports:
@@ -66,9 +73,15 @@ class Piece(NamedTuple):
 
 
 class Frames:
-    """Cuts what a master sends into pieces. A body may come in several pieces."""
+    """Cuts what a master sends into pieces. A body may come in several pieces.
 
-    def __init__(self, max_size: int) -> None:
+    confirmed  the offset before which the log is confirmed, as the master of an elected group said last; None
+               before it did
+    """
+
+    def __init__(self, max_size: int, *, is_elected: bool = False) -> None:
+        self.confirmed: int | None = None
+        self._least_size = _CONFIRMED if is_elected else 0
         self._max_size = max_size
         self._head = b""
         self._offset = 0
@@ -91,11 +104,13 @@ class Frames:
             if len(self._head) == _HEAD.size:
                 self._offset, self._left = _HEAD.unpack(self._head)
                 self._head = b""
-                if self._offset < 0 or not 0 <= self._left <= self._max_size:
+                if self._offset < 0 or not self._least_size <= self._left <= self._max_size:
                     raise ProtocolError(
                         f"a frame of {self._left} bytes for log offset {self._offset}: no master sends that"
                     )
-                if not self._left:
+                if self._left == _CONFIRMED:
+                    self.confirmed, self._left = self._offset, 0
+                elif not self._left:
                     yield Piece(self._offset, b"")
 
 

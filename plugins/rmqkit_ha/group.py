@@ -47,7 +47,8 @@ class Member:
 class ElectedGroup(ReplicaGroup):
     """The group of one broker.
 
-    position  the log offset before which the in-sync set has the log; beyond every offset on a slave
+    position  the log offset before which the in-sync set has the log, as its master knows, or has told this
+              slave; beyond every offset on a slave that was not told yet
     epochs    the epochs of this broker's log
     """
 
@@ -64,7 +65,7 @@ class ElectedGroup(ReplicaGroup):
         self._members: dict[str, Member] = {}
         self._reached = 0
         self._epoch_start = 0
-        self._knows_confirmed = False
+        self._knows_confirmed = self._is_told = False
 
     def begin(self, broker: Broker, damage: Damage) -> None:
         """Fence an assembled broker until it is elected. Raises ConfigError."""
@@ -185,6 +186,17 @@ class ElectedGroup(ReplicaGroup):
         if member.is_caught_up != was_caught_up:
             self._tell()
 
+    # What a slave's connection uses.
+
+    def told(self, confirmed: int) -> None:
+        """The master says that the log before an offset is confirmed; this one may not go so far yet."""
+        if self._broker.role.current is not Role.SLAVE:
+            return
+        reached = min(confirmed, self.log_end())
+        self._reached = max(self._reached, reached) if self._is_told else reached
+        self._is_told = self._knows_confirmed = True
+        self.position.moved()
+
     # The position.
 
     @property
@@ -192,7 +204,7 @@ class ElectedGroup(ReplicaGroup):
         return (self._in_sync | self._next) - {self.name}
 
     def _position(self) -> int:
-        return self._reached if self._others else _BEYOND
+        return self._reached if self._others or self._is_told else _BEYOND
 
     def _advance(self) -> None:
         found = [self._members[name].acknowledged if name in self._members else 0 for name in self._others]
@@ -259,12 +271,13 @@ class ElectedGroup(ReplicaGroup):
             _log.error("topic %s has messages and is not served: %s", topic, error)
 
     def _role_changed(self) -> None:
-        """A fenced master remembers what was confirmed, a slave does not. A new master may have more than its
-        set, and one of the others may be elected next."""
+        """A fenced broker remembers what was confirmed, a new slave has to be told. A new master may have
+        more than its set, and one of the others may be elected next."""
         role = self._broker.role.current
         if role is Role.SLAVE:
             self._in_sync, self._next = frozenset({self.name}), frozenset()
         if role is not Role.FENCED:
+            self._is_told = False
             self._knows_confirmed = role is Role.MASTER and not self._others
         self.position.moved()
 

@@ -10,6 +10,8 @@ MAX_CONNECTIONS = 64
 TURN_BYTES = 256 * 1024
 #: Time for which new messages are gathered for a slave that no sender waits for (Java: up to 100 ms).
 GATHERED_MS = 5
+#: Time after which an idle connection tells its slave what has been confirmed since.
+TELL_MS = 100
 #: Bytes of one frame's body: Apache's slave has a buffer of 4 MiB, which must hold a frame with its head.
 MAX_BODY_BYTES = 4 * 1024 * 1024 - 64
 #: Size of one read from a master.

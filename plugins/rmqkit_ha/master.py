@@ -24,10 +24,10 @@ from rmqkit.plugin.service import Service
 from rmqkit.plugin.store import NotInMemory, Pin
 from rmqkit.plugin.transport import Address, ServerStream
 from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic, peek_store_timestamp
-from rmqkit_ha.frames import Reports, frame_head
+from rmqkit_ha.frames import Reports, confirmed_frame, frame_head
 from rmqkit_ha.greeting import Greeting, packed, unpacked
 from rmqkit_ha.group import ElectedGroup, Member
-from rmqkit_ha.limits import GATHERED_MS, MAX_BODY_BYTES, MAX_CONNECTIONS, TURN_BYTES
+from rmqkit_ha.limits import GATHERED_MS, MAX_BODY_BYTES, MAX_CONNECTIONS, TELL_MS, TURN_BYTES
 from rmqkit_ha.meter import Meter
 from rmqkit_ha.replicas import Replica, Replicas
 from rmqkit_ha.settings import HaSettings, is_replicating, options
@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 _peer_log = limited_logger(f"{__name__}.peers")
 _LAG_LOG_S = 60
 _REPORT_BYTES = 64 * 1024
+#: Beyond every offset: nothing is left to be told.
+_ALL = 1 << 62
 
 
 class HaMaster(Service):
@@ -249,20 +251,28 @@ class _Connection:
 
     async def _send(self, replica: Replica, pin: Pin) -> None:
         """Send from `replica.sent` on. The first frame may be a heartbeat, by which the slave knows where the
-        log goes on."""
+        log goes on. A slave of the elected group is also told what is confirmed."""
         written = self._store.positions.written
         limit_bytes = options(self._broker.config).pin_limit_bytes
+        # Apache's slaves, and others that have not greeted, do not know such frames.
+        group = self._group if replica.member else None
+        told = _ALL if group is None else -1
         await self._stream.send_all(frame_head(replica.sent, 0))
         while True:
             pin.offset = max(replica.acknowledged, self._store.end_offset - limit_bytes)
             parts, size = await self._frames(replica.sent)
+            if group is not None and (confirmed := group.confirmed()) != told:
+                parts, told = [confirmed_frame(confirmed), *parts], confirmed
             if parts:
                 await self._stream.send_parts(parts)
                 replica.sent += size
                 replica.meter.add(size)
                 await self._pause(size)
                 continue
-            with trio.move_on_after(self._given.ha_send_heartbeat_interval / 1000) as idle:
+            idle_ms = self._given.ha_send_heartbeat_interval
+            if told < replica.sent:
+                idle_ms = min(idle_ms, TELL_MS)
+            with trio.move_on_after(idle_ms / 1000) as idle:
                 await wait_moved(written, replica.sent)
             if idle.cancelled_caught:
                 await self._stream.send_all(frame_head(replica.sent, 0))

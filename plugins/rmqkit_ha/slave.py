@@ -256,7 +256,8 @@ class _Session:
         """Read, compare and append. Nothing is reported before the logs are known to be equal, for a report
         acknowledges messages."""
         segment_bytes = self._broker.config.mapped_file_size_commit_log
-        frames = Frames(segment_bytes)
+        group = self._slave.group
+        frames = Frames(segment_bytes, is_elected=group is not None)
         records: RecordAssembler | None = None
         comparison: Comparison | None = None
         while True:
@@ -282,6 +283,8 @@ class _Session:
                     self._slave.say_following(self._where, self._end)
                     nursery.start_soon(self._report)
             await self._append(*found)
+            if group is not None and frames.confirmed is not None and self._is_followed:
+                group.told(frames.confirmed)
 
     async def _begin_at(self, offset: int) -> None:
         """Prepare the log for what a master sends from `offset` on. Raises ProtocolError, StoreError."""

@@ -102,9 +102,7 @@ class _Refusing(EachRequest):
 def pull_refusal(role: RoleState, group: ReplicaGroup | None, *, may_read_slave: bool) -> PullRefusal | None:
     """The reason why messages may not be read from this broker; None if they may. `group` is its elected
     group, `may_read_slave` is slaveReadEnable."""
-    if role.current is Role.SLAVE:
-        if may_read_slave:
-            return None
+    if role.current is Role.SLAVE and not may_read_slave:
         return _ELSEWHERE if group is not None else _BUSY
     return None if group is None or group.knows_confirmed else _UNCONFIRMED
 

@@ -94,9 +94,9 @@ class ReplicaGroup(ABC):
     @property
     @abstractmethod
     def knows_confirmed(self) -> bool:
-        """Whether messages may be read from this broker as a master or a fenced one: it is the master, and
-        all members of its first in-sync set have what it had at its election, or was so until it was
-        fenced."""
+        """Whether this broker knows which of its messages are confirmed: it is the master, and all members of
+        its first in-sync set have what it had at its election; or a slave whose master has told it; or it
+        was so until it was fenced."""
 
     @abstractmethod
     def confirmed(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -156,8 +156,11 @@ async def test_a_master_whose_disk_takes_no_write_loses_its_role(tmp_path: Path)
     async with AsyncExitStack() as stack:
         master, slave = await pair(stack, tmp_path, coordinator)
         probe = driver_of(master).disk.path
-        probe.unlink(missing_ok=True)
-        probe.mkdir()
+        while not probe.is_dir():
+            probe.unlink(missing_ok=True)
+            # The thread that probes may have written the file again.
+            with suppress(FileExistsError):
+                probe.mkdir()
         await until(lambda: slave.context.role.current is Role.MASTER)
         assert master.context.role.current is not Role.MASTER
         probe.rmdir()

@@ -191,6 +191,31 @@ async def test_messages_are_read_from_a_broker_that_knows_what_is_confirmed(tmp_
         assert await code(b) == 0
 
 
+async def test_a_slave_is_read_up_to_what_is_confirmed(tmp_path: Path) -> None:
+    """With slaveReadEnable, and once its master has told it; what the set lacks is not seen anywhere."""
+    async with (
+        running_member(tmp_path / "a", "a", slaveTimeout=50) as a,
+        running_member(tmp_path / "b", "b", slaveReadEnable=True) as b,
+    ):
+        await lead(a, 1)
+        await follow(b, a, 1)
+        await send(a, *bodies(1, 3))
+        await until(lambda: b.context.store.max_offset(TOPIC, 0) == 3)
+        group_of(a).set_in_sync({"a", "b", "absent"})
+        (answer,) = await send(a, b"not confirmed")
+        assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        await until(lambda: group_of(b).log_end() == group_of(a).log_end())
+        async with calling_broker(b) as call:
+            pulled = await call(pull_request())
+        assert pulled.code == 0
+        assert len([*record.unpack_all(pulled.body)]) == 3
+        assert [each.context.store.max_offset(TOPIC, 0) for each in (a, b)] == [3, 3]
+        group_of(a).set_in_sync({"a", "b"})
+        await until(lambda: b.context.store.max_offset(TOPIC, 0) == 4)
+        await fenced(b)
+        assert group_of(b).knows_confirmed
+
+
 async def test_a_slave_follows_whom_the_elector_assigns(tmp_path: Path) -> None:
     """A slave leaves a master that lives on when another one is assigned, and keeps the common part."""
     async with AsyncExitStack() as stack:

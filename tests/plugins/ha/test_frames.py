@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqkit.errors import ProtocolError
-from rmqkit_ha.frames import Frames, Piece, RecordAssembler, Reports, frame_head, report
+from rmqkit_ha.frames import Frames, Piece, RecordAssembler, Reports, confirmed_frame, frame_head, report
 
 
 def cut(data: bytes, rng: random.Random) -> list[bytes]:
@@ -59,6 +59,27 @@ def test_frames_are_cut_out_of_any_bytes(bodies: list[bytes], rng: random.Random
     for piece in pieces:
         assert piece.offset == place
         place += len(piece.data)
+
+
+@given(st.lists(st.one_of(st.binary(max_size=20), st.integers(0, 1 << 40)), max_size=20), st.randoms())
+def test_a_member_is_told_what_is_confirmed(sent: list[bytes | int], rng: random.Random) -> None:
+    """Between the frames of the log, from which such frames take nothing away."""
+    data, at = b"", 0
+    for each in sent:
+        if isinstance(each, int):
+            data += confirmed_frame(each)
+        else:
+            data += frame_head(at, len(each)) + each
+            at += len(each)
+    frames = Frames(1_000, is_elected=True)
+    pieces = [bytes(piece.data) for part in cut(data, rng) for piece in frames.feed(part)]
+    told = [each for each in sent if isinstance(each, int)]
+    assert b"".join(pieces) == b"".join(each for each in sent if isinstance(each, bytes))
+    assert frames.confirmed == (told[-1] if told else None)
+    with pytest.raises(ProtocolError, match="no master sends"):
+        list(Frames(1_000).feed(confirmed_frame(7)))
+    with pytest.raises(ProtocolError, match="no master sends"):
+        list(Frames(1_000, is_elected=True).feed(frame_head(7, -2)))
 
 
 @pytest.mark.parametrize("head", [(-1, 0), (0, -1), (0, 1_001), (1 << 62, 1 << 30)])

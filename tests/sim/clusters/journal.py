@@ -23,7 +23,7 @@ Place = tuple[str, str, int, int]
 class Journal:
     """The methods raise AssertionError at the first broken promise.
 
-    places   what acknowledged messages and those that consumers saw have at each place: their bodies
+    places   what acknowledged messages and those that consumers could see have at each place: their bodies
     masters  who acknowledged in an epoch of a group
     bodies   what was acknowledged, by broker name
     broken   promises that were broken in a hook

@@ -29,6 +29,7 @@ import trio
 import trio.testing
 
 import rmqkit_failover.plugin
+from rmqkit.broker.role_refusals import pull_refusal
 from rmqkit.plugin.role import Role
 from rmqkit.protocol.record import unpack
 from rmqkit_failover.coordinator import Coordinator
@@ -36,7 +37,7 @@ from rmqkit_failover.memory import MemoryLedger
 from rmqkit_failover.settings import FailoverOptions, group_prefix
 from rmqkit_failover.state import GroupView
 from tests.faults.replicating import records
-from tests.sim.clusters.clients import GROUP, TOPIC, Clients
+from tests.sim.clusters.clients import GROUP, QUEUES, TOPIC, Clients
 from tests.sim.clusters.coordinator import DistantCoordinator
 from tests.sim.clusters.disturbances import Disturbances
 from tests.sim.clusters.journal import Journal
@@ -176,6 +177,8 @@ class World:
     def check(self) -> None:
         """What holds at every moment. Raises AssertionError."""
         assert not self.journal.broken, self.journal.broken[0]
+        for member in self.members:
+            self._look_at(member)
         for name in GROUPS:
             state, members = self.group(name).state, self.of_group(name)
             master = members.get(state.master)
@@ -192,6 +195,20 @@ class World:
                 # A process that is not registered yet may leave the set, for it has lost something.
                 if members[other].start == state.starts[other]:
                     assert_equal_logs(master, members[other], end)
+
+    def _look_at(self, member: Member) -> None:
+        """What consumers could read from a member now is at its place for good."""
+        if member.broker is None:
+            return
+        context = member.broker.context
+        if pull_refusal(context.role, context.replication.group, may_read_slave=True) is not None:
+            return
+        store = context.store
+        for queue_id in range(QUEUES):
+            for unit in store.read_units(TOPIC, queue_id, max(0, store.max_offset(TOPIC, queue_id) - 5), 5):
+                found = unpack(bytes(store.read_log(unit.physical_offset, unit.size_bytes)), 0)
+                place = member.group, TOPIC, queue_id, found.queue_offset
+                self.journal.seen(place, found.body)
 
     def _check_offsets(self, member: Member) -> None:
         assert member.broker is not None
