@@ -200,7 +200,7 @@ async def test_a_slave_is_read_up_to_what_is_confirmed(tmp_path: Path) -> None:
         await lead(a, 1)
         await follow(b, a, 1)
         await send(a, *bodies(1, 3))
-        await until(lambda: b.context.store.max_offset(TOPIC, 0) == 3)
+        await until(lambda: group_of(b).knows_confirmed and b.context.store.max_offset(TOPIC, 0) == 3)
         group_of(a).set_in_sync({"a", "b", "absent"})
         (answer,) = await send(a, b"not confirmed")
         assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
