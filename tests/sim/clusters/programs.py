@@ -36,6 +36,7 @@ class Program(ABC):
         self.machine = machine
         self.process: Process | None = None
         self.failures: list[str] = []
+        self._is_stopping = False
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
 
@@ -43,30 +44,36 @@ class Program(ABC):
     async def serve(self, process: Process) -> None:
         """Run one process until it is cancelled or stopped."""
 
-    @abstractmethod
     def stop(self) -> None:
+        """Ask the process to end. It is not started again, even if it ends by an error."""
+        self._is_stopping = True
+        self._stop()
+
+    @abstractmethod
+    def _stop(self) -> None:
         """Ask the process to end."""
 
     async def run(self) -> None:
-        """Processes, one after the other, until one ends without an error. Errors of the program's own kinds,
-        such as a full disk, end a process."""
+        """Processes, one after the other, until one is stopped. Errors of the program's own kinds, such as a
+        full disk, end a process."""
         assert self.process is None, f"{self.machine.name} runs already"
         self._scope, self._ended = trio.CancelScope(), trio.Event()
+        self._is_stopping = False
         ended, scope = self._ended, self._scope
         try:
             with scope:
-                while True:
+                while not self._is_stopping:
                     self.process = process = Process(self.machine)
                     current.set(process)
                     try:
                         await self.serve(process)
-                        return
                     except* (RmqError, OSError) as group:
                         if not process.is_dead:
                             process.die()
                             self.failures.append(repr(group.exceptions[0]))
                     current.set(None)
-                    await trio.sleep(_RESTART_S)
+                    if not self._is_stopping:
+                        await trio.sleep(_RESTART_S)
         finally:
             if self._ended is ended:
                 self.process = None
@@ -103,7 +110,7 @@ class NameServerProgram(Program):
         async with serving_namesrv(config, registry):
             await trio.sleep_forever()
 
-    def stop(self) -> None:
+    def _stop(self) -> None:
         self._scope.cancel()
 
 
@@ -203,7 +210,7 @@ class Member(Program):
             else:
                 self.broker = None
 
-    def stop(self) -> None:
+    def _stop(self) -> None:
         if self.broker is not None:
             self.broker.stop.set()
 
