@@ -237,6 +237,21 @@ class Node:
         if self.is_writing:
             return
         self.is_writing = True
+        revision = self.view.group.revision
+
+        def confirmed(snapshot: Snapshot | None) -> None:
+            self.learn(snapshot)
+            if snapshot is None or self.view.group.revision != revision:
+                self.is_writing = False
+            else:
+                self.send_transaction(step)
+
+        if step.confirm:
+            self.ask(self.world.ledger.snapshot, confirmed)
+        else:
+            self.send_transaction(step)
+
+    def send_transaction(self, step: Write) -> None:
         world, revision = self.world, self.view.group.revision
         self.see(uncertain=revision)
 
