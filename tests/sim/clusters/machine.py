@@ -11,6 +11,7 @@ starts. `simulated` replaces what a program has of its machine:
 from __future__ import annotations
 
 import errno
+import gc
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -149,11 +150,14 @@ def _boot_id() -> str:
 
 @contextmanager
 def simulated(seed: int) -> Iterator[None]:
-    """Around `trio.run`. The scheduler's choices, and those of the module random, follow from the seed."""
+    """Around `trio.run`. The scheduler's choices, and those of the module random, follow from the seed, in a
+    process that has done nothing else before. Garbage is collected afterwards: that ends generators."""
     random.seed(seed)
     trio_run._r.seed(seed)
     runner = trio_run.Runner
     with ExitStack() as stack:
+        gc.disable()
+        stack.callback(gc.enable)
         for target, name, value in (
             (trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
             (runner, "reschedule", _hold(runner.reschedule)),
