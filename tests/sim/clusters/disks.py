@@ -28,7 +28,9 @@ _NEVER = 1 << 62
 
 class SimulatedDisk(LosingDisk):
     """The disk of one process's store in `root`; `fail` writes what a loss of power leaves of it into
-    `after`."""
+    `after`. Reads wait for the device: which pages the system has in memory does not follow from a seed."""
+
+    reads_block = True
 
     def __init__(self, machine: Machine, root: Path, after: Path, chance: random.Random) -> None:
         super().__init__(root, chance, _NEVER, after, lambda: None)

@@ -204,13 +204,11 @@ class World:
         if pull_refusal(context.role, context.replication.group, may_read_slave=True) is not None:
             return
         store = context.store
-        with store.blocking_reads():
-            for queue_id in range(QUEUES):
-                end = store.max_offset(TOPIC, queue_id)
-                for unit in store.read_units(TOPIC, queue_id, max(0, end - 5), 5):
-                    found = unpack(bytes(store.read_log(unit.physical_offset, unit.size_bytes)), 0)
-                    place = member.group, TOPIC, queue_id, found.queue_offset
-                    self.journal.seen(place, found.body)
+        for queue_id in range(QUEUES):
+            for unit in store.read_units(TOPIC, queue_id, max(0, store.max_offset(TOPIC, queue_id) - 5), 5):
+                found = unpack(bytes(store.read_log(unit.physical_offset, unit.size_bytes)), 0)
+                place = member.group, TOPIC, queue_id, found.queue_offset
+                self.journal.seen(place, found.body)
 
     def _check_offsets(self, member: Member) -> None:
         assert member.broker is not None
@@ -254,13 +252,12 @@ def assert_equal_logs(master: Member, member: Member, end: int) -> None:
     assert member.broker is not None
     logs = [each.context.store for each in (master.broker, member.broker)]
     at = max(each.start_offset for each in logs)
-    with logs[0].blocking_reads(), logs[1].blocking_reads():
-        while at < end:
-            one, other = (bytes(each.read_log(at, end - at)) for each in logs)
-            size = min(len(one), len(other), end - at)
-            assert size, f"the log of {member.name} ends at {at}, and {end} is confirmed"
-            assert one[:size] == other[:size], f"the logs of {master.name}, {member.name} differ after {at}"
-            at += size
+    while at < end:
+        one, other = (bytes(each.read_log(at, end - at)) for each in logs)
+        size = min(len(one), len(other), end - at)
+        assert size, f"the log of {member.name} ends at {at}, and {end} is confirmed"
+        assert one[:size] == other[:size], f"the logs of {master.name} and {member.name} differ after {at}"
+        at += size
 
 
 def simulate(seed: int, directory: Path) -> World:
