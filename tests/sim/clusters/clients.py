@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import trio
 from attrs import define, field
@@ -30,9 +29,10 @@ _RETRY_S = 1.0
 class Clients:
     """What the clients have sent and received.
 
-    acknowledged  bodies that were answered with SEND_OK
-    consumed      bodies that the consumers have handled
-    over          set when the producers are to end
+    acknowledged    bodies that were answered with SEND_OK
+    consumed        bodies that the consumers have handled
+    over            set when the producers are to end
+    consumers_over  set when the consumers are to end
     """
 
     network: Network
@@ -44,7 +44,7 @@ class Clients:
     over: trio.Event = field(factory=trio.Event)
     consumers_over: trio.Event = field(factory=trio.Event)
 
-    def client(self, machine: Machine, **more: Any) -> Client:
+    def client(self, machine: Machine) -> Client:
         """A client on its own machine."""
         process = Process(machine)
         return Client(
@@ -54,7 +54,6 @@ class Clients:
             client_id=f"{machine.host}@{machine.name}",
             poll_name_server_interval_ms=_POLL_MS,
             heartbeat_interval_ms=_POLL_MS,
-            **more,
         )
 
     async def create_topic(self, machine: Machine, groups: Sequence[str]) -> None:

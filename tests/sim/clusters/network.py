@@ -126,7 +126,11 @@ class Network:
 class Wire:
     """One direction of a connection, from a process to another one.
 
-    is_ended   the writer has closed it; is_broken  the reader does not exist any more
+    is_ended       the writer sends no more
+    is_closed      the writer may not send
+    is_broken      the writer has learned that nobody reads
+    is_finished    the reader has everything, and its end
+    reader_closed  the reader reads no more
     """
 
     def __init__(self, network: Network, source: Process, target: Process) -> None:
@@ -137,7 +141,7 @@ class Wire:
         self._data = bytearray()
         self._is_moving = False
         self._changed = trio.lowlevel.ParkingLot()
-        self.is_ended = self.is_closed = self.is_broken = self.is_read = False
+        self.is_ended = self.is_closed = self.is_broken = self.reader_closed = False
         self.is_finished = False
 
     # The writer.
@@ -194,7 +198,7 @@ class Wire:
         self._moving_bytes -= len(piece or b"")
         if not target.machine.is_on:
             self._moving.clear()
-        elif self.is_read or target.is_dead:
+        elif self.reader_closed or target.is_dead:
             if piece is not None:
                 self._network.carry(target.machine.name, source.machine.name, self._break)
         elif piece is None:
@@ -214,7 +218,7 @@ class Wire:
         """Empty at the end. Raises ClosedResourceError."""
         await trio.lowlevel.checkpoint()
         while not self._data:
-            if self.is_read:
+            if self.reader_closed:
                 raise trio.ClosedResourceError("this end was closed")
             if self.is_finished:
                 return b""
@@ -225,7 +229,7 @@ class Wire:
         return piece
 
     def close_reader(self) -> None:
-        self.is_read = True
+        self.reader_closed = True
         self._data.clear()
         self._changed.unpark_all()
 
