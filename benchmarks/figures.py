@@ -8,15 +8,13 @@
 
 The rows that compare servers go into one table of ratios, those of the other benchmarks are printed as they
 come. A run keeps the figures of parts that it leaves out; it writes tables and plot into docs/benchmarks.md,
-between two marks. Before the first part memory is filled once: a page that the host of a virtual machine has
-not given yet costs the server that touches it first.
+between two marks.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import mmap
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -36,8 +34,6 @@ DOCS = ROOT / "docs" / "benchmarks.md"
 PLOT = DOCS.with_suffix(".svg")
 #: What lies between these lines of docs/benchmarks.md comes from the last run.
 BEGIN, END = "<!-- figures: written by benchmarks.figures -->", "<!-- end of figures -->"
-#: The share of free memory that is touched before the first part.
-_FILLED = 0.6
 _SHORT = "--rounds 1 --seconds 6 --warm-up 10 --rest 1"
 
 
@@ -107,14 +103,6 @@ PARTS = {
         "benchmarks.idle --consumers 1 --queues 100 --seconds 2",
     ),
 }
-
-
-def fill_memory() -> None:
-    """Touch free memory once, and give it back."""
-    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    free_bytes = int(fields["MemFree"].split()[0]) * 1024
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
-    mmap.mmap(-1, int(free_bytes * _FILLED), flags=flags).close()
 
 
 def run(name: str, quick: bool) -> dict[str, Any]:
@@ -242,7 +230,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.docs:
         write_docs(kept)
         return 0
-    fill_memory()
     found = {name: run(name, args.quick) for name in args.only}
     if not args.quick:
         together = kept | found
