@@ -115,7 +115,7 @@ class PackedRun(NamedTuple, Generic[Q]):
     parts: list[bytes]
     landed: Sequence[Appended]
     units: dict[Q, bytes]
-    notes: list[KeyNote]
+    notes: Sequence[KeyNote]
     breaks: list[int]
 
     def records(self) -> list[bytes]:

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from rmqkit.model.message import PutMessage
 from rmqkit.plugin.request import Answer
@@ -7,6 +7,14 @@ from rmqkit.protocol.command import Command
 from rmqkit.speedups._sends import Places, PutColumns
 
 Q = TypeVar("Q")
+
+class RunNotes(Sequence[tuple[int, str | None, str | None, int, int]]):
+    @overload
+    def __getitem__(self, at: int) -> tuple[int, str | None, str | None, int, int]: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[tuple[int, str | None, str | None, int, int]]: ...
+    def __len__(self) -> int: ...
+    def entries(self) -> bytes: ...
 
 class AnswerForm:
     def __init__(self, id_head: bytes, pieces: tuple[bytes, ...]) -> None: ...
@@ -28,14 +36,4 @@ def pack(
     store_host: bytes,
     host_bit: int,
     illegal: Callable[[PutMessage, int], Exception],
-) -> (
-    tuple[
-        int,
-        list[bytes],
-        Places,
-        dict[Q, bytes],
-        list[tuple[int, str | None, str | None, int, int]],
-        list[int],
-    ]
-    | None
-): ...
+) -> tuple[int, list[bytes], Places, dict[Q, bytes], RunNotes, list[int]] | None: ...

@@ -5,10 +5,22 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from rmqkit.speedups._bytes cimport Span, is_plain_key, no_span, put32, put64, put_bytes, put_number, text_of
+from rmqkit.speedups._bytes cimport Span, is_ascii, is_plain_key, no_span, put32, put64, put_bytes, put_number, text_of
 from rmqkit.speedups._sends cimport BORN_V6, PROPERTY_END, STORE_V6, Place, Places, Put, PutColumns, Sent
 
-from rmqkit.errors import MessageIllegal
+from collections.abc import Sequence
+
+from rmqkit.protocol.tags import extend_hash
+
+cdef extern from "key_row.h":
+    ctypedef struct KeyRow "rmq_key_row":
+        int64_t physical_offset
+        int64_t time_ms
+        uint32_t key_hash
+
+cdef extern from "key_hash.h" nogil:
+    uint32_t rmq_absolute_hash(uint32_t code)
+    uint32_t rmq_extend_hash(uint32_t code, int kind, const void *data, Py_ssize_t at, Py_ssize_t end)
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text)
@@ -35,6 +47,7 @@ cdef struct Queue:
     int32_t fixed_bytes
     int64_t next_offset
     int64_t room_end
+    uint32_t key_code
     Span topic_field
     Py_ssize_t count
     Py_ssize_t filled
@@ -86,7 +99,7 @@ cdef class Packing:
         found.topic, found.queue_id = put.topic, put.queue_id
         found.queue = <PyObject *>queue
         found.magic = <int32_t><int64_t>head.magic
-        found.fixed_bytes = head.fixed_bytes
+        found.fixed_bytes, found.key_code = head.fixed_bytes, head.key_code
         found.topic_field.at, found.topic_field.size = PyBytes_AS_STRING(topic_field), PyBytes_GET_SIZE(topic_field)
         found.next_offset, found.room_end = queue.next_offset, min(queue.room_end, _LARGEST)
         found.count = found.filled = 0
@@ -234,9 +247,73 @@ cdef class Packing:
         for at in range(self._columns._count):
             put, place = &self._columns._puts[at], &self._places._places[at]
             if put.unique_key.at != NULL or put.keys.at != NULL:
-                head = (<object>self._queues[place.queue].queue).head
-                notes.append((head.key_code, text_of(put.unique_key), text_of(put.keys), place.position, self._places._time_ms))
+                key_code = self._queues[place.queue].key_code
+                notes.append((key_code, text_of(put.unique_key), text_of(put.keys), place.position, self._places._time_ms))
         return notes
+
+    cdef bytes _entries(self):
+        cdef Py_ssize_t at, most = 0, count = 0
+        cdef Put *put
+        cdef Place *place
+        cdef uint32_t code
+        cdef KeyRow *rows
+        for at in range(self._columns._count):
+            put = &self._columns._puts[at]
+            most += (put.unique_key.size > 0) + (put.keys.size + 1) // 2
+        entries = PyBytes_FromStringAndSize(NULL, most * sizeof(KeyRow))
+        rows = <KeyRow *>PyBytes_AS_STRING(entries)
+        for at in range(self._columns._count):
+            put, place = &self._columns._puts[at], &self._places._places[at]
+            code = self._queues[place.queue].key_code
+            if put.unique_key.size:
+                count = self._enter(rows, count, code, put.unique_key, place.position)
+            if put.keys.size:
+                count = self._enter_each(rows, count, code, put.keys, place.position)
+        return entries if count == most else entries[: count * sizeof(KeyRow)]
+
+    cdef Py_ssize_t _enter(self, KeyRow *rows, Py_ssize_t count, uint32_t code, Span key, int64_t position) except -1:
+        if is_ascii(key.at, key.size):
+            code = rmq_extend_hash(code, 1, key.at, 0, key.size)
+        else:
+            code = extend_hash(code, text_of(key))
+        rows[count].physical_offset, rows[count].time_ms = position, self._places._time_ms
+        rows[count].key_hash = rmq_absolute_hash(code)
+        return count + 1
+
+    cdef Py_ssize_t _enter_each(self, KeyRow *rows, Py_ssize_t count, uint32_t code, Span keys, int64_t position) except -1:
+        """An entry for each of the keys, which spaces separate."""
+        cdef Py_ssize_t begin = 0, at
+        cdef Span key
+        for at in range(keys.size + 1):
+            if at == keys.size or keys.at[at] == c" ":
+                if at > begin:
+                    key.at, key.size = keys.at + begin, at - begin
+                    count = self._enter(rows, count, code, key, position)
+                begin = at + 1
+        return count
+
+
+class RunNotes(Sequence):
+    """What an index gets of a packed run: for each message with keys the hash of `topic#`, UNIQ_KEY, KEYS,
+    physical offset and store time in ms. It may be read as long as the objects of the run do not change."""
+
+    __slots__ = ("_packing",)
+
+    def __init__(self, Packing packing):
+        self._packing = packing
+
+    def __iter__(self):
+        return iter((<Packing>self._packing)._notes())
+
+    def __len__(self):
+        return len((<Packing>self._packing)._notes())
+
+    def __getitem__(self, at):
+        return (<Packing>self._packing)._notes()[at]
+
+    def entries(self):
+        """The entries of all keys, as an array of `rmq_key_row`."""
+        return (<Packing>self._packing)._entries()
 
 
 def pack(
@@ -288,7 +365,7 @@ def pack(
     cdef int64_t end = position
     if columns._count:
         end = packing._places._places[columns._count - 1].position + packing._places._places[columns._count - 1].size
-    return end, pieces, packing._places, units, packing._notes(), [each + 1 for each in range(len(packing._breaks))]
+    return end, pieces, packing._places, units, RunNotes(packing), [each + 1 for each in range(len(packing._breaks))]
 
 
 cdef class AnswerForm:

@@ -75,10 +75,11 @@ class AppendingStore(MessageStore):
         except BaseException:
             self._replication.cut_back(start)
             raise
-        if notes and self._index_enabled:
-            if not backlog:
+        if self._index_enabled:
+            is_first = not backlog
+            backlog.add_notes(notes)
+            if is_first and backlog:
                 self._index.wanted.set()
-            backlog += notes
         return landed
 
     def _extended(self, packed: PackedRun[ConsumeQueue], now_ms: int) -> dict[ConsumeQueue, bytes]:

@@ -158,7 +158,7 @@ class MmapStore(AppendingStore):
         behind = {} if self._queue_lookup is not None else {CONSUME_QUEUE: 0}
         if self._index_enabled:
             backlog = self._index.backlog
-            behind[INDEX] = self._log.position - backlog[0][3] if backlog else 0
+            behind[INDEX] = self._log.position - backlog[0][1] if backlog else 0
         return behind
 
     # --- life -----------------------------------------------------------------------------------------------

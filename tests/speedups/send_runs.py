@@ -29,6 +29,7 @@ from rmqkit_hook_audit.hooks import SendAudit
 from rmqkit_hook_audit.recorder import Queue as EventQueue
 from rmqkit_hook_audit.recorder import Recorder
 from rmqkit_hook_audit.settings import AuditSettings
+from rmqkit_store_mmap.index.entries import Entries, ListedEntries
 
 #: One request of a run with its header and the index of its connection in HOSTS.
 Send = tuple[Command, SendMessageRequestHeaderV2, int]
@@ -125,7 +126,10 @@ def outcome(kind: Any, given_sends: Sequence[Send], changed: int) -> tuple[objec
     answers = []
     if sizes is None or 0 not in sizes:
         answers = [shown(answer) for answer in SendAnswers(Config(), HOST).of(sends)]
-    return run.end, run.records(), [*run.landed], units, run.notes, sizes, looks, [*messages], answers
+    entries = (ListedEntries if isinstance(run.notes, list) else Entries)()
+    entries.add_notes(run.notes)
+    noted = [*run.notes], [entries[at] for at in range(len(entries))]
+    return run.end, run.records(), [*run.landed], units, noted, sizes, looks, [*messages], answers
 
 
 def audited(sends: SendRun) -> list[dict[str, Any]]:

@@ -1,8 +1,12 @@
 """New entries of an index file; `rmqkit_store_mmap.index.entries` is the same in Python."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy, memmove
+
+from rmqkit.speedups._packing import RunNotes
 
 cdef extern from "Python.h":
     int PyUnicode_KIND(object text)
@@ -22,10 +26,11 @@ cdef enum:
     SPACE = 32
     FEWEST_PLACES = 64
 
-cdef struct Entry:
-    int64_t physical_offset
-    int64_t time_ms
-    uint32_t key_hash
+cdef extern from "key_row.h":
+    ctypedef struct Entry "rmq_key_row":
+        int64_t physical_offset
+        int64_t time_ms
+        uint32_t key_hash
 
 cdef struct Place:
     int32_t slot  # plus one: 0 is an empty place
@@ -49,10 +54,11 @@ cdef inline uint32_t get_u32(const uint8_t *p) noexcept nogil:
 
 
 cdef class Entries:
-    """Entries in the order of the log, as one block of memory."""
+    """As `entries.ListedEntries`, as one block of memory."""
 
     cdef Entry *rows
-    cdef Py_ssize_t count, room
+    # The entries begin behind those that were removed.
+    cdef Py_ssize_t removed, count, room
 
     def __init__(self, rows=()):
         for key_hash, physical_offset, time_ms in rows:
@@ -65,22 +71,81 @@ cdef class Entries:
         return self.count
 
     def __getitem__(self, Py_ssize_t at):
+        cdef Entry *row
         if at < 0:
             at += self.count
         if not 0 <= at < self.count:
             raise IndexError(at)
-        return self.rows[at].key_hash, self.rows[at].physical_offset, self.rows[at].time_ms
+        row = self.rows + self.removed + at
+        return row.key_hash, row.physical_offset, row.time_ms
 
-    cdef int add(self, uint32_t key_hash, int64_t physical_offset, int64_t time_ms) except -1:
+    def add_notes(self, notes):
+        """As `ListedEntries.add_notes`; the notes of a compiled run bring their entries along."""
+        cdef uint32_t code
+        cdef int64_t physical_offset, time_ms
+        cdef Py_ssize_t count
+        cdef bytes rows
+        if isinstance(notes, RunNotes):
+            rows = notes.entries()
+            count = PyBytes_GET_SIZE(rows) // <Py_ssize_t>sizeof(Entry)
+            self.reserve(count)
+            memcpy(self.rows + self.removed + self.count, PyBytes_AS_STRING(rows), count * sizeof(Entry))
+            self.count += count
+            return
+        for key_code, unique_key, keys, offset, time in notes:
+            code, physical_offset, time_ms = key_code, offset, time
+            if unique_key is not None:
+                self.add_unique(code, unique_key, physical_offset, time_ms)
+            if keys is not None:
+                self.add_each(code, keys, physical_offset, time_ms)
+
+    def before(self, end):
+        """As `ListedEntries.before`."""
+        cdef Py_ssize_t low = 0, high = self.count, middle
+        cdef int64_t last
+        # `end` is 2^63 where no record is excluded, which a signed number cannot hold.
+        if end >= 1 << 63:
+            return high
+        last = end
+        while low < high:
+            middle = (low + high) // 2
+            if self.rows[self.removed + middle].physical_offset < last:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def keep(self, Py_ssize_t start, Py_ssize_t stop):
+        """As `ListedEntries.keep`. Raises ValueError for a range outside of the entries."""
+        if not 0 <= start <= stop <= self.count:
+            raise ValueError(f"entries {start} to {stop} of {self.count}")
+        self.removed += start
+        self.count = stop - start
+        if not self.count:
+            self.removed = 0
+
+    cdef int reserve(self, Py_ssize_t count) except -1:
+        """Make room for so many more entries."""
         cdef Py_ssize_t room
         cdef Entry *rows
-        if self.count == self.room:
-            room = 2 * self.room or FEWEST_PLACES
-            rows = <Entry *>realloc(self.rows, room * sizeof(Entry))
-            if rows == NULL:
-                raise MemoryError
-            self.rows, self.room = rows, room
-        self.rows[self.count] = Entry(physical_offset, time_ms, key_hash)
+        if self.removed + self.count + count <= self.room:
+            return 0
+        if self.removed > self.count + count:
+            memmove(self.rows, self.rows + self.removed, self.count * sizeof(Entry))
+            self.removed = 0
+            return 0
+        room = 2 * (self.removed + self.count + count) + FEWEST_PLACES
+        rows = <Entry *>realloc(self.rows, room * sizeof(Entry))
+        if rows == NULL:
+            raise MemoryError
+        self.rows, self.room = rows, room
+        return 0
+
+    cdef int add(self, uint32_t key_hash, int64_t physical_offset, int64_t time_ms) except -1:
+        cdef Entry *row
+        self.reserve(1)
+        row = self.rows + self.removed + self.count
+        row.physical_offset, row.time_ms, row.key_hash = physical_offset, time_ms, key_hash
         self.count += 1
         return 0
 
@@ -102,28 +167,6 @@ cdef class Entries:
                     self.add(rmq_absolute_hash(rmq_extend_hash(code, kind, data, begin, at)), physical_offset, time_ms)
                 begin = at + 1
         return 0
-
-
-def entries_of(notes, end):
-    """As `entries.list_entries`."""
-    cdef Entries entries = Entries()
-    cdef list ends = []
-    cdef int64_t physical_offset, time_ms, last
-    cdef uint32_t code
-    # `end` is 2^63 where no record is excluded, which a signed number cannot hold.
-    if end <= 0:
-        return entries, ends
-    last = INT64_MAX if end > INT64_MAX else end - 1
-    for key_code, unique_key, keys, offset, time in notes:
-        code, physical_offset, time_ms = key_code, offset, time
-        if physical_offset > last:
-            break
-        if unique_key is not None:
-            entries.add_unique(code, unique_key, physical_offset, time_ms)
-        if keys is not None:
-            entries.add_each(code, keys, physical_offset, time_ms)
-        ends.append(entries.count)
-    return entries, ends
 
 
 cdef class Slots:
@@ -291,7 +334,7 @@ def enter(
             at = checked_place(&file, &pieces, entries, start, stop, number, slots)
             fresh.reserve(stop - start)
             written = enter_all(
-                <uint8_t *>file.buf, at, entries.rows + start, stop - start, <int32_t>number, begin_time_ms,
+                <uint8_t *>file.buf, at, entries.rows + entries.removed + start, stop - start, <int32_t>number, begin_time_ms,
                 <uint32_t>slots, fresh, held, <const uint8_t *>pieces.buf, &firsts,
             )
         finally:

@@ -6,8 +6,10 @@ their place where the compiled part is in use. Key hashes: store-format sheet, s
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from mmap import mmap
+from operator import itemgetter
 from struct import Struct, pack_into
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -36,6 +38,25 @@ NewEntry = tuple[int, int, int]
 class ListedEntries(list[NewEntry]):
     """Entries in the order of the log."""
 
+    def add_notes(self, notes: Iterable[Note]) -> None:
+        """Add an entry for each key of these messages."""
+        unique = _hasher.unique
+        for key_code, unique_key, keys, physical_offset, time_ms in notes:
+            if unique_key:
+                self.append((unique(key_code, unique_key), physical_offset, time_ms))
+            if keys:
+                for key in keys.split(" "):
+                    if key:
+                        self.append((absolute_hash(extend_hash(key_code, key)), physical_offset, time_ms))
+
+    def before(self, end: int) -> int:
+        """The number of entries of records before log offset `end`."""
+        return bisect_left(self, end, key=itemgetter(1))
+
+    def keep(self, start: int, stop: int) -> None:
+        """Remove the others than those from `start` up to `stop`."""
+        self[:] = self[start:stop]
+
 
 class DictSlots(dict[int, int]):
     """Slots whose values stay in memory until their entries are on the device: slot -> number of its newest
@@ -46,25 +67,6 @@ class DictSlots(dict[int, int]):
         worker thread while other slots change; these must not."""
         for slot, number in self.items():
             SLOT.pack_into(view, HEADER_BYTES + slot * SLOT_BYTES, number)
-
-
-def list_entries(notes: Iterable[Note], end: int) -> tuple[ListedEntries, list[int]]:
-    """The entries of messages up to the first at or after log offset `end`, and for each message the number
-    of entries up to and with its own."""
-    unique = _hasher.unique
-    entries = ListedEntries()
-    ends: list[int] = []
-    for key_code, unique_key, keys, physical_offset, time_ms in notes:
-        if physical_offset >= end:
-            break
-        if unique_key:
-            entries.append((unique(key_code, unique_key), physical_offset, time_ms))
-        if keys:
-            for key in keys.split(" "):
-                if key:
-                    entries.append((absolute_hash(extend_hash(key_code, key)), physical_offset, time_ms))
-        ends.append(len(entries))
-    return entries, ends
 
 
 def enter_listed(
@@ -117,9 +119,9 @@ def enter_listed(
 if TYPE_CHECKING or not IN_USE:
     Entries: TypeAlias = ListedEntries
     Slots: TypeAlias = DictSlots
-    enter, entries_of = enter_listed, list_entries
+    enter = enter_listed
 else:
     from rmqkit_store_mmap.index import _entries
 
     Entries, Slots = _entries.Entries, _entries.Slots
-    enter, entries_of = _entries.enter, _entries.entries_of
+    enter = _entries.enter

@@ -159,10 +159,10 @@ class IndexFile:
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def put(self, entries: Entries, start: int = 0) -> None:
-        """Add the entries from `start` on, as many as there is room for. Raises OSError when the disk is
-        full; `next_entry` then shows how many were added."""
-        stop = min(len(entries), start + self.room)
+    def put(self, entries: Entries, start: int = 0, stop: int | None = None) -> None:
+        """Add the entries from `start` up to `stop`, as many as there is room for. Raises OSError when the
+        disk is full; `next_entry` then shows how many were added."""
+        stop = min(len(entries) if stop is None else stop, start + self.room)
         if start == stop:
             return
         if self.next_entry == 1:

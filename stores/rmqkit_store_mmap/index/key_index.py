@@ -6,23 +6,21 @@ close. After a crash they are created again from the log.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 
 import trio
 
 from rmqkit.plugin.store import NotInMemory
 from rmqkit.protocol.tags import absolute_hash, extend_hash
-from rmqkit_store_mmap.index.entries import HEADER_BYTES, Note, entries_of
+from rmqkit_store_mmap.index.entries import HEADER_BYTES, Entries, Note
 from rmqkit_store_mmap.index.index_file import IndexFile
 from rmqkit_store_mmap.log.disk import Disk, not_writable
 from rmqkit_store_mmap.open.checkpoint import IndexMark
 
-#: Maximum number of appended messages that are not indexed yet; beyond it an append indexes them itself.
+#: Maximum number of keys of appended messages that are not indexed yet; beyond it an append indexes them
+#: itself.
 MAX_BACKLOG = 16_384
 #: Maximum number of slots kept in memory per file; then a drain waits for the device. The background task
 #: flushes long before, unless it is not running (recovery).
@@ -42,7 +40,7 @@ class KeyIndex:
     """
 
     def __init__(self, directory: Path, slots: int, entries: int, disk: Disk, enabled: bool = True) -> None:
-        self.backlog: deque[Note] = deque()
+        self.backlog = Entries()
         self.wanted = trio.Event()
         self.written_to = EVERYTHING
         self.mark: IndexMark | None = None
@@ -124,7 +122,7 @@ class KeyIndex:
             file.path.unlink(missing_ok=True)
         self._files = []
         self._unflushed = []
-        self.backlog.clear()
+        self.backlog.keep(0, 0)
         self.mark, self.next_offset = None, 0
 
     @property
@@ -147,8 +145,7 @@ class KeyIndex:
         follow before the next message is noted. Nothing may be flushing."""
         if self.written_to != EVERYTHING:
             self.written_to = min(self.written_to, end)
-        while self.backlog and self.backlog[-1][3] >= end:
-            self.backlog.pop()
+        self.backlog.keep(0, self.backlog.before(end))
         gone: list[IndexFile] = []
         while self._files and (self._files[-1].begin_offset >= end or self._files[-1].next_entry <= 1):
             gone.append(self._files.pop())
@@ -184,28 +181,28 @@ class KeyIndex:
         if unique_key or keys:
             self.note_all([(key_code, unique_key, keys, physical_offset, time_ms)])
 
-    def note_all(self, notes: Sequence[Note]) -> None:
+    def note_all(self, notes: Iterable[Note]) -> None:
         """Record messages to index, in the order of the log. Raises StoreNotWritable."""
-        self.backlog += notes
+        self.backlog.add_notes(notes)
         if len(self.backlog) >= MAX_BACKLOG:
             self.drain(len(self.backlog))
 
     @property
     def ready(self) -> bool:
         """Whether there is something to index now."""
-        return bool(self.backlog) and self.backlog[0][3] < self.written_to
+        return len(self.backlog) > 0 and self.backlog[0][1] < self.written_to
 
     def drain(self, count: int) -> None:
-        """Index up to `count` noted messages. Raises StoreNotWritable when the disk is full; what could
-        not be indexed stays noted."""
-        entries, ends = entries_of(islice(self.backlog, count), self.written_to)
-        done = 0
+        """Index up to `count` noted keys, and the others of the last message. Raises StoreNotWritable when
+        the disk is full; the messages that could not be indexed stay noted."""
+        backlog, done = self.backlog, 0
+        stop = self._whole(min(count, backlog.before(self.written_to)), 1)
         try:
-            while done < len(entries):
-                file = self._file(entries[done][2])
+            while done < stop:
+                file = self._file(backlog[done][2])
                 before = file.next_entry
                 try:
-                    file.put(entries, done)
+                    file.put(backlog, done, stop)
                 finally:
                     done += file.next_entry - before
                 file.write_header()
@@ -215,8 +212,15 @@ class KeyIndex:
         except OSError as error:
             raise not_writable(f"no disk for the index in {self.directory}", error) from error
         finally:
-            for _ in range(bisect_right(ends, done)):
-                self.backlog.popleft()
+            backlog.keep(self._whole(done, -1), len(backlog))
+
+    def _whole(self, at: int, step: int) -> int:
+        """The first position in the backlog from `at` on, or back from there, that is not between two keys of
+        one message."""
+        backlog = self.backlog
+        while 0 < at < len(backlog) and backlog[at][1] == backlog[at - 1][1]:
+            at += step
+        return at
 
     def _file(self, now_ms: int) -> IndexFile:
         if self._files and not self._files[-1].full:
@@ -257,9 +261,8 @@ class KeyIndex:
             raise NotInMemory(*cold)
 
     def _find_noted(self, key_hash: int) -> Iterator[int]:
-        entries, _ = entries_of(self.backlog, EVERYTHING)
-        for at in range(len(entries) - 1, -1, -1):
-            code, physical_offset, _ = entries[at]
+        for at in range(len(self.backlog) - 1, -1, -1):
+            code, physical_offset, _ = self.backlog[at]
             if code == key_hash:
                 yield physical_offset
 
@@ -271,10 +274,8 @@ class KeyIndex:
     @property
     def newest(self) -> tuple[int, int]:
         """Like `last`, for the last record that can be found by its keys, which may be in the backlog."""
-        for _, _, _, physical_offset, time_ms in reversed(self.backlog):
-            if physical_offset < self.written_to:
-                return time_ms, physical_offset
-        return self.last
+        readable = self.backlog.before(self.written_to)
+        return self.backlog[readable - 1][:0:-1] if readable else self.last
 
     @property
     def full_waits(self) -> bool:
@@ -309,7 +310,7 @@ class KeyIndex:
     def _new_mark(self, end: int) -> IndexMark:
         """The mark for the present files. It ends at the first message in the backlog, whose keys are not in
         the files yet."""
-        offset = self.backlog[0][3] if self.backlog else end
+        offset = self.backlog[0][1] if self.backlog else end
         if not self._files:
             return IndexMark(offset, 0, bytes(HEADER_BYTES), 0)
         return IndexMark(offset, int(self._files[-1].path.name), self._files[-1].header, len(self._files))
@@ -341,4 +342,4 @@ class KeyIndex:
             file.close()
         self._files = []
         self._unflushed = []
-        self.backlog.clear()
+        self.backlog.keep(0, 0)

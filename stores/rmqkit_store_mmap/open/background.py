@@ -25,7 +25,7 @@ _THOROUGH_INTERVAL_S = 10.0
 #: Delay of indexing after appends, so that it works in batches; it yields after every full batch, and what
 #: came meanwhile waits for the next delay, unless it is a full batch as well.
 _INDEX_DELAY_S = 0.02
-_INDEX_BATCH = 128
+_INDEX_BATCH = 512
 _INDEX_RETRY_S = 1.0
 
 WriteCheckpoint = Callable[[int | None], None]

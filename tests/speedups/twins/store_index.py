@@ -25,19 +25,29 @@ def _unique(rng: random.Random) -> str | None:
 def _notes(rng: random.Random) -> tuple[object, ...]:
     notes: list[Note] = []
     offset = rng.choice((0, 0, 1 << 40, 2**63 - 2000))
-    for _ in range(rng.choice((0, 1, 2, 7, 80))):
+    for _ in range(rng.choice((0, 1, 2, 7, 7, 7, 80))):
         code = extend_hash(0, f"{rng.choice(_TOPICS)}#")
         keys = rng.choice((None, *_KEYS))
         notes.append((code, _unique(rng), keys, offset, rng.choice(_I64)))
         offset += rng.randrange(20)
-    end = rng.choice((1 << 63, 1 << 63, offset, offset // 2 + 1))
-    return notes, end
+    ends = [rng.choice((1 << 63, 0, offset, offset // 2 + 1, offset - 1)) for _ in range(2)]
+    return notes, ends, [rng.random() for _ in range(3)]
 
 
-def _listed(find: object, notes: list[Note], end: int) -> object:
-    assert callable(find)
-    found, ends = find(notes, end)
-    return [found[at] for at in range(len(found))], ends
+def _listed(make: object, notes: list[Note], ends: list[int], shares: list[float]) -> object:
+    """Entries of the notes, of which others are removed in turn, and to which they are added again."""
+    assert callable(make)
+    found = make()
+    seen: list[object] = []
+    for at, end in enumerate(ends):
+        found.add_notes(notes)
+        seen.append([found[at] for at in range(len(found))])
+        ordered = make(sorted(seen[-1], key=lambda entry: entry[1]))  # type: ignore[call-overload]
+        seen.append(ordered.before(end))
+        start, stop = sorted(int(share * (len(found) + 1)) for share in shares[at : at + 2])
+        found.keep(start, stop)
+        seen.append([found[at] for at in range(len(found))])
+    return seen
 
 
 def _file(rng: random.Random) -> tuple[object, ...]:
@@ -113,8 +123,8 @@ _COMPILED = (_entries.Entries, _entries.Slots, _entries.enter)
 register(
     Twin(
         "index.entries",
-        pure=lambda *arguments: _listed(entries.list_entries, *arguments),
-        compiled=lambda *arguments: _listed(_entries.entries_of, *arguments),
+        pure=lambda *arguments: _listed(ListedEntries, *arguments),
+        compiled=lambda *arguments: _listed(_entries.Entries, *arguments),
         arguments=_notes,
     )
 )
