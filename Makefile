@@ -5,9 +5,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
-# One process more than cores, for many tests wait for programs and timeouts; a file's tests stay together, for they may share a broker, a
+# Two processes more than cores, for many tests wait for programs and timeouts; a file's tests stay together, for they may share a broker, a
 # Spark session or a JVM.
-IN_PARALLEL := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+IN_PARALLEL := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
 # A change of these installs again, which builds the compiled part again.
 COMPILED_FROM := hatch_build.py $(wildcard rmqkit/speedups/*.pyx rmqkit/speedups/*.pxd rmqkit/speedups/*.h */*/*.pyx */*/*/*.pyx)
 CORE := $(VENV)/.core

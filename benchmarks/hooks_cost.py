@@ -60,7 +60,7 @@ def measure(names: Sequence[str], rounds: int, seconds: float, fill: int, parent
         for number in range(rounds):
             for load, arguments in LOADS.items():
                 for name in list(names)[:: 1 if number % 2 else -1]:
-                    touch_memory()
+                    touch_memory(seconds)
                     with _alone(name, servers):
                         given = [*arguments, "--seconds", str(seconds)] if load != "pull" else arguments
                         report = _load(servers[name], given, seconds)

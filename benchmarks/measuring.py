@@ -22,8 +22,8 @@ IDLE_CORES = 0.15
 """A server that uses less than this is at rest: what it has put off (an index, a flush, a compilation) is
 done."""
 MAX_REST_S = 30.0
-TOUCHED_BYTES = 4 << 30
-"""More than a load of some seconds adds to the page cache."""
+TOUCHED_BYTES_PER_S = 700_000_000
+"""More than a load adds to the page cache in a second."""
 
 Report = dict[str, Any]
 
@@ -83,15 +83,16 @@ def rest(server: peers.Server, rest_s: float) -> None:
             return
 
 
-def touch_memory() -> None:
-    """Let the host of a virtual machine supply the pages of the next load, at most half of the free memory.
+def touch_memory(seconds: float) -> None:
+    """Let the host of a virtual machine supply the pages that a load of this length needs, at most half of
+    the free memory.
 
     The first use of a page that the host has not supplied, or has taken back because it was free for some
     seconds, costs some 10 µs, which the server would pay that uses it first."""
     fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     free_bytes = int(fields["MemFree"].split()[0]) * 1024
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
-    mmap.mmap(-1, min(free_bytes // 2, TOUCHED_BYTES), flags=flags).close()
+    mmap.mmap(-1, min(free_bytes // 2, int(seconds * TOUCHED_BYTES_PER_S)), flags=flags).close()
 
 
 def fill(server: peers.Server, name: str, plan: Plan) -> range:
@@ -129,7 +130,7 @@ def measure(server: peers.Server, name: str, plan: Plan, stored: range) -> Repor
     if scenario.cold:
         pids = [pid for process in server.processes for pid in process.pids()]
         found["resident_before"] = round(cold.make_cold(server.data, pids), 4)
-    touch_memory()
+    touch_memory(plan.seconds)
     report = _run(server, name, plan, plan.seconds)
     read = report.get("reader", report)
     passes = plan.pull_passes if name == "pull" else 1

@@ -42,6 +42,8 @@ _I32_MASK = 0xFFFFFFFF
 #: The largest length that a frame may state: the rest of it, without this field.
 _MAX_TOTAL = MAX_FRAME_BYTES - 4
 _NO_EXT = msgspec.Raw(b"")
+#: What the decoders of headers raise.
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 #: The bodies of frames from this size on are not copied if possible.
 _LARGE_BYTES = 32 * 1024
 
@@ -91,6 +93,29 @@ _SEND_BEGINS = b'{"code":310,'
 _encoder = msgspec.json.Encoder()
 
 
+class FrameCutter:
+    """Divides bytes into the frames that they contain."""
+
+    def cut(self, data: bytes, commands: list[Command]) -> tuple[int, int]:
+        """Append the commands of all whole frames from the beginning of `data` on. Returns where the first
+        unfinished one begins, and the number of bytes of it that must be there before it can be continued.
+        Raises ProtocolError for a broken frame, after those before it."""
+        prefix, at, end = _PREFIX.unpack_from, 0, len(data)
+        while end - at >= 8:
+            total, word = prefix(data, at)
+            header_bytes = word & 0xFFFFFF
+            if not header_bytes + 4 <= total <= _MAX_TOTAL or header_bytes > MAX_HEADER_BYTES:
+                raise _refused(total, header_bytes)
+            stop = at + 4 + total
+            body_at = at + 8 + header_bytes
+            if stop > end:
+                # Where the body of a large frame begins must be known first.
+                return at, 4 + total if total < _LARGE_BYTES or body_at <= end else 8 + header_bytes
+            commands.append(decode_header(data[at + 8 : body_at], word >> 24, data[body_at:stop]))
+            at = stop
+        return at, 8
+
+
 class FrameDecoder:
     """Divides a byte stream into commands. Feed it the bytes of the socket; it keeps the unfinished rest.
 
@@ -117,34 +142,18 @@ class FrameDecoder:
         if self.fault is not None:
             raise self.fault
         commands: list[Command] = []
-        prefix = _PREFIX.unpack_from
         try:
             if self.pending_bytes:
                 data = self._continued(data, commands)
                 if self.pending_bytes:
                     return commands
-            at, end = 0, len(data)
-            while end - at >= 8:
-                total, word = prefix(data, at)
-                header_bytes = word & 0xFFFFFF
-                if not header_bytes + 4 <= total <= _MAX_TOTAL or header_bytes > MAX_HEADER_BYTES:
-                    raise _refused(total, header_bytes)
-                stop = at + 4 + total
-                body_at = at + 8 + header_bytes
-                if stop > end:
-                    # Where the body of a large frame begins must be known first.
-                    self._need = 4 + total if total < _LARGE_BYTES or body_at <= end else 8 + header_bytes
-                    break
-                commands.append(decode_header(data[at + 8 : body_at], word >> 24, data[body_at:stop]))
-                at = stop
-            else:
-                self._need = 8
+            at, self._need = cut(data, commands)
         except ProtocolError as error:
             self.fault = error
             if not commands:
                 raise
             return commands
-        if at != end:
+        if at != len(data):
             self._keep(data[at:] if at else data)
         return commands
 
@@ -206,10 +215,10 @@ def decode_header(header: bytes, codec: int, body: bytes = b"") -> Command:
                         sent.code, sent.flag, sent.opaque, language if language in LANGUAGE_CODES else None,
                         sent.version, sent.remark, None, body, _JSON, _NO_EXT, header, sent.extFields,
                     )  # fmt: skip
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                except _UNREADABLE:
                     pass
             head = _decode_head(header)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except _UNREADABLE:
             return _decode_loose(header, body)
         language = head.language
         return Command(
@@ -385,9 +394,16 @@ def send_header_text_by_python(
 
 
 if IN_USE:
+    from rmqkit.speedups._frames import Cutter
     from rmqkit.speedups._frames import send_header_text as send_header_text
+
+    cut = Cutter(
+        decode_header, _decode_send, _refused, LANGUAGE_CODES, Command, _UNREADABLE, _NO_EXT, _SEND_BEGINS,
+        _MAX_TOTAL, MAX_HEADER_BYTES, _LARGE_BYTES,
+    ).cut  # fmt: skip
 else:
     send_header_text = send_header_text_by_python
+    cut = FrameCutter().cut
 
 
 def _encode_binary(command: Command) -> bytes:

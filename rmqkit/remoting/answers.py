@@ -4,6 +4,7 @@ to the hooks."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.request import Answer, Answers, Outcome, Peer, Reply, Ticket
@@ -14,6 +15,9 @@ from rmqkit.protocol.connection import ConnectionCore
 from rmqkit.protocol.error_answer import error_answer
 from rmqkit.remoting.hooks_by_code import Entries
 
+#: The types of outcomes that are all bytes.
+_ENCODED = {bytes}
+
 
 def queue_answers(
     core: ConnectionCore, peer: Peer, requests: Sequence[Command], outcomes: Sequence[Outcome], hooks: Entries
@@ -22,6 +26,10 @@ def queue_answers(
     these requests. One-way requests, which are in runs of their own, have no answer, and postponed ones not
     yet."""
     if not requests or requests[0].flag & FLAG_ONEWAY:
+        return
+    if not hooks and {*map(type, outcomes)} == _ENCODED:
+        core.outgoing += cast("Sequence[bytes]", outcomes)
+        core.unsent_bytes += sum(map(len, cast("Sequence[bytes]", outcomes)))
         return
     parts: list[Buffer] = []
     answered: list[Command] = []

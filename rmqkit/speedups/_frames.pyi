@@ -1,5 +1,10 @@
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from typing import Any
 
+import msgspec
+
+from rmqkit.errors import ProtocolError
+from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers.send import SendMessageRequestHeaderV2
 
 def send_header_text(
@@ -11,3 +16,20 @@ def send_header_text(
     header: SendMessageRequestHeaderV2,
     by_python: Callable[[int, int, str, int, int, SendMessageRequestHeaderV2], bytes],
 ) -> bytes: ...
+
+class Cutter:
+    def __init__(
+        self,
+        decode: Callable[[bytes, int, bytes], Command],
+        decode_send: Callable[[bytes], Any],
+        refused: Callable[[int, int], ProtocolError],
+        languages: Container[str],
+        command: type[Command],
+        errors: tuple[type[Exception], ...],
+        no_ext: msgspec.Raw,
+        send_begins: bytes,
+        max_total: int,
+        max_header: int,
+        large: int,
+    ) -> None: ...
+    def cut(self, data: bytes, commands: list[Command]) -> tuple[int, int]: ...

@@ -1,9 +1,11 @@
-"""Headers of send requests as JSON. The twin is `rmqkit.protocol.frame.send_header_text_by_python`."""
+"""Frames are divided, and headers of send requests written as JSON. The twins are in `rmqkit.protocol.frame`:
+`FrameCutter` and `send_header_text_by_python`."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcmp
 
-from rmqkit.speedups._bytes cimport NUMBER_BYTES, put_bytes, put_number
+from rmqkit.speedups._bytes cimport NUMBER_BYTES, big32, put_bytes, put_number
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
@@ -146,3 +148,61 @@ def send_header_text(int64_t code, int64_t flag, str language, int64_t opaque, i
     to = put_number(to, version)
     to[0] = c"}"
     return PyBytes_FromStringAndSize(start, to + 1 - start)
+
+
+cdef class Cutter:
+    """See the twin."""
+
+    cdef object _decode, _decode_send, _refused, _languages, _command, _errors, _no_ext
+    cdef bytes _send_begins
+    cdef int64_t _max_total, _max_header, _large
+
+    def __init__(
+        self, decode, decode_send, refused, languages, command, errors, no_ext, bytes send_begins,
+        int64_t max_total, int64_t max_header, int64_t large,
+    ):
+        self._decode, self._decode_send, self._refused = decode, decode_send, refused
+        self._languages, self._command, self._errors, self._no_ext = languages, command, errors, no_ext
+        self._send_begins = send_begins
+        self._max_total, self._max_header, self._large = max_total, max_header, large
+
+    def cut(self, bytes data not None, list commands not None):
+        """See the twin."""
+        cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(data)
+        cdef const char *begins = PyBytes_AS_STRING(self._send_begins)
+        cdef Py_ssize_t at = 0, end = PyBytes_GET_SIZE(data), begin_bytes = PyBytes_GET_SIZE(self._send_begins)
+        cdef Py_ssize_t body_at, stop
+        cdef int64_t total, header_bytes
+        while end - at >= 8:
+            total = <int32_t>big32(start + at)
+            header_bytes = big32(start + at + 4) & 0xFFFFFF
+            if not header_bytes + 4 <= total <= self._max_total or header_bytes > self._max_header:
+                raise self._refused(total, header_bytes)
+            stop = at + 4 + <Py_ssize_t>total
+            body_at = at + 8 + <Py_ssize_t>header_bytes
+            if stop > end:
+                # Where the body of a large frame begins must be known first.
+                return at, 4 + total if total < self._large or body_at <= end else 8 + header_bytes
+            header = PyBytes_FromStringAndSize(<const char *>start + at + 8, body_at - at - 8)
+            body = PyBytes_FromStringAndSize(<const char *>start + body_at, stop - body_at)
+            if (
+                start[at + 4] == 0
+                and body_at - at - 8 >= begin_bytes
+                and memcmp(start + at + 8, begins, begin_bytes) == 0
+            ):
+                commands.append(self._send(header, body))
+            else:
+                commands.append(self._decode(header, start[at + 4], body))
+            at = stop
+        return at, 8
+
+    cdef object _send(self, bytes header, bytes body):
+        try:
+            sent = self._decode_send(header)
+        except self._errors:
+            return self._decode(header, 0, body)
+        language = sent.language
+        return self._command(
+            sent.code, sent.flag, sent.opaque, language if language in self._languages else None, sent.version,
+            sent.remark, None, body, 0, self._no_ext, header, sent.extFields,
+        )

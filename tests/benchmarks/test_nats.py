@@ -41,6 +41,8 @@ def acknowledge(listener: socket.socket, connections: int, answer: bytes) -> Non
         serving = []
         for _ in range(connections):
             accepted = stack.enter_context(listener.accept()[0])
+            # The second piece would wait until the first one is acknowledged.
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             serving.append(threading.Thread(target=serve, args=(accepted,), daemon=True))
             serving[-1].start()
         for each in serving:

@@ -8,15 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
 from pathlib import Path
 from tests.sim.clusters.world import simulate
 
-world = simulate(1, Path(sys.argv[1]))
+world = simulate(2, Path(sys.argv[1]))
 print(world.done, sorted(world.journal.places.items()), sorted(world.journal.masters.items()))
 """
 
@@ -35,11 +33,10 @@ def output(*words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("seed", [2, 3])
-def test_nothing_acknowledged_is_lost(seed: int) -> None:
+def test_nothing_acknowledged_is_lost() -> None:
     """Under kills, losses of power, suspensions, cuts, and disks that hang or are full; the cluster serves
     afterwards, and everything is consumed."""
-    text = output("-m", "tests.sim", "--runs", "1", "--seed", str(seed))
+    text = output("-m", "tests.sim", "--runs", "1", "--seed", "3")
     disturbances, masters, acknowledged, consumed = map(int, re.findall(r", (\d+) [a-z]", text)[:4])
     assert disturbances > 5
     assert masters > 2

@@ -50,6 +50,8 @@ _CHECKED_PROPERTIES = _OUR_PROPERTIES | {props.DELAY, props.TRANSACTION_PREPARED
 _OUR_BITS = BORN_HOST_V6 | STORE_HOST_V6 | NEED_UNWRAP | INNER_BATCH | TRANSACTION_MASK
 _CLIENT_BITS = ~_OUR_BITS
 _UNIQ_KEY, _TAGS, _WAIT, _PROPERTY_END = props.UNIQ_KEY, props.TAGS, props.WAIT, props.PROPERTY_END
+#: The headers of a run when those of all requests were decoded together with them.
+_DECODED = {SendMessageRequestHeaderV2}
 _SUCCESS = int(ResponseCode.SUCCESS)
 _SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 #: Flag, body, properties and their stored text.
@@ -88,17 +90,9 @@ class SendProcessor(JoinedProcessor):
 
     def process_joined(self, requests: Sequence[Command], peers: Sequence[Peer]) -> Sequence[Outcome]:
         outcomes: dict[int, Outcome] = {}
-        headers: list[SendHeader] = []
-        for request in requests:
-            header: Any = request.typed
-            if type(header) is not SendMessageRequestHeaderV2:
-                try:
-                    header = checks.send_header(request)
-                except Exception as error:  # noqa: BLE001 - one request's failure is its own answer
-                    outcomes[len(headers) + len(outcomes)] = self._failed(request, error)
-                    continue
-            headers.append(header)
-        if outcomes:
+        headers: Any = [request.typed for request in requests]
+        if {*map(type, headers)} != _DECODED:
+            headers = self._headers(requests, outcomes)
             left = [at for at in range(len(requests)) if at not in outcomes]
             if not left:
                 return list(outcomes.values())
@@ -107,6 +101,16 @@ class SendProcessor(JoinedProcessor):
         refused = self._hooks.before(sends) if self._hooks.asks else None
         rest = self._store_rest(sends, refused) if refused else self._store(sends)
         return _merged(outcomes, rest) if outcomes else rest
+
+    def _headers(self, requests: Sequence[Command], failed: dict[int, Outcome]) -> list[SendHeader]:
+        """The headers of the requests but for those that have none, whose outcomes are added to `failed`."""
+        headers: list[SendHeader] = []
+        for at, request in enumerate(requests):
+            try:
+                headers.append(checks.send_header(request))
+            except Exception as error:  # noqa: BLE001 - one request's failure is its own answer
+                failed[at] = self._failed(request, error)
+        return headers
 
     def _store_rest(self, sends: SendRun, refused: Mapping[int, RequestRefused]) -> Sequence[Outcome]:
         """Answer the sends that hooks refuse, and store the others."""

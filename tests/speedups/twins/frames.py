@@ -1,10 +1,12 @@
-"""Headers of send requests as JSON."""
+"""Frames that are divided, and headers of send requests as JSON."""
 
 from __future__ import annotations
 
 import random
 
+from rmqkit.errors import ProtocolError
 from rmqkit.protocol import frame
+from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
 from rmqkit.speedups import _frames
 from tests.speedups.comparison import Twin, register
@@ -62,5 +64,57 @@ register(
         pure=frame.send_header_text_by_python,
         compiled=_frames.send_header_text,
         arguments=_arguments,
+    )
+)
+
+
+_HEADERS = (
+    b'{"code":310,"extFields":{"a":"g","b":"t","c":"TBW102","d":"4","e":"1","f":"0","g":"1","h":"0"},'
+    b'"flag":0,"language":"GO","opaque":7,"serializeTypeCurrentRPC":"JSON","version":1}',
+    b'{"code":310,"extFields":{"a":"g","b":"t","c":"T","d":"4","e":"1","f":"0","g":"1","h":"0","i":"K\\u0001v",'
+    b'"j":"0","k":"false","l":"16","m":"true","n":"b"},"flag":2,"language":"NO","opaque":-1,"version":433}',
+    b'{"code":310,"extFields":null}',
+    b'{"code":310,',
+    b'{"code":11,"extFields":{"a":"1"},"flag":1,"language":"JAVA","opaque":3,"remark":"no"}',
+    b"{code:1}",
+    b"",
+)
+
+
+def _stream(rng: random.Random) -> tuple[object, ...]:
+    """Frames one after the other, of which one may be broken and the last may be cut off."""
+    parts: list[bytes] = []
+    for _ in range(rng.choice((0, 1, 2, 9))):
+        header = bytearray(rng.choice(_HEADERS[:2] if rng.random() < 0.6 else _HEADERS))
+        if header and rng.random() < 0.2:
+            header[rng.randrange(len(header))] = rng.choice((0, 0x22, 0x30, 0x7B, 0x80, rng.randrange(256)))
+        body = bytes(rng.choice((0, 0, 1, 40)))
+        total, size = 4 + len(header) + len(body), len(header)
+        if rng.random() < 0.1:
+            total = rng.choice((0, 3, -1, 2**31 - 1, 1 << 24, total - 1, total + 1, 40_000))
+        if rng.random() < 0.1:
+            size = rng.choice((0, size - 1, size + 1, 0xFFFFFF, 65_536)) & 0xFFFFFF
+        codec = 0 if rng.random() < 0.95 else rng.randrange(3)
+        parts.append(total.to_bytes(4, "big", signed=True) + bytes((codec,)) + size.to_bytes(3, "big"))
+        parts.append(bytes(header) + body)
+    data = b"".join(parts)
+    return (data if rng.random() < 0.5 else data[: rng.randrange(len(data) + 1)],)
+
+
+def _divided(cut: object, data: bytes) -> object:
+    assert callable(cut)
+    commands: list[Command] = []
+    try:
+        return cut(data, commands), commands
+    except ProtocolError as error:
+        return str(error), commands
+
+
+register(
+    Twin(
+        "frames.cut",
+        pure=lambda data: _divided(frame.FrameCutter().cut, data),
+        compiled=lambda data: _divided(frame.cut, data),
+        arguments=_stream,
     )
 )
