@@ -398,7 +398,7 @@ if IN_USE:
     from rmqkit.speedups._frames import send_header_text as send_header_text
 
     cut = Cutter(
-        decode_header, _decode_send, _refused, LANGUAGE_CODES, Command, _UNREADABLE, _NO_EXT, _SEND_BEGINS,
+        decode_header, _decode_send, _SendHead, _refused, LANGUAGE_CODES, Command, _UNREADABLE, _NO_EXT, _SEND_BEGINS,
         _MAX_TOTAL, MAX_HEADER_BYTES, _LARGE_BYTES,
     ).cut  # fmt: skip
 else:

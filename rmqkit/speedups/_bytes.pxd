@@ -60,22 +60,22 @@ cdef inline char *put_bytes(char *at, const char *data, Py_ssize_t size) noexcep
 
 cdef inline char *put_number(char *to, int64_t value) noexcept:
     cdef char digits[20]
-    cdef int count = 0
+    cdef int at = 20
     cdef uint64_t rest = <uint64_t>value if value >= 0 else <uint64_t>0 - <uint64_t>value
+    cdef uint32_t pair
     if value < 0:
         to[0] = c"-"
         to += 1
-    while True:
-        digits[count] = <char>(c"0" + rest % 10)
-        rest //= 10
-        count += 1
-        if not rest:
-            break
-    while count:
-        count -= 1
-        to[0] = digits[count]
-        to += 1
-    return to
+    while rest >= 10:
+        pair = <uint32_t>(rest % 100)
+        rest //= 100
+        at -= 2
+        digits[at], digits[at + 1] = <char>(c"0" + pair // 10), <char>(c"0" + pair % 10)
+    if rest or at == 20:
+        at -= 1
+        digits[at] = <char>(c"0" + rest)
+    memcpy(to, digits + at, 20 - at)
+    return to + 20 - at
 
 
 cdef inline object text_of(Span span):

@@ -22,6 +22,7 @@ class Cutter:
         self,
         decode: Callable[[bytes, int, bytes], Command],
         decode_send: Callable[[bytes], Any],
+        head: type[msgspec.Struct],
         refused: Callable[[int, int], ProtocolError],
         languages: Container[str],
         command: type[Command],

@@ -6,6 +6,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcmp
 
 from rmqkit.speedups._bytes cimport NUMBER_BYTES, big32, put_bytes, put_number
+from rmqkit.speedups._fields cimport field, offset_of
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
@@ -153,15 +154,19 @@ def send_header_text(int64_t code, int64_t flag, str language, int64_t opaque, i
 cdef class Cutter:
     """See the twin."""
 
-    cdef object _decode, _decode_send, _refused, _languages, _command, _errors, _no_ext
+    cdef object _decode, _decode_send, _head, _refused, _languages, _command, _errors, _no_ext
     cdef bytes _send_begins
+    cdef Py_ssize_t _code, _flag, _opaque, _language, _version, _remark, _fields
     cdef int64_t _max_total, _max_header, _large
 
     def __init__(
-        self, decode, decode_send, refused, languages, command, errors, no_ext, bytes send_begins,
+        self, decode, decode_send, head, refused, languages, command, errors, no_ext, bytes send_begins,
         int64_t max_total, int64_t max_header, int64_t large,
     ):
-        self._decode, self._decode_send, self._refused = decode, decode_send, refused
+        self._decode, self._decode_send, self._head, self._refused = decode, decode_send, head, refused
+        self._code, self._flag, self._opaque = offset_of(head, "code"), offset_of(head, "flag"), offset_of(head, "opaque")
+        self._language, self._version = offset_of(head, "language"), offset_of(head, "version")
+        self._remark, self._fields = offset_of(head, "remark"), offset_of(head, "extFields")
         self._languages, self._command, self._errors, self._no_ext = languages, command, errors, no_ext
         self._send_begins = send_begins
         self._max_total, self._max_header, self._large = max_total, max_header, large
@@ -201,8 +206,11 @@ cdef class Cutter:
             sent = self._decode_send(header)
         except self._errors:
             return self._decode(header, 0, body)
-        language = sent.language
+        if type(sent) is not self._head:
+            raise TypeError(f"a header of a send was decoded to {type(sent)}")
+        language = field(sent, self._language)
         return self._command(
-            sent.code, sent.flag, sent.opaque, language if language in self._languages else None, sent.version,
-            sent.remark, None, body, 0, self._no_ext, header, sent.extFields,
+            field(sent, self._code), field(sent, self._flag), field(sent, self._opaque),
+            language if language in self._languages else None, field(sent, self._version),
+            field(sent, self._remark), None, body, 0, self._no_ext, header, field(sent, self._fields),
         )

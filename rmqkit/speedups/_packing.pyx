@@ -6,11 +6,15 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from rmqkit.speedups._bytes cimport Span, is_ascii, is_plain_key, no_span, put32, put64, put_bytes, put_number, text_of
+from rmqkit.speedups._fields cimport field, offset_of
 from rmqkit.speedups._sends cimport BORN_V6, PROPERTY_END, STORE_V6, Place, Places, Put, PutColumns, Sent
 
 from collections.abc import Sequence
 
+from rmqkit.protocol.command import Command
 from rmqkit.protocol.tags import extend_hash
+
+cdef Py_ssize_t CODEC = offset_of(Command, "codec"), OPAQUE = offset_of(Command, "opaque")
 
 cdef extern from "key_row.h":
     ctypedef struct KeyRow "rmq_key_row":
@@ -393,8 +397,12 @@ cdef class AnswerForm:
         answers = []
         for at in range(columns._sent_count):
             request = requests[at]
-            if request.codec == 0 and is_plain_key(columns._sent[at].key):
-                answers.append(self._one(columns, &columns._sent[at], places, request.opaque))
+            if (
+                type(request) is Command
+                and field(request, CODEC) == 0
+                and is_plain_key(columns._sent[at].key)
+            ):
+                answers.append(self._one(columns, &columns._sent[at], places, field(request, OPAQUE)))
             else:
                 answers.append(other(at))
         return answers

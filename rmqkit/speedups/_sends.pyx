@@ -11,6 +11,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
 
+from rmqkit.speedups._fields cimport field, offset_of
 from rmqkit.speedups._bytes cimport (
     Span, big32, is_ascii, is_plain_key, no_span, put_bytes, put_number, text_of,
 )
@@ -20,7 +21,20 @@ from collections.abc import Sequence
 from rmqkit.model.message import Appended, PutMessage
 from rmqkit.model.message_type import TYPED
 from rmqkit.model.properties import decode as decode_properties
+from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers.send import SendMessageRequestHeaderV2
+
+cdef Py_ssize_t CODE = offset_of(Command, "code"), BODY = offset_of(Command, "body")
+cdef Py_ssize_t HEAD_JSON = offset_of(Command, "head_json")
+cdef Py_ssize_t TOPIC = offset_of(SendMessageRequestHeaderV2, "topic")
+cdef Py_ssize_t PRODUCER_GROUP = offset_of(SendMessageRequestHeaderV2, "producer_group")
+cdef Py_ssize_t PROPERTIES = offset_of(SendMessageRequestHeaderV2, "properties")
+cdef Py_ssize_t QUEUE_ID = offset_of(SendMessageRequestHeaderV2, "queue_id")
+cdef Py_ssize_t BATCH = offset_of(SendMessageRequestHeaderV2, "batch")
+cdef Py_ssize_t FLAG = offset_of(SendMessageRequestHeaderV2, "flag")
+cdef Py_ssize_t SYS_FLAG = offset_of(SendMessageRequestHeaderV2, "sys_flag")
+cdef Py_ssize_t BORN_TIMESTAMP = offset_of(SendMessageRequestHeaderV2, "born_timestamp")
+cdef Py_ssize_t RECONSUME_TIMES = offset_of(SendMessageRequestHeaderV2, "reconsume_times")
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text)
@@ -81,13 +95,16 @@ def are_alike(requests, headers, bytes word):
         raise ValueError("an empty word")
     group = topic = None
     for header in headers:
-        own_topic, own_group = header.topic, header.producer_group
+        if type(header) is SendMessageRequestHeaderV2:
+            own_topic, own_group = field(header, TOPIC), field(header, PRODUCER_GROUP)
+        else:
+            own_topic, own_group = header.topic, header.producer_group
         if first:
             first, topic, group = False, own_topic, own_group
         elif own_topic != topic or own_group != group:
             return False
     for request in requests:
-        head = request.head_json
+        head = field(request, HEAD_JSON) if type(request) is Command else request.head_json
         if type(head) is not bytes or not head or holds(<bytes>head, word):
             return False
     return True
@@ -210,16 +227,18 @@ cdef class PutColumns:
         cdef Span text
         cdef Put *put
         cdef Py_ssize_t stored
-        body = request.body
-        if type(header) is not SendMessageRequestHeaderV2 or type(body) is not bytes:
+        if type(header) is not SendMessageRequestHeaderV2 or type(request) is not Command:
             return False
-        if not 0 < PyBytes_GET_SIZE(body) <= self._max_body_bytes or request.code == 320 or header.batch:
+        body = field(request, BODY)
+        if type(body) is not bytes or not 0 < PyBytes_GET_SIZE(body) <= self._max_body_bytes:
             return False
-        properties, topic = header.properties, header.topic
+        if field(request, CODE) == 320 or field(header, BATCH):
+            return False
+        properties, topic = field(header, PROPERTIES), field(header, TOPIC)
         queues = topics.get(topic)
         if queues is None or type(properties) is not str or not PyUnicode_IS_ASCII(properties):
             return False
-        cdef int64_t queue_id = header.queue_id
+        cdef int64_t queue_id = field(header, QUEUE_ID)
         if not 0 <= queue_id < <int64_t>queues:
             return False
         text.at = PyUnicode_AsUTF8AndSize(properties, &text.size)
@@ -242,12 +261,12 @@ cdef class PutColumns:
         put.properties = text
         put.suffixed = True
         put.separated = text.at[text.size - 1] != PROPERTY_END
-        put.flag = header.flag
-        put.sys_flag = (<int32_t>header.sys_flag & self._client_bits) | self._host_bits
+        put.flag = field(header, FLAG)
+        put.sys_flag = (<int32_t>field(header, SYS_FLAG) & self._client_bits) | self._host_bits
         if self._born_host.size == 20:
             put.sys_flag |= BORN_V6
-        put.born_ms = header.born_timestamp
-        put.reconsume_times = header.reconsume_times or 0
+        put.born_ms = field(header, BORN_TIMESTAMP)
+        put.reconsume_times = field(header, RECONSUME_TIMES) or 0
         self._fill(put, &found, found.wait)
         self._owners.append(body)
         self._owners.append(properties)
