@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from struct import Struct
 from struct import error as StructError
@@ -393,17 +393,29 @@ def send_header_text_by_python(
     return by_python(code, flag, language, opaque, version, header)
 
 
+def alike_by_python(commands: Sequence[Command], start: int, stop: int) -> int:
+    """The first index from `start` on, `stop` at most, whose command has another code or flag than the first.
+    Raises IndexError outside of the commands."""
+    code, flag = commands[start].code, commands[start].flag
+    for at in range(start + 1, stop):
+        if commands[at].code != code or commands[at].flag != flag:
+            return at
+    return max(stop, start + 1)
+
+
 if IN_USE:
     from rmqkit.speedups._frames import Cutter
+    from rmqkit.speedups._frames import alike as alike
     from rmqkit.speedups._frames import send_header_text as send_header_text
 
     cut = Cutter(
-        decode_header, _decode_send, _SendHead, _refused, LANGUAGE_CODES, Command, _UNREADABLE, _NO_EXT, _SEND_BEGINS,
-        _MAX_TOTAL, MAX_HEADER_BYTES, _LARGE_BYTES,
+        decode_header, _decode_send, _SendHead, _refused, LANGUAGE_CODES, Command, _UNREADABLE, _NO_EXT,
+        _SEND_BEGINS, _MAX_TOTAL, MAX_HEADER_BYTES, _LARGE_BYTES,
     ).cut  # fmt: skip
 else:
     send_header_text = send_header_text_by_python
     cut = FrameCutter().cut
+    alike = alike_by_python
 
 
 def _encode_binary(command: Command) -> bytes:

@@ -15,6 +15,7 @@ from rmqkit.plugin.request import EachRequest, JoinedProcessor, Outcome, Peer, R
 from rmqkit.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.error_answer import error_answer
+from rmqkit.protocol.frame import alike
 from rmqkit.remoting.answers import mismatched, queue_answers
 from rmqkit.remoting.hooks_by_code import Entries, HooksByCode
 from rmqkit.remoting.joined_run import JoinedRun, Part
@@ -149,19 +150,16 @@ class RequestLoop:
             if not core.takes_requests:
                 return len(commands)
             start, command = at, commands[at]
-            code, flag = command.code, command.flag
-            at += 1
+            flag = command.flag
             if flag & FLAG_RESPONSE:
+                at += 1
                 peer.respond(command)
                 continue
-            route = find(code, default)
-            if at < end:
-                for follower in commands[at : min(end, start + route.max_run)]:
-                    if follower.flag != flag or (
-                        follower.code != code and find(follower.code, default) is not route
-                    ):
-                        break
-                    at += 1
+            route = find(command.code, default)
+            limit = min(end, start + route.max_run)
+            at = alike(commands, start, limit)
+            while at < limit and commands[at].flag == flag and find(commands[at].code, default) is route:
+                at = alike(commands, at, limit)
             run = left = commands[start:at] if at - start < len(commands) else commands
             refused: Mapping[int, Outcome] | None = None
             if route.hooks:

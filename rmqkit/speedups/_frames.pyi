@@ -1,4 +1,4 @@
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import msgspec
@@ -34,3 +34,5 @@ class Cutter:
         large: int,
     ) -> None: ...
     def cut(self, data: bytes, commands: list[Command]) -> tuple[int, int]: ...
+
+def alike(commands: Sequence[Command], start: int, stop: int) -> int: ...

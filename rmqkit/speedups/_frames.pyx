@@ -8,6 +8,8 @@ from libc.string cimport memcmp
 from rmqkit.speedups._bytes cimport NUMBER_BYTES, big32, put_bytes, put_number
 from rmqkit.speedups._fields cimport field, offset_of
 
+from rmqkit.protocol.command import Command
+
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
@@ -214,3 +216,23 @@ cdef class Cutter:
             language if language in self._languages else None, field(sent, self._version),
             field(sent, self._remark), None, body, 0, self._no_ext, header, field(sent, self._fields),
         )
+
+
+cdef Py_ssize_t CODE = offset_of(Command, "code"), FLAG = offset_of(Command, "flag")
+
+
+def alike(commands, Py_ssize_t start, Py_ssize_t stop):
+    """See the twin."""
+    cdef Py_ssize_t at
+    first = commands[start]
+    code, flag = first.code, first.flag
+    if start < 0 or stop > len(commands):
+        raise IndexError(f"commands {start} to {stop} of {len(commands)}")
+    for at in range(start + 1, stop):
+        command = commands[at]
+        if type(command) is Command:
+            if field(command, CODE) != code or field(command, FLAG) != flag:
+                return at
+        elif command.code != code or command.flag != flag:
+            return at
+    return max(stop, start + 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from random import randrange
 from typing import Any
 
@@ -50,6 +51,7 @@ _CHECKED_PROPERTIES = _OUR_PROPERTIES | {props.DELAY, props.TRANSACTION_PREPARED
 _OUR_BITS = BORN_HOST_V6 | STORE_HOST_V6 | NEED_UNWRAP | INNER_BATCH | TRANSACTION_MASK
 _CLIENT_BITS = ~_OUR_BITS
 _UNIQ_KEY, _TAGS, _WAIT, _PROPERTY_END = props.UNIQ_KEY, props.TAGS, props.WAIT, props.PROPERTY_END
+_header_of = attrgetter("typed")
 #: The headers of a run when those of all requests were decoded together with them.
 _DECODED = {SendMessageRequestHeaderV2}
 _SUCCESS = int(ResponseCode.SUCCESS)
@@ -90,7 +92,7 @@ class SendProcessor(JoinedProcessor):
 
     def process_joined(self, requests: Sequence[Command], peers: Sequence[Peer]) -> Sequence[Outcome]:
         outcomes: dict[int, Outcome] = {}
-        headers: Any = [request.typed for request in requests]
+        headers: Any = [*map(_header_of, requests)]
         if {*map(type, headers)} != _DECODED:
             headers = self._headers(requests, outcomes)
             left = [at for at in range(len(requests)) if at not in outcomes]

@@ -118,3 +118,14 @@ register(
         arguments=_stream,
     )
 )
+
+
+def _commands(rng: random.Random) -> tuple[object, ...]:
+    commands = [
+        Command(code=rng.choice((310, 310, 310, 11)), flag=rng.choice((0, 0, 0, 2)))
+        for _ in range(rng.choice((1, 2, 3, 9)))
+    ]
+    return commands, rng.randrange(len(commands)), rng.randrange(len(commands) + 1)
+
+
+register(Twin("frames.alike", pure=frame.alike_by_python, compiled=_frames.alike, arguments=_commands))
