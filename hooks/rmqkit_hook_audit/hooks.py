@@ -85,8 +85,11 @@ class SendAudit(Watching, SendMessageHook):
         recorder, header = self._recorder, sends.headers[start]
         topic = header.topic
         columns, places = sends.messages, sends.landed
-        first, last = sends.span(start).start, min(sends.span(stop - 1).stop, len(columns))
-        weight = (count := max(last - first, 0)) or 1
+        first, last = start, stop
+        if sends.sizes is not None:
+            first, last = sends.span(start).start, sends.span(stop - 1).stop
+        count = max(min(last, len(columns)) - first, 0)
+        weight = count or 1
         notes: list[Message] | Raw
         if (
             count
@@ -98,14 +101,14 @@ class SendAudit(Watching, SendMessageHook):
                 columns.json_list(
                     places,
                     first,
-                    last,
+                    first + count,
                     topic,
                     MAX_TEXT,
                     lambda at: encoded(_note(columns[at], places[at], topic)),
                 )
             )
         else:
-            messages, landed = columns[first:last], places[first:last]
+            messages, landed = columns[first : first + count], places[first : first + count]
             notes = [_note(message, at, topic) for message, at in zip(messages, landed, strict=True)]
             if self._keeps_content:
                 weight += self._add_content(notes, messages) // 1024

@@ -4,8 +4,11 @@ removed."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
+
+from rmqkit.model.run import size_range_of
+from rmqkit.plugin.store import Appended
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -14,8 +17,6 @@ V = TypeVar("V")
 #: RemotingMetricsManager).
 SIZE_BOUNDS = (1024, 4096, 512 * 1024, 1 << 20, 2 << 20, 4 << 20)
 CREATE_BOUNDS = (10, 100, 1000, 3000, 5000)
-#: Sizes that are put into a histogram together.
-_MANY = 512
 RPC_BOUNDS = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
 
 
@@ -38,15 +39,15 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
-    def add_many(self, values: Sequence[float]) -> None:
-        """Add all values, with a fast path for equal ones."""
-        bucket = bisect_left(self.bounds, min(values))
-        if bucket == bisect_left(self.bounds, max(values)):
-            self.counts[bucket] += len(values)
-            self.sum += sum(values)
-            return
-        for value in values:
-            self.add(value)
+    def add_between(self, smallest: float, largest: float, total: float, count: int) -> bool:
+        """Add values of which the extremes, the sum and the number are known. Returns False, and adds
+        nothing, when they fall into different buckets."""
+        bucket = bisect_left(self.bounds, smallest)
+        if bucket != bisect_left(self.bounds, largest):
+            return False
+        self.counts[bucket] += count
+        self.sum += total
+        return True
 
 
 class Series(dict[K, V], Generic[K, V]):
@@ -77,28 +78,19 @@ class Traffic:
 
 
 class Incoming:
-    """Messages stored for clients, with their record sizes. They are put into the histogram when many have
-    come or when it is read, which costs a fraction of one by one."""
+    """Messages stored for clients. `sizes` counts them by the sizes of their records."""
 
-    __slots__ = ("_fresh", "_sizes")
+    __slots__ = ("sizes",)
 
     def __init__(self) -> None:
-        self._sizes = Histogram(SIZE_BOUNDS)
-        self._fresh: list[int] = []
+        self.sizes = Histogram(SIZE_BOUNDS)
 
-    def add(self, sizes: Iterable[int]) -> None:
-        """Count messages by their record sizes."""
-        self._fresh += sizes
-        if len(self._fresh) >= _MANY:
-            self._sizes.add_many(self._fresh)
-            self._fresh = []
-
-    @property
-    def sizes(self) -> Histogram:
-        if self._fresh:
-            self._sizes.add_many(self._fresh)
-            self._fresh = []
-        return self._sizes
+    def add(self, landed: Sequence[Appended]) -> None:
+        """Count messages by their places, at least one."""
+        smallest, largest, total = size_range_of(landed)
+        if not self.sizes.add_between(smallest, largest, total, len(landed)):
+            for at in landed:
+                self.sizes.add(at.size_bytes)
 
     @property
     def messages(self) -> int:

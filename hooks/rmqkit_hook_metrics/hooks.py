@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 
 from rmqkit.errors import HeaderError
 from rmqkit.model import names
 from rmqkit.model.message_type import MessageType, message_type
-from rmqkit.model.run import are_normal, sizes_of, topics_of
+from rmqkit.model.run import are_normal, topics_of
 from rmqkit.model.sysflag import PULL_SUSPEND
 from rmqkit.plugin.hooks import (
     STORED_CODES,
@@ -19,6 +19,7 @@ from rmqkit.plugin.hooks import (
     SendRun,
 )
 from rmqkit.plugin.request import Answers, Peer
+from rmqkit.plugin.store import Appended
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import CreateTopicRequestHeader, PullMessageRequestHeader
@@ -69,19 +70,19 @@ class SendMetrics(Counting, SendMessageHook):
         counts = self._counts
         if counts is None or sends.code not in STORED_CODES:
             return
-        messages, sizes = sends.messages, sizes_of(sends.landed)
+        messages, landed = sends.messages, sends.landed
         topics = topics_of(messages)
         if len(topics) == 1 and are_normal(messages):
-            _count(counts, topics[0], MessageType.NORMAL, sizes)
+            _count(counts, topics[0], MessageType.NORMAL, landed)
             return
-        for message, size in zip(messages, sizes, strict=True):
-            _count(counts, message.topic, message_type(message.properties), (size,))
+        for message, at in zip(messages, landed, strict=True):
+            _count(counts, message.topic, message_type(message.properties), (at,))
 
 
-def _count(counts: Counts, topic: str, kind: MessageType, sizes: Iterable[int]) -> None:
-    """Count messages of one topic and type, with these record sizes."""
+def _count(counts: Counts, topic: str, kind: MessageType, landed: Sequence[Appended]) -> None:
+    """Count messages of one topic and type by their places."""
     if not topic.startswith(_NOT_COUNTED):
-        counts.incoming[topic, TYPE_LABELS[kind]].add(sizes)
+        counts.incoming[topic, TYPE_LABELS[kind]].add(landed)
 
 
 class ConsumeMetrics(Counting, ConsumeMessageHook):

@@ -112,11 +112,13 @@ def are_normal(messages: Sequence[PutMessage]) -> bool:
     return all(map(TYPED.isdisjoint, [message.properties for message in messages]))
 
 
-def sizes_of(landed: Sequence[Appended]) -> list[int]:
-    """The size of the record at each of these places."""
+def size_range_of(landed: Sequence[Appended]) -> tuple[int, int, int]:
+    """The sizes of the smallest and of the largest record at these places, at least one, and of all
+    together."""
     if isinstance(landed, Places):
-        return landed.sizes()
-    return [size for _, _, size, _ in landed]
+        return landed.size_range()
+    sizes = [size for _, _, size, _ in landed]
+    return min(sizes), max(sizes), sum(sizes)
 
 
 def tags_codes_of(messages: Sequence[PutMessage]) -> list[int]:
@@ -133,4 +135,12 @@ def total_bytes_of(landed: Sequence[Appended]) -> int:
     return sum([size for _, _, size, _ in landed])
 
 
-__all__ = ["MessageRun", "are_normal", "sizes_of", "tags_codes_of", "topics_of", "total_bytes_of", "waits_of"]
+__all__ = [
+    "MessageRun",
+    "are_normal",
+    "size_range_of",
+    "tags_codes_of",
+    "topics_of",
+    "total_bytes_of",
+    "waits_of",
+]

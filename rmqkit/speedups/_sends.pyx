@@ -572,10 +572,20 @@ cdef class Places:
         cdef Place *place = &self._places[at]
         return Appended(place.offset, place.position, place.size, self._time_ms)
 
-    def sizes(self):
-        """The size of each record."""
+    def size_range(self):
+        """The sizes of the smallest and of the largest record, and of all together. Raises ValueError without
+        a place."""
         cdef Py_ssize_t at
-        return [self._places[at].size for at in range(self._count)]
+        cdef int32_t size, smallest, largest
+        cdef int64_t total = 0
+        if not self._count:
+            raise ValueError("no place")
+        smallest = largest = self._places[0].size
+        for at in range(self._count):
+            size = self._places[at].size
+            total += size
+            smallest, largest = min(smallest, size), max(largest, size)
+        return smallest, largest, total
 
     @property
     def total_bytes(self):

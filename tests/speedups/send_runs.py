@@ -14,7 +14,7 @@ from rmqkit.config import Config
 from rmqkit.errors import DecodeError
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
-from rmqkit.model.run import are_normal, sizes_of
+from rmqkit.model.run import are_normal, size_range_of
 from rmqkit.plugin.hooks import SendingBroker, SendRun
 from rmqkit.plugin.request import Answer
 from rmqkit.protocol import batch
@@ -122,7 +122,7 @@ def outcome(kind: Any, given_sends: Sequence[Send], changed: int) -> tuple[objec
     sends.messages, sends.landed, sends.sizes, sends.code = messages, run.landed, sizes, 0
     places = {id(queue): key for key, queue in {**queues, **made}.items()}
     units = {places[id(queue)]: own for queue, own in run.units.items() if own}
-    looks = are_normal(messages), sizes_of(run.landed), audited(sends)
+    looks = are_normal(messages), size_range_of(run.landed) if run.landed else None, audited(sends)
     answers = []
     if sizes is None or 0 not in sizes:
         answers = [shown(answer) for answer in SendAnswers(Config(), HOST).of(sends)]

@@ -70,8 +70,10 @@ def test_only_what_is_stored_counts(code: int, counted: int) -> None:
 def test_a_histogram_counts_up_to_its_bounds() -> None:
     """A value equal to a bound counts in that bucket, as `le` says."""
     histogram = Histogram(SIZE_BOUNDS)
-    histogram.add_many([1024, 1])
-    histogram.add_many([1025, 5 << 20])
+    assert histogram.add_between(1, 1024, 1025, 2)
+    assert not histogram.add_between(1025, 5 << 20, 1025 + (5 << 20), 2)
+    histogram.add(1025)
+    histogram.add(5 << 20)
     histogram.add(4096)
     assert (histogram.counts, histogram.sum) == ([2, 2, 0, 0, 0, 0, 1], 1024 + 1 + 1025 + (5 << 20) + 4096)
 
