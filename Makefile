@@ -49,9 +49,9 @@ test-pure: $(READY)
 sanitize: $(READY)
 	$(BIN)/python -m tests.speedups.sanitize
 
-# Each compiled function beside its twin in Python: a million random cases in all, or what four minutes allow.
+# Each compiled function beside its twin in Python: a million random cases in all, or what eight minutes allow.
 compare-speedups: $(READY)
-	$(BIN)/python -m tests.speedups.compare --cases 1000000 --seconds 240
+	$(BIN)/python -m tests.speedups.compare --cases 1000000 --seconds 480
 
 # The broker's tests over each transport, and each built-in store but the one in memory, over which `make test` runs them. Over one alone, also a plugin's: make test-store-NAME, make test-transport-SCHEME.
 test-plugins: $(STORES:%=test-store-%) $(TRANSPORTS:%=test-transport-%)

@@ -99,6 +99,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_hash_slot_num: int = 5_000_000
     max_index_num: int = 20_000_000
     message_index_enable: bool = True
+    unindexed_topics: tuple[str, ...] = ()
     max_message_size: int = 4_194_304
     flush_disk_type: str = "ASYNC_FLUSH"
     sync_flush_timeout: int = 5_000

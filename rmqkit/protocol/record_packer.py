@@ -6,7 +6,7 @@ offsets and packs, and changes nothing of the store: that takes the result when 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from struct import Struct
 from struct import error as StructError
@@ -148,11 +148,13 @@ class PackedRun(NamedTuple, Generic[Q]):
 
 
 class RecordPacker:
-    """`store_host` is this broker's address as records have it."""
+    """`store_host` is this broker's address as records have it. Messages of the topics `unindexed` give no
+    notes."""
 
-    def __init__(self, max_body_bytes: int, store_host: bytes) -> None:
+    def __init__(self, max_body_bytes: int, store_host: bytes, unindexed: Iterable[str] = ()) -> None:
         self._max_body_bytes = max_body_bytes
         self._store_host = store_host
+        self._unindexed = frozenset(unindexed)
         self._host_bit = STORE_HOST_V6 if len(store_host) > _SHORT_HOST_BYTES else 0
 
     def pack(
@@ -175,6 +177,7 @@ class RecordPacker:
             run = pack_columns(
                 messages, now_ms, queues, lambda made, key: _new(made, key, new_queue), position, room_end,
                 turn, made, queue_codes, self._max_body_bytes, self._store_host, self._host_bit, _illegal,
+                self._unindexed,
             )  # fmt: skip
             if run is not None:
                 return _new_tuple(PackedRun, run)
@@ -209,6 +212,7 @@ class RecordPacker:
                     key = topic, queue_id
                     queue = queues.get(key) or made.get(key) or _new(made, key, new_queue)
                     head = queue.head
+                    is_indexed = topic not in self._unindexed
                     own = units.setdefault(queue, [])
                 if topic in queue_codes:
                     message.tags_code = queue_codes[topic](message.properties, now_ms)
@@ -244,7 +248,7 @@ class RecordPacker:
                     )  # fmt: skip
                 unique_key, keys = message.properties.get(UNIQ_KEY), message.properties.get(KEYS)
                 rolled_back = unusual and sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
-                if (unique_key or keys) and not rolled_back:
+                if (unique_key or keys) and is_indexed and not rolled_back:
                     notes.append((head.key_code, unique_key, keys, position, now_ms))
                 landed.append(_new_tuple(Appended, (offset, position, size, now_ms)))
                 position += size

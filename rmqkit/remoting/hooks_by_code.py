@@ -24,16 +24,12 @@ class HooksByCode:
             for code in named
         }
 
-    def __bool__(self) -> bool:
-        return bool(self.for_all or self.by_code)
-
     def of(self, code: int) -> Entries:
         return self.by_code.get(code, self.for_all)
 
     def parts(self, requests: Sequence[Command]) -> list[tuple[Entries, slice]]:
         """The neighbours among requests that the same hooks want to see, with these hooks."""
-        codes = {request.code for request in requests} if self else ()
-        if len(codes) <= 1:
+        if not self.by_code or len(requests) == 1 or len({request.code for request in requests}) == 1:
             return [(self.of(requests[0].code), slice(len(requests)))]
         parts: list[tuple[Entries, slice]] = []
         for at, request in enumerate(requests):

@@ -151,15 +151,16 @@ class RequestLoop:
                 return len(commands)
             start, command = at, commands[at]
             flag = command.flag
+            at += 1
             if flag & FLAG_RESPONSE:
-                at += 1
                 peer.respond(command)
                 continue
             route = find(command.code, default)
-            limit = min(end, start + route.max_run)
-            at = alike(commands, start, limit)
-            while at < limit and commands[at].flag == flag and find(commands[at].code, default) is route:
-                at = alike(commands, at, limit)
+            if at < end:
+                limit = min(end, start + route.max_run)
+                at = alike(commands, start, limit)
+                while at < limit and commands[at].flag == flag and find(commands[at].code, default) is route:
+                    at = alike(commands, at, limit)
             run = left = commands[start:at] if at - start < len(commands) else commands
             refused: Mapping[int, Outcome] | None = None
             if route.hooks:

@@ -36,4 +36,5 @@ def pack(
     store_host: bytes,
     host_bit: int,
     illegal: Callable[[PutMessage, int], Exception],
+    unindexed: frozenset[str],
 ) -> tuple[int, list[bytes], Places, dict[Q, bytes], RunNotes, list[int]] | None: ...

@@ -52,6 +52,7 @@ cdef struct Queue:
     int64_t next_offset
     int64_t room_end
     uint32_t key_code
+    bint indexed
     Span topic_field
     Py_ssize_t count
     Py_ssize_t filled
@@ -66,7 +67,7 @@ cdef class Packing:
     cdef Queue *_queues
     cdef int _queue_count, _queue_room
     cdef list _kept
-    cdef object _queues_by_key, _made, _new_queue
+    cdef object _queues_by_key, _made, _new_queue, _unindexed
     cdef list _breaks
 
     def __cinit__(self):
@@ -104,6 +105,7 @@ cdef class Packing:
         found.queue = <PyObject *>queue
         found.magic = <int32_t><int64_t>head.magic
         found.fixed_bytes, found.key_code = head.fixed_bytes, head.key_code
+        found.indexed = <object>put.topic not in self._unindexed
         found.topic_field.at, found.topic_field.size = PyBytes_AS_STRING(topic_field), PyBytes_GET_SIZE(topic_field)
         found.next_offset, found.room_end = queue.next_offset, min(queue.room_end, _LARGEST)
         found.count = found.filled = 0
@@ -250,7 +252,7 @@ cdef class Packing:
         notes = []
         for at in range(self._columns._count):
             put, place = &self._columns._puts[at], &self._places._places[at]
-            if put.unique_key.at != NULL or put.keys.at != NULL:
+            if self._queues[place.queue].indexed and (put.unique_key.at != NULL or put.keys.at != NULL):
                 key_code = self._queues[place.queue].key_code
                 notes.append((key_code, text_of(put.unique_key), text_of(put.keys), place.position, self._places._time_ms))
         return notes
@@ -268,6 +270,8 @@ cdef class Packing:
         rows = <KeyRow *>PyBytes_AS_STRING(entries)
         for at in range(self._columns._count):
             put, place = &self._columns._puts[at], &self._places._places[at]
+            if not self._queues[place.queue].indexed:
+                continue
             code = self._queues[place.queue].key_code
             if put.unique_key.size:
                 count = self._enter(rows, count, code, put.unique_key, place.position)
@@ -334,6 +338,7 @@ def pack(
     bytes store_host,
     int32_t host_bit,
     illegal,
+    frozenset unindexed not None,
 ):
     """As `rmqkit.protocol.record_packer.RecordPacker.pack`, for columns: `(end, pieces, places, units, notes,
     breaks)`. `new_queue` makes a queue from `made` and its key. None, with nothing changed, where only Python
@@ -347,6 +352,7 @@ def pack(
     packing._columns, packing._places = columns, Places(columns._count, now_ms)
     packing._kept, packing._breaks = [], []
     packing._queues_by_key, packing._made, packing._new_queue = queues, made, new_queue
+    packing._unindexed = unindexed
     if columns._made or queue_codes:
         try:
             packing._read_made(queue_codes, now_ms)

@@ -79,7 +79,7 @@ class LmdbStore(MessageStore):
         self._policy = policy
         self._env = env or environment(config)
         self._lock = DirectoryLock(self._root)
-        self._keys = KeyIndex()
+        self._keys = KeyIndex(unindexed=frozenset(config.unindexed_topics))
         self._index_enabled = config.message_index_enable
         self._key_lookup: KeyLookup | None = None
         self._queues: dict[tuple[str, int], Queue] = {}
@@ -91,7 +91,7 @@ class LmdbStore(MessageStore):
         self._commits = Commits(
             self._env, self._journal, self._keys, limit_bytes, segment_bytes, self._progressed
         )
-        self._packer = RecordPacker(config.max_message_size, store_host(config))
+        self._packer = RecordPacker(config.max_message_size, store_host(config), config.unindexed_topics)
         self._turn = turn_in_files(segment_bytes)
         self._warmer = Warmer(self._go_through)
         self._trimmer = Trimmer(

@@ -88,10 +88,11 @@ class MemoryStore(MessageStore):
 
     def __init__(self, config: Config, clock: Clock, policy: FlushPolicy) -> None:
         self._clock = clock
-        self._packer = RecordPacker(config.max_message_size, store_host(config))
+        self._packer = RecordPacker(config.max_message_size, store_host(config), config.unindexed_topics)
         self._turn = turn_in_files(config.mapped_file_size_commit_log)
         self._part_bytes = config.mapped_file_size_commit_log
         self._index_enabled = config.message_index_enable
+        self._unindexed = frozenset(config.unindexed_topics)
         self._log = _Log()
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._keys: dict[int, list[tuple[int, int]]] = {}
@@ -181,7 +182,7 @@ class MemoryStore(MessageStore):
             del queue.units[at.queue_offset - queue.first :]
             code = queue_code(self.queue_codes, message.topic, message.properties, at.store_timestamp_ms)
             queue.units.append(QueueUnit(*at[:3], code))
-        if kind != TRANSACTION_ROLLBACK and self._index_enabled:
+        if kind != TRANSACTION_ROLLBACK and self._index_enabled and message.topic not in self._unindexed:
             found, code = message.properties, extend_hash(0, f"{message.topic}#")
             unique_key, keys = found.get(props.UNIQ_KEY), found.get(props.KEYS)
             self._note_keys(code, unique_key, keys, at.physical_offset, at.store_timestamp_ms)

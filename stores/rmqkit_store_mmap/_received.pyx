@@ -25,6 +25,7 @@ cdef extern from "record.h" nogil:
 
 cdef enum:
     MAX_QUEUES = 64
+    NOT_INDEXED = -1
     UNIT_BYTES = 20
     UNQUEUED = 4
     NAME_END = 1
@@ -158,6 +159,7 @@ cdef object plain(
     cdef Properties properties
     cdef uint8_t *unit
     cdef int32_t tags_code
+    cdef bint indexed[MAX_QUEUES]
     cdef list codes = [], topics = [], notes = []
     while is_sound(p + at, stop - at, offset, &r):
         if r.sys_flag & UNQUEUED or r.queue_offset < 0:
@@ -171,6 +173,7 @@ cdef object plain(
             if code is None:
                 break
             queues[known] = Queue(p + at + r.topic_at, r.topic_bytes, r.queue_id, r.queue_offset, 0)
+            indexed[known] = code != NOT_INDEXED
             codes.append(code)
             topics.append(topic)
             known += 1
@@ -187,7 +190,7 @@ cdef object plain(
         owners[count] = <uint8_t>number
         count += 1
         queues[number].count += 1
-        if properties.unique.at != NULL or properties.keys.at != NULL:
+        if indexed[number] and (properties.unique.at != NULL or properties.keys.at != NULL):
             notes.append((codes[number], text_of(properties.unique), text_of(properties.keys), offset, r.store_ms))
         at += r.size
         offset += r.size

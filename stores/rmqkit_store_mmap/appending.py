@@ -22,7 +22,8 @@ from rmqkit_store_mmap.queue.queue_table import QueueTable
 from rmqkit_store_mmap.queue.units import UNIT
 from rmqkit_store_mmap.replication import Replication
 
-#: Number of messages that an append indexes with a full backlog, in addition to twice the number it appends.
+#: Number of keys that an append indexes with a full backlog, in addition to those beyond the limit and twice
+#: the number of messages that it appends.
 _CATCH_UP = 256
 CLOSED = "the store is closed"
 
@@ -47,7 +48,7 @@ class AppendingStore(MessageStore):
         if not self._open or log.refusal is not None or self._refusal is not None:
             raise self._refused()
         if len(backlog) >= MAX_BACKLOG:
-            self._index.drain(_CATCH_UP + 2 * len(messages))
+            self._index.drain(len(backlog) - MAX_BACKLOG + _CATCH_UP + 2 * len(messages))
         now_ms, start, turns = self._clock.now_ms(), log.position, self._turns
         segment, room_end = log.room()
         made: dict[tuple[str, int], ConsumeQueue] = {}

@@ -23,8 +23,10 @@ MAX_QUEUES = 64
 _MAX_I64 = (1 << 63) - 1
 _HEAD = Struct(">i8xi4xqqi")
 
+#: What `Begin` returns for a topic whose keys are not indexed.
+NOT_INDEXED = -1
 #: Called with topic, queue id, queue offset and log offset of a queue's first record. Returns the hash of
-#: `topic#`, or None if that record needs more than a unit and its keys.
+#: `topic#` or NOT_INDEXED, or None if that record needs more than a unit and its keys.
 Begin = Callable[[str, int, int, int], int | None]
 #: Topic, queue id and packed units of one queue.
 QueueUnits = tuple[str, int, bytes]
@@ -73,7 +75,7 @@ def pure_plain_units(
         properties = props.decode(property_bytes.decode())
         units += UNIT.pack(offset, size, tags_code(properties.get(props.TAGS)))
         unique, keys = properties.get(props.UNIQ_KEY), properties.get(props.KEYS)
-        if unique is not None or keys is not None:
+        if code != NOT_INDEXED and (unique is not None or keys is not None):
             notes.append((code, unique, keys, offset, peek_store_timestamp(view, at)))
         at, offset = at + size, offset + size
     return at, [(*key, bytes(units)) for key, (_, _, units) in queues.items()], notes

@@ -75,7 +75,7 @@ class MmapStore(AppendingStore):
         self.disk = disk or Disk()
         self._clock = clock
         self._policy = policy
-        self._packer = RecordPacker(config.max_message_size, store_host(config))
+        self._packer = RecordPacker(config.max_message_size, store_host(config), config.unindexed_topics)
         self._lock = DirectoryLock(self._root)
         self._abort = AbortMark(self._root)
         self.written_by_append = policy.commit_buffer_bytes == 0
@@ -97,6 +97,7 @@ class MmapStore(AppendingStore):
             config.max_index_num,
             self.disk,
             config.message_index_enable,
+            config.unindexed_topics,
         )
         self._index_enabled = config.message_index_enable
         self._checkpoint = Checkpoint(self._root / "checkpoint")

@@ -115,7 +115,7 @@ def outcome(kind: Any, given_sends: Sequence[Send], changed: int) -> tuple[objec
     queues = {("A", 1): Queue(TopicHead.of("A"), 3, 4), (LONG, 0): Queue(TopicHead.of(LONG))}
     codes = {"B": lambda properties, time_ms: time_ms + len(properties)}
     turn = turn_in_files(FILE_BYTES)
-    run = RecordPacker(500, HOST).pack(
+    run = RecordPacker(500, HOST, (LONG,)).pack(
         messages, 7_000, queues, lambda topic, number, count: Queue(TopicHead.of(topic)), *turn(0, 0), turn,
         made, codes,
     )  # fmt: skip

@@ -44,6 +44,12 @@ class LookupContract(StoreContract):
             assert store.query_by_key("Orders", "k", 0, 1 << 60, 9).physical_offsets == [0]
             assert INDEX not in store.dispatch_behind()
 
+    async def test_a_topic_without_an_index(self, tmp_path: Path, clock: FakeClock) -> None:
+        """`unindexedTopics` as well."""
+        async with running(self.make_store(tmp_path / "store", clock, unindexed_topics=("Orders",))) as store:
+            store.append([message(keys="k")])
+            assert store.query_by_key("Orders", "k", 0, 1 << 60, 9).physical_offsets == [0]
+
     @pytest.mark.usefixtures("persists")
     async def test_opening_a_trimmed_store_again(self, tmp_path: Path, clock: FakeClock) -> None:
         """Trimmed records stay removed, and queue offsets are never used again, although the look-up has

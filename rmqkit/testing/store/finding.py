@@ -8,10 +8,19 @@ from pathlib import Path
 import pytest
 
 from rmqkit.config import STORE_DISPATCHERS
+from rmqkit.plugin.flush import Level
 from rmqkit.plugin.store import Boundary, MessageStore, ReadStatus
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store.base import StoreFixtures
 from rmqkit.testing.store.kit import ALL, SMALL, SMALL_INDEX, bodies, message, put, running
+
+
+def check_indexed(store: MessageStore, of_bills: int) -> None:
+    """A message of Bills is found by its keys, and none of Orders."""
+    for key in ("k", "U1", "U3"):
+        assert store.query_by_key("Orders", key, 0, 1 << 60, 9).physical_offsets == []
+    for key in ("k", "U2"):
+        assert store.query_by_key("Bills", key, 0, 1 << 60, 9).physical_offsets == [of_bills]
 
 
 class Finding(StoreFixtures):
@@ -98,6 +107,28 @@ class Finding(StoreFixtures):
         async with running(self.make_store(tmp_path / "store", clock, message_index_enable=False)) as store:
             await put(store, [message(keys="k")])
             assert store.query_by_key("Orders", "k", 0, 1 << 60, 9) == ([], 0, 0)
+
+    async def test_a_topic_without_an_index(self, tmp_path: Path, clock: FakeClock) -> None:
+        """With `unindexedTopics` no key finds a message of these topics, neither one that was sent here nor
+        one that came from another broker's log; others are found as before."""
+        places = tmp_path / "store", tmp_path / "replica"
+        unindexed = ("Orders", "Absent")
+        async with running(self.make_store(places[0], clock, unindexed_topics=unindexed)) as store:
+            landed = await put(
+                store, [message(keys="k", unique_key="U1"), message(topic="Bills", keys="k", unique_key="U2")]
+            )
+            await put(store, [message(keys="k", unique_key="U3")])
+            records = [store.read_record(at.physical_offset) for at in landed]
+            check_indexed(store, landed[1].physical_offset)
+            clock.advance(1)
+            async with running(self.make_store(places[1], clock, unindexed_topics=unindexed)) as replica:
+                data = b"".join(bytes(record) for record in records if record is not None)
+                replica.append_log(0, data)
+                await replica.settled(replica.end_offset, Level.WRITTEN)
+                check_indexed(replica, landed[1].physical_offset)
+        if self.persistent:
+            async with running(self.make_store(places[0], clock, unindexed_topics=unindexed)) as store:
+                check_indexed(store, landed[1].physical_offset)
 
     @pytest.mark.parametrize(
         ("time_ms", "lower", "upper"),

@@ -40,6 +40,8 @@ class KeyIndex:
 
     indexed_to: int = 0
     newest: tuple[int, int] = (0, 0)
+    #: Topics whose keys are not noted. Packed records bring none of these.
+    unindexed: frozenset[str] = frozenset()
     _kept: list[KeyNote] = field(factory=list)
     #: The entries of the first `_hashed` kept notes.
     _entries: list[Entry] = field(factory=list)
@@ -59,7 +61,9 @@ class KeyIndex:
         self._kept += notes
 
     def note_record(self, topic_code: int, record: StoredMessage) -> None:
-        """Note the keys of a stored record."""
+        """Note the keys of a stored record, unless its topic is not indexed."""
+        if record.topic in self.unindexed:
+            return
         unique_key, keys = record.properties.get(UNIQ_KEY), record.properties.get(KEYS)
         if unique_key or keys:
             self._kept.append(

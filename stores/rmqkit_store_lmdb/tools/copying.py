@@ -80,7 +80,7 @@ class _Writer:
         self._index_enabled = config.message_index_enable
         self._start = source.start
         self._end = source.end
-        self._keys = KeyIndex()
+        self._keys = KeyIndex(unindexed=frozenset(config.unindexed_topics))
         self._queues = {
             key: Queue.of(*key, number, first, stop)
             for number, (key, (first, stop)) in enumerate(sorted(source.queues.items()), 1)

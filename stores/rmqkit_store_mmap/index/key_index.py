@@ -36,10 +36,19 @@ class KeyIndex:
 
     `next_offset` is the log offset from which on a recovery must index again, None if the index is as
     complete as the queues. `incomplete`: the number of files differs from the mark. `doubtful` is set
-    permanently after a failed flush of a file: the mark then no longer moves.
+    permanently after a failed flush of a file: the mark then no longer moves. `unindexed`: topics whose keys
+    must not be noted.
     """
 
-    def __init__(self, directory: Path, slots: int, entries: int, disk: Disk, enabled: bool = True) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        slots: int,
+        entries: int,
+        disk: Disk,
+        enabled: bool = True,
+        unindexed: Iterable[str] = (),
+    ) -> None:
         self.backlog = Entries()
         self.wanted = trio.Event()
         self.written_to = EVERYTHING
@@ -53,6 +62,7 @@ class KeyIndex:
         self._entries = entries
         self._disk = disk
         self._enabled = enabled
+        self.unindexed = frozenset(unindexed)
         self._files: list[IndexFile] = []
         self._unflushed: list[IndexFile] = []
         self._flushing = False

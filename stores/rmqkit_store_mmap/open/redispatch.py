@@ -19,7 +19,7 @@ from rmqkit_store_mmap.log.scan import Found, parse_record
 from rmqkit_store_mmap.queue.consume_queue import ConsumeQueue
 from rmqkit_store_mmap.queue.deletions import Deletions
 from rmqkit_store_mmap.queue.queue_table import QueueTable
-from rmqkit_store_mmap.received import plain_units
+from rmqkit_store_mmap.received import NOT_INDEXED, plain_units
 
 _log = logging.getLogger(__name__)
 
@@ -71,8 +71,8 @@ class Redispatch:
                 at, offset = at + found.size_bytes, found.end
 
     def _begin(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> int | None:
-        """The hash of `topic#` if a record is new, not dead, and the next one of a queue whose codes are
-        those of tags (received.Begin)."""
+        """The hash of `topic#` or NOT_INDEXED if a record is new, not dead, and the next one of a queue whose
+        codes are those of tags (received.Begin)."""
         queue = self._queues.get(topic, queue_id)
         if (
             queue is None
@@ -84,6 +84,8 @@ class Redispatch:
             or (self._deletions is not None and self._deletions.is_dead(topic, queue_id, physical_offset))
         ):
             return None
+        if self._index is not None and topic in self._index.unindexed:
+            return NOT_INDEXED
         return queue.head.key_code
 
     def dispatch(self, found: Found) -> None:
@@ -124,6 +126,8 @@ class Redispatch:
     def _note_keys(self, index: KeyIndex, found: Found) -> None:
         """Note the keys of a record, also of a deleted message: deletion of a topic leaves the keys in the
         index until retention removes the records."""
+        if found.topic in index.unindexed:
+            return
         queue = self._queues.get(found.topic, found.queue_id)
         code = extend_hash(0, f"{found.topic}#") if queue is None else queue.head.key_code
         properties = found.properties

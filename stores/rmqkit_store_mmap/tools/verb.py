@@ -42,7 +42,8 @@ class MmapTools(StoreTools):
         bar = ProgressBar()
         with StoreReader(arguments.directory, _log_directory(config)) as store:
             try:
-                outcome = Verifier(store, self.queue_codes, config.max_hash_slot_num, bar).run()
+                codes, slots, unindexed = self.queue_codes, config.max_hash_slot_num, config.unindexed_topics
+                outcome = Verifier(store, codes, slots, bar, unindexed).run()
             finally:
                 bar.end()
         found = verdict(arguments.directory, outcome, time.monotonic() - began)

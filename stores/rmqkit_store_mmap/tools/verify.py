@@ -7,6 +7,7 @@ appended later is checked as far as it has been written.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from attrs import define, field
@@ -41,20 +42,27 @@ _MAX_NOTES = 100
 class _Topic:
     key_code: int
     queue_code: QueueCode
+    is_indexed: bool
     queues: dict[int, QueueCheck | None] = field(factory=dict)
     #: The first record of each queue that has no directory.
     lost: dict[int, Record] = field(factory=dict)
 
 
 class Verifier:
-    """One verification of a store directory."""
+    """One verification of a store directory. The index need not contain keys of the topics `unindexed`."""
 
     def __init__(
-        self, store: StoreReader, queue_codes: QueueCodes, index_slots: int, progress: Progress | None = None
+        self,
+        store: StoreReader,
+        queue_codes: QueueCodes,
+        index_slots: int,
+        progress: Progress | None = None,
+        unindexed: Collection[str] = (),
     ) -> None:
         self._store = store
         self._queue_codes = queue_codes
         self._index_slots = index_slots
+        self._unindexed = unindexed
         self._progress = progress
         self._topics: dict[bytes, _Topic] = {}
         self._hasher = KeyHasher()
@@ -123,7 +131,7 @@ class Verifier:
         if topic is None:
             text = name.decode(errors="replace")
             code = self._queue_codes.get(text, tag_code)
-            topic = self._topics[name] = _Topic(extend_hash(0, f"{text}#"), code)
+            topic = self._topics[name] = _Topic(extend_hash(0, f"{text}#"), code, text not in self._unindexed)
         return topic
 
     # --- one record -----------------------------------------------------------------------------------------
@@ -149,9 +157,8 @@ class Verifier:
             return
         offset = record.physical_offset
         unique, keys = found.get(props.UNIQ_KEY), found.get(props.KEYS)
-        wanted = (unique is not None or (keys is not None and bool(keys.strip(" ")))) and self._index.wants(
-            offset
-        )
+        has_keys = unique is not None or (keys is not None and bool(keys.strip(" ")))
+        wanted = topic.is_indexed and has_keys and self._index.wants(offset)
         if wanted or offset >= self._index.next_offset:
             texts = [] if unique is None else [(self._hasher.unique(topic.key_code, unique), unique)]
             if keys is not None:

@@ -72,7 +72,9 @@ def _both(
 
     def begin(topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> int | None:
         seen.append((topic, queue_id, queue_offset, physical_offset))
-        return None if len(seen) - 1 == refused else len(topic) + queue_id
+        if len(seen) - 1 == refused:
+            return None
+        return received.NOT_INDEXED if queue_id % 3 == 2 else len(topic) + queue_id
 
     end = sound_end(data, at, stop, offset)
     return end, plain_units(data, at, stop, offset, begin), seen

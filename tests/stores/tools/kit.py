@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +94,9 @@ async def build(directory: Path, **settings: Any) -> dict[tuple[str, int], list[
         return {key: messages for key, (_, _, messages, _) in contents(store).items()}
 
 
-def verify(directory: Path) -> Outcome:
+def verify(directory: Path, unindexed: Sequence[str] = ()) -> Outcome:
     with StoreReader(directory) as store:
-        return Verifier(store, QUEUE_CODES, SLOTS).run()
+        return Verifier(store, QUEUE_CODES, SLOTS, unindexed=unindexed).run()
 
 
 def place(outcome: Outcome, root: Path) -> tuple[str, int]:

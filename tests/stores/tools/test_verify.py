@@ -418,3 +418,22 @@ async def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(told) >= 8
     assert told == sorted(told)
     assert all(done <= total <= outcome.log_bytes for done, total in told)
+
+
+@pytest.mark.parametrize("rebuilt", [False, True])
+async def test_topics_that_are_not_indexed(tmp_path: Path, rebuilt: bool) -> None:
+    """Their keys are missing in the index, also after a crash for which it is built again; a verification
+    with the setting accepts that."""
+    unindexed = ("Orders",)
+    async with running(make(tmp_path, unindexed_topics=unindexed)) as store:
+        for topic in ("Orders", "Bills", "Orders", "Bills"):
+            store.append([message(topic, keys="k"), message(topic, unique_key="U", keys="a b")])
+    if rebuilt:
+        (tmp_path / "abort").write_text("1")
+        (tmp_path / "checkpoint").unlink()
+        async with running(make(tmp_path, unindexed_topics=unindexed)) as again:
+            assert again.query_by_key("Orders", "k", 0, 1 << 60, 9).physical_offsets == []
+            assert len(again.query_by_key("Bills", "k", 0, 1 << 60, 9).physical_offsets) == 2
+    outcome = verify(tmp_path, unindexed)
+    assert (outcome.damage, outcome.records, outcome.index_entries) == (None, 8, 8)
+    assert verify(tmp_path).damage is not None

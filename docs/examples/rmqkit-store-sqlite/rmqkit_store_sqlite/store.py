@@ -73,6 +73,7 @@ class SqliteStore(MessageStore):
         self._max_body_bytes = config.max_message_size
         self._part_bytes = config.mapped_file_size_commit_log
         self._indexes = config.message_index_enable
+        self._unindexed = config.unindexed_topics
         self._host = store_host(config)
         self._key_lookup: KeyLookup | None = None
         self._db: sqlite3.Connection | None = None
@@ -163,7 +164,12 @@ class SqliteStore(MessageStore):
             if self._indexes:
                 db.executemany(
                     "INSERT INTO keys VALUES (?, ?, ?)",
-                    [(h, now_ms, r.at.physical_offset) for r in rows for h in r.hashes],
+                    [
+                        (h, now_ms, r.at.physical_offset)
+                        for r, given in zip(rows, messages, strict=True)
+                        if given.topic not in self._unindexed
+                        for h in r.hashes
+                    ],
                 )
             _save_queues(db, queues)
         self._queues |= queues
@@ -213,7 +219,7 @@ class SqliteStore(MessageStore):
         place = offset if has_place else None
         row = (at, *queue, place, code, time_ms, record)
         db.execute("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-        hashes = key_hashes(message) if self._indexes else []
+        hashes = key_hashes(message) if self._indexes and message.topic not in self._unindexed else []
         db.executemany("INSERT INTO keys VALUES (?, ?, ?)", [(h, time_ms, at) for h in hashes])
 
     async def truncate(self, offset: int) -> None:
