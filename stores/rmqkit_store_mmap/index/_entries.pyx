@@ -88,6 +88,8 @@ cdef class Entries:
         if isinstance(notes, RunNotes):
             rows = notes.entries()
             count = PyBytes_GET_SIZE(rows) // <Py_ssize_t>sizeof(Entry)
+            if not count:
+                return
             self.reserve(count)
             memcpy(self.rows + self.removed + self.count, PyBytes_AS_STRING(rows), count * sizeof(Entry))
             self.count += count
