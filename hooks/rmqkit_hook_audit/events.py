@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -97,6 +96,9 @@ class Dropped(Event, tag="dropped", kw_only=True, gc=False):
 
 
 _encoder = msgspec.json.Encoder()
+_START = b'{"event":"'
+_SOME_TIME = datetime(2000, 1, 1, tzinfo=UTC)
+_NOTHING = msgspec.Raw(b"")
 
 
 def encoded(value: Event | Message) -> bytes:
@@ -109,12 +111,27 @@ def encoded(value: Event | Message) -> bytes:
         return _encoder.encode(_writable(msgspec.to_builtins(value, builtin_types=kinds)))
 
 
-def lines(events: Sequence[Event]) -> bytes:
-    """A line for each."""
-    try:
-        return _encoder.encode_lines(events)
-    except UnicodeEncodeError:
-        return b"".join(encoded(event) + b"\n" for event in events)
+def line(event: Event) -> bytes:
+    """An event with the end of its line."""
+    return encoded(event) + b"\n"
+
+
+def kind_of(line: bytes) -> str:
+    """The kind of the event in a line."""
+    return line[len(_START) :].partition(b'"')[0].decode()
+
+
+def head_of(event: Sent) -> tuple[bytes, bytes]:
+    """What stands before and after the time in the line of an event, up to its messages. They are the same
+    for all events that differ in these two fields only."""
+    text = encoded(msgspec.structs.replace(event, time=_SOME_TIME, messages=_NOTHING))
+    before, _, after = text.partition(encoded_time(_SOME_TIME))
+    return before, after[: -len(b"}")]
+
+
+def encoded_time(time: datetime) -> bytes:
+    """A time as it stands in a line, in quotes."""
+    return _encoder.encode(time)
 
 
 def _writable(value: Any) -> Any:

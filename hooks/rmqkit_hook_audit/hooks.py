@@ -1,13 +1,11 @@
 """Creates events for sends, pulls, send-backs and requests. The code runs in the event loop, so it only
-collects data; the writer does the rest."""
+makes the lines; the writer does the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
-from operator import attrgetter
-
-from msgspec import Raw
+from itertools import accumulate, groupby
+from operator import attrgetter, sub
 
 from rmqkit.errors import HeaderError
 from rmqkit.model.message import PutMessage
@@ -17,8 +15,18 @@ from rmqkit.plugin.request import Peer
 from rmqkit.plugin.store import Appended
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command
-from rmqkit.speedups.sends import Places, PutColumns
-from rmqkit_hook_audit.events import Consumed, Message, Requested, Sent, SentBack, encoded, now
+from rmqkit.speedups.sends import Places, PutColumns, json_lines
+from rmqkit_hook_audit.events import (
+    Consumed,
+    Message,
+    Requested,
+    Sent,
+    SentBack,
+    encoded,
+    encoded_time,
+    head_of,
+    now,
+)
 from rmqkit_hook_audit.recorder import NOWHERE, Recorder
 from rmqkit_hook_audit.requests import ACTIONS, MAX_TEXT, shown_fields
 from rmqkit_hook_audit.settings import AuditSettings
@@ -28,6 +36,8 @@ _ACCESS_KEY_BYTES = _ACCESS_KEY.encode()
 #: The header with its fields, of a request whose fields were decoded together with it.
 _head = attrgetter("head_json")
 _destination = attrgetter("topic", "producer_group")
+#: One for each connection, group and topic that sends.
+_MAX_HEADS = 1024
 
 
 def user_of(request: Command) -> str | None:
@@ -61,6 +71,12 @@ class SendAudit(Watching, SendMessageHook):
         self._body_bytes = settings.body_bytes
         self._names = settings.properties
         self._keeps_content = bool(settings.body_bytes or settings.properties)
+        #: What the lines of events have before and after the time, by what they show of sends.
+        self._heads: dict[tuple[str, int, str | None, str, str], tuple[bytes, bytes]] = {}
+
+    def begin(self, recorder: Recorder) -> None:
+        super().begin(recorder)
+        self._heads.clear()
 
     def after(self, sends: SendRun) -> None:
         if not self._recorder.on:
@@ -68,8 +84,7 @@ class SendAudit(Watching, SendMessageHook):
         alike = sends.are_alike(_ACCESS_KEY_BYTES)
         users = () if alike else _users(sends.requests)
         if alike or (not users and len({*map(_destination, sends.headers)}) == 1):
-            for part in sends.by_peer():
-                self._sent(sends, part.start or 0, part.stop, None)
+            self._to_one_topic(sends)
             return
         shown = [
             (header.topic, header.producer_group, users[at] if users else None, peer)
@@ -79,51 +94,74 @@ class SendAudit(Watching, SendMessageHook):
             which = [*group]
             self._sent(sends, which[0], which[-1] + 1, user)
 
-    def _sent(self, sends: SendRun, start: int, stop: int, user: str | None) -> None:
-        """Record one event for sends of one connection from a number to another, whose headers are equal as
-        far as they are shown."""
-        recorder, header = self._recorder, sends.headers[start]
-        topic = header.topic
-        columns, places = sends.messages, sends.landed
-        first, last = start, stop
+    def _to_one_topic(self, sends: SendRun) -> None:
+        """Record an event for each connection, of sends of one producer group, to one topic, without access
+        keys."""
+        parts, columns, places = sends.by_peer(), sends.messages, sends.landed
+        stops = [part.stop for part in parts]
         if sends.sizes is not None:
-            first, last = sends.span(start).start, sends.span(stop - 1).stop
-        count = max(min(last, len(columns)) - first, 0)
-        weight = count or 1
-        notes: list[Message] | Raw
+            ends = [*accumulate(sends.sizes)]
+            stops = [ends[stop - 1] for stop in stops]
+        weights = [*map(sub, stops, [0, *stops])]
         if (
-            count
-            and isinstance(columns, PutColumns)
-            and isinstance(places, Places)
-            and not self._keeps_content
+            self._keeps_content
+            or not all(weights)
+            or not isinstance(columns, PutColumns)
+            or not isinstance(places, Places)
         ):
-            notes = Raw(
-                columns.json_list(
-                    places,
-                    first,
-                    first + count,
-                    topic,
-                    MAX_TEXT,
-                    lambda at: encoded(_note(columns[at], places[at], topic)),
-                )
-            )
-        else:
-            messages, landed = columns[first : first + count], places[first : first + count]
-            notes = [_note(message, at, topic) for message, at in zip(messages, landed, strict=True)]
-            if self._keeps_content:
-                weight += self._add_content(notes, messages) // 1024
-        event = Sent(
+            for part in parts:
+                self._sent(sends, part.start or 0, part.stop, None)
+            return
+        topic, time = sends.headers[0].topic, encoded_time(now())
+        lines = json_lines(
+            columns,
+            places,
+            [self._head(sends, part.start or 0, time) for part in parts],
+            stops,
+            topic,
+            MAX_TEXT,
+            lambda at: encoded(_note(columns[at], places[at], topic)),
+        )
+        self._recorder.record_lines(lines, weights)
+
+    def _head(self, sends: SendRun, at: int, time: bytes) -> bytes:
+        """The line of an event up to its messages."""
+        header = sends.headers[at]
+        key = sends.peers[at].remote_text, sends.code, sends.remark, header.producer_group, header.topic
+        found = self._heads.get(key)
+        if found is None:
+            if len(self._heads) >= _MAX_HEADS:
+                self._heads.clear()
+            found = self._heads[key] = head_of(self._event(sends, at, None))
+        before, after = found
+        return before + time + after
+
+    def _event(self, sends: SendRun, at: int, user: str | None) -> Sent:
+        """An event without messages for a send and those that are shown with it."""
+        header = sends.headers[at]
+        return Sent(
             now(),
-            recorder.broker,
-            sends.peers[start].remote_text,
+            self._recorder.broker,
+            sends.peers[at].remote_text,
             user,
             sends.code,
             sends.remark[:MAX_TEXT] if sends.remark else None,
             group=header.producer_group[:MAX_TEXT],
-            topic=topic[:MAX_TEXT],
-            messages=notes,
+            topic=header.topic[:MAX_TEXT],
         )
-        recorder.record(event, weight)
+
+    def _sent(self, sends: SendRun, start: int, stop: int, user: str | None) -> None:
+        """Record one event for sends of one connection from a number to another, whose headers are equal as
+        far as they are shown."""
+        topic = sends.headers[start].topic
+        span = slice(sends.span(start).start, sends.span(stop - 1).stop)
+        messages, landed = sends.messages[span], sends.landed[span]
+        weight = len(messages) or 1
+        event = self._event(sends, start, user)
+        event.messages = [_note(message, at, topic) for message, at in zip(messages, landed, strict=True)]
+        if self._keeps_content:
+            weight += self._add_content(event.messages, messages) // 1024
+        self._recorder.record(event, weight)
 
     def _add_content(self, notes: Sequence[Message], messages: Sequence[PutMessage]) -> int:
         """Add what is configured of bodies and properties; returns its size in bytes."""

@@ -8,11 +8,12 @@ from itertools import islice
 
 import trio
 
-from rmqkit_hook_audit.events import Event
+from rmqkit_hook_audit.events import Event, line
 
 
 class Queue:
-    """The events that one target has not written yet. Bounded: further events are dropped and counted.
+    """The events that one target has not written yet, as lines. Bounded: further events are dropped and
+    counted.
 
     limit    maximum weight of the queue; an event's weight is the number of messages of a send
     dropped  weight of all events dropped since the start
@@ -21,7 +22,7 @@ class Queue:
     def __init__(self, limit: int) -> None:
         self.dropped = 0
         self._limit = limit
-        self._waiting: deque[Event] = deque()
+        self._waiting: deque[bytes] = deque()
         self._weights: deque[int] = deque()
         self._weight = 0
         self._wake = trio.Event()
@@ -31,18 +32,32 @@ class Queue:
         """Weight of the queued events."""
         return self._weight
 
-    def put(self, event: Event, weight: int) -> None:
-        total = self._weight + weight
+    def put(self, lines: Sequence[bytes], weights: Sequence[int]) -> None:
+        total = self._weight + sum(weights)
         if total > self._limit:
-            self.dropped += weight
-            return
+            lines, weights = self._fitting(lines, weights)
+            total = self._weight + sum(weights)
         if not self._weight:
             self._wake.set()
-        self._waiting.append(event)
-        self._weights.append(weight)
+        self._waiting += lines
+        self._weights += weights
         self._weight = total
         if total * 4 > self._limit:
             self._filled.set()
+
+    def _fitting(self, lines: Sequence[bytes], weights: Sequence[int]) -> tuple[list[bytes], list[int]]:
+        """The events that the queue has room for; the others are counted as dropped."""
+        fitting: list[bytes] = []
+        kept: list[int] = []
+        room = self._limit - self._weight
+        for each, weight in zip(lines, weights, strict=True):
+            if weight > room:
+                self.dropped += weight
+            else:
+                room -= weight
+                fitting.append(each)
+                kept.append(weight)
+        return fitting, kept
 
     async def wait(self, linger_ms: int) -> None:
         """Wait until there is an event, and then for further events: until the time has passed or a quarter
@@ -55,15 +70,16 @@ class Queue:
             with trio.move_on_after(linger_ms / 1000):
                 await self._filled.wait()
 
-    def look(self, count: int) -> list[Event]:
+    def look(self, count: int) -> list[bytes]:
         """The oldest events, up to `count`; they stay until `done`."""
         return list(islice(self._waiting, count))
 
     def done(self, count: int) -> None:
         """Remove the oldest `count` events, which have been written."""
+        take, weigh = self._waiting.popleft, self._weights.popleft
         for _ in range(count):
-            self._waiting.popleft()
-            self._weight -= self._weights.popleft()
+            take()
+            self._weight -= weigh()
 
     def drop(self, count: int) -> None:
         """Drop the oldest `count` events, and count them."""
@@ -87,8 +103,13 @@ class Recorder:
 
     def record(self, event: Event, weight: int = 1) -> None:
         """Keep an event for the writers. Never blocks."""
+        if self.on:
+            self.record_lines((line(event),), (weight,))
+
+    def record_lines(self, lines: Sequence[bytes], weights: Sequence[int]) -> None:
+        """Keep events that are encoded already, with the weight of each. Never blocks."""
         for put in self._puts:
-            put(event, weight)
+            put(lines, weights)
 
 
 #: The recorder while no broker is running.

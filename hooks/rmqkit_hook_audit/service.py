@@ -11,15 +11,15 @@ from rmqkit.errors import ConfigError, RequestRefused
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.service import Service
 from rmqkit_hook_audit.creations import Creations
-from rmqkit_hook_audit.events import Dropped, Event, now
+from rmqkit_hook_audit.events import Dropped, line, now
 from rmqkit_hook_audit.hooks import Watching
 from rmqkit_hook_audit.recorder import NOWHERE, Queue, Recorder
 from rmqkit_hook_audit.settings import AuditSettings
 from rmqkit_hook_audit.targets import CannotWrite, FileTarget, Target, TopicTarget
 
 _log = logging.getLogger(__name__)
-#: Encoding holds the interpreter lock: this many events take well under a millisecond.
-BATCH_EVENTS = 256
+#: Events of one write: some hundred KiB.
+BATCH_EVENTS = 1024
 #: Pause before retrying a failed target.
 RETRY_MS = 1_000
 #: Time limit for queued events when the broker stops.
@@ -133,13 +133,10 @@ class Writer:
         """Write one batch. Returns False when the target does not accept all of it."""
         events = self.queue.look(BATCH_EVENTS)
         dropped = self._unreported
-        report: list[Event] = []
+        report: list[bytes] = []
         if dropped:
-            report.append(
-                Dropped(
-                    time=now(), broker=self._broker, remark=self._fault or "the queue was full", count=dropped
-                )
-            )
+            remark = self._fault or "the queue was full"
+            report.append(line(Dropped(time=now(), broker=self._broker, remark=remark, count=dropped)))
         try:
             await self._target.write(report + events)
         except CannotWrite as fault:

@@ -17,7 +17,7 @@ from rmqkit.model.run import MessageRun
 from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from rmqkit.plugin.broker import Broker
 from rmqkit.protocol.message_id import UniqueKeys
-from rmqkit_hook_audit.events import Event, encoded, lines
+from rmqkit_hook_audit.events import kind_of
 
 #: Readable by the owner only, because the file shows who communicates with whom.
 _FILE_MODE = 0o600
@@ -33,14 +33,14 @@ class CannotWrite(Exception):
 
 
 class Target(ABC):
-    """Accepts events in order."""
+    """Accepts events in order, each as a line that ends with a line feed."""
 
     @abstractmethod
     async def open(self) -> None:
         """Raises OSError, RequestRefused when writing will never be possible."""
 
     @abstractmethod
-    async def write(self, events: Sequence[Event]) -> None:
+    async def write(self, lines: Sequence[bytes]) -> None:
         """Raises CannotWrite. When cancelled, the events may have been written or not."""
 
     async def close(self) -> None:
@@ -65,9 +65,9 @@ class FileTarget(Target):
     async def open(self) -> None:
         await trio.to_thread.run_sync(self._begin)
 
-    async def write(self, events: Sequence[Event]) -> None:
+    async def write(self, lines: Sequence[bytes]) -> None:
         try:
-            await trio.to_thread.run_sync(self._write, events)
+            await trio.to_thread.run_sync(self._write, lines)
         except OSError as error:
             raise CannotWrite(f"{self._path}: {error.strerror or error}") from error
 
@@ -94,10 +94,10 @@ class FileTarget(Target):
             if torn:
                 self._size += os.write(self._file, b"\n")
 
-    def _write(self, events: Sequence[Event]) -> None:
+    def _write(self, lines: Sequence[bytes]) -> None:
         if not self._is_ours():
             self._begin()
-        data = lines(events)
+        data = b"".join(lines)
         if self._size and self._size + len(data) > self._max_bytes:
             self._rotate()
         at = 0
@@ -150,26 +150,24 @@ class TopicTarget(Target):
     async def open(self) -> None:
         await self._broker.topics.ensure(self._topic, 1)
 
-    async def write(self, events: Sequence[Event]) -> None:
-        run = MessageRun([self._message(event) for event in events])
+    async def write(self, lines: Sequence[bytes]) -> None:
+        run = MessageRun([self._message(line) for line in lines])
         for at, result in enumerate(self._broker.put.append(run)):
             if isinstance(result, RequestRefused):
                 raise CannotWrite(f"topic {self._topic}: {result.remark}", at)
         await trio.lowlevel.checkpoint()
 
-    def _message(self, event: Event) -> PutMessage:
+    def _message(self, line: bytes) -> PutMessage:
         now_ms = self._broker.clock.now_ms()
         message = PutMessage(
             topic=self._topic,
             queue_id=0,
-            body=encoded(event),
+            body=line.rstrip(b"\n"),
             properties={},
             properties_bytes=b"",
             sys_flag=self._host_bits,
             born_timestamp_ms=now_ms,
             born_host=self._broker.store_host,
         )
-        message.set_properties(
-            {props.UNIQ_KEY: self._keys.make(now_ms), props.TAGS: str(event.__struct_config__.tag)}
-        )
+        message.set_properties({props.UNIQ_KEY: self._keys.make(now_ms), props.TAGS: kind_of(line)})
         return message

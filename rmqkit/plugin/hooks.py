@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple, overload
 
@@ -212,10 +211,15 @@ def are_alike_by_python(requests: Sequence[Command], headers: Sequence[SendHeade
     )
 
 
+def changes_by_python(items: list[Any]) -> list[int]:
+    """The indexes of items that are not the same object as the item before; 0 is one of them."""
+    return [at for at, item in enumerate(items) if not at or item is not items[at - 1]]
+
+
 if IN_USE:
-    from rmqkit.speedups._sends import are_alike
+    from rmqkit.speedups._sends import are_alike, changes
 else:
-    are_alike = are_alike_by_python
+    are_alike, changes = are_alike_by_python, changes_by_python
 
 
 class SendRun(Sequence[SendContext]):
@@ -313,8 +317,8 @@ class SendRun(Sequence[SendContext]):
         peers = self.peers
         if peers[0] is peers[-1]:
             return [slice(len(peers))]
-        starts = [at for at, peer in enumerate(peers) if not at or peer is not peers[at - 1]]
-        return [slice(start, stop) for start, stop in pairwise([*starts, len(peers)])]
+        starts = changes(peers if type(peers) is list else [*peers])
+        return [*map(slice, starts, [*starts[1:], len(peers)])]
 
     def ended(self, code: int, remark: str | None = None) -> SendRun:
         """Set the answer; returns this run."""

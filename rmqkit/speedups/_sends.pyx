@@ -13,7 +13,7 @@ from libc.string cimport memchr, memcmp
 
 from rmqkit.speedups._fields cimport field, offset_of
 from rmqkit.speedups._bytes cimport (
-    Span, big32, is_ascii, is_plain_key, no_span, put_bytes, put_number, text_of,
+    Span, big32, is_ascii, no_span, text_of,
 )
 
 from collections.abc import Sequence
@@ -108,6 +108,19 @@ def are_alike(requests, headers, bytes word):
         if type(head) is not bytes or not head or holds(<bytes>head, word):
             return False
     return True
+
+
+def changes(list items):
+    """See the twin."""
+    cdef Py_ssize_t at
+    cdef list found = []
+    last = None
+    for at in range(len(items)):
+        item = items[at]
+        if not at or item is not last:
+            found.append(at)
+            last = item
+    return found
 
 
 cdef inline bint is_name(const char *at, Py_ssize_t size, const char *name, Py_ssize_t name_size) noexcept:
@@ -472,62 +485,6 @@ cdef class PutColumns:
             if not TYPED.isdisjoint(self._made[at].properties) if self._puts[at].made else self._puts[at].typed:
                 return False
         return True
-
-    def json_list(
-        self, Places places, Py_ssize_t first, Py_ssize_t stop, str topic, Py_ssize_t max_key_bytes, other
-    ):
-        """A JSON array with an object for each message from one number to another: unique key, queue, queue
-        offset, size of the body. `other` gives the object of the message with a number that has another form
-        or another topic, as bytes."""
-        cdef Py_ssize_t at, room = 2, size
-        cdef Put *put
-        # Equal topics of a run are one object; None is the topic of no message.
-        cdef object own = self._topics.get(topic)
-        cdef char *start
-        cdef char *to
-        if places._count != self._count:
-            raise ValueError(f"{places._count} places of {self._count} messages")
-        if not 0 <= first <= stop <= self._count:
-            raise IndexError(f"from {first} to {stop} of {self._count} messages")
-        others = {}
-        for at in range(first, stop):
-            put = &self._puts[at]
-            size = put.unique_key.size
-            if (
-                put.made
-                or put.topic != <PyObject *>own
-                or not put.body.size
-                or size > max_key_bytes
-                or not is_plain_key(put.unique_key)
-            ):
-                others[at] = odd = <bytes>other(at)
-                size = PyBytes_GET_SIZE(odd)
-            room += size + 112
-        start = <char *>PyMem_Malloc(room)
-        if start == NULL:
-            raise MemoryError
-        start[0] = c"["
-        to = start + 1
-        for at in range(first, stop):
-            put = &self._puts[at]
-            if at > first:
-                to[0] = c","
-                to += 1
-            if others:
-                odd = others.get(at)
-                if odd is not None:
-                    to = put_bytes(to, PyBytes_AS_STRING(<bytes>odd), PyBytes_GET_SIZE(<bytes>odd))
-                    continue
-            to = put_bytes(put_bytes(to, b'{"id":"', 7), put.unique_key.at, put.unique_key.size)
-            to = put_number(put_bytes(to, b'","queue":', 10), put.queue_id)
-            to = put_number(put_bytes(to, b',"offset":', 10), places._places[at].offset)
-            to = put_number(put_bytes(to, b',"sizeBytes":', 13), put.body.size)
-            to[0] = c"}"
-            to += 1
-        to[0] = c"]"
-        made = PyBytes_FromStringAndSize(start, to + 1 - start)
-        PyMem_Free(start)
-        return made
 
     def tags_codes(self):
         """The code of each message in its consume queue."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rmqkit.speedups import IN_USE
 
 if TYPE_CHECKING or IN_USE:
+    from rmqkit.speedups._lines import json_lines
     from rmqkit.speedups._packing import AnswerForm
     from rmqkit.speedups._packing import pack as pack_columns
     from rmqkit.speedups._sends import Names, Places, PutColumns
@@ -16,6 +17,6 @@ else:
         """Takes the place of a compiled class; never made."""
 
     AnswerForm = Names = Places = PutColumns = _NotBuilt
-    pack_columns = None
+    json_lines = pack_columns = None
 
-__all__ = ["AnswerForm", "Names", "Places", "PutColumns", "pack_columns"]
+__all__ = ["AnswerForm", "Names", "Places", "PutColumns", "json_lines", "pack_columns"]

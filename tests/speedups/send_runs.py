@@ -24,7 +24,6 @@ from rmqkit.protocol.headers import SendMessageRequestHeaderV2
 from rmqkit.protocol.record_packer import RecordPacker, TopicHead, turn_in_files
 from rmqkit.protocol.tags import tags_code
 from rmqkit.testing.peer import FakePeer
-from rmqkit_hook_audit.events import lines
 from rmqkit_hook_audit.hooks import SendAudit
 from rmqkit_hook_audit.recorder import Queue as EventQueue
 from rmqkit_hook_audit.recorder import Recorder
@@ -138,7 +137,7 @@ def audited(sends: SendRun) -> list[dict[str, Any]]:
     hook = SendAudit(AuditSettings())
     hook.begin(Recorder("b", [queue]))
     hook.after(sends)
-    events = [json.loads(line) for line in lines(queue.look(100)).splitlines()]
+    events = [json.loads(line) for line in queue.look(100)]
     for event in events:
         del event["time"]
     return events

@@ -31,7 +31,6 @@ from rmqkit.protocol.headers import (
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.testing.broker import dialer, running_broker, running_cluster
 from rmqkit.testing.peer import FakePeer
-from rmqkit_hook_audit.events import lines
 from rmqkit_hook_audit.hooks import SendAudit
 from rmqkit_hook_audit.recorder import Queue, Recorder
 from rmqkit_hook_audit.settings import AuditSettings
@@ -175,7 +174,7 @@ async def test_sends_of_several_connections_make_an_event_for_each(tmp_path: Pat
         ]
         run.landed = [Appended(at, 100 * at, 100, 0) for at in range(count)]
         hook.after(run.ended(0))
-    events = [json.loads(line) for line in lines(queue.look(100)).splitlines()]
+    events = [json.loads(line) for line in queue.look(100)]
     shown = [
         (event["client"][-2:], event["topic"], [each["id"] for each in event["messages"]]) for event in events
     ]

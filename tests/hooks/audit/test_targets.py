@@ -13,7 +13,7 @@ from stat import S_IMODE
 import pytest
 from attrs import define
 
-from rmqkit_hook_audit.events import Created, Event, encoded, now
+from rmqkit_hook_audit.events import Created, Event, encoded, line, now
 from rmqkit_hook_audit.targets import CannotWrite, FileTarget
 
 
@@ -68,7 +68,7 @@ async def opened(
 
 
 async def write(target: FileTarget, found: Sequence[str]) -> None:
-    await target.write([event(name) for name in found])
+    await target.write([line(event(name)) for name in found])
 
 
 async def test_lines_are_appended_and_only_the_owner_reads_them(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import random
 from functools import partial
 
 from rmqkit.broker.processors.send_columns import PutList, collector
-from rmqkit.plugin.hooks import are_alike_by_python
+from rmqkit.plugin.hooks import are_alike_by_python, changes_by_python
 from rmqkit.protocol import batch
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
@@ -79,6 +79,12 @@ def _alike(rng: random.Random) -> tuple[object, ...]:
     return requests, headers, word
 
 
+def _neighbours(rng: random.Random) -> tuple[object, ...]:
+    items = [object() for _ in range(3)]
+    return ([rng.choice(items) for _ in range(rng.choice((0, 1, 2, 9)))],)
+
+
+register(Twin("sends.changes", pure=changes_by_python, compiled=_sends.changes, arguments=_neighbours))
 register(Twin("sends.are_alike", pure=are_alike_by_python, compiled=_sends.are_alike, arguments=_alike))
 register(
     Twin(
