@@ -47,6 +47,8 @@ class InternalQueueFollower(ABC):
         #: Queue id -> time of trio's clock, which is never set back, before which the queue is not looked at.
         self._not_before_s: dict[int, float] = {}
         self._fetching: set[int] = set()
+        #: Set when a queue that was fetched may be looked at again.
+        self._fetched = trio.Event()
         self._dirty = False
         self._stopped = False
         self._saving = trio.Lock()
@@ -87,7 +89,9 @@ class InternalQueueFollower(ABC):
             while not self._stopped:
                 waiting = [queue_id for queue_id in self.offsets if queue_id not in self._fetching]
                 looks = [self._not_before_s.get(queue_id, 0.0) for queue_id in waiting]
-                await trio.sleep_until(min(looks, default=trio.current_time() + self.pause_s))
+                self._fetched = trio.Event()
+                with trio.move_on_at(min(looks, default=trio.current_time() + self.pause_s)):
+                    await self._fetched.wait()
                 for queue_id in waiting:
                     if self._stopped or self._not_before_s.get(queue_id, 0.0) > trio.current_time():
                         continue
@@ -103,6 +107,7 @@ class InternalQueueFollower(ABC):
             await retry_when_cached(self.broker.store, partial(self._step, queue_id), missed)
         finally:
             self._fetching.discard(queue_id)
+            self._fetched.set()
 
     def _step(self, queue_id: int) -> bool:
         """Pass on one run; False when there was nothing to do. Raises NotInMemory before anything is passed

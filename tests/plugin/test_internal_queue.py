@@ -24,22 +24,31 @@ from rmqkit_store_memory.store import MemoryStore
 
 TOPIC = "rmq_sys_inner"
 A_LOOK_S = 1.5 * POLL_S
+#: What the device needs for a read.
+FETCH_S = 0.001
 
 
 class Store(MemoryStore):
-    """Reads of the queues in `cold` fail until `device` is set."""
+    """Reads of the queues in `cold` fail until `device` is set. With `one_run`, each fetch brings in a single
+    read, as of a queue that is far larger than memory."""
 
     def __init__(self) -> None:
         super().__init__(Config(), FakeClock(), FlushWhenWanted())
         self.cold: set[int] = set()
         self.device = trio.Event()
+        self.one_run = False
 
     def read_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueUnit]:
         if queue_id in self.cold and not self.device.is_set():
             raise NotInMemory(queue_id)
+        if self.one_run:
+            self.device = trio.Event()
         return super().read_units(topic, queue_id, offset, count)
 
     async def fetch(self, missed: NotInMemory) -> None:
+        if self.one_run:
+            await trio.sleep(FETCH_S)
+            self.device.set()
         await self.device.wait()
 
     def add(self, *bodies: bytes, queue_id: int = 0) -> None:
@@ -196,6 +205,21 @@ async def test_cold_queues_hold_up_no_other(store: Store, autojump_clock: trio.t
         store.device.set()
         await trio.sleep(A_LOOK_S)
     assert follower.bodies == [b"new", b"old"]
+
+
+@pytest.mark.parametrize("queues", [1, 2])
+async def test_a_cold_queue_is_read_as_fast_as_the_device(
+    store: Store, autojump_clock: trio.testing.MockClock, queues: int
+) -> None:
+    """Each run follows its fetch at once, whether another queue is warm or there is none."""
+    follower = Noted(store, queues=queues)
+    follower.pause_s = 5.0
+    store.add(*(b"%d" % number for number in range(10 * MAX_RUN)))
+    store.cold.add(0)
+    store.one_run = True
+    async with running(follower):
+        await trio.sleep(12 * FETCH_S)
+    assert len(follower.bodies) == 10 * MAX_RUN
 
 
 @pytest.mark.parametrize(("saved", "expected"), [(-3, b"0"), (2, b"2"), (99, b"new")])
