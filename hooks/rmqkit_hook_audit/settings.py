@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from rmqkit.config import PauseMs
 from rmqkit.model.names import topic_fault
 
 Kind = Literal["send", "consume", "sendBack", "request", "create"]
@@ -34,19 +35,14 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     topic: str = ""
     events: tuple[Kind, ...] = ("send", "consume", "sendBack", "request", "create")
     queue_size: int = 65_536
-    linger_ms: int = 100
+    linger_ms: PauseMs = 100
     body_bytes: int = 0
     properties: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if (
-            self.max_bytes < 4096
-            or self.queue_size < 1
-            or min(self.keep_files, self.body_bytes, self.linger_ms) < 0
-        ):
+        if self.max_bytes < 4096 or self.queue_size < 1 or min(self.keep_files, self.body_bytes) < 0:
             raise ValueError(
-                "maxBytes is at least 4096, queueSize at least 1, keepFiles, bodyBytes and lingerMs are not"
-                " negative"
+                "maxBytes is at least 4096, queueSize at least 1, keepFiles and bodyBytes are not negative"
             )
         if not self.file and not self.topic:
             raise ValueError("file and topic are both empty: nothing would be written")

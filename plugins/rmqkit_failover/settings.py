@@ -6,10 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from rmqkit.config import Config
+from rmqkit.config import Config, IntervalMs
 
 PLUGIN = "failover"
-Positive = Annotated[int, msgspec.Meta(gt=0)]
 
 
 class FailoverOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -37,8 +36,8 @@ class FailoverOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     cert_path: str = ""
     key_path: str = ""
     lease_s: Annotated[int, msgspec.Meta(ge=2, le=3_600)] = 6
-    lag_ms: Positive = 2_000
-    patience_ms: Positive = 10_000
+    lag_ms: IntervalMs = 2_000
+    patience_ms: IntervalMs = 10_000
 
 
 def options(config: Config) -> FailoverOptions:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
 
 from rmqkit import hookimpl
-from rmqkit.config import Config
+from rmqkit.config import Config, IntervalMs
 from rmqkit.model.subscription import PYTHON
 from rmqkit.plugin.filter import FilterServer
 from rmqkit.plugin.hookspecs import Register
@@ -24,7 +22,7 @@ class FilterSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """
 
     strict: bool = False
-    python_timeout_ms: Annotated[int, msgspec.Meta(ge=1)] = 1_000
+    python_timeout_ms: IntervalMs = 1_000
 
 
 @hookimpl

@@ -16,6 +16,7 @@ from rmqkit.log_limit import limited_logger
 from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.cold_reads import read_when_cached
+from rmqkit.plugin.interval import sleep_interval
 from rmqkit.plugin.listen import Listener, bind, start_work
 from rmqkit.plugin.positions import wait_moved
 from rmqkit.plugin.replication import ReplicaProgress
@@ -282,11 +283,16 @@ class _Connection:
                     await wait_moved(written, replica.sent + TURN_BYTES)
 
     async def _pause(self, sent_bytes: int) -> None:
-        given = self._given
-        if given.ha_flow_control_enable:
-            await trio.sleep(sent_bytes / given.max_ha_transfer_byte_in_second)
+        if self._given.ha_flow_control_enable:
+            await sleep_interval(self._broker.on_config_change, partial(self._pause_ms, sent_bytes))
         else:
             await trio.lowlevel.checkpoint()
+
+    def _pause_ms(self, sent_bytes: int) -> float:
+        given = self._given
+        if not given.ha_flow_control_enable:
+            return 0
+        return 1000 * sent_bytes / given.max_ha_transfer_byte_in_second
 
     async def _frames(self, offset: int) -> tuple[Sequence[Buffer], int]:
         """Frames for the log from an offset on, as many as fit into a turn, and the size of their bodies. A

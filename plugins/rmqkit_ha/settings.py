@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from rmqkit.config import Config
-from rmqkit.config.values import Live
+from rmqkit.config import Config, IntervalMs, Live
 from rmqkit_ha.limits import MAX_NAME_CHARS
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
@@ -28,13 +27,13 @@ class HaSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     #: None: one above listenPort.
     ha_listen_port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] | None = None
     ha_master_address: str = ""
-    ha_send_heartbeat_interval: Positive = 5_000
-    ha_housekeeping_interval: Positive = 20_000
+    ha_send_heartbeat_interval: IntervalMs = 5_000
+    ha_housekeeping_interval: IntervalMs = 20_000
     ha_transfer_batch_size: Positive = 32_768
     ha_max_gap_not_in_sync: Live[Positive] = 268_435_456
     ha_flow_control_enable: Live[bool] = False
     max_ha_transfer_byte_in_second: Live[Positive] = 104_857_600
-    slave_timeout: Positive = 3_000
+    slave_timeout: IntervalMs = 3_000
     in_sync_replicas: Copies | None = None
     min_in_sync_replicas: Copies = 1
     total_replicas: Copies | None = None
@@ -83,9 +82,9 @@ class HaOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     listen: str = ""
     master_address: str = ""
-    tables_interval_ms: Positive | None = None
+    tables_interval_ms: IntervalMs | None = None
     pin_limit_bytes: Positive = 8 * 1024 * 1024 * 1024
-    retry_interval_ms: Positive = 5_000
+    retry_interval_ms: IntervalMs = 5_000
     elected: bool = False
     member_name: Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)] = ""
 

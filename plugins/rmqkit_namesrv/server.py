@@ -9,6 +9,7 @@ import trio
 
 from rmqkit.config import Config
 from rmqkit.log_limit import limited_logger
+from rmqkit.plugin.interval import sleep_interval
 from rmqkit.plugin.loader import Registry
 from rmqkit.plugin.request import Peer
 from rmqkit.plugin.server import Listen, Server, ServerHandle
@@ -67,7 +68,7 @@ async def _change(state: NameServerState, scope: trio.CancelScope) -> None:
 async def _scan(state: NameServerState) -> None:
     """Remove brokers without heartbeats and close their connections (Java: scanNotActiveBroker)."""
     while True:
-        await trio.sleep(state.settings.scan_not_active_broker_interval / 1000)
+        await sleep_interval(state.on_change, lambda: state.settings.scan_not_active_broker_interval)
         for entry in state.tables.expire(state.now_ms()):
             _log.warning(
                 "broker %s at %s was silent for more than %s ms, removed",

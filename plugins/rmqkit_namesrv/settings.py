@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
 
-from rmqkit.config import LIVE, Live
+from rmqkit.config import IntervalMs, Live
 
 
 class NameServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """`scan_not_active_broker_interval` is in ms."""
 
-    scan_not_active_broker_interval: Annotated[int, msgspec.Meta(gt=0), LIVE] = 5_000
+    scan_not_active_broker_interval: Live[IntervalMs] = 5_000
     kv_config_path: str = ""
     order_message_enable: Live[bool] = False
     enable_all_topic_list: Live[bool] = True

@@ -100,6 +100,8 @@ class SettingsRequests:
         except ConfigError as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
         self._state.settings = self._state.config.owned(NameServerSettings)
+        for listener in list(self._state.on_change):
+            listener()
         return answer(request)
 
     def get_config(self, request: Command, peer: Peer) -> Outcome:

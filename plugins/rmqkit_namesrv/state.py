@@ -32,7 +32,8 @@ _ADDRESS = re.compile(r"[^\s{}\"'\\,;\x00-\x1f\x7f]{1,255}:\d{1,5}")
 @define(eq=False)
 class NameServerState:
     """`now_ms` returns a monotonic time; `kinds` are the structs of plugins that own settings. `config` and
-    `settings` are replaced when a setting changes at run time."""
+    `settings` are replaced when a setting changes at run time, and then the functions in `on_change` are
+    called."""
 
     config: Config
     now_ms: Callable[[], int]
@@ -43,6 +44,7 @@ class NameServerState:
     tables: RouteTables = Factory(RouteTables)
     changes: Changes = Factory(lambda self: Changes(self.tables), takes_self=True)
     kv: KvConfig = Factory(KvConfig)
+    on_change: list[Callable[[], None]] = Factory(list)
 
 
 def json_body(value: object, *, raw_keys: bool = False) -> bytes:

@@ -84,6 +84,7 @@ class RegistrationService(Service):
                 ]
                 for listeners in wakers:
                     listeners.extend(loop.wake for loop in loops)
+                broker.on_config_change.extend(loop.look for loop in loops)
                 try:
                     async with trio.open_nursery() as first_round:
                         for loop in loops:
@@ -91,6 +92,8 @@ class RegistrationService(Service):
                     task_status.started()
                     await trio.sleep_forever()
                 finally:
+                    for loop in loops:
+                        broker.on_config_change.remove(loop.look)
                     for listeners in wakers:
                         for loop in loops:
                             listeners.remove(loop.wake)
@@ -112,31 +115,43 @@ class _Loop:
     def __init__(self, broker: Broker, address: str) -> None:
         self._broker = broker
         self._address = address
-        self._changed = trio.Event()
+        #: Ends the wait: topics or settings have changed.
+        self._woken = trio.Event()
+        self._is_stale = False
         self._registered = False
         self._took_ms = 0.0
 
     def wake(self) -> None:
         """Listener for changed topics."""
-        self._changed.set()
+        self._is_stale = True
+        self._woken.set()
+
+    def look(self) -> None:
+        """Listener for changed settings: the period may be another one."""
+        self._woken.set()
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         await self._round(first=True)
         task_status.started()
-        round_at_s = trio.current_time() + INITIAL_DELAY_MS / 1000
+        round_s, is_first = trio.current_time(), True
         while True:
             gap_ms = min(max(GAP_FACTOR * self._took_ms, MIN_GAP_MS), MAX_GAP_MS)
             await trio.sleep(gap_ms / 1000)
-            with trio.move_on_at(round_at_s):
-                await self._changed.wait()
-            if trio.current_time() >= round_at_s:
-                period_ms = _settings(self._broker).register_name_server_period
-                period_ms = min(max(period_ms, MIN_PERIOD_MS), MAX_PERIOD_MS)
+            wait_ms = INITIAL_DELAY_MS if is_first else self._period_ms()
+            with trio.move_on_at(round_s + wait_ms / 1000):
+                await self._woken.wait()
+            self._woken = trio.Event()
+            wait_ms = INITIAL_DELAY_MS if is_first else self._period_ms()
+            if trio.current_time() >= round_s + wait_ms / 1000:
                 # A round delayed by a slow name server is not made up for.
-                round_at_s = trio.current_time() + period_ms / 1000
+                round_s, is_first = trio.current_time(), False
                 await self._round(first=False)
-            else:
+            elif self._is_stale:
                 await self._register()
+
+    def _period_ms(self) -> int:
+        period_ms = _settings(self._broker).register_name_server_period
+        return min(max(period_ms, MIN_PERIOD_MS), MAX_PERIOD_MS)
 
     async def _round(self, first: bool) -> None:
         """Check for another broker with this name, then register. Raises ConfigError when the first check
@@ -188,7 +203,7 @@ class _Loop:
 
     async def _register(self) -> None:
         """One attempt. Every failure is logged with the name server's address."""
-        self._changed = trio.Event()
+        self._is_stale = False
         broker, address = self._broker, self._address
         if _is_nobody(broker):
             return

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attrs import define
+from attrs import Factory, define
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rmqkit.broker.clients import ClientTable
     from rmqkit.broker.dispatch.manager import Dispatching
     from rmqkit.broker.held_pulls import HeldPulls
@@ -54,3 +56,4 @@ class BrokerContext:
     pool: ConnectionPool
     address: str
     store_host: bytes
+    on_config_change: list[Callable[[], None]] = Factory(list)

@@ -106,6 +106,8 @@ class LiveSettings:
             )
         if "brokerPermission" in changed:
             broker.topics.registration_changed()
+        for listener in list(broker.on_config_change):
+            listener()
 
 
 def _kept_in_file(config: Config, key: str) -> bool:

@@ -24,6 +24,7 @@ from rmqkit.broker.stats import SAMPLE_MS
 from rmqkit.config import FREE_PORT, Config, store_host
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.clock import Clock
+from rmqkit.plugin.interval import sleep_interval
 from rmqkit.plugin.listen import Listener, bind
 from rmqkit.plugin.loader import Registry
 from rmqkit.plugin.log_state import dispatch_behind_bytes
@@ -239,12 +240,13 @@ def _additional(config: Config) -> list[Address]:
 
 async def _expire_held_pulls(broker: BrokerContext) -> None:
     """Java: PullRequestHoldService."""
-    recheck_ms = _RECHECK_MS if broker.config.long_polling_enable else broker.config.short_polling_time_mills
     passed_ms = 0
     while True:
         await trio.sleep(_EXPIRE_MS / 1000)
         broker.held_pulls.expire(broker.clock.now_ms())
         passed_ms += _EXPIRE_MS
+        config = broker.config
+        recheck_ms = _RECHECK_MS if config.long_polling_enable else config.short_polling_time_mills
         if passed_ms >= recheck_ms:
             passed_ms = 0
             broker.held_pulls.recheck(broker.store.max_offset)
@@ -252,7 +254,7 @@ async def _expire_held_pulls(broker: BrokerContext) -> None:
 
 async def _persist_offsets(broker: BrokerContext) -> None:
     while True:
-        await trio.sleep(broker.config.flush_consumer_offset_interval / 1000)
+        await sleep_interval(broker.on_config_change, lambda: broker.config.flush_consumer_offset_interval)
         try:
             await broker.offsets.persist()
         except OSError as error:
@@ -261,7 +263,10 @@ async def _persist_offsets(broker: BrokerContext) -> None:
 
 async def _persist_filters(broker: BrokerContext) -> None:
     while True:
-        await trio.sleep(_PERSIST_FILTERS_MS / 1000)
+        await sleep_interval(
+            broker.on_config_change,
+            lambda: max(1_000, min(_PERSIST_FILTERS_MS, broker.config.filter_data_clean_time_span)),
+        )
         try:
             await broker.filters.table.persist()
         except OSError as error:
@@ -271,7 +276,10 @@ async def _persist_filters(broker: BrokerContext) -> None:
 async def _drop_silent_clients(broker: BrokerContext) -> None:
     """Java: ClientHousekeepingService."""
     while True:
-        await trio.sleep(_HOUSEKEEPING_MS / 1000)
+        await sleep_interval(
+            broker.on_config_change,
+            lambda: max(_EXPIRE_MS, min(_HOUSEKEEPING_MS, broker.config.channel_expired_timeout)),
+        )
         for peer in broker.clients.silent_peers(broker.clock.now_ms(), broker.config.channel_expired_timeout):
             _log.info(
                 "client at %s has sent no heartbeat for %s ms, closed",

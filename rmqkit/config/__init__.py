@@ -9,7 +9,7 @@ from rmqkit.config.owned import fields as setting_fields
 from rmqkit.config.schema import FREE_PORT, Config
 from rmqkit.config.store_host import store_host
 from rmqkit.config.value_faults import ALL_DISPATCHERS, CONSUME_QUEUE, INDEX, STORE_DISPATCHERS
-from rmqkit.config.values import LIVE, PORT, Live, has_mark
+from rmqkit.config.values import LIVE, PORT, IntervalMs, KeptMs, Live, PauseMs, has_mark
 
 __all__ = [
     "ALL_DISPATCHERS",
@@ -21,8 +21,11 @@ __all__ = [
     "PORT",
     "STORE_DISPATCHERS",
     "Config",
+    "IntervalMs",
+    "KeptMs",
     "Kinds",
     "Live",
+    "PauseMs",
     "SettingsType",
     "examine",
     "has_mark",

@@ -17,7 +17,7 @@ from rmqkit.config import owned as owned_settings
 from rmqkit.config import tables
 from rmqkit.config.owned import Kinds
 from rmqkit.config.value_faults import ALL_DISPATCHERS, STORE_DISPATCHERS, value_faults
-from rmqkit.config.values import Live, masked, typed
+from rmqkit.config.values import IntervalMs, KeptMs, Live, masked, typed
 from rmqkit.errors import ConfigError
 from rmqkit.model.sysflag import PERM_RW
 
@@ -69,7 +69,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     config_black_list: str = "configBlackList;brokerConfigPath"
     # Pulling.
     long_polling_enable: Live[bool] = True
-    short_polling_time_mills: Live[int] = 1000
+    short_polling_time_mills: Live[IntervalMs] = 1000
     max_transfer_bytes_on_message_in_memory: Live[int] = 262_144
     max_transfer_count_on_message_in_memory: Live[int] = 32
     max_transfer_bytes_on_sequential_pull: Live[int] = 4_194_304
@@ -82,12 +82,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     enable_property_filter: Live[bool] = False
     filter_support_retry: bool = False
     enable_calc_filter_bit_map: Live[bool] = False
-    filter_data_clean_time_span: Live[int] = 24 * 3_600_000
+    filter_data_clean_time_span: Live[KeptMs] = 24 * 3_600_000
     expect_consumer_num_use_filter: int = 32
     max_error_rate_of_bloom_filter: int = 20
     # Timers.
-    flush_consumer_offset_interval: Live[int] = 5_000
-    channel_expired_timeout: Live[int] = 120_000
+    flush_consumer_offset_interval: Live[IntervalMs] = 5_000
+    channel_expired_timeout: Live[IntervalMs] = 120_000
     # Store.
     store: str = "mmap"
     store_path_root_dir: str = "rmqkit-data"
@@ -102,7 +102,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     unindexed_topics: tuple[str, ...] = ()
     max_message_size: int = 4_194_304
     flush_disk_type: str = "ASYNC_FLUSH"
-    sync_flush_timeout: int = 5_000
+    sync_flush_timeout: IntervalMs = 5_000
     transient_store_pool_enable: bool = False
     transient_store_pool_size: int = 5
     # Plugins.

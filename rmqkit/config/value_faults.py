@@ -46,7 +46,6 @@ def value_faults(config: Config) -> list[Fault]:
         "mappedFileSizeConsumeQueueExt",
         "maxMessageSize",
         "maxHashSlotNum",
-        "flushConsumerOffsetInterval",
         "transientStorePoolSize",
     )
     faults += [(key, "must be positive") for key in positive if config.setting(key) <= 0]

@@ -16,6 +16,14 @@ LIVE: Final = msgspec.Meta(extra={"live": True})
 Live = Annotated[T, LIVE]
 #: Mark of a port: several brokers of one machine get different ones (`serve --brokers N`).
 PORT: Final = msgspec.Meta(ge=0, le=65_535, extra={"port": True})
+DAY_MS: Final = 86_400_000
+#: A time in ms between two rounds of work, or one that something is waited for: a program cannot do without
+#: the first, and nobody waits for more than a day.
+IntervalMs = Annotated[int, msgspec.Meta(ge=1, le=DAY_MS)]
+#: A pause in ms, which may be left out.
+PauseMs = Annotated[int, msgspec.Meta(ge=0, le=DAY_MS)]
+#: A time in ms for which something is kept.
+KeptMs = Annotated[int, msgspec.Meta(ge=0, le=3_650 * DAY_MS)]
 _SECRET = re.compile(r"password|secret|credential|initAuthenticationUser", re.IGNORECASE)
 _MASK = "***"
 

@@ -18,6 +18,7 @@
     role              role of a broker: master, slave or fenced
     service           work beside the request path of a broker
     replication       addresses of the replicas of a broker, and their progress
+    interval          waits for an interval that is a setting
     internal_queue    walks the queues of an internal topic with saved progress
     server            process roles besides the broker
     command           verbs of the command line

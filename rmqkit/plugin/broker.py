@@ -211,6 +211,10 @@ class Broker(Protocol):
         """The present settings; a request may change some of them, so read them on each use."""
 
     @property
+    def on_config_change(self) -> list[Callable[[], None]]:
+        """As `Topics.on_change`, for `config`; `rmqkit.plugin.interval` waits with it."""
+
+    @property
     def registry(self) -> Registry:
         """The registrations of plugins, by name."""
 

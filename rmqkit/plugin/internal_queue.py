@@ -15,6 +15,7 @@ from rmqkit.errors import StoreError
 from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.cold_reads import all_of, retry_when_cached
+from rmqkit.plugin.interval import sleep_interval
 from rmqkit.plugin.store import NotInMemory, QueueUnit
 
 _log = logging.getLogger(__name__)
@@ -162,7 +163,7 @@ class InternalQueueFollower(ABC):
     async def persist_regularly(self, interval_ms: Callable[[], int]) -> None:
         """Call `persist` at an interval until cancelled; a failure is logged and retried."""
         while True:
-            await trio.sleep(interval_ms() / 1000)
+            await sleep_interval(self.broker.on_config_change, interval_ms)
             try:
                 await self.persist()
             except (OSError, StoreError) as error:

@@ -359,6 +359,25 @@ async def test_offsets_are_written_while_the_broker_runs(tmp_path: Path) -> None
         assert msgspec.json.decode(await path.read_bytes())["offsetTable"] == {"T@g": {"0": 1}}
 
 
+async def test_a_shorter_interval_counts_at_once(tmp_path: Path) -> None:
+    """Offsets are written soon after flushConsumerOffsetInterval was a day."""
+    path = trio.Path(tmp_path / "config" / "consumerOffset.json")
+    async with (
+        running_broker(tmp_path, flushConsumerOffsetInterval=86_400_000) as running,
+        ConnectionPool(connect=dialer()) as pool,
+    ):
+        await pool.call(str(running.address), send(), CALL_MS)
+        header = UpdateConsumerOffsetRequestHeader(consumer_group="g", topic="T", queue_id=0, commit_offset=1)
+        for command in (
+            request(RequestCode.UPDATE_CONSUMER_OFFSET, header),
+            request(RequestCode.UPDATE_BROKER_CONFIG, body=b"flushConsumerOffsetInterval=1"),
+        ):
+            assert (await pool.call(str(running.address), command, CALL_MS)).code == 0
+        with trio.fail_after(CALL_MS / 1000):
+            while not await path.exists():
+                await trio.lowlevel.checkpoint()
+
+
 # --- start and stop -----------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import cast
@@ -65,8 +65,11 @@ class Noted(InternalQueueFollower):
         self.saves: list[dict[int, int]] = []
         self.stuck: bytes | None = None
         self.limit = 1 << 60
+        self.on_change: list[Callable[[], None]] = []
         put = SimpleNamespace(settle_everything=self._settle)
-        super().__init__(cast(Broker, SimpleNamespace(store=store, put=put)), TOPIC)
+        super().__init__(
+            cast(Broker, SimpleNamespace(store=store, put=put, on_config_change=self.on_change)), TOPIC
+        )
         self.begin(saved or {}, range(queues))
 
     async def _settle(self) -> None:

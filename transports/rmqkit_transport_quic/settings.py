@@ -7,6 +7,8 @@ from enum import Enum
 
 import msgspec
 
+from rmqkit.config import IntervalMs
+
 #: The application protocol that both ends must announce (RFC 7301).
 ALPN = "rocketmq"
 #: The datagram size permitted on any path (RFC 9000, section 14), and the maximum of UDP.
@@ -36,7 +38,7 @@ class QuicSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """
 
     retry: Retry = Retry.LOAD
-    idle_timeout_ms: int = 30_000
+    idle_timeout_ms: IntervalMs = 30_000
     datagram_bytes: int = 0
 
     def __post_init__(self) -> None:

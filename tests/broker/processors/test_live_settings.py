@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -97,6 +98,27 @@ async def test_what_may_not_be_changed_is_refused_as_a_whole(
         assert refused.code == code
         assert remark in (refused.remark or "")
         assert desk.broker.config is before
+
+
+@pytest.mark.parametrize("value", ["-1", "0", str(1 << 60)])
+@pytest.mark.parametrize(
+    "key", ["flushConsumerOffsetInterval", "flushDelayOffsetInterval", "registerNameServerPeriod"]
+)
+async def test_an_interval_has_bounds(desk: BrokerHarness, key: str, value: str) -> None:
+    """A value that would stop the work, or never let it rest, is refused with the reason."""
+    refused = await update(desk, f"{key}={value}")
+    assert refused.code == ResponseCode.INVALID_PARAMETER
+    reason = rf"nothing was changed: setting {key} = '{value}' .* Expected `int` [<>]="
+    assert re.search(reason, refused.remark or "")
+
+
+async def test_listeners_are_told_of_a_change(desk: BrokerHarness) -> None:
+    """Once it counts, and not of one that was refused."""
+    seen: list[int] = []
+    desk.broker.on_config_change.append(lambda: seen.append(desk.broker.config.channel_expired_timeout))
+    await update(desk, "channelExpiredTimeout=7")
+    await update(desk, "channelExpiredTimeout=-7")
+    assert seen == [7]
 
 
 @pytest.mark.row("S009")

@@ -136,6 +136,7 @@ class Rig:
     replication: Replication = field(factory=Replication)
     filter_servers: FilterServers = field(factory=FilterServers)
     role: FakeRole = field(factory=FakeRole)
+    on_config_change: list[Callable[[], None]] = field(factory=list)
 
     @property
     def broker(self) -> Broker:
@@ -147,14 +148,15 @@ class Rig:
             replication=self.replication,
             filter_servers=self.filter_servers,
             role=self.role,
+            on_config_change=self.on_config_change,
             registry=SimpleNamespace(settings={}),
         )
         return cast(Broker, parts)
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
+    async def serving(self, broker: Broker | None = None) -> AsyncIterator[None]:
         async with trio.open_nursery() as nursery:
-            await nursery.start(self.service.run, self.broker)
+            await nursery.start(self.service.run, broker or self.broker)
             yield
             nursery.cancel_scope.cancel()
 
@@ -234,6 +236,27 @@ async def test_it_registers_again_every_period(
         await trio.sleep(10 + 2 * period_s + 1)
     for address in (ONE, TWO):
         assert rig.pool.times(address) == pytest.approx([0, 10, 10 + period_s, 10 + 2 * period_s])
+
+
+async def test_a_changed_period_counts_at_once(rig: Rig, autojump_clock: trio.testing.MockClock) -> None:
+    """A shorter one from the last round on, and a change of another setting registers nothing."""
+    broker = rig.broker
+    broker.config = broker.config.changed(  # type: ignore[misc]  # the test stands in for the broker
+        {"registerNameServerPeriod": "60000"}, {"registerNameServerPeriod": "request"}
+    )
+    async with rig.serving(broker):
+        await trio.sleep(25)
+        for listener in rig.on_config_change:
+            listener()
+        await trio.sleep(5)
+        broker.config = broker.config.changed(  # type: ignore[misc]
+            {"registerNameServerPeriod": "10000"}, {"registerNameServerPeriod": "request"}
+        )
+        for listener in rig.on_config_change:
+            listener()
+        await trio.sleep(25)
+        assert rig.pool.times(ONE) == rig.pool.times(TWO) == pytest.approx([0, 10, 30, 40, 50])
+    assert rig.on_config_change == []
 
 
 async def test_changed_topics_leave_the_rounds_alone(
