@@ -25,7 +25,7 @@ import trio
 from benchmarks import topic_creation
 from rmqkit.broker.run import RunningBroker
 from rmqkit.cli import running, serve
-from rmqkit.config import Config
+from rmqkit.config import Config, with_values
 from rmqkit.plugin import loader
 
 _LONG_MS = 5.0
@@ -73,7 +73,7 @@ async def _run(directory: Path, steps: Steps, client: Connection, lines: int, st
             gc.collect()
             stop.set()
 
-        await running.broker_until(stop, config.with_values(namesrv_addr=name_servers), registry, ready)
+        await running.broker_until(stop, with_values(config, namesrv_addr=name_servers), registry, ready)
 
     await serve.serve_all(config, registry, brokers, stop)
     print(steps.report("stop", lines))

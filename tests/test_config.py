@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqkit.config import Config, load, parse_properties, properties_text
+from rmqkit.config import Config, load, parse_properties, properties_text, with_values
 from rmqkit.errors import ConfigError
 from rmqkit.rocketmq_settings import bare
 
@@ -336,11 +336,11 @@ def test_properties_text_reads_back() -> None:
 def test_with_values() -> None:
     """A changed copy is checked, knows its source, and leaves the first as it was."""
     first = load(environ={"RMQKIT_LISTEN_PORT": "1"})
-    second = first.with_values(listen_port=0, broker_ip1="10.0.0.1")
+    second = with_values(first, listen_port=0, broker_ip1="10.0.0.1")
     assert (first.listen_port, second.listen_port) == (1, 0)
     assert second.sources == {"listenPort": "command line", "brokerIP1": "command line"}
     with pytest.raises(ConfigError, match="listenPort"):
-        first.with_values(listen_port=70_000)
+        with_values(first, listen_port=70_000)
     with pytest.raises(AttributeError):
         first.listen_port = 5  # type: ignore[misc]
 

@@ -18,6 +18,7 @@ import pytest
 
 from rmqkit import config, plugin, rocketmq_settings
 from rmqkit.client import hooks as client_hooks
+from rmqkit.config import with_values
 from rmqkit.plugin import loader
 from rmqkit.remoting import pool
 from tests import programs
@@ -161,7 +162,7 @@ def test_every_setting_is_described() -> None:
     """configuration.md names each key, and no key that is none."""
     text = (ROOT / "docs" / "configuration.md").read_text()
     given = config.load(environ={})
-    kinds = loader.load(given.with_values(hooks=("metrics",))).settings.values()
+    kinds = loader.load(with_values(given, hooks=("metrics",))).settings.values()
     keys = [key for key, _, _ in given.described(kinds)]
     named = re.findall(
         r"[A-Za-z0-9.]+", "\n".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| "))

@@ -17,8 +17,14 @@ from itertools import count
 import anyio
 from anyio.abc import TaskGroup
 
-from rmqkit.client import Client, Producer
-from rmqkit.client.hooks import ClientConsumeContext, ClientConsumeHook, ClientSendContext, ClientSendHook
+from rmqkit.client.hooks import (
+    ClientConsumeContext,
+    ClientConsumeHook,
+    ClientSendContext,
+    ClientSendHook,
+    HookedClient,
+    HookProducer,
+)
 from rmqkit.client.instance import wall_clock_ms
 from rmqkit.client.send_result import SendResult
 from rmqkit.errors import RmqError
@@ -59,9 +65,9 @@ class MessageTrace(ClientSendHook, ClientConsumeHook):
         self._enough = anyio.Event()
         self._keys = UniqueKeys(b"\x7f\x00\x00\x01")
         self._stack = AsyncExitStack()
-        self._producer: Producer | None = None
+        self._producer: HookProducer | None = None
 
-    async def open(self, client: Client, tasks: TaskGroup) -> None:
+    async def open(self, client: HookedClient, tasks: TaskGroup) -> None:
         self._keys = UniqueKeys(client.settings.packed_ip)
         producer = client.producer(
             f"_INNER_TRACE_PRODUCER-rmqkit-{next(_numbers)}", timeout_ms=SEND_TIMEOUT_MS

@@ -10,7 +10,7 @@ from rmqkit.config import Config
 from rmqkit.errors import ConfigError, RmqError
 from rmqkit.model.subscription import PYTHON
 from rmqkit.plugin.broker import Pool
-from rmqkit.plugin.loader import Registry
+from rmqkit.plugin.registrations import Registrations
 from rmqkit.plugin.server import Listen, Server, ServerHandle
 from rmqkit.plugin.transport import Address
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -36,7 +36,11 @@ class FilterServerRole(Server):
     name = PLUGIN
 
     async def run(
-        self, config: Config, registry: Registry, listen: Listen, task_status: trio.TaskStatus[ServerHandle]
+        self,
+        config: Config,
+        registry: Registrations,
+        listen: Listen,
+        task_status: trio.TaskStatus[ServerHandle],
     ) -> None:
         """Raises ConfigError for an address that cannot be bound, and when the broker refuses the
         registration, MissingExtra for `webAssembly` without its package, PluginError for an unknown scheme.

@@ -10,7 +10,7 @@ import trio
 from rmqkit.config import Config
 from rmqkit.log_limit import limited_logger
 from rmqkit.plugin.interval import sleep_interval
-from rmqkit.plugin.loader import Registry
+from rmqkit.plugin.registrations import Registrations
 from rmqkit.plugin.request import Peer
 from rmqkit.plugin.server import Listen, Server, ServerHandle
 from rmqkit_namesrv.kv import KvConfig
@@ -32,7 +32,11 @@ class NameServer(Server):
     name = "namesrv"
 
     async def run(
-        self, config: Config, registry: Registry, listen: Listen, task_status: trio.TaskStatus[ServerHandle]
+        self,
+        config: Config,
+        registry: Registrations,
+        listen: Listen,
+        task_status: trio.TaskStatus[ServerHandle],
     ) -> None:
         """Raises ConfigError for an address that cannot be bound or an invalid kvConfig.json, PluginError for
         an unknown scheme. When cancelled, stops accepting, answers requests in flight (at most 3 s), and

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from rmqkit.config import live_keys, parse_properties, properties_text
+from rmqkit.config import live_keys, parse_properties, properties_text, with_texts
 from rmqkit.errors import ConfigError, RequestRefused
 from rmqkit.model.route import KVTable
 from rmqkit.plugin.request import Answer, Outcome, Peer
@@ -96,7 +96,7 @@ class SettingsRequests:
             )
         sources = dict.fromkeys(given, f"request of {peer.remote_text}")
         try:
-            self._state.config = self._state.config.changed(given, sources, [NameServerSettings])
+            self._state.config = with_texts(self._state.config, given, sources, [NameServerSettings])
         except ConfigError as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
         self._state.settings = self._state.config.owned(NameServerSettings)

@@ -12,7 +12,7 @@ import trio
 
 from rmqkit import config_file
 from rmqkit.broker.context import BrokerContext
-from rmqkit.config import Config, live_keys, setting_fields
+from rmqkit.config import Config, live_keys, setting_fields, with_texts
 from rmqkit.errors import ConfigError, RequestRefused
 from rmqkit.protocol.codes import ResponseCode
 
@@ -68,7 +68,9 @@ class LiveSettings:
                 f"no settings of this broker, nothing was changed: {', '.join(unknown)}",
             )
         try:
-            fresh = before.changed(texts, {key: _SOURCE + _origin(before, key) for key in texts}, self._kinds)
+            fresh = with_texts(
+                before, texts, {key: _SOURCE + _origin(before, key) for key in texts}, self._kinds
+            )
         except ConfigError as error:
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"nothing was changed: {error}") from error
         fixed = [

@@ -16,7 +16,7 @@ from rmqkit.plugin.role import Preparation, Role
 
 if TYPE_CHECKING:
     from rmqkit.broker.acks import AckQueue
-    from rmqkit.broker.context import BrokerContext
+    from rmqkit.plugin.broker import Broker
     from rmqkit.plugin.service import Service
 
 _log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class ServiceRunner:
     """Starts and stops the services that belong to the broker's role, in order. Services run in `nursery`: an
     error of a service ends the broker."""
 
-    def __init__(self, broker: BrokerContext, services: Mapping[str, Service], nursery: trio.Nursery) -> None:
+    def __init__(self, broker: Broker, services: Mapping[str, Service], nursery: trio.Nursery) -> None:
         self._broker = broker
         self._services = services
         self._nursery = nursery

@@ -21,7 +21,7 @@ from rmqkit.broker.processors.embedded_name_server import EmbeddedNameServer
 from rmqkit.broker.role import ServiceRunner
 from rmqkit.broker.role_refusals import follow_role
 from rmqkit.broker.stats import SAMPLE_MS
-from rmqkit.config import FREE_PORT, Config, store_host
+from rmqkit.config import FREE_PORT, Config, store_host, with_texts
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.clock import Clock
 from rmqkit.plugin.interval import sleep_interval
@@ -87,7 +87,7 @@ async def run_broker(
         extra, others = await bind(registry, _additional(config))
         listeners += extra
         if not config.listen_port:
-            config = config.changed({"listenPort": str(address.port)}, {"listenPort": FREE_PORT})
+            config = with_texts(config, {"listenPort": str(address.port)}, {"listenPort": FREE_PORT})
         ip, _ = unpack_host(store_host(config))
         store, policy = assemble.make_store(config, registry, clock)
         async with ConnectionPool(

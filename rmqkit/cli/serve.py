@@ -17,7 +17,7 @@ import trio
 from rmqkit import speedups
 from rmqkit.broker.run import RunningBroker
 from rmqkit.cli import options, running
-from rmqkit.config import NAMESRV_VARIABLE, Config
+from rmqkit.config import NAMESRV_VARIABLE, Config, with_values
 from rmqkit.config.tls import ENFORCING, effective_mode
 from rmqkit.errors import ConfigError
 from rmqkit.plugin import output
@@ -153,7 +153,7 @@ def _without_variable(config: Config) -> Config:
         " server of this process alone; to register it there as well, give --set"
         f" namesrvAddr={config.namesrv_addr}"
     )
-    return config.with_values(namesrv_addr="")
+    return with_values(config, namesrv_addr="")
 
 
 def _brokers(arguments: Namespace, config: Config, registry: Registry, others: Sequence[Address]) -> Brokers:
@@ -226,7 +226,7 @@ async def _one(config: Config, registry: Registry, stop: trio.Event, name_server
     async def ready(broker: RunningBroker) -> None:
         _print_ready(config, shown, [(str(broker.address), config.broker_name)], config.store_path_root_dir)
 
-    await running.broker_until(stop, config.with_values(namesrv_addr=name_servers), registry, ready)
+    await running.broker_until(stop, with_values(config, namesrv_addr=name_servers), registry, ready)
 
 
 async def _several(
@@ -236,7 +236,7 @@ async def _several(
         names = [plan.label(config) for config in configs]
         _print_ready(configs[0], shown, list(zip(addresses, names, strict=True)), root)
 
-    registering = [config.with_values(namesrv_addr=name_servers) for config in configs]
+    registering = [with_values(config, namesrv_addr=name_servers) for config in configs]
     await supervise(registering, log_level, stop, ready, launch=launch)
 
 

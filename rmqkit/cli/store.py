@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rmqkit.cli import options
-from rmqkit.config import Config
+from rmqkit.config import Config, with_values
 from rmqkit.errors import ConfigError, DecodeError, StoreCorrupt, StoreError
 from rmqkit.model.sysflag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rmqkit.plugin import loader, output
@@ -102,7 +102,7 @@ def _copy(tools: StoreTools, arguments: Namespace, config: Config, registry: Reg
     try:
         with tools.read_log(arguments.directory, config) as source:
             target.mkdir(parents=True, exist_ok=True)
-            target_config = config.with_values(store_path_root_dir=str(target))
+            target_config = with_values(config, store_path_root_dir=str(target))
             with target_tools.write_log(target, target_config, source) as put:
                 _put_all(source, put)
         if (arguments.directory / "config").is_dir():

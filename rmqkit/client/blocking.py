@@ -205,6 +205,10 @@ class BlockingClient:
         """Call a plain function in the loop's thread without waiting for it. Raises as `run`."""
         self._opened().start_task_soon(function)
 
+    def check_open(self) -> None:
+        """Raises ClientError when the client is not open, and in a forked child."""
+        self._opened()
+
     def _opened(self) -> BlockingPortal:
         if self._portal is None:
             raise ClientError(
@@ -297,7 +301,7 @@ def started(
 
     @wraps(method)
     def call(face: BlockingProducer, /, *args: P.args, **kwargs: P.kwargs) -> Future[SendResult]:
-        face._client._opened()
+        face._client.check_open()
         return face._sends.send(args, kwargs)
 
     call.__doc__ = BEGIN_SEND

@@ -7,11 +7,11 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import anyio
 
-from rmqkit.client.blocking_faces import Face, Opened, call_in_loop, called, derived, each_of
+from rmqkit.client.blocking_faces import Face, LoopThread, Opened, call_in_loop, called, derived, each_of
 from rmqkit.client.consumer.delivery import Batch, Delivery
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
 from rmqkit.client.consumer.push_consumer import Handler, PushConsumer
@@ -20,9 +20,6 @@ from rmqkit.client.queue_offsets import QueueOffsets
 from rmqkit.client.raw_reader import RawReader
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.model.queue import MessageQueue
-
-if TYPE_CHECKING:
-    from rmqkit.client.blocking import BlockingClient
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,7 +33,7 @@ class BlockingHandling(Generic[T]):
     unfinished then, and an ordered queue is handed over when the block has ended.
     """
 
-    def __init__(self, client: BlockingClient, handling: Delivery | Batch) -> None:
+    def __init__(self, client: LoopThread, handling: Delivery | Batch) -> None:
         self._client = client
         self._handling = handling
         self._block: AbstractContextManager[Any] | None = None

@@ -3,22 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import Future
 from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
-
-if TYPE_CHECKING:
-    from rmqkit.client.blocking import BlockingClient
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Inner = TypeVar("Inner")
 
 
+class LoopThread(Protocol):
+    """The event loop of a blocking client, as its faces use it."""
+
+    @property
+    def in_forked_child(self) -> bool:
+        """Whether this process is a forked child of the process that opened the client."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client is open in this process."""
+
+    @property
+    def in_loop_thread(self) -> bool:
+        """Whether the caller runs in the thread of the event loop, which must not wait."""
+
+    def check_open(self) -> None:
+        """Raises ClientError when the client is not open, and in a forked child."""
+
+    def run(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a coroutine function in the loop's thread and wait for its result or error. Raises ClientError
+        when the client is not open, and in a forked child."""
+
+    def start_soon(self, function: Callable[[], Awaitable[T]]) -> Future[T]:
+        """Start a coroutine function in the loop's thread without waiting for it. Raises as `run`."""
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call a plain function in the loop's thread without waiting for it. Raises as `run`."""
+
+
 class Face(Generic[Inner]):
     """Blocking wrapper of an asynchronous object of `client`."""
 
-    def __init__(self, client: BlockingClient, inner: Inner) -> None:
+    def __init__(self, client: LoopThread, inner: Inner) -> None:
         self._client = client
         self._inner = inner
 
@@ -51,7 +78,7 @@ def called(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Fac
     return call
 
 
-def call_in_loop(client: BlockingClient, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def call_in_loop(client: LoopThread, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a plain function in the loop's thread."""
 
     async def within() -> T:
@@ -60,7 +87,7 @@ def call_in_loop(client: BlockingClient, function: Callable[P, T], *args: P.args
     return client.run(within)
 
 
-def each_of(client: BlockingClient, iterator: AsyncIterator[T]) -> Generator[T, None, None]:
+def each_of(client: LoopThread, iterator: AsyncIterator[T]) -> Generator[T, None, None]:
     """What an asynchronous iterator yields."""
     while True:
         try:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from enum import Enum, IntEnum
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar, Unpack
 
 import anyio
 import msgspec
@@ -24,6 +25,7 @@ from attrs import Factory, define
 
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.client.send_result import SendResult
+from rmqkit.client.settings import ClientSettings, ProducerKeywords
 from rmqkit.errors import ClientError
 from rmqkit.model.message import Message
 from rmqkit.model.message_type import MessageType, message_type
@@ -31,9 +33,6 @@ from rmqkit.model.names import namespace_of
 from rmqkit.model.queue import MessageQueue
 from rmqkit.plugin.hook_runner import Hooks
 from rmqkit.remoting.pool import CallHook
-
-if TYPE_CHECKING:
-    from rmqkit.client.client import Client
 
 log = logging.getLogger(__name__)
 #: Time limit for closing all hooks together when a client is closed.
@@ -43,11 +42,34 @@ OPEN_S = 10.0
 H = TypeVar("H")
 
 
+class HookProducer(Protocol):
+    """A producer that a hook has opened: a `Producer`, as far as hooks use it."""
+
+    async def send(self, message: Message, *, timeout_ms: int | None = None) -> SendResult:
+        """Send one message and wait for its result. Raises as `Producer.send`."""
+
+
+class HookedClient(Protocol):
+    """The client of a hook: a `Client`, as far as hooks use it."""
+
+    @property
+    def settings(self) -> ClientSettings: ...
+
+    @property
+    def client_id(self) -> str:
+        """The id under which brokers know this client."""
+
+    def producer(
+        self, group: str, **options: Unpack[ProducerKeywords]
+    ) -> AbstractAsyncContextManager[HookProducer]:
+        """A producer, to be opened with `async with`. Raises as `Client.producer`."""
+
+
 class ClientHook:
     """Start and end of a hook's own resources. A hook may use the client, for example open a producer of its
     own."""
 
-    async def open(self, client: Client, tasks: TaskGroup) -> None:
+    async def open(self, client: HookedClient, tasks: TaskGroup) -> None:
         """Called when the client has been opened. Tasks started in `tasks` are cancelled when the client
         closes. An error, or taking longer than OPEN_S, makes opening the client fail."""
         await anyio.lowlevel.checkpoint()
@@ -252,7 +274,7 @@ class ClientHooks:
         #: Whether any hook needs the messages of a send.
         self.see_sends = bool(self._sends.entries or self.forbidding.entries)
 
-    async def open(self, client: Client, tasks: TaskGroup) -> None:
+    async def open(self, client: HookedClient, tasks: TaskGroup) -> None:
         """Open the hooks in order. If one raises or takes too long (ClientError), the hooks before it are
         closed and the error is raised."""
         self._opened = []
@@ -408,5 +430,7 @@ __all__ = [
     "ConsumeReturnType",
     "FilterMessageContext",
     "FilterMessageHook",
+    "HookProducer",
+    "HookedClient",
     "Mode",
 ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from rmqkit.config.changing import with_texts, with_values
 from rmqkit.config.java_properties import parse_properties, properties_text
 from rmqkit.config.loading import NAMESRV_VARIABLE, examine, load, read_file
 from rmqkit.config.owned import Kinds, SettingsType, live_keys, spellings
 from rmqkit.config.owned import fields as setting_fields
-from rmqkit.config.schema import FREE_PORT, Config
+from rmqkit.config.schema import ALL_DISPATCHERS, CONSUME_QUEUE, FREE_PORT, INDEX, STORE_DISPATCHERS, Config
 from rmqkit.config.store_host import store_host
-from rmqkit.config.value_faults import ALL_DISPATCHERS, CONSUME_QUEUE, INDEX, STORE_DISPATCHERS
 from rmqkit.config.values import LIVE, PORT, IntervalMs, KeptMs, Live, PauseMs, has_mark
 
 __all__ = [
@@ -37,4 +37,6 @@ __all__ = [
     "setting_fields",
     "spellings",
     "store_host",
+    "with_texts",
+    "with_values",
 ]

@@ -7,7 +7,6 @@ features belong to their plugins (`rmqkit.config.owned`, `rmqkit.config.tables`)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,12 +15,14 @@ import msgspec
 from rmqkit.config import owned as owned_settings
 from rmqkit.config import tables
 from rmqkit.config.owned import Kinds
-from rmqkit.config.value_faults import ALL_DISPATCHERS, STORE_DISPATCHERS, value_faults
-from rmqkit.config.values import IntervalMs, KeptMs, Live, masked, typed
-from rmqkit.errors import ConfigError
+from rmqkit.config.values import IntervalMs, KeptMs, Live, masked
 from rmqkit.model.sysflag import PERM_RW
 
 S = TypeVar("S", bound=msgspec.Struct)
+#: Names in the setting `dispatchers`: what a store builds by itself, always in this order, and all
+#: dispatchers of plugins that are not listed.
+CONSUME_QUEUE, INDEX = STORE_DISPATCHERS = ("consume-queue", "index")
+ALL_DISPATCHERS = "*"
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -203,37 +204,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 return getattr(self.owned(kind), field.name)
         return getattr(self, KEYS[key])
 
-    def changed(self, texts: Mapping[str, Any], sources: Mapping[str, str], kinds: Kinds = ()) -> Config:
-        """A checked copy with some settings replaced, given as text by their keys, and their sources. Raises
-        ConfigError."""
-        theirs = {key: text for key, text in texts.items() if key not in KEYS}
-        replaced = {name for key in theirs for name in owned_settings.spellings(self.unknown, key)}
-        values = {
-            KEYS[key]: typed(key, text, FIELDS[key].type, sources[key])
-            for key, text in texts.items()
-            if key in KEYS
-        }
-        copy = msgspec.structs.replace(
-            self,
-            **values,
-            unknown={name: value for name, value in self.unknown.items() if name not in replaced} | theirs,
-            sources={name: source for name, source in self.sources.items() if name not in replaced}
-            | dict(sources),
-        )
-        check(copy)
-        for kind in kinds:
-            copy.owned(kind)
-        return copy
-
-    def with_values(self, **values: Any) -> Config:
-        """A checked copy with some attributes replaced, as if given on the command line."""
-        keys = dict(zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True))
-        copy = msgspec.structs.replace(
-            self, **values, sources=self.sources | {keys[name]: "command line" for name in values}
-        )
-        check(copy)
-        return copy
-
 
 #: The source of a port that the system has chosen.
 FREE_PORT = "a free port"
@@ -244,10 +214,3 @@ FIELDS = {
 }
 #: Key -> attribute.
 KEYS = {key: field.name for key, field in FIELDS.items()}
-
-
-def check(config: Config) -> None:
-    """Raises ConfigError for values of the right type that cannot work."""
-    faults = value_faults(config)
-    if faults:
-        raise ConfigError.of(faults)

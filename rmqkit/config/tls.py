@@ -7,14 +7,10 @@ requested client certificate is always checked.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from attrs import frozen
 
+from rmqkit.config.schema import Config
 from rmqkit.errors import ConfigError
-
-if TYPE_CHECKING:
-    from rmqkit.config import Config
 
 DISABLED, PERMISSIVE, ENFORCING = MODES = ("disabled", "permissive", "enforcing")
 #: Values of tls.server.need.client.auth; RocketMQ's documents also write the last one in the second form.

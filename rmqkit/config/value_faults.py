@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rmqkit.config import tls as tls_settings
+from rmqkit.config.schema import STORE_DISPATCHERS, Config
 from rmqkit.errors import Fault
 from rmqkit.model.names import group_fault, topic_fault
 from rmqkit.rocketmq_settings import bare
-
-if TYPE_CHECKING:
-    from rmqkit.config.schema import Config
-
-#: Names in the setting `dispatchers`: what a store builds by itself, always in this order, and all
-#: dispatchers of plugins that are not listed.
-CONSUME_QUEUE, INDEX = STORE_DISPATCHERS = ("consume-queue", "index")
-ALL_DISPATCHERS = "*"
 
 
 def _is_slave(config: Config) -> bool:

@@ -36,6 +36,7 @@
     cold_reads        reads of data that may be on the device alone, without blocking the loop
     log_state         facts about a broker's log
     json_file         RocketMQ's JSON tables on disk
+    registrations     what all plugins have registered, as plugins see it
     loader            finds plugins and compiles what they register
     hook_runner       calls hooks: errors are logged and counted, slow ones are named
 

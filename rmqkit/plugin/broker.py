@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from rmqkit.plugin.clock import Clock
     from rmqkit.plugin.filter_servers import FilterServers
-    from rmqkit.plugin.loader import Registry
+    from rmqkit.plugin.registrations import Registrations
     from rmqkit.plugin.replication import Replication
     from rmqkit.plugin.request import Peer
     from rmqkit.plugin.role import BrokerRole
@@ -215,7 +215,7 @@ class Broker(Protocol):
         """As `Topics.on_change`, for `config`; `rmqkit.plugin.interval` waits with it."""
 
     @property
-    def registry(self) -> Registry:
+    def registry(self) -> Registrations:
         """The registrations of plugins, by name."""
 
     @property

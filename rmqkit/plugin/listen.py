@@ -12,12 +12,12 @@ from rmqkit.errors import ConfigError
 from rmqkit.plugin.transport import Address, ServerStream, WorkingListener
 
 if TYPE_CHECKING:
-    from rmqkit.plugin.loader import Registry
+    from rmqkit.plugin.registrations import Registrations
 
 Listener = trio.abc.Listener[ServerStream]
 
 
-async def bind(registry: Registry, addresses: Iterable[Address]) -> tuple[list[Listener], list[Address]]:
+async def bind(registry: Registrations, addresses: Iterable[Address]) -> tuple[list[Listener], list[Address]]:
     """Listeners and their actual addresses; all or none. Raises ConfigError with the address, the cause and a
     remedy."""
     bound: list[Listener] = []

@@ -16,7 +16,7 @@ from rmqkit.plugin.transport import Address
 
 if TYPE_CHECKING:
     from rmqkit.plugin.broker import Pool
-    from rmqkit.plugin.loader import Registry
+    from rmqkit.plugin.registrations import Registrations
 
 
 @frozen
@@ -62,6 +62,10 @@ class Server(ABC):
 
     @abstractmethod
     async def run(
-        self, config: Config, registry: Registry, listen: Listen, task_status: trio.TaskStatus[ServerHandle]
+        self,
+        config: Config,
+        registry: Registrations,
+        listen: Listen,
+        task_status: trio.TaskStatus[ServerHandle],
     ) -> None:
         """Serve until cancelled; then stop accepting, complete requests in flight, and return."""

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from inspect import isawaitable
 from math import inf
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import anyio
 from anyio.abc import ByteStream, TaskGroup, TaskStatus
@@ -25,9 +25,6 @@ from rmqkit.protocol.codes import CLIENT_VERSION, FLAG_RESPONSE, ResponseCode, S
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.connection import ConnectionCore, Event, State
 from rmqkit.remoting.backend import async_backend
-
-if TYPE_CHECKING:
-    from rmqkit.remoting.lanes import Lanes
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +38,20 @@ LANGUAGE = "PYTHON"
 TIMER_STEP_S = 0.005
 _RETIRED = "the server is going away"
 _STREAM_ERRORS = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
+
+
+class LaneSet(Protocol):
+    """The lanes of one connection to a server, each of which is a `Connection`."""
+
+    @property
+    def all(self) -> list[Connection]:
+        """The open lanes, the first one first."""
+
+    async def run(self) -> None:
+        """As `Connection.run`, for all lanes."""
+
+    async def carrying(self, code: int) -> Connection:
+        """The lane for a request code, opened if needed. Raises ConnectionLost."""
 
 
 class Connection:
@@ -62,7 +73,7 @@ class Connection:
     ) -> None:
         self.address = address
         #: The lanes to which this connection belongs, over a transport with lanes.
-        self.lanes: Lanes | None = None
+        self.lanes: LaneSet | None = None
         backend = async_backend()
         self._time, self._event = backend.current_time, backend.event
         self._wakeup, self._wake = backend.wakeup, backend.wake

@@ -14,7 +14,7 @@ from rmqkit.plugin.connect import connect_tcp
 from rmqkit.plugin.transport import Address
 
 if TYPE_CHECKING:
-    from rmqkit.plugin.loader import Registry
+    from rmqkit.plugin.registrations import Registrations
 
 TCP, TLS = "tcp", "tls"
 _TCP_PREFIX = f"{TCP}://"
@@ -38,7 +38,7 @@ class Dialer:
     def __init__(
         self,
         config: Config | None = None,
-        registry: Registry | None = None,
+        registry: Registrations | None = None,
         plain: str | None = None,
         written: Iterable[str] = (),
     ) -> None:

@@ -11,7 +11,7 @@ from rmqkit.protocol.command import Command
 
 if TYPE_CHECKING:
     from rmqkit.remoting.peer import ServedPeer
-    from rmqkit.remoting.request_loop import Route
+    from rmqkit.remoting.route import Route
     from rmqkit.remoting.socket_loop import SocketLoop
 
 

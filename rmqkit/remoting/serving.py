@@ -18,7 +18,7 @@ from rmqkit.remoting.request_loop import Router
 from rmqkit.remoting.server import RequestServer
 
 if TYPE_CHECKING:
-    from rmqkit.plugin.loader import Registry
+    from rmqkit.plugin.registrations import Registrations
 
 
 class ServedAddresses:
@@ -54,7 +54,7 @@ class ServedAddresses:
 class _Listening:
     """`rmqkit.plugin.server.Listen`."""
 
-    def __init__(self, registry: Registry, addresses: Iterable[Address], name: str) -> None:
+    def __init__(self, registry: Registrations, addresses: Iterable[Address], name: str) -> None:
         self._registry = registry
         self._addresses = addresses
         self._name = name
@@ -77,6 +77,6 @@ class _Listening:
         return ConnectionPool(connect=Dialer(config, self._registry))
 
 
-def listen_on(registry: Registry, addresses: Iterable[Address], name: str) -> Listen:
+def listen_on(registry: Registrations, addresses: Iterable[Address], name: str) -> Listen:
     """What a server process called `name` listens and connects with."""
     return _Listening(registry, addresses, name)

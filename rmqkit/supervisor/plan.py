@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from attrs import evolve
 
-from rmqkit.config import PORT, Config, Kinds, has_mark, setting_fields
+from rmqkit.config import PORT, Config, Kinds, has_mark, setting_fields, with_texts, with_values
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.transport import Address
 
@@ -72,13 +72,13 @@ def replicated(
         _check_free(config, labels, ports, other)
     found = []
     for number, (where, port) in enumerate(zip(labels, ports, strict=True)):
-        one = _one_of(config, kinds, where, port, PORT_STEP * number).with_values(broker_name=name)
+        one = with_values(_one_of(config, kinds, where, port, PORT_STEP * number), broker_name=name)
         if coordinator:
             one = _elected(one, where, coordinator)
             texts = {"brokerRole": role or "SYNC_MASTER"}
         else:
             texts = {"brokerRole": "SLAVE" if number else role or "SYNC_MASTER", "brokerId": str(number)}
-        found.append(one.changed(texts, dict.fromkeys(texts, "--replicas"), kinds))
+        found.append(with_texts(one, texts, dict.fromkeys(texts, "--replicas"), kinds))
     return found
 
 
@@ -149,14 +149,15 @@ def broker_names(first: str, count: int) -> list[str]:
 def _one_of(config: Config, kinds: Kinds, name: str, port: int, above: int) -> Config:
     """Settings of the broker `name`; each of its other configured ports is `above` higher than the first
     broker's."""
-    placed = _placed(config, name).with_values(
+    placed = with_values(
+        _placed(config, name),
         broker_name=name,
         listen_port=port,
         listeners=tuple(_listener(text, name, above) for text in config.listeners),
     )
     ports = {key: port for key, port in _owned_ports(config, kinds).items() if port}
     texts = {key: str(port + above) for key, port in ports.items()}
-    return placed.changed(texts, dict.fromkeys(texts, "command line"), kinds)
+    return with_texts(placed, texts, dict.fromkeys(texts, "command line"), kinds)
 
 
 def _owned_ports(config: Config, kinds: Kinds) -> dict[str, int]:
@@ -181,7 +182,7 @@ def _listener(text: str, name: str, above: int) -> str:
 
 def _placed(config: Config, name: str) -> Config:
     log = str(Path(config.store_path_commit_log) / name) if config.store_path_commit_log else ""
-    return config.with_values(store_path_root_dir=str(config.root_path / name), store_path_commit_log=log)
+    return with_values(config, store_path_root_dir=str(config.root_path / name), store_path_commit_log=log)
 
 
 def _ports(config: Config, count: int, option: str) -> list[int]:

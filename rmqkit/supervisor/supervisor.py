@@ -14,7 +14,7 @@ from typing import Protocol
 import trio
 from attrs import Factory, define, frozen
 
-from rmqkit.config import Config
+from rmqkit.config import Config, with_values
 from rmqkit.errors import BrokerProcessFailed, ConfigError, RmqError
 from rmqkit.plugin.transport import Address
 from rmqkit.supervisor.channel import Cut, Failed, Message, Ready, Start, Stop
@@ -210,7 +210,7 @@ class _Keeper:
         _log.info("%s serves%s at %s, process %s", self._name, again, address, pid)
         self.address = address
         # A broker on a free port is restarted on the same port, where clients know it.
-        self._config = self._config.with_values(listen_port=Address.parse(address).port)
+        self._config = with_values(self._config, listen_port=Address.parse(address).port)
         self.settled.set()
 
     def _given_up(self, end: _End) -> str:

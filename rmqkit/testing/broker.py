@@ -23,7 +23,7 @@ from attrs import frozen
 
 from rmqkit import config as settings
 from rmqkit.broker.run import RunningBroker, run_broker
-from rmqkit.config import Config
+from rmqkit.config import Config, with_values
 from rmqkit.plugin import loader
 from rmqkit.plugin.clock import Clock
 from rmqkit.plugin.connect import Connect
@@ -117,7 +117,7 @@ async def serving_broker(
 ) -> AsyncIterator[RunningBroker]:
     """A broker with ports of the scheme, or reached by a socket. Leaving the context stops it gracefully."""
     if socket:
-        config = config.with_values(listeners=(socket, *config.listeners))
+        config = with_values(config, listeners=(socket, *config.listeners))
     async with trio.open_nursery() as nursery:
         run = partial(run_broker, config, registry, clock=clock, scheme=_BEHIND_UNIX if socket else scheme)
         running: RunningBroker = await nursery.start(run)
@@ -201,7 +201,7 @@ async def cluster_of(
     at `socket`.
     """
     async with serving_namesrv(config, registry) as namesrv:
-        config = config.with_values(namesrv_addr=str(namesrv))
+        config = with_values(config, namesrv_addr=str(namesrv))
         connect = _Finding(config, registry, namesrv.scheme if namesrv.scheme not in (TCP, _UNIX) else None)
         async with serving_broker(config, registry, namesrv.scheme, socket, clock) as running:
             yield Cluster(running, namesrv, connect)

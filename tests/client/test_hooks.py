@@ -24,6 +24,7 @@ from rmqkit.client.hooks import (
     ConsumeReturnType,
     FilterMessageContext,
     FilterMessageHook,
+    HookedClient,
     Mode,
 )
 from rmqkit.errors import PluginError
@@ -345,7 +346,8 @@ def test_the_life_of_a_hook(backend: str, caplog: pytest.LogCaptureFixture) -> N
             def __init__(self, name: str) -> None:
                 self.name = name
 
-            async def open(self, client: Client, tasks: TaskGroup) -> None:
+            async def open(self, client: HookedClient, tasks: TaskGroup) -> None:
+                assert isinstance(client, Client)
                 assert await client.admin.route("T") is not None
                 self.client = client
                 log.append(f"{self.name} opens")
@@ -376,7 +378,7 @@ def test_a_hook_that_cannot_open_keeps_the_client_closed(backend: str) -> None:
                 closed.append("fine")
 
         class Broken(ClientHook):
-            async def open(self, client: Client, tasks: TaskGroup) -> None:
+            async def open(self, client: HookedClient, tasks: TaskGroup) -> None:
                 raise ClientError("no tracer")
 
             async def close(self) -> None:
@@ -404,7 +406,7 @@ def test_a_hook_that_hangs_does_not_keep_a_client_waiting_for_ever() -> None:
                 await anyio.sleep_forever()
 
         class NeverThere(ClientHook):
-            async def open(self, client: Client, tasks: TaskGroup) -> None:
+            async def open(self, client: HookedClient, tasks: TaskGroup) -> None:
                 await anyio.sleep_forever()
 
         began_s = anyio.current_time()

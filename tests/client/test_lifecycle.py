@@ -8,7 +8,7 @@ import pytest
 from anyio.abc import TaskGroup
 
 from rmqkit.client import Client, ClientError, LitePullConsumer
-from rmqkit.client.hooks import ClientHook
+from rmqkit.client.hooks import ClientHook, HookedClient
 from tests.client.cluster import NAMESRV, FakeCluster
 from tests.client.fakes import Network, on_both_backends, run
 
@@ -20,7 +20,7 @@ class Failing(ClientHook):
         self.fail = anyio.Event()
         self.closed = anyio.Event()
 
-    async def open(self, client: Client, tasks: TaskGroup) -> None:
+    async def open(self, client: HookedClient, tasks: TaskGroup) -> None:
         tasks.start_soon(self.work)
 
     async def work(self) -> None:
@@ -123,7 +123,7 @@ def test_a_cancelled_start_leaves_nothing_behind(backend: str) -> None:
     """A cancelled start closes the client again, and it can be opened later."""
 
     class Slow(ClientHook):
-        async def open(self, client: Client, tasks: TaskGroup) -> None:
+        async def open(self, client: HookedClient, tasks: TaskGroup) -> None:
             await anyio.sleep_forever()
 
     async def body() -> None:

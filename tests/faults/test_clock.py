@@ -14,6 +14,7 @@ from rmqkit.broker.run import run_broker
 from rmqkit.client import Client
 from rmqkit.client.pull_consumer import PullConsumer
 from rmqkit.client.pulling import PullStatus
+from rmqkit.config import with_values
 from rmqkit.model.queue import MessageQueue
 from rmqkit.plugin import loader
 from rmqkit.plugin.transport import Address
@@ -39,7 +40,7 @@ async def client_of(directory: Path, clock: FakeClock) -> AsyncIterator[Client]:
             listen_on(registry, [Address.parse(config.namesrv_listen)], "namesrv"),
         )
         async with trio.open_nursery() as nursery:
-            config = config.with_values(namesrv_addr=str(handle.addresses[0]))
+            config = with_values(config, namesrv_addr=str(handle.addresses[0]))
             running = await nursery.start(partial(run_broker, config, registry, clock=clock))
             async with Client(config.namesrv_addr) as client:
                 yield client

@@ -23,7 +23,7 @@ from typing import Any
 import trio
 
 from rmqkit.broker.run import SystemClock
-from rmqkit.config import Config, load
+from rmqkit.config import Config, load, with_values
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.sysflag import BORN_HOST_V6
@@ -66,7 +66,7 @@ def config(directory: Path, extension_bytes: int = 0) -> Config:
     """`extension_bytes`: the files of the queues' extensions; 0: queues have none."""
     extension = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": extension_bytes}
     sizes = SIZES | (extension if extension_bytes else {})
-    return load(environ={}, flags={"storePathRootDir": str(directory)}).with_values(**sizes)
+    return with_values(load(environ={}, flags={"storePathRootDir": str(directory)}), **sizes)
 
 
 # --- the programs -------------------------------------------------------------------------------------------

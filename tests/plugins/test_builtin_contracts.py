@@ -165,7 +165,9 @@ class TestDeleteExpiredLog(ProcessorContract):
         return {"disabledPlugins": "retention"}
 
     def make_processor(self, broker: Broker) -> RequestProcessor:
-        broker.registry.services["retention"] = RetentionService(broker.config)
+        services = broker.registry.services
+        assert isinstance(services, dict)
+        services["retention"] = RetentionService(broker.config)
         return CleanProcessor(broker)
 
     def good(self) -> Command:

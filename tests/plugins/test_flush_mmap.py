@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from rmqkit.config import with_texts
 from rmqkit.plugin.flush import Level
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import message, running, store_config
@@ -57,7 +58,7 @@ async def test_a_flush_that_is_asked_for_does_not_wait_for_the_clock(
 ) -> None:
     """The policy would flush in an hour."""
     late = dict.fromkeys(["flushIntervalCommitLog", "flushCommitLogThoroughInterval"], "3600000")
-    config = store_config(tmp_path).changed(late, dict.fromkeys(late, "test"))
+    config = with_texts(store_config(tmp_path), late, dict.fromkeys(late, "test"))
     async with running(kind(config, FakeClock(), policy(config))) as store:
         store.append([message()])
         with trio.fail_after(PATIENCE_S):

@@ -24,7 +24,7 @@ from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.connection import ConnectionCore
 from rmqkit.protocol.frame import FrameDecoder
 from rmqkit.remoting.joined_run import JoinedRun, Part
-from rmqkit.remoting.request_loop import Route
+from rmqkit.remoting.route import Route
 from rmqkit.remoting.socket_loop import socket_loop
 from rmqkit.testing.peer import FakePeer
 from tests.remoting.parts import ECHO, LATE, NoteRuns, echo, numbered

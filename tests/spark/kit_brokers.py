@@ -15,7 +15,7 @@ from attrs import define, field
 
 from rmqkit.broker.run import RunningBroker, run_broker
 from rmqkit.client import BlockingClient, Message
-from rmqkit.config import Config
+from rmqkit.config import Config, with_values
 from rmqkit.model.queue import MessageQueue
 from rmqkit.plugin import loader
 from rmqkit.plugin.flush import Level
@@ -58,7 +58,7 @@ class Brokers:
         async def begin() -> None:
             self._ended = trio.Event()
             self._running = await self._nursery.start(serve, self.config)
-            self.config = self.config.with_values(listen_port=self._running.address.port)
+            self.config = with_values(self.config, listen_port=self._running.address.port)
 
         self.run(begin)
 
@@ -77,8 +77,8 @@ class Brokers:
     def another(self, name: str) -> Iterator[None]:
         """One more broker of the cluster, with its own directory."""
         directory = self.directory / name
-        config = test_config(directory, store="mmap", brokerName=name).with_values(
-            namesrv_addr=self.config.namesrv_addr
+        config = with_values(
+            test_config(directory, store="mmap", brokerName=name), namesrv_addr=self.config.namesrv_addr
         )
         other = Brokers(config, self.name_server, directory, self._nursery, self._token)
         other.start()
@@ -141,7 +141,7 @@ def brokers(directory: Path, **keys: Any) -> Iterator[Brokers]:
             running_namesrv(directory, scheme="tcp", store="mmap", **secure) as address,
             trio.open_nursery() as nursery,
         ):
-            config = config.with_values(namesrv_addr=str(address))
+            config = with_values(config, namesrv_addr=str(address))
             ready.put(Brokers(config, str(address), directory, nursery, trio.lowlevel.current_trio_token()))
             await leave.wait()
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rmqkit.broker.dispatch.replay import read_entries
-from rmqkit.config import load
+from rmqkit.config import load, with_values
 from rmqkit.errors import ConfigError, StoreBusy
 from rmqkit.model.message import StoredMessage
 from rmqkit.plugin import loader
@@ -47,7 +47,7 @@ def make(
     directory: Path, clock: FakeClock | None = None, plugins: dict[str, Any] | None = None, **settings: Any
 ) -> LmdbStore:
     flags = {"storePathRootDir": str(directory), "plugins": {"lmdb": plugins or {}}}
-    config = load(environ={}, flags=flags).with_values(**(SMALL | settings))
+    config = with_values(load(environ={}, flags=flags), **(SMALL | settings))
     return LmdbStore(config, clock or FakeClock(), NeverFlush())
 
 

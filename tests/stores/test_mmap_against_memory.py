@@ -15,6 +15,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rmqkit.config import with_values
 from rmqkit.model.message import PutMessage
 from rmqkit.model.sysflag import BORN_HOST_V6, TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rmqkit.plugin.flush import FlushPolicy
@@ -203,7 +204,7 @@ class Pair:
         damage(copy, kind, number, self.mmap.end_offset)
         await self.mmap.close()
         shutil.rmtree(self.config.root_path)
-        self.config = self.config.with_values(store_path_root_dir=str(copy))
+        self.config = with_values(self.config, store_path_root_dir=str(copy))
         self.mmap = MmapStore(self.config, self.clock, self.policy, disk=Forgetful())
         await self.mmap.open()
         self.compare()

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from rmqkit.config import Config, load
+from rmqkit.config import Config, load, with_values
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.plugin.cold_reads import blocking
@@ -71,7 +71,7 @@ def store_config(directory: Path, **settings: Any) -> Config:
         "max_hash_slot_num": 1_000,
         "max_index_num": 5_000,
     }
-    return load(environ={}, flags={"storePathRootDir": str(directory)}).with_values(**(sizes | settings))
+    return with_values(load(environ={}, flags={"storePathRootDir": str(directory)}), **(sizes | settings))
 
 
 def message(topic: str = "Orders", queue_id: int = 0, body: bytes = b"body", **fields: Any) -> PutMessage:

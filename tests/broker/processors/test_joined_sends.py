@@ -21,7 +21,7 @@ from rmqkit.protocol.connection import ConnectionCore
 from rmqkit.protocol.frame import FrameDecoder, encode
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
 from rmqkit.remoting.joined_run import Part
-from rmqkit.remoting.request_loop import Route
+from rmqkit.remoting.route import Route
 from rmqkit.testing.peer import FakePeer
 from tests.broker.desk import BrokerHarness, open_desk
 

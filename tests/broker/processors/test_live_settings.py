@@ -12,6 +12,7 @@ import pytest
 
 from rmqkit import config as settings
 from rmqkit.broker.live_settings import LiveSettings
+from rmqkit.config import with_texts
 from rmqkit.errors import RequestRefused
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
@@ -32,7 +33,7 @@ def with_file(desk: BrokerHarness, path: Path, text: str) -> None:
     keys = {key: read.sources[key] for key in read.sources}
     kinds = list(desk.broker.registry.settings.values())
     texts = {key: str(read.setting(key, kinds)) for key in keys}
-    desk.broker.config = desk.broker.config.changed(texts, keys, kinds)
+    desk.broker.config = with_texts(desk.broker.config, texts, keys, kinds)
 
     desk.broker.config = msgspec.structs.replace(desk.broker.config, file=str(path))
 
@@ -130,8 +131,8 @@ async def test_a_change_is_kept_in_the_configuration_file(desk: BrokerHarness, t
     changed = await update(desk, "fileReservedTime=12\nbrokerPermission=4\n")
     assert (changed.code, changed.remark) == (0, None)
     assert path.read_text() == "# mine\nfileReservedTime=12\nlongPollingEnable=true\nbrokerPermission=4\n"
-    desk.broker.config = desk.broker.config.changed(
-        {"channelExpiredTimeout": "9"}, {"channelExpiredTimeout": "command line"}
+    desk.broker.config = with_texts(
+        desk.broker.config, {"channelExpiredTimeout": "9"}, {"channelExpiredTimeout": "command line"}
     )
     for value in (10, 11):
         lost = await update(desk, f"channelExpiredTimeout={value}")

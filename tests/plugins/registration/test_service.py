@@ -15,7 +15,7 @@ import trio
 import trio.testing
 from attrs import define, field
 
-from rmqkit.config import Config, properties_text
+from rmqkit.config import Config, properties_text, with_texts
 from rmqkit.errors import ConfigError, ConnectFailed, RequestTimeout
 from rmqkit.model.route import BrokerData, ClusterInfo, RegisterBrokerBody, compact
 from rmqkit.model.topic import TopicConfig, TopicConfigTable
@@ -241,16 +241,16 @@ async def test_it_registers_again_every_period(
 async def test_a_changed_period_counts_at_once(rig: Rig, autojump_clock: trio.testing.MockClock) -> None:
     """A shorter one from the last round on, and a change of another setting registers nothing."""
     broker = rig.broker
-    broker.config = broker.config.changed(  # type: ignore[misc]  # the test stands in for the broker
-        {"registerNameServerPeriod": "60000"}, {"registerNameServerPeriod": "request"}
+    broker.config = with_texts(  # type: ignore[misc]  # the test stands in for the broker
+        broker.config, {"registerNameServerPeriod": "60000"}, {"registerNameServerPeriod": "request"}
     )
     async with rig.serving(broker):
         await trio.sleep(25)
         for listener in rig.on_config_change:
             listener()
         await trio.sleep(5)
-        broker.config = broker.config.changed(  # type: ignore[misc]
-            {"registerNameServerPeriod": "10000"}, {"registerNameServerPeriod": "request"}
+        broker.config = with_texts(  # type: ignore[misc]
+            broker.config, {"registerNameServerPeriod": "10000"}, {"registerNameServerPeriod": "request"}
         )
         for listener in rig.on_config_change:
             listener()

@@ -1,0 +1,102 @@
+"""Which module imports which: of the Python sources, imports for type checking included, and of the compiled
+part."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+#: Folders whose subfolders are packages.
+_GROUPS = ("plugins", "hooks", "stores", "transports", "spark_connector")
+_CYTHON = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\s+(.+)|c?import\s+([\w.]+))", re.MULTILINE)
+
+Graph = Mapping[str, frozenset[str]]
+
+
+def sources() -> dict[str, list[Path]]:
+    """Module -> its files; a compiled module may have a `.pyx` and a `.pxd`."""
+    packages = [ROOT / "rmqkit"]
+    packages += [path for group in _GROUPS for path in (ROOT / group).iterdir() if path.is_dir()]
+    found: dict[str, list[Path]] = {}
+    for package in packages:
+        for path in sorted(package.rglob("*")):
+            if path.suffix in {".py", ".pyx", ".pxd"}:
+                parts = path.relative_to(package.parent).with_suffix("").parts
+                name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+                found.setdefault(name, []).append(path)
+    return found
+
+
+def graph() -> Graph:
+    """Module -> the modules of this repository that it imports."""
+    files = sources()
+    return {
+        module: frozenset(
+            target
+            for path in paths
+            for name in imported(path.read_text(encoding="utf-8"), path.suffix)
+            if (target := _module(name, files)) is not None and target != module
+        )
+        for module, paths in files.items()
+    }
+
+
+def imported(text: str, suffix: str) -> Iterator[str]:
+    """The dotted names that a source imports: `a.b` of `import a.b`, `a.b` of `from a import b`."""
+    if suffix == ".py":
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        return
+    for source, names, plain in _CYTHON.findall(text):
+        if plain:
+            yield plain
+        else:
+            yield from (f"{source}.{name.strip('() ').split(' ')[0]}" for name in names.split(","))
+
+
+def circles(of: Graph) -> list[list[str]]:
+    """The groups of modules that import each other, directly or through others (Tarjan's algorithm)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for target in of[module]:
+            if target not in index:
+                visit(target)
+                low[module] = min(low[module], low[target])
+            elif target in stack:
+                low[module] = min(low[module], index[target])
+        if low[module] == index[module]:
+            at = stack.index(module)
+            group = stack[at:]
+            del stack[at:]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for module in of:
+        if module not in index:
+            visit(module)
+    return found
+
+
+def drawn(group: list[str], of: Graph) -> str:
+    """A circle as text: each module with those of the circle that it imports."""
+    return "\n".join(f"{each} imports {', '.join(sorted(of[each] & set(group)))}" for each in group)
+
+
+def _module(name: str, files: Mapping[str, object]) -> str | None:
+    """The module of an imported name: itself, or the one that holds it."""
+    if name in files:
+        return name
+    holder = name.rpartition(".")[0]
+    return holder if holder in files else None
