@@ -124,8 +124,8 @@ async def _stats(admin: Admin, arguments: Namespace) -> None:
         members = ("brokerName", "queueId", "minOffset", "maxOffset", "lastUpdateTimestamp")
         output.as_json([dict(zip(members, row, strict=True)) for row in rows])
         return
-    shown = [(*row, shown.time_text(last_ms)) for *row, last_ms in rows]
-    output.table(("BROKER", "QUEUE", "FIRST", "NEXT", "LAST UPDATE"), shown)
+    table = [(*row, shown.time_text(last_ms)) for *row, last_ms in rows]
+    output.table(("BROKER", "QUEUE", "FIRST", "NEXT", "LAST UPDATE"), table)
 
 
 _ACTIONS = {"list": _list, "create": _create, "delete": _delete, "route": _route, "stats": _stats}
