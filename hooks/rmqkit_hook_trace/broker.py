@@ -103,6 +103,6 @@ def _first_properties(body: bytes) -> dict[str, str]:
     """Those of the first message of a batch; empty when it cannot be read."""
     try:
         (first,) = batch.decode(body[: int.from_bytes(body[:4], "big")])
-        return props.decode(first.properties.decode())
-    except (DecodeError, UnicodeDecodeError, ValueError):
+        return props.decode_bytes(first.properties)
+    except (DecodeError, ValueError):
         return {}

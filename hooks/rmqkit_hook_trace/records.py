@@ -42,7 +42,7 @@ def pub(
     success: bool,
 ) -> TraceRecord:
     """A sent message; `store_host` is the broker's address."""
-    keys = " ".join(message.keys)
+    keys = props.KEY_SEPARATOR.join(message.keys)
     text = _record(
         "Pub",
         sent_ms,
@@ -59,7 +59,7 @@ def pub(
         offset_message_id,
         success,
     )
-    return TraceRecord(region, text, (message_id, *keys.split()))
+    return TraceRecord(region, text, (message_id, *props.split_keys(keys)))
 
 
 def sub_before(message: ReceivedMessage, *, began_ms: int, group: str, request_id: str) -> TraceRecord:

@@ -130,7 +130,7 @@ def _restore(unit: QueueUnit, found: Buffer | None) -> PutMessage | None:
         queue_id=queue_id,
         body=stored.body,
         properties=properties,
-        properties_bytes=props.encode(stored.properties).encode(),
+        properties_bytes=stored.properties_bytes,
         flag=stored.flag,
         sys_flag=stored.sys_flag,
         born_timestamp_ms=stored.born_timestamp_ms,

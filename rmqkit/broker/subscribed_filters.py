@@ -125,7 +125,7 @@ class SubscribedFilters:
 
     def _matches_again(self, group: str, record: Buffer) -> bool:
         try:
-            topic = props.decode(peek_properties(record).decode("utf-8", "replace")).get(props.RETRY_TOPIC)
+            topic = props.decode_bytes(peek_properties(record)).get(props.RETRY_TOPIC)
         except DecodeError:
             return False
         data = None if topic is None else self.table.get(topic, group)

@@ -184,7 +184,7 @@ def _message(arguments: Namespace, line: bytes) -> Message:
     if not arguments.json_lines:
         return _text_message(arguments, line)
     given = msgspec.json.decode(line, type=_Line)
-    keys = given.keys.split() if isinstance(given.keys, str) else given.keys
+    keys = props.split_keys(given.keys) if isinstance(given.keys, str) else given.keys
     own = {name: value for name, value in given.properties.items() if name not in props.OF_ONE_SENDING}
     ordering_key = given.ordering_key or given.properties.get(props.SHARDING_KEY) or arguments.ordering_key
     return Message(

@@ -14,7 +14,7 @@ import msgspec
 from attrs import frozen
 
 from rmqkit.client.bodies import converted
-from rmqkit.errors import ClientError, DecodeError, MessageIllegal
+from rmqkit.errors import ClientError, MessageIllegal
 from rmqkit.limits import MAX_BATCH_MESSAGES, MAX_DERIVED_TOPIC_LENGTH, MAX_PROPERTIES_BYTES
 from rmqkit.model import properties as props
 from rmqkit.model.message import Message
@@ -55,7 +55,7 @@ class PackedBatch:
     def messages(self) -> list[Message]:
         """The decoded messages. Raises DecodeError when the body is malformed."""
         return [
-            Message(self.topic, item.body, properties=props.decode(item.properties.decode()), flag=item.flag)
+            Message(self.topic, item.body, properties=props.decode_bytes(item.properties), flag=item.flag)
             for item in batch.decode(self.body)
         ]
 
@@ -158,7 +158,7 @@ def check_message(message: Message, max_message_bytes: int) -> None:
             f"tag {message.tag!r} is blank or contains ||; no consumer could subscribe to it"
         )
     for key in message.keys:
-        if not key or any(character.isspace() for character in key):
+        if not key or props.KEY_SEPARATOR in key:
             raise MessageIllegal(
                 f"key {key!r} is empty or contains a space; keys are stored separated by spaces"
             )
@@ -188,15 +188,17 @@ def keyed_properties(message: Message, new_key: Callable[[], str]) -> tuple[str,
 
 
 def properties_text(properties: dict[str, str]) -> str:
-    """Raises MessageIllegal when the properties are too long or hold a separator."""
+    """Raises MessageIllegal when the properties are too long, hold a separator or are no text."""
+    text = props.encode(properties)
     try:
-        text = props.encode(properties)
-    except DecodeError as error:
-        raise MessageIllegal(str(error)) from error
-    if len(text) > MAX_PROPERTIES_BYTES or len(text.encode()) > MAX_PROPERTIES_BYTES:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
         raise MessageIllegal(
-            f"the properties have {len(text.encode())} bytes, at most {MAX_PROPERTIES_BYTES} are allowed"
-        )
+            f"the properties hold half of a surrogate pair, {text[error.start]!r}, which is no text; cut"
+            " texts between characters"
+        ) from error
+    if size > MAX_PROPERTIES_BYTES:
+        raise MessageIllegal(f"the properties have {size} bytes, at most {MAX_PROPERTIES_BYTES} are allowed")
     return text
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from attrs import frozen
 
 from rmqkit.client.bodies import converted
-from rmqkit.errors import ClientError, DecodeError, MissingExtra
+from rmqkit.errors import ClientError, MissingExtra
 from rmqkit.model import properties as props
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.message import StoredMessage
@@ -146,7 +146,7 @@ def _message(
         topic=stored.topic,
         body=body,
         tag=properties.get(props.TAGS),
-        keys=tuple(properties.get(props.KEYS, "").split()),
+        keys=props.split_keys(properties.get(props.KEYS)),
         properties=MappingProxyType(properties),
         queue=queue,
         queue_offset=queue_offset,
@@ -167,12 +167,7 @@ def _unfolded(stored: StoredMessage, body: bytes, queue: MessageQueue) -> Iterat
     """The messages of a batch stored as one record: message i has the record's offset + i (wire-protocol
     sheet, section 5.6)."""
     for number, item in enumerate(batch.decode(body)):
-        try:
-            properties = {**stored.properties, **props.decode(item.properties.decode())}
-        except UnicodeDecodeError as error:
-            raise DecodeError(
-                f"properties of message {number} of a batch are not valid UTF-8: {error}"
-            ) from error
+        properties = {**stored.properties, **props.decode_bytes(item.properties)}
         yield _message(stored, item.body, properties, stored.queue_offset + number, item.flag, queue)
 
 

@@ -51,16 +51,20 @@ class PutMessage(msgspec.Struct, gc=False):
     wait: bool = True
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Replace the properties and everything derived from them. Raises DecodeError when one contains a
-        separator."""
+        """Replace the properties and everything derived from them. Properties that stay keep their stored
+        bytes. Raises MessageIllegal for one that cannot be stored (`rmqkit.model.properties.encode`)."""
+        self.properties_bytes = props.changed(self.properties_bytes, properties)
         self.properties = dict(properties)
-        self.properties_bytes = props.encode(self.properties).encode()
         self.tags_code = tags_code(self.properties.get(props.TAGS))
 
 
 class StoredMessage(msgspec.Struct, kw_only=True, gc=False, frozen=True):
-    """A record as read from the store (Java: MessageExt before decompression). Times in ms; `size_bytes` is
-    the size of the whole record."""
+    """A record as read from the store (Java: MessageExt before decompression). Times in ms.
+
+    topic             what is not UTF-8 is replaced, as in the properties
+    properties_bytes  the stored form of the properties, for who stores the message again
+    size_bytes        the size of the whole record
+    """
 
     topic: str
     queue_id: int
@@ -68,6 +72,7 @@ class StoredMessage(msgspec.Struct, kw_only=True, gc=False, frozen=True):
     physical_offset: int
     body: bytes
     properties: dict[str, str]
+    properties_bytes: bytes
     flag: int
     sys_flag: int
     born_timestamp_ms: int
@@ -101,7 +106,7 @@ class Message(_Destined, frozen=True, kw_only=True, gc=False):
     topic         the destination
     body          bytes, at least one
     tag           one tag, for cheap filtering at the broker
-    keys          index keys for look-ups, kept as a tuple; must not contain blanks. A text is one key
+    keys          index keys for look-ups, kept as a tuple; must not contain spaces. A text is one key
     properties    further properties
     ordering_key  messages with equal keys go to the same queue, in order
     delay_level   1..18: deliver after 1s 5s 10s 30s 1m .. 10m 20m 30m 1h 2h
@@ -169,7 +174,7 @@ class Message(_Destined, frozen=True, kw_only=True, gc=False):
         if self.tag:
             result[props.TAGS] = self.tag
         if self.keys:
-            result[props.KEYS] = " ".join(self.keys)
+            result[props.KEYS] = props.KEY_SEPARATOR.join(self.keys)
         if self.ordering_key:
             result[props.SHARDING_KEY] = self.ordering_key
         if self.delay_level:

@@ -3,12 +3,16 @@ sheet, section 5.3)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from rmqkit.errors import DecodeError
+from rmqkit.errors import MessageIllegal
+from rmqkit.model.buffer import Buffer
+from rmqkit.model.text import text_of
 
 NAME_END = "\x01"
 PROPERTY_END = "\x02"
+#: Separates the keys in the property KEYS. No other blank does (Java: MessageConst.KEY_SEPARATOR).
+KEY_SEPARATOR = " "
 
 KEYS = "KEYS"
 TAGS = "TAGS"
@@ -69,14 +73,50 @@ def decode(text: str) -> dict[str, str]:
     return result
 
 
+def decode_bytes(stored: Buffer) -> dict[str, str]:
+    """The mapping of a stored text; bytes that are not UTF-8 are replaced."""
+    return decode(text_of(stored))
+
+
 def encode(properties: Mapping[str, str]) -> str:
-    """Mapping -> text; empty values are left out, because no reader keeps them. Raises DecodeError for an
-    empty name or a separator in a property."""
+    """Mapping -> text; empty values are left out, because no reader keeps them. A value may contain the end
+    of a name: it is everything behind the first one. Raises MessageIllegal for what would be read as
+    something else, which `decode` never gives: an empty name, or another separator in a property."""
     parts: list[str] = []
     for name, value in properties.items():
         if not value:
             continue
-        if not name or NAME_END in name or PROPERTY_END in name or NAME_END in value or PROPERTY_END in value:
-            raise DecodeError(f"property {name!r} is empty or holds a separator (0x01 or 0x02)")
+        if not name or NAME_END in name or PROPERTY_END in name or PROPERTY_END in value:
+            raise MessageIllegal(
+                f"property {name!r} has an empty name, or a separator (0x01 or 0x02) in its name, or 0x02 in"
+                " its value; encode such text, for example in base64"
+            )
         parts.append(f"{name}{NAME_END}{value}{PROPERTY_END}")
     return "".join(parts)
+
+
+def edited(stored: bytes, removed: Collection[str], added: Mapping[str, str]) -> bytes:
+    """A stored text without some properties, and with others, which replace those of their names. The bytes
+    of all others stay as they are, also those that are not UTF-8. Raises MessageIllegal as `encode`."""
+    gone = {*removed, *added}
+    kept = [
+        item + b"\x02"
+        for item in stored.split(b"\x02")
+        if item and text_of(item.partition(b"\x01")[0]) not in gone
+    ]
+    return b"".join(kept) + encode(added).encode()
+
+
+def changed(stored: bytes, properties: Mapping[str, str]) -> bytes:
+    """A stored text with exactly these properties. The bytes of those that it has already stay as they are.
+    Raises MessageIllegal as `encode`."""
+    before = decode_bytes(stored)
+    removed = [name for name, value in before.items() if properties.get(name) != value]
+    return edited(
+        stored, removed, {name: value for name, value in properties.items() if before.get(name) != value}
+    )
+
+
+def split_keys(keys: str | None) -> tuple[str, ...]:
+    """The single keys of the property KEYS."""
+    return tuple(key for key in keys.split(KEY_SEPARATOR) if key) if keys else ()

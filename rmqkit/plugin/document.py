@@ -39,7 +39,7 @@ def document(message: StoredMessage, decompress: bool) -> dict[str, Any]:
         "flag": message.flag,
         "sysFlag": sys_flag,
         "tag": message.properties.get(props.TAGS),
-        "keys": message.properties.get(props.KEYS, "").split(),
+        "keys": props.split_keys(message.properties.get(props.KEYS)),
         "properties": message.properties,
     }
     if fault is not None:

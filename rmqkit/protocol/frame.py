@@ -25,6 +25,7 @@ import msgspec
 
 from rmqkit.errors import DecodeError, ProtocolError
 from rmqkit.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from rmqkit.model.text import text_of
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import LANGUAGE_CODES, LANGUAGES, SerializeType
 from rmqkit.protocol.command import Command, header_fields, language_name
@@ -295,11 +296,11 @@ def _decode_binary(header: bytes, body: bytes) -> Command:
             (size,) = _I16.unpack_from(header, at)
             if size < 0 or at + 2 + size > end:
                 raise ProtocolError(f"binary header field name of {size} bytes")
-            key = header[at + 2 : at + 2 + size].decode()
+            key = text_of(header[at + 2 : at + 2 + size])
             value, at = _text32(header, at + 2 + size)
             if key and value is not None:
                 ext[key] = value
-    except (StructError, UnicodeDecodeError) as error:
+    except StructError as error:
         raise ProtocolError(f"binary header: {error}") from error
     name = LANGUAGES[language] if language < len(LANGUAGES) else None
     return Command(code, flag, opaque, name, version, remark, ext, body, _BINARY)
@@ -310,7 +311,7 @@ def _text32(header: bytes, at: int) -> tuple[str | None, int]:
     end = at + 4 + size
     if size < 0 or end > len(header):
         raise ProtocolError(f"binary header text of {size} bytes")
-    return (header[at + 4 : end].decode() if size else None), end
+    return (text_of(header[at + 4 : end]) if size else None), end
 
 
 def encode(command: Command) -> bytes:

@@ -19,6 +19,7 @@ import msgspec
 
 from rmqkit.errors import DecodeError
 from rmqkit.limits import MAX_JSON_DEPTH
+from rmqkit.model.text import text_of
 
 T = TypeVar("T")
 
@@ -39,31 +40,43 @@ _ESCAPES = {
     "0": "\0",
     "v": "\v",
 }
+#: What the strict parser raises.
+_NOT_STRICT = (msgspec.DecodeError, UnicodeError, RecursionError)
+#: A pair of surrogates, or half of one.
+_SURROGATES = re.compile("[\ud800-\udbff][\udc00-\udfff]|[\ud800-\udfff]")
 _WORDS: dict[str, object] = {"true": True, "false": False, "null": None, "NaN": None, "undefined": None}
 
 
 def loads(data: bytes | str, *, max_loose_bytes: int | None = None) -> Any:
-    """Parse strict or fastjson's JSON. Empty text is None, as in Java. Raises DecodeError for anything else,
-    bombs included, and for a text that is not strict and longer than `max_loose_bytes`: the tolerant parser
-    is slow, and a peer must not be able to keep it busy."""
+    """Parse strict or fastjson's JSON. Empty text is None, as in Java. Bytes that are not UTF-8 are replaced,
+    and half of a surrogate pair is `?`, as in the bytes that Java makes of it.
+
+    Raises DecodeError for anything else, bombs included, and for a text that is not strict and longer than
+    `max_loose_bytes`: the tolerant parser is slow, and a peer must not be able to keep it busy."""
     if not data:
         return None
     try:
-        value = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return _strict(data)
+    except UnicodeError:
+        data = _whole(data) if isinstance(data, str) else text_of(data)
+        try:
+            return _strict(data)
+        except _NOT_STRICT:
+            pass
+    except _NOT_STRICT:
         pass
-    else:
-        _check_depth(data, value)
-        return value
     if max_loose_bytes is not None and len(data) > max_loose_bytes:
         raise DecodeError(
             f"{len(data)} bytes that are no strict JSON, at most {max_loose_bytes} are read as anything else"
         )
-    try:
-        text = data if isinstance(data, str) else data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DecodeError(f"not UTF-8: {error.reason} at byte {error.start}") from error
-    return _Parser(text).document()
+    return _Parser(data if isinstance(data, str) else text_of(data)).document()
+
+
+def _strict(data: bytes | str) -> Any:
+    """Parse strict JSON. Raises UnicodeError or _NOT_STRICT; DecodeError for a bomb."""
+    value = msgspec.json.decode(data)
+    _check_depth(data, value)
+    return value
 
 
 def _check_depth(data: bytes | str, value: Any) -> None:
@@ -105,7 +118,7 @@ def decode(data: bytes | str, kind: type[T], *, max_loose_bytes: int | None = No
     DecodeError."""
     try:
         return msgspec.json.decode(data, type=kind, strict=False)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except _NOT_STRICT:
         return convert(loads(data, max_loose_bytes=max_loose_bytes), kind)
 
 
@@ -283,7 +296,7 @@ class _Parser:
             if char == quote:
                 self.at += 1
                 self.skip()
-                return _join_surrogates("".join(parts))
+                return _whole("".join(parts))
             if char != "\\":
                 raise self.error("unfinished string")
             parts.append(self.escape())
@@ -303,10 +316,12 @@ class _Parser:
         return chr(int(digits, 16))
 
 
-def _join_surrogates(text: str) -> str:
-    """Pairs of \\u escapes beyond the basic plane become one character; a lone half is refused, since it
-    cannot be stored as UTF-8."""
-    try:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16")
-    except UnicodeDecodeError as error:
-        raise DecodeError("bad JSON: half of a surrogate pair") from error
+def _whole(text: str) -> str:
+    """The text with one character for each pair of surrogates (\\u escapes beyond the basic plane), and `?`
+    for each lone half, which UTF-8 cannot express."""
+    return text if text.isascii() else _SURROGATES.sub(_character, text)
+
+
+def _character(found: re.Match[str]) -> str:
+    units = found.group()
+    return units.encode("utf-16", "surrogatepass").decode("utf-16") if len(units) == 2 else "?"

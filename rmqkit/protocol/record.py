@@ -28,6 +28,7 @@ from rmqkit.model import properties as props
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from rmqkit.model.text import text_of
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -113,12 +114,12 @@ def pack(
 
 
 def unpack(data: bytes | memoryview, at: int = 0, *, check_crc: bool = True) -> StoredMessage:
-    """The record that begins at `at`. Raises DecodeError when a length, the magic or (with `check_crc`)
-    the body CRC is wrong."""
+    """The record that begins at `at`. Text that is not UTF-8 is replaced. Raises DecodeError when a length,
+    the magic or (with `check_crc`) the body CRC is wrong."""
     try:
         return _unpack(data, at, check_crc)
-    except (StructError, UnicodeDecodeError, IndexError) as error:
-        raise DecodeError(f"record at byte {at} is cut short or no text: {error}") from error
+    except (StructError, IndexError) as error:
+        raise DecodeError(f"record at byte {at} is cut short: {error}") from error
 
 
 def _unpack(data: bytes | memoryview, at: int, check_crc: bool) -> StoredMessage:
@@ -152,13 +153,15 @@ def _unpack(data: bytes | memoryview, at: int, check_crc: bool) -> StoredMessage
         raise DecodeError(f"record at byte {at}: its parts do not add up to {total} bytes")
     if check_crc and body_bytes and crc32(body) & CRC_MASK != crc:
         raise DecodeError(f"record at byte {at}: body CRC does not match")
+    stored = bytes(data[properties_at:stop])
     return StoredMessage(
-        topic=bytes(data[topic_at : properties_at - 2]).decode(),
+        topic=text_of(data[topic_at : properties_at - 2]),
         queue_id=queue_id,
         queue_offset=queue_offset,
         physical_offset=physical_offset,
         body=body,
-        properties=props.decode(bytes(data[properties_at:stop]).decode()),
+        properties=props.decode_bytes(stored),
+        properties_bytes=stored,
         flag=flag,
         sys_flag=sys_flag,
         born_timestamp_ms=born_timestamp,

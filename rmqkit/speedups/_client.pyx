@@ -8,6 +8,8 @@ from libc.string cimport memchr, memcmp, memcpy
 
 from rmqkit.speedups._bytes cimport is_ascii
 
+from rmqkit.model.properties import split_keys
+
 cdef extern from "Python.h":
     object PyDictProxy_New(object mapping)
 
@@ -123,7 +125,7 @@ cdef Py_ssize_t _messages(
                 topic=topic,
                 body=PyBytes_FromStringAndSize(<const char*>p + r.body_at, r.body_bytes),
                 tag=properties.get("TAGS"),
-                keys=tuple(properties.get("KEYS", "").split()),
+                keys=split_keys(properties.get("KEYS")),
                 properties=PyDictProxy_New(properties),
                 queue=queue or make_queue(topic, broker_name, r.queue_id),
                 queue_offset=r.queue_offset,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqkit.errors import DecodeError
+from rmqkit.errors import MessageIllegal
 from rmqkit.model import properties as props
 from rmqkit.model.message import Message, PutMessage
 from rmqkit.model.subscription import SubscriptionData, tag_subscription
@@ -65,11 +65,67 @@ def test_empty_values_are_left_out() -> None:
     assert props.encode({"a": "", "b": "c"}) == "b\x01c\x02"
 
 
-@pytest.mark.parametrize("item", [("a\x01", "b"), ("a\x02", "b"), ("a", "b\x01"), ("a", "b\x02c"), ("", "b")])
+@pytest.mark.parametrize("item", [("a\x01", "b"), ("a\x02", "b"), ("a", "b\x02c"), ("", "b")])
 def test_separators_inside(item: tuple[str, str]) -> None:
-    """A separator inside a name or value would create other properties, so it is refused."""
-    with pytest.raises(DecodeError, match="separator"):
+    """What would be read as other properties is refused."""
+    with pytest.raises(MessageIllegal, match="separator"):
         props.encode(dict([item]))
+
+
+def test_values_with_the_end_of_a_name() -> None:
+    """A value is everything behind the first 0x01, so it may contain further ones."""
+    assert props.encode({"row": "a\x01b\x01"}) == "row\x01a\x01b\x01\x02"
+    assert props.decode("row\x01a\x01b\x01\x02") == {"row": "a\x01b\x01"}
+
+
+separators = st.sampled_from([b"\x01", b"\x02", b"a", b"DELAY", b"\xa4", b"\xed\xa0\x80", "中".encode()])
+texts = st.lists(separators | st.binary(max_size=3), max_size=20).map(b"".join)
+
+
+@PROPERTY
+@given(texts)
+def test_what_was_read_can_be_written(stored: bytes) -> None:
+    """Every text of a peer is read, and what was read is written and read again without a difference."""
+    found = props.decode_bytes(stored)
+    assert props.decode(props.encode(found)) == found
+
+
+@PROPERTY
+@given(texts, st.sets(st.sampled_from(["a", "DELAY", "\ufffd"])), st.dictionaries(clean, clean, max_size=2))
+def test_edited(stored: bytes, removed: set[str], added: dict[str, str]) -> None:
+    """Properties are removed and added; the bytes of the others stay."""
+    result = props.edited(stored, removed, added)
+    before = props.decode_bytes(stored)
+    kept = {name: value for name, value in before.items() if name not in removed}
+    assert props.decode_bytes(result) == kept | added
+    items = stored.split(b"\x02")
+    own = result.removesuffix(props.encode(added).encode()).split(b"\x02")
+    assert own == [each for each in items if each in own and each] + [b""]
+
+
+@PROPERTY
+@given(texts, st.dictionaries(clean, clean, max_size=3))
+def test_changed(stored: bytes, wanted: dict[str, str]) -> None:
+    """The text has exactly the wanted properties, those that stay in their stored bytes."""
+    before = props.decode_bytes(stored)
+    assert props.decode_bytes(props.changed(stored, wanted)) == wanted
+    assert props.decode_bytes(props.changed(stored, before | wanted)) == before | wanted
+    assert props.changed(stored, before) == b"".join(each + b"\x02" for each in stored.split(b"\x02") if each)
+
+
+@pytest.mark.parametrize(
+    ("keys", "split"),
+    [
+        (None, ()),
+        ("", ()),
+        ("  ", ()),
+        (" a  b ", ("a", "b")),
+        ("a\tb\u3000c\u00a0d\n", ("a\tb\u3000c\u00a0d\n",)),
+    ],
+)
+def test_keys(keys: str | None, split: tuple[str, ...]) -> None:
+    """Only a space separates keys, as in Java; any other blank belongs to a key."""
+    assert props.split_keys(keys) == split
 
 
 def test_set_properties() -> None:
@@ -83,6 +139,15 @@ def test_set_properties() -> None:
     assert "later" not in message.properties
     message.set_properties({})
     assert (message.properties_bytes, message.tags_code) == (b"", 0)
+
+
+def test_set_properties_keeps_bytes() -> None:
+    """Properties that stay keep their stored bytes, which need not be UTF-8, and their places."""
+    stored = b"row\x01a\x01b\xa4\x02DELAY\x013\x02TAGS\x01\xa4\x02"
+    message = PutMessage("T", 0, b"b", props.decode_bytes(stored), stored)
+    message.set_properties(message.properties | {"DELAY": "2", "REAL_QID": "7"})
+    assert message.properties_bytes == b"row\x01a\x01b\xa4\x02TAGS\x01\xa4\x02DELAY\x012\x02REAL_QID\x017\x02"
+    assert message.tags_code == java_hash("\ufffd")
 
 
 def test_all_properties() -> None:

@@ -313,41 +313,43 @@ def test_headers_that_are_no_object(header: bytes) -> None:
 
 
 def test_invalid_utf8() -> None:
-    """Invalid UTF-8 is refused in header, field, body, binary header and record."""
-    for header in (b'{"code":1,"remark":"\xff"}', b'{"language":"\xc3"}'):
-        with pytest.raises(ProtocolError):
-            decode_header(header, 0)
-    command = decode_header(b'{"code":105,"extFields":{"topic":"\xff"}}', 0)
-    with pytest.raises(HeaderError):
-        command.header(GetRouteInfoRequestHeader)
-    with pytest.raises(HeaderError):
-        command.fields()
-    with pytest.raises(DecodeError):
-        loose_json.loads(b'"\xff"')
-    with pytest.raises(ProtocolError):
-        decode_header(pack(">hBhiii", 1, 0, 0, 0, 0, 1) + b"\xff" + pack(">i", 0), 1)
-    for part in (b"TopicTest", b"TagA"):
-        whole = vectors.raw("record")
-        with pytest.raises(DecodeError):
-            record.unpack(whole.replace(part, b"\xff" * len(part)))
+    """Bytes that are not UTF-8 are read with replacement in header, field, body, binary header and record, as
+    Java reads them."""
+    assert decode_header(b'{"code":1,"remark":"a\xff"}', 0).remark == "a\ufffd"
+    assert decode_header(b'{"language":"\xc3"}', 0).language is None
+    command = decode_header(b'{"code":105,"extFields":{"topic":"\xff\xe7\xbc"}}', 0)
+    assert command.header(GetRouteInfoRequestHeader).topic == "\ufffd\ufffd"
+    assert command.fields() == {"topic": "\ufffd\ufffd"}
+    assert loose_json.loads(b'"\xff"') == loose_json.loads(b"'\xff'") == "\ufffd"
+    assert loose_json.loads(b"{1:'\xff',}") == {"1": "\ufffd"}
+    assert loose_json.loads(b'"' + b"\xff" * 9 + b'"', max_loose_bytes=1) == "\ufffd" * 9
+    assert decode_header(pack(">hBhiii", 1, 0, 0, 0, 0, 1) + b"\xff" + pack(">i", 0), 1).remark == "\ufffd"
+    ext = b"".join((pack(">h", 2), b"k\xff", pack(">i", 2), b"v\xff"))
+    binary = pack(">hBhiii", 1, 0, 0, 0, 0, 0) + pack(">i", len(ext)) + ext
+    assert decode_header(binary, 1).fields() == {"k\ufffd": "v\ufffd"}
+    for part, field in ((b"TopicTest", "topic"), (b"TagA", "properties")):
+        whole = vectors.raw("record").replace(part, b"\xff" * len(part))
+        found = record.unpack(whole)
+        assert getattr(found, field) if field == "topic" else found.properties["TAGS"] == "\ufffd" * len(part)
+        assert found.properties_bytes in whole
 
 
 def test_lone_surrogates() -> None:
-    """Half of a surrogate pair cannot be encoded as UTF-8, so it is refused when decoded; whole pairs are one
-    character."""
-    for half in ("\\ud800", "\\udc00", "\\ud800x", "\\udc00\\ud800"):
-        with pytest.raises(DecodeError):
-            loose_json.loads(f'"{half}"')
-        with pytest.raises(DecodeError):
-            loose_json.loads(f"{{a:'{half}'}}")
-        with pytest.raises(ProtocolError):
-            decode_header(f'{{"remark":"{half}"}}'.encode(), 0)
-        with pytest.raises((ProtocolError, HeaderError)):
-            decode_header(f'{{"extFields":{{"topic":"{half}"}}}}'.encode(), 0).header(
-                GetRouteInfoRequestHeader
-            )
-    with pytest.raises(DecodeError):
-        loose_json.loads('"\ud800"')
+    """Half of a surrogate pair is `?`, which Java writes for it; whole pairs are one character."""
+    for half, read in (
+        ("\\ud800", "?"),
+        ("\\udc00", "?"),
+        ("\\ud800x", "?x"),
+        ("\\udc00\\ud800", "??"),
+        ("\\ud83d\\ud83d\\ude00", "?\U0001f600"),
+    ):
+        assert loose_json.loads(f'"{half}"') == read
+        assert loose_json.loads(f"{{a:'{half}'}}") == {"a": read}
+        assert decode_header(f'{{"remark":"{half}"}}'.encode(), 0).remark == read
+        command = decode_header(f'{{"extFields":{{"topic":"{half}"}}}}'.encode(), 0)
+        assert command.header(GetRouteInfoRequestHeader).topic == read
+        assert command.fields() == {"topic": read}
+    assert loose_json.loads('"\ud800"') == loose_json.loads("'\ud800'") == "?"
     assert loose_json.loads('"\\ud83d\\ude00"') == loose_json.loads("'\\ud83d\\ude00'") == "😀"
 
 

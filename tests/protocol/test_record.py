@@ -82,6 +82,7 @@ def test_record_vector() -> None:
         "physical_offset": 1234,
         "body": b"hello",
         "properties": {"TAGS": "TagA"},
+        "properties_bytes": b"TAGS\x01TagA\x02",
         "flag": 0,
         "sys_flag": 0,
         "born_timestamp_ms": 1700000000000,

@@ -17,6 +17,7 @@ from attrs import evolve, frozen
 
 from rmqkit.limits import MAX_FILTER_DEPTH
 from rmqkit.model import properties as props
+from rmqkit.model.text import text_of
 from rmqkit_filter.sql92.numbers import INT_MAX, INT_MIN, compare_doubles, to_double, to_int, to_long
 
 #: Of the bytes of properties; within `tabled` of a mapping.
@@ -107,11 +108,7 @@ def floating(text: str) -> Node:
 def tabled(node: Node) -> Node:
     """A condition whose names are looked up in a table (`named`), over the bytes of properties."""
     evaluate = node.evaluate
-    return evolve(
-        node,
-        evaluate=lambda properties: evaluate(props.decode(properties.decode("utf-8", "replace"))),
-        form=None,
-    )
+    return evolve(node, evaluate=lambda properties: evaluate(props.decode_bytes(properties)), form=None)
 
 
 def named(name: str, *, in_table: bool = False) -> Node:
@@ -130,8 +127,8 @@ def named(name: str, *, in_table: bool = False) -> Node:
         end = properties.find(_ENTRY, at)
         value = properties[at:] if end < 0 else properties[at:end]
         if value:
-            return value.decode("utf-8", "replace")
-        return props.decode(properties.decode("utf-8", "replace")).get(name)
+            return text_of(value)
+        return props.decode_bytes(properties).get(name)
 
     return Node(Kind.TEXT, evaluate, name, name=name)
 

@@ -10,7 +10,7 @@ from rmqkit.model.message import PutMessage
 from rmqkit.plugin.dispatcher import DispatchEntry
 from rmqkit.plugin.queue_code import QueueCodes, queue_code
 from rmqkit.plugin.store import Appended, Log
-from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic, record_size, unpack
+from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic, unpack
 
 _log = logging.getLogger(__name__)
 
@@ -40,13 +40,12 @@ def read_entries(store: Log, offset: int, max_bytes: int) -> tuple[list[Dispatch
 
 def _entry(data: bytes | memoryview, at: int, codes: QueueCodes) -> DispatchEntry:
     found = unpack(data, at, check_crc=False)
-    properties_at = at + record_size(len(found.body), len(found.topic.encode()), 0, found.sys_flag)
     message = PutMessage(
         topic=found.topic,
         queue_id=found.queue_id,
         body=found.body,
         properties=found.properties,
-        properties_bytes=bytes(data[properties_at : at + found.size_bytes]),
+        properties_bytes=found.properties_bytes,
         flag=found.flag,
         sys_flag=found.sys_flag,
         born_timestamp_ms=found.born_timestamp_ms,

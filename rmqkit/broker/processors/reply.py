@@ -46,8 +46,8 @@ class ReplyProcessor(EachRequest):
             peer.remote_text,
         )
         checks.check_queue(topic, header.queue_id)
-        properties = props.decode(header.properties or "")
-        requester = properties.get(props.REPLY_TO_CLIENT)
+        text = header.properties or ""
+        requester = props.decode(text).get(props.REPLY_TO_CLIENT)
         if not requester:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"reply message properties[{props.REPLY_TO_CLIENT}] is null"
@@ -58,14 +58,13 @@ class ReplyProcessor(EachRequest):
                 ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{requester}> not found."
             )
         now_ms = self._broker.clock.now_ms()
-        properties[props.PUSH_REPLY_TIME] = str(now_ms)
         push = new_request(
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
             PushReplyMessageRequestHeader(
                 born_host=peer.remote_text,
                 store_host=self._broker.address,
                 store_timestamp=now_ms,
-                properties=props.encode(properties),
+                properties=props.edited(text.encode(), (), {props.PUSH_REPLY_TIME: str(now_ms)}).decode(),
                 **{name: getattr(header, name) for name in _SAME},
             ),
             request.body,

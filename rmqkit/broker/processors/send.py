@@ -166,9 +166,10 @@ class SendProcessor(JoinedProcessor):
             items, is_special = self._batch(body, properties)
         else:
             is_special = not self._watched.isdisjoint(properties)
+            text = header.properties or ""
             if _UNIQ_KEY not in properties or moved or (is_special and self._is_rewritten(properties)):
-                properties, stored = self._rewritten(properties, moved)
-            elif (text := header.properties or "")[-1] == _PROPERTY_END:
+                properties, stored = self._rewritten(text, properties, moved)
+            elif text[-1] == _PROPERTY_END:
                 stored = (text + self._suffix).encode()
             else:
                 stored = (text + _PROPERTY_END + self._suffix).encode()
@@ -221,18 +222,18 @@ class SendProcessor(JoinedProcessor):
             self._broker.config.reject_transaction_message and props.TRANSACTION_PREPARED in properties
         )
 
-    def _rewritten(self, properties: dict[str, str], dead_letter: bool) -> tuple[dict[str, str], bytes]:
+    def _rewritten(
+        self, text: str, properties: Mapping[str, str], dead_letter: bool
+    ) -> tuple[dict[str, str], bytes]:
         """The properties of a message with those added by a broker (region, trace switch, cluster, and a
-        unique key if the client set none), and their text. Raises RequestRefused."""
+        unique key if the client set none), and what is stored of them. Raises RequestRefused."""
         checks.refuse_transaction(self._broker.config, properties)
-        properties = dict(properties)
+        added = dict(self._our_properties)
         if props.UNIQ_KEY not in properties:
-            properties[props.UNIQ_KEY] = self._keys.make(self._clock.now_ms())
-        properties.pop(props.POP_CK, None)
-        if dead_letter:
-            properties.pop(props.DELAY, None)
-        properties.update(self._our_properties)
-        return properties, props.encode(properties).encode()
+            added[props.UNIQ_KEY] = self._keys.make(self._clock.now_ms())
+        removed = {props.POP_CK, props.DELAY} if dead_letter else {props.POP_CK}
+        kept = {name: value for name, value in properties.items() if name not in removed}
+        return kept | added, props.edited(text.encode(), removed, added)
 
     def _batch(self, body: bytes, outer: dict[str, str]) -> tuple[list[_Item], bool]:
         """The messages of a batch, to whose properties the broker adds nothing (store-format sheet, section
@@ -241,12 +242,12 @@ class SendProcessor(JoinedProcessor):
         if (refusal := self._broker.put.unclaimed(outer)) is not None:
             raise refusal
         items: list[_Item] = []
-        decode, watched, is_special = props.decode, self._watched, False
+        decode, watched, is_special = props.decode_bytes, self._watched, False
         try:
             for flag, each, stored in batch.decode(body):
                 if not each:
                     raise DecodeError("one of its messages has no body")
-                properties = decode(stored.decode())
+                properties = decode(stored)
                 if not watched.isdisjoint(properties):
                     is_special = True
                     if props.DELAY in properties:
@@ -256,7 +257,7 @@ class SendProcessor(JoinedProcessor):
                 items.append((flag, each, properties, stored))
             if not items:
                 raise DecodeError("it holds no message")
-        except (DecodeError, UnicodeDecodeError) as error:
+        except DecodeError as error:
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}"
             ) from error

@@ -15,6 +15,7 @@ from pyspark_rocketmq.decode.schemas import arrow_schema, struct_of
 from pyspark_rocketmq.options.read import ReadOptions
 from pyspark_rocketmq.read.planning import Part
 from pyspark_rocketmq.read.source import Block, DataLoss, QueueKey, QueueRange, Selection, Source
+from rmqkit.model import properties as props
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ def _key_test(key: str) -> Callable[[pa.RecordBatch], pa.Array]:
         keys = batch.column("keys")
         near = pc.fill_null(pc.match_substring(keys, key), False)
         has = [
-            bool(maybe) and key in text.split()
+            bool(maybe) and key in props.split_keys(text)
             for maybe, text in zip(near.to_pylist(), keys.to_pylist(), strict=True)
         ]
         return pc.or_(known_by, pa.array(has, pa.bool_()))

@@ -12,6 +12,7 @@ from zlib import crc32
 
 from rmqkit.model import properties as props
 from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from rmqkit.model.text import text_of
 from rmqkit.protocol.damage import is_damage
 from rmqkit.protocol.record import (
     BLANK,
@@ -124,7 +125,7 @@ def may_be_torn(data: memoryview, at: int) -> bool:
 def parse_record(data: memoryview, at: int) -> Found:
     """A record that `check_record` found valid. Invalid UTF-8 is decoded with replacement characters."""
     size, _, _, queue_id, flag, queue_offset, physical_offset, sys_flag = _HEAD.unpack_from(data, at)
-    topic, properties = (bytes(text).decode(errors="replace") for text in texts(data, at))
+    topic, properties = (text_of(text) for text in texts(data, at))
     time_ms = peek_store_timestamp(data, at)
     return Found(
         topic,

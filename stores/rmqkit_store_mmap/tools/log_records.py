@@ -11,6 +11,7 @@ from zlib import crc32
 from rmqkit.errors import DecodeError
 from rmqkit.limits import MAX_PROPERTIES_BYTES
 from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from rmqkit.model.text import text_of
 from rmqkit.protocol.record import BLANK, CRC_MASK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, unpack
 
 #: Layout of a record up to its body, without born time, hosts and fields that only clients use, for each
@@ -79,7 +80,7 @@ def good_records(view: memoryview, base: int, at: int) -> Iterator[Record]:
             sys_flag,
             time_ms,
             bytes(view[name_at : text_at - 2]),
-            str(view[text_at:end], "utf-8", "replace"),
+            text_of(view[text_at:end]),
         )
         at = end
 

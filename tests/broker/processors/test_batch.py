@@ -103,17 +103,26 @@ async def test_a_negative_queue_id_puts_the_whole_batch_into_one_queue(desk: Bro
         pack(">iiiii", 22, 0, 0, 0, -1) + bytes(2),
         pack(">iiiiih", 1_000, 0, 0, 0, 0, 0),
         items(b"1", b"", b"3"),
-        items(b"1", properties=b"\xff\xfe"),
         items(b"1", b"2", properties=props.encode({"DELAY": "3"}).encode()),
         items(b"1", b"2", properties=props.encode({"TIMER_DELAY_SEC": "3"}).encode()),
     ],
 )
 async def test_a_bad_batch_is_illegal_and_nothing_is_stored(desk: BrokerHarness, body: bytes) -> None:
-    """Wrong lengths, an empty message, invalid properties, delayed or timed messages make the whole batch
-    illegal."""
+    """Wrong lengths, an empty message, delayed or timed messages make the whole batch illegal."""
     answer = await send(desk, body)
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert desk.is_empty()
+
+
+async def test_properties_that_are_no_text_are_stored(desk: BrokerHarness) -> None:
+    """Go's client sends the bytes of a text as they are; a batch is stored with them, as by Apache's
+    broker."""
+    properties = b"trace\x01\xb1\xe0\xa4\x02row\x01a\x01b\x02TAGS\x01\xa4"
+    answer = await send(desk, items(b"1", b"2", properties=properties))
+    assert answer.code == ResponseCode.SUCCESS
+    for message in desk.stored():
+        assert message.properties_bytes == properties
+        assert message.properties == {"trace": "\ufffd\ufffd", "row": "a\x01b", "TAGS": "\ufffd"}
 
 
 async def test_half_messages_do_not_travel_in_a_batch(desk: BrokerHarness) -> None:
