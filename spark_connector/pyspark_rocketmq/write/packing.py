@@ -30,6 +30,8 @@ _FRAME_BYTES = 22
 #: Unique keys count to 65 536 within a millisecond, see `UniqueKeys`.
 _KEYS_PER_MS = 65_536
 SPARK_QUERY, SPARK_BATCH, SPARK_PART, SPARK_SEQ = "SPARK_QUERY", "SPARK_BATCH", "SPARK_PART", "SPARK_SEQ"
+#: Subscriptions are split at ||, blanks around each of their tags are dropped, and * is all tags.
+_UNFIT_TAG = r"^\*$|\|\||^[\x00-\x20\p{Z}]|[\x00-\x20\p{Z}]$"
 #: Property -> the column that sets it. With such a column, the entry of the map with that name is dropped.
 _COLUMN_OF = {props.TAGS: "tags", props.KEYS: "keys", props.SHARDING_KEY: "shardingKey"}
 #: Properties set by the client, the broker or a column, never by the map: rows that were read can be written,
@@ -160,11 +162,12 @@ class Packer:
                     f"column {column}: {values.flatten().filter(blank)[0].as_py()!r} contains a space; keys"
                     " are stored separated by spaces"
                 )
-            values = pc.binary_join(values, " ")
+            values = pc.binary_join(_present(values), " ")
         elif column == "tags":
             self._refuse(
-                pc.match_substring(values, "||"),
-                "has a tag that contains ||, to which no consumer could subscribe",
+                pc.match_substring_regex(values, _UNFIT_TAG),
+                "has a tag that is *, contains ||, or begins or ends with a blank: no consumer could"
+                " subscribe to it; change the column tags",
             )
         return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
 
@@ -220,6 +223,15 @@ class Packer:
         if pc.any(wrong).as_py():
             row = self.rows + pc.index(pc.fill_null(wrong, False), True).as_py()
             raise MessageIllegal(f"row {row}{self._where} {why}")
+
+
+def _present(lists: pa.Array) -> pa.Array:
+    """The lists without null and empty elements; a null list becomes an empty one."""
+    values, rows = lists.flatten(), pc.list_parent_indices(lists)
+    kept = pc.fill_null(pc.not_equal(values, ""), False)
+    counts = np.bincount(rows.filter(kept).to_numpy(), minlength=len(lists))
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values.filter(kept))
 
 
 def _lengths(values: pa.LargeBinaryArray) -> pa.Array:

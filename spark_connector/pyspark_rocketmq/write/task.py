@@ -26,6 +26,8 @@ _TOO_LARGE = (
 )
 #: A batch has about `batchBytes`; a single message may be larger, up to the brokers' default limit.
 MAX_RECORD_BYTES = 4 * 1024 * 1024
+#: Levels of brokers, as in the default messageDelayLevel.
+MAX_DELAY_LEVEL = 18
 _DELAYING = {"delayLevel": props.DELAY, "deliverAt": props.TIMER_DELIVER_MS}
 
 
@@ -132,6 +134,15 @@ def _delayed(
     if "deliverAt" in wanted and pa.types.is_timestamp(wanted["deliverAt"].type):
         wanted["deliverAt"] = wanted["deliverAt"].cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
     times = {name: column.to_pylist() for name, column in wanted.items()}
+    for level in times.get("delayLevel", ()):
+        if not 0 <= (level or 0) <= MAX_DELAY_LEVEL:
+            raise MessageIllegal(
+                f"column delayLevel: {level} is no delay level; there are 1 to {MAX_DELAY_LEVEL}, and 0 or"
+                " null for no delay"
+            )
+    for moment in times.get("deliverAt", ()):
+        if (moment or 0) < 0:
+            raise MessageIllegal(f"column deliverAt: {moment} ms is before 1970; null or 0 is no delay")
     for place, numbers in router.places(rows):
         for number in range(rows.num_rows) if numbers is None else numbers.tolist():
             given = {_DELAYING[name]: str(values[number]) for name, values in times.items() if values[number]}

@@ -32,8 +32,8 @@ _value = _word | st.just("a b | c")
 _row = st.fixed_dictionaries(
     {
         "body": st.binary(min_size=1, max_size=40),
-        "tags": st.none() | st.just("") | _word,
-        "keys": st.none() | st.lists(_word, max_size=3),
+        "tags": st.none() | st.just("") | _word.filter(lambda tag: tag != "*"),
+        "keys": st.none() | st.lists(st.none() | st.just("") | _word, max_size=4),
         "shardingKey": st.none() | st.just("") | _word,
         "flag": st.none() | st.integers(-(2**31), 2**31 - 1),
         "properties": st.none()
@@ -77,7 +77,7 @@ def one_at_a_time(row: Row, columns: tuple[str, ...]) -> Message:
     }
     texts = {
         "TAGS": row.get("tags"),
-        "KEYS": " ".join(row.get("keys") or ()),
+        "KEYS": " ".join(key for key in row.get("keys") or () if key),
         "__SHARDINGKEY": row.get("shardingKey"),
     }
     properties |= {name: text for name, text in texts.items() if text}
@@ -133,7 +133,11 @@ def test_unique_keys_differ_within_one_millisecond() -> None:
     [
         ({"body": None}, "row 3 of partition 3 has no body"),
         ({"body": b""}, "row 3 of partition 3 has no body"),
-        ({"body": b"x", "tags": "a||b"}, r"row 3 of partition 3 has a tag that contains \|\|"),
+        ({"body": b"x", "tags": "a||b"}, r"row 3 of partition 3 has a tag that is .* contains \|\|"),
+        ({"body": b"x", "tags": "*"}, r"row 3 of partition 3 has a tag that is \*"),
+        ({"body": b"x", "tags": " a"}, "row 3 of partition 3 has a tag .* begins or ends with a blank"),
+        ({"body": b"x", "tags": "a\t"}, "row 3 of partition 3 has a tag .* begins or ends with a blank"),
+        ({"body": b"x", "tags": "a\u3000"}, "row 3 of partition 3 has a tag .* begins or ends with a blank"),
         ({"body": b"x", "tags": "a\x01b"}, "row 3 of partition 3 has a separator .* what becomes TAGS"),
         (
             {"body": b"x", "shardingKey": "a\x02b"},
@@ -161,6 +165,14 @@ def test_keys_may_be_one_text() -> None:
     first, second = unpacked(packer("body", "keys").pack(rows, NOW_MS))
     assert first.properties["KEYS"] == "k1 k2"
     assert "KEYS" not in second.properties
+
+
+def test_keys_that_are_missing_among_others_cost_no_key() -> None:
+    """Null and empty elements of an array are left out; the other keys of the row stay."""
+    lists = [["k1", None, "k2"], ["", "x"], [None], [], None, ["y", ""]]
+    rows = pa.record_batch({"body": pa.array([b"x"] * 6), "keys": pa.array(lists)})
+    got = [each.properties.get("KEYS") for each in unpacked(packer("body", "keys").pack(rows, NOW_MS))]
+    assert got == ["k1 k2", "x", None, None, None, "y"]
 
 
 def test_one_arrow_batch_has_a_limit() -> None:
