@@ -74,11 +74,12 @@ class Brokers:
         self.run(end)
 
     @contextmanager
-    def another(self, name: str) -> Iterator[None]:
-        """One more broker of the cluster, with its own directory."""
+    def another(self, name: str, **keys: Any) -> Iterator[None]:
+        """One more broker of the cluster, with its own directory. Keys as in broker.conf."""
         directory = self.directory / name
         config = with_values(
-            test_config(directory, store="mmap", brokerName=name), namesrv_addr=self.config.namesrv_addr
+            test_config(directory, store="mmap", brokerName=name, **keys),
+            namesrv_addr=self.config.namesrv_addr,
         )
         other = Brokers(config, self.name_server, directory, self._nursery, self._token)
         other.start()

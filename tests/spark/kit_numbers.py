@@ -20,11 +20,12 @@ from pyspark_rocketmq.read.source import (
 @define
 class Numbers:
     """Queues that consist of their bounds. `down` makes this number of requests fail; `deleted` are queues
-    that a broker reports as gone, while other missing ones belong to a broker that is down; `asked` records
-    the requests."""
+    that a broker reports as gone, while other missing ones belong to a broker that is down; `silent` are
+    queues that are listed, but for which nobody answers; `asked` records the requests."""
 
     held: dict[QueueKey, Bounds] = field(factory=dict)
     deleted: set[QueueKey] = field(factory=set)
+    silent: set[QueueKey] = field(factory=set)
     down: int = 0
     asked: list[str] = field(factory=list)
 
@@ -47,7 +48,7 @@ class Numbers:
 
     def bounds(self, queues: Sequence[QueueKey]) -> Mapping[QueueKey, Bounds]:
         self._answer("bounds")
-        return {queue: self.held[queue] for queue in queues if queue in self.held}
+        return {queue: self.held[queue] for queue in queues if queue in self.held.keys() - self.silent}
 
     def gone(self, queues: Collection[QueueKey]) -> Collection[QueueKey]:
         self._answer("gone")
@@ -68,7 +69,9 @@ class Numbers:
     def blocks(self, part: QueueRange, selection: Selection, first_records: int) -> Iterator[Block]:
         raise NotImplementedError
 
-    def with_key(self, topic: str, key: str, start_ms: int, stop_ms: int) -> Iterator[Block] | None:
+    def with_key(
+        self, topic: str, brokers: Collection[str], key: str, start_ms: int, stop_ms: int
+    ) -> Iterator[Block] | None:
         raise NotImplementedError
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark_rocketmq.read.source import SourceError
+from pyspark_rocketmq.read.source import FinalError, SourceError
 from rmqkit.errors import DecodeError, RmqError
 from rmqkit.limits import MAX_QUEUES_PER_TOPIC
 from rmqkit.model.names import is_made_by_brokers
@@ -38,7 +38,8 @@ def reading(place: Path) -> Iterator[None]:
     except (OSError, RmqError) as error:
         named = error.filename if isinstance(error, OSError) and error.filename else place
         why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        raise SourceError(
+        kind = FinalError if isinstance(error, PermissionError) else SourceError
+        raise kind(
             f"{named} cannot be read: {why}. Every worker needs the directory under the same path, and the"
             " right to read it"
         ) from error
@@ -48,7 +49,7 @@ class Store:
     """A store directory."""
 
     def __init__(self, broker: str, reader: StoreReader) -> None:
-        """Raises SourceError when the store's settings are damaged."""
+        """Raises FinalError when the store's settings are damaged."""
         self.broker = broker
         self.reader = reader
         self._read_at: tuple[int, int] | None = None
@@ -68,7 +69,7 @@ class Store:
         return {name for name in names if not is_made_by_brokers(name) and not name.startswith(_LIGHT_PREFIX)}
 
     def queue_ids(self, topic: str) -> list[int]:
-        """The queues of a topic, in order; empty when the topic does not exist. Raises SourceError when the
+        """The queues of a topic, in order; empty when the topic does not exist. Raises FinalError when the
         topic is of an unsupported kind, OSError."""
         config = self._configured().get(topic)
         self._refuse(topic, config.attributes if config is not None else {})
@@ -114,17 +115,17 @@ class Store:
         ):
             kind = "has batch consume queues"
         if kind:
-            raise SourceError(
+            raise FinalError(
                 f"{self.root}: topic {topic} {kind}, which cannot be read from files; read it from the"
                 " cluster: nameServer"
             )
 
 
 def open_stores(path: Path) -> dict[str, Store]:
-    """Broker name -> store. Raises SourceError when there is none, or one of an unsupported kind."""
+    """Broker name -> store. Raises FinalError when there is none, or one of an unsupported kind."""
     with reading(path):
         if not path.is_dir():
-            raise SourceError(
+            raise FinalError(
                 f"storePath {path} is not a directory; use the one of `rmqkit serve --data`, or a"
                 " broker's storePathRootDir"
             )
@@ -135,12 +136,12 @@ def open_stores(path: Path) -> dict[str, Store]:
                 child.name: child for child in sorted(path.iterdir()) if child.is_dir() and _is_store(child)
             }
         if not roots:
-            raise SourceError(
+            raise FinalError(
                 f"storePath {path} contains no message store: neither it nor a directory in it has a"
                 " commitlog directory"
             )
         if len(roots) > _MAX_STORES:
-            raise SourceError(
+            raise FinalError(
                 f"storePath {path} has {len(roots)} stores, at most {_MAX_STORES} are read at a time"
             )
         return {broker: _open(broker, root) for broker, root in roots.items()}
@@ -154,21 +155,21 @@ def _is_store(path: Path) -> bool:
 def _refuse_other_kinds(root: Path) -> None:
     remedy = "read it from the cluster: nameServer"
     if (root / "lmdb" / "data.mdb").is_file():
-        raise SourceError(
+        raise FinalError(
             f"{root} is a store in LMDB, whose files cannot be read; {remedy}, or make a copy with `rmqkit"
             " store copy`"
         )
     if any(name.startswith("dledger-") for name in os.listdir(root)):
-        raise SourceError(f"{root} is a store in DLedger mode, whose files cannot be read; {remedy}")
+        raise FinalError(f"{root} is a store in DLedger mode, whose files cannot be read; {remedy}")
     if (root / "config" / "tieredStoreMetadata.json").is_file():
-        raise SourceError(f"{root} is a tiered store, whose older messages are stored elsewhere; {remedy}")
+        raise FinalError(f"{root} is a tiered store, whose older messages are stored elsewhere; {remedy}")
 
 
 def _open(broker: str, root: Path) -> Store:
     reader = StoreReader(root)
     if reader.log.record(reader.log.min_offset, 8) is not None and not reader.topics():
         reader.close()
-        raise SourceError(
+        raise FinalError(
             f"{root} has messages but no consume queues: they are in RocksDB (storeType defaultRocksDB) or"
             " kept by a plugin; read it from the cluster: nameServer"
         )
@@ -179,7 +180,7 @@ def _topic_configs(path: Path) -> Mapping[str, TopicConfig]:
     try:
         return loose_json.decode(path.read_bytes(), TopicConfigTable).topic_config_table
     except DecodeError as error:
-        raise SourceError(
+        raise FinalError(
             f"{path} is damaged: {error}. Without it compacted topics cannot be recognised; restore it"
             f" from {path.name}.bak"
         ) from error

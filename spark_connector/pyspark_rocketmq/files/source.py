@@ -74,7 +74,7 @@ class FilesSource:
     def offsets_at(self, times_ms: Mapping[QueueKey, int]) -> Mapping[QueueKey, int]:
         result: dict[QueueKey, int] = {}
         for key, time_ms in times_ms.items():
-            store = self._store(key)
+            store = self._named(key.broker)
             with reading(store.root):
                 store.reader.log.refresh()
                 queue = _queue(store, key)
@@ -82,7 +82,7 @@ class FilesSource:
         return result
 
     def mean_record_bytes(self, queue: QueueKey, bounds: Bounds) -> int:
-        store = self._store(queue)
+        store = self._named(queue.broker)
         with reading(store.root):
             found = _queue(store, queue)
             return 1 if found is None else found.mean_bytes(bounds.first, bounds.end)
@@ -93,7 +93,7 @@ class FilesSource:
                 "sql92 is evaluated by brokers, not by a source of files. Use tags or key, or a filter in"
                 " Spark, or nameServer"
             )
-        store = self._store(part.queue)
+        store = self._named(part.queue.broker)
         with reading(store.root):
             store.reader.log.refresh()
             queue = _queue(store, part.queue)
@@ -107,9 +107,11 @@ class FilesSource:
             hashes = frozenset(tags_code(tag) for tag in selection.tags)
             yield from queue.blocks(part.start, part.stop, hashes, first_records)
 
-    def with_key(self, topic: str, key: str, start_ms: int, stop_ms: int) -> Iterator[Block] | None:
+    def with_key(
+        self, topic: str, brokers: Collection[str], key: str, start_ms: int, stop_ms: int
+    ) -> Iterator[Block] | None:
         found: list[Block] = []
-        for store in self._stores.values():
+        for store in map(self._named, sorted(brokers)):
             with reading(store.root):
                 store.reader.log.refresh()
                 queues = {
@@ -127,12 +129,12 @@ class FilesSource:
         for store in self._stores.values():
             store.reader.close()
 
-    def _store(self, key: QueueKey) -> Store:
+    def _named(self, broker: str) -> Store:
         try:
-            return self._stores[key.broker]
+            return self._stores[broker]
         except KeyError:
             raise SourceError(
-                f"{self._path} has no broker {key.broker!r}; there are: {', '.join(sorted(self._stores))}"
+                f"{self._path} has no broker {broker!r}; there are: {', '.join(sorted(self._stores))}"
             ) from None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from pyspark_rocketmq.options.kinds import FLAG, TEXT, one_of
+from pyspark_rocketmq.options.kinds import FLAG, NAME_SERVERS, TEXT, one_of
 from pyspark_rocketmq.options.table import ALL, OptionError, option
 
 #: Lower-cased names of other connectors' options that have no meaning here -> hint.
@@ -24,7 +24,7 @@ class ConnectionOptions:
 
     name_server: str = option(
         "nameServer",
-        TEXT,
+        NAME_SERVERS,
         absent="",
         where=ALL,
         aliases=("nameServerAddress", "namesrvAddr"),

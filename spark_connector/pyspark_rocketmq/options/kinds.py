@@ -10,6 +10,9 @@ from typing import Any
 
 from pyspark_rocketmq.options.table import Kind
 from pyspark_rocketmq.read.source import QueueKey
+from rmqkit.client.discovery import name_server_source
+from rmqkit.errors import ConfigError
+from rmqkit.plugin.transport import Address
 
 EARLIEST, LATEST = "earliest", "latest"
 #: Numbers that represent them as the offset of one queue.
@@ -36,6 +39,21 @@ _NUMBER_AND_UNIT = re.compile(r"(\d+)\s*([a-z]*)")
 def _text(text: str) -> str:
     if not text:
         raise ValueError("a non-empty text is expected")
+    return text
+
+
+def _name_servers(text: str) -> str:
+    try:
+        for address in name_server_source(_text(text))[0]:
+            Address.parse(address)
+    except (ConfigError, ValueError) as error:
+        raise ValueError(f"name servers are expected, as host:9876;host:9876: {error}") from None
+    return text
+
+
+def _key(text: str) -> str:
+    if " " in _text(text):
+        raise ValueError("a single key is expected; spaces separate the keys of a message")
     return text
 
 
@@ -184,6 +202,8 @@ def _queue_times(text: str) -> dict[QueueKey, int]:
 
 
 TEXT = Kind("text", _text)
+KEY = Kind("text without spaces", _key)
+NAME_SERVERS = Kind("addresses", _name_servers)
 FLAG = Kind("true or false", _boolean)
 NAMES = Kind("names, comma separated", _list)
 TAGS = Kind("tags, separated by \\|\\|", _tags)

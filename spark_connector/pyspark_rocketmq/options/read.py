@@ -17,6 +17,7 @@ from pyspark_rocketmq.options.kinds import (
     EARLIEST,
     FLAG,
     INSTANT,
+    KEY,
     LATEST,
     NAMES,
     OFFSETS,
@@ -82,6 +83,16 @@ class ReadOptions(ConnectionOptions):
         absent=(),
         where=READ,
         meaning='Only these queues: `{"orders": {"broker-a": [0, 1]}}`.',
+    )
+    brokers: tuple[str, ...] = option(
+        "brokers",
+        NAMES,
+        absent=(),
+        where=READ,
+        meaning=(
+            "Names of brokers, `broker-a,broker-b`, that must be known for each topic: while one is not, a "
+            "batch fails, and a stream waits. See When brokers are down. Not with storePath."
+        ),
     )
     group_id: str = option(
         "groupId",
@@ -155,7 +166,7 @@ class ReadOptions(ConnectionOptions):
     )
     key: str | None = option(
         "key",
-        TEXT,
+        KEY,
         where=(BATCH,),
         meaning="Only messages with this key or unique key, found through the index where possible.",
     )
@@ -380,6 +391,7 @@ _EXCLUSIVE: tuple[tuple[str, ...], ...] = (
     ("storePath", "sql92"),
     ("storePath", "tls"),
     ("storePath", "commitToGroup"),
+    ("storePath", "brokers"),
     ("columns", "includeMetadata"),
 )
 

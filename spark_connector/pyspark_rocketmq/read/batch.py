@@ -90,11 +90,13 @@ def plan_batch(source: Source, options: ReadOptions, pushed: Pushed) -> list[Par
     if key is None:
         return plan(ranges, _mean_bytes(source, ranges, bounds), options)
     # Parts are looked up where the index can answer, which is tried once here, and read completely elsewhere.
+    # A broker evaluates sql92 only for pulls.
     parts = []
     stored = _stored(options, pushed)
     for topic in sorted({each.queue.topic for each in ranges}):
         of_topic = tuple(each for each in ranges if each.queue.topic == topic)
-        if source.with_key(topic, key, *stored) is not None:
+        held_by = {each.queue.broker for each in of_topic}
+        if not options.sql92 and source.with_key(topic, held_by, key, *stored) is not None:
             parts.append(Part(of_topic, key, stored))
         else:
             parts += plan(of_topic, _mean_bytes(source, of_topic, bounds), options, key)

@@ -18,6 +18,7 @@ from pyspark_rocketmq.read.pull_windows import Pace, Pull, PullWindows, blocks_o
 from pyspark_rocketmq.read.source import (
     Block,
     Bounds,
+    FinalError,
     NoSuchTopic,
     QueueKey,
     QueueRange,
@@ -170,7 +171,9 @@ class ClusterSource:
         finally:
             running.cancel()
 
-    def with_key(self, topic: str, key: str, start_ms: int, stop_ms: int) -> Iterator[Block] | None:
+    def with_key(
+        self, topic: str, brokers: Collection[str], key: str, start_ms: int, stop_ms: int
+    ) -> Iterator[Block] | None:
         """Finds records by keys and unique keys. A broker returns only the newest 64, so after a full answer
         the time range is halved and queried again."""
         bodies: dict[str, list[bytes]] = {}
@@ -185,21 +188,26 @@ class ClusterSource:
                 self._reader.query, topic, key, max_messages=MAX_QUERY_RECORDS, begin_ms=begin, end_ms=end
             )
             answers = self._call(query)
-            if any(answer.indexed_ms == 0 for answer in answers.values()):
+            if away := set(brokers) - answers.keys():
+                raise Unanswered(
+                    f"{', '.join(sorted(away))}: no answer for key {key!r} of topic {topic}: the name servers"
+                    " know no master of it. Start the broker, or make a slave its master."
+                )
+            if any(answers[broker].indexed_ms == 0 for broker in brokers):
                 # The broker has no index (messageIndexEnable), or the index is empty.
                 return None
             if any(
                 len(record_places(answer.body)[0]) >= MAX_QUERY_RECORDS
                 or len(answer.body) > FULL_ANSWER_BYTES
-                for answer in answers.values()
+                for answer in map(answers.__getitem__, brokers)
             ):
                 if begin >= end:
                     return None
                 middle = (begin + end) // 2
                 spans += [(middle + 1, end), (begin, middle)]
                 continue
-            for broker, answer in answers.items():
-                bodies.setdefault(broker, []).append(answer.body)
+            for broker in brokers:
+                bodies.setdefault(broker, []).append(answers[broker].body)
         return _by_queue(topic, bodies)
 
     def commit(self, group: str, positions: Mapping[QueueKey, int]) -> None:
@@ -301,7 +309,9 @@ class ClusterSource:
                 f"{error}. Is the broker up, and can the driver and every worker reach the address that it"
                 " registered (brokerIP1)?"
             )
-        return SourceError(str(error))
+        # A broker may have a reason of the moment for an unspecified error.
+        unspecified = isinstance(error, BrokerError) and error.code == ResponseCode.SYSTEM_ERROR
+        return SourceError(str(error)) if unspecified else FinalError(str(error))
 
 
 def patience_of(options: ReadOptions) -> Patience:

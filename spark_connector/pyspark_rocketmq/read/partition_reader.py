@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +15,7 @@ from pyspark_rocketmq.decode.records import Decoder
 from pyspark_rocketmq.decode.schemas import arrow_schema, struct_of
 from pyspark_rocketmq.options.read import ReadOptions
 from pyspark_rocketmq.read.planning import Part
+from pyspark_rocketmq.read.ranges import again
 from pyspark_rocketmq.read.source import Block, DataLoss, QueueKey, QueueRange, Selection, Source
 from rmqkit.model import properties as props
 
@@ -35,7 +37,7 @@ def rows_of_part(
     a warning.
     """
     decode = _Decoding(evolve(projection, check_crc=options.check_crc), selection, part.key)
-    batches = _looked_up(source, part, decode)
+    batches = _looked_up(source, options, part, decode)
     if batches is None:
         batches = (
             batch for each in part.ranges for batch in _scanned(source, options, each, selection, decode)
@@ -103,11 +105,15 @@ def _scanned(
             at = max(loss.first, at + 1)
 
 
-def _looked_up(source: Source, part: Part, decode: _Decoding) -> Iterator[pa.RecordBatch] | None:
+def _looked_up(
+    source: Source, options: ReadOptions, part: Part, decode: _Decoding
+) -> Iterator[pa.RecordBatch] | None:
     """The rows found through the index; None when the index cannot answer."""
     if part.key is None or part.stored is None:
         return None
-    blocks = source.with_key(part.ranges[0].queue.topic, part.key, *part.stored)
+    topic, brokers = part.ranges[0].queue.topic, {each.queue.broker for each in part.ranges}
+    query = partial(source.with_key, topic, brokers, part.key, *part.stored)
+    blocks = again(query, options)
     if blocks is None:
         return None
     ranges: Mapping[QueueKey, Sequence[QueueRange]] = {

@@ -10,11 +10,12 @@ from typing import TypeVar
 from pyspark_rocketmq.options.kinds import EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET
 from pyspark_rocketmq.options.read import OptionError, ReadOptions
 from pyspark_rocketmq.read.attempts import Attempts, Patience
+from pyspark_rocketmq.read.completeness import complete_bounds, queues_of
 from pyspark_rocketmq.read.pushdown import TIME_PADDING_MS, Pushed
 from pyspark_rocketmq.read.source import (
     Bounds,
     DataLoss,
-    NoSuchTopic,
+    FinalError,
     QueueKey,
     QueueRange,
     Source,
@@ -38,7 +39,7 @@ def again(ask: Callable[[], T], options: ReadOptions, sleep: Callable[[float], N
     while True:
         try:
             return ask()
-        except (NoSuchTopic, DataLoss):
+        except FinalError:
             raise
         except SourceError as error:
             pause = attempts.pause_s(outage=isinstance(error, Unanswered))
@@ -85,7 +86,10 @@ def _bounds(source: Source, options: ReadOptions, pushed: Pushed) -> Mapping[Que
     queues."""
     asked_for = chooser(options)
     queues = [
-        queue for topic in topics_of(source, options) for queue in source.queues(topic) if asked_for(queue)
+        queue
+        for topic in topics_of(source, options)
+        for queue in queues_of(source, topic, options.brokers)
+        if asked_for(queue)
     ]
     by_queue = any(
         isinstance(each, dict)
@@ -98,7 +102,11 @@ def _bounds(source: Source, options: ReadOptions, pushed: Pushed) -> Mapping[Que
     )
     if not by_queue and not options.assign:
         queues = [queue for queue in queues if pushed.keeps(queue)]
-    return source.bounds(queues)
+    found = complete_bounds(source, queues)
+    for queue in queues:
+        if queue not in found:
+            log.warning("%s is not read: it is in the route, but its broker does not have it", named(queue))
+    return found
 
 
 def _last_positions(

@@ -117,9 +117,12 @@ class Source(Protocol):
         raise `DataLoss`."""
         ...
 
-    def with_key(self, topic: str, key: str, start_ms: int, stop_ms: int) -> Iterator[Block] | None:
-        """The records that may have this key or unique key and were stored in [start_ms, stop_ms], found
-        through the index; None when the index cannot answer completely, so that everything must be read."""
+    def with_key(
+        self, topic: str, brokers: Collection[str], key: str, start_ms: int, stop_ms: int
+    ) -> Iterator[Block] | None:
+        """The records of a topic on these brokers that may have this key or unique key and were stored in
+        [start_ms, stop_ms], found through the index; None when the index cannot answer completely, so that
+        everything must be read. Raises Unanswered when one of the brokers does not answer."""
         ...
 
     def close(self) -> None:
@@ -136,11 +139,15 @@ class Unanswered(SourceError):
     messages."""
 
 
-class NoSuchTopic(SourceError):
+class FinalError(SourceError):
+    """The place or the request is wrong: another try gives the same answer."""
+
+
+class NoSuchTopic(FinalError):
     """The topic does not exist."""
 
 
-class DataLoss(SourceError):
+class DataLoss(FinalError):
     """Messages to be read no longer exist. `first` is the first offset that still exists."""
 
     def __init__(self, text: str, queue: QueueKey, first: int) -> None:

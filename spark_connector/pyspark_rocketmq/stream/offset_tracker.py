@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 from attrs import define, field, frozen
 
 from pyspark_rocketmq.read.attempts import Attempts, Patience
+from pyspark_rocketmq.read.completeness import complete_bounds, demand_answer, queues_of
 from pyspark_rocketmq.read.source import (
     Bounds,
     DataLoss,
+    FinalError,
     NoSuchTopic,
     QueueKey,
     QueueRange,
@@ -65,6 +67,7 @@ class Rules:
     topics                the requested topics that exist; raises NoSuchTopic for a topic requested by name
                           that does not exist
     includes              whether a queue of these topics, or one in a checkpoint, is requested
+    brokers               names of brokers that must be known for each topic
     begin                 start of a new query, for each queue
     retries               number of retries of a failed query of the source, retry_interval_ms apart
     outage_ms             how long to retry while nothing answers, once the query has begun
@@ -73,6 +76,7 @@ class Rules:
     topics: Callable[[Source], Sequence[str]]
     includes: Callable[[QueueKey], bool]
     begin: Callable[[Source, Mapping[QueueKey, Bounds]], Positions]
+    brokers: Sequence[str] = ()
     limits: Limits = field(factory=Limits)
     poll_interval_ms: int = 100
     fail_on_data_loss: bool = True
@@ -95,6 +99,8 @@ class Follower:
     _sleep: Callable[[float], None] = time.sleep
     _begun: dict[str, Any] | None = field(default=None, init=False)
     _target: Positions | None = field(default=None, init=False)
+    #: The queues that were listed when the target was set.
+    _listed: Sequence[QueueKey] = field(default=(), init=False)
     #: The time until which the list is valid, and the queues.
     _queues: tuple[float, Sequence[QueueKey]] | None = field(default=None, init=False)
     _bounds: Mapping[QueueKey, Bounds] = field(factory=dict, init=False)
@@ -114,9 +120,10 @@ class Follower:
         """Ignore everything that arrives from now on: `latest` goes up to the present end, and then always
         returns its start."""
         self._waited_s = 0.0
-        self._target = {
-            queue: bounds.end for queue, bounds in self._asked_again(lambda: self._look(None)).items()
-        }
+        found = self._asked_again(lambda: self._look(None))
+        self._target = {queue: bounds.end for queue, bounds in found.items()}
+        assert self._queues is not None
+        self._listed = self._queues[1]
         self._queues = None
 
     def initial(self) -> dict[str, Any]:
@@ -126,6 +133,9 @@ class Follower:
             # Before the first answer, a wrong address is more likely than an outage.
             bounds = self._asked_again(lambda: self._look({}), outage=False)
             if self._target is not None:
+                # The target lacks a queue that was listed then and answers only now.
+                late = {queue: bounds[queue].end for queue in self._listed if queue in bounds}
+                self._target = {**late, **self._target}
                 bounds = {
                     queue: Bounds(first, max(first, self._target.get(queue, end)))
                     for queue, (first, end) in bounds.items()
@@ -248,7 +258,7 @@ class Follower:
             standing = compare(known, self._look(known))
             if standing.absent and self._rules.fail_on_data_loss:
                 self._queues = None
-                self._demand_answer(standing.absent)
+                demand_answer(self._source, standing.absent)
             return standing
 
         standing = self._asked_again(ask)
@@ -259,38 +269,34 @@ class Follower:
         """Bounds for a batch that is repeated. A queue whose broker does not answer is always waited for,
         because without it the batch would lack its messages for ever."""
 
-        def ask() -> Mapping[QueueKey, Bounds]:
-            found = self._source.bounds(queues)
-            self._demand_answer([queue for queue in queues if queue not in found])
-            return found
-
-        return self._asked_again(ask)
-
-    def _demand_answer(self, absent: Collection[QueueKey]) -> None:
-        """Raises Unanswered unless brokers report all these queues as deleted."""
-        away = sorted(set(absent) - set(self._source.gone(absent))) if absent else []
-        if away:
-            brokers = ", ".join(sorted({queue.broker for queue in away}))
-            more = f" and {len(away) - 1} more queues" if len(away) > 1 else ""
-            raise Unanswered(f"{brokers}: no answer for {named(away[0])}{more}.")
+        return self._asked_again(lambda: complete_bounds(self._source, queues))
 
     def _look(self, known: Positions | None) -> Mapping[QueueKey, Bounds]:
         """Bounds of all requested queues. A missing topic is an error, unless it is known or the known topics
-        are not determined yet (None)."""
+        are not determined yet (None). A queue whose broker does not answer is an error for a new query, and
+        unless a loss is only a warning."""
         now = self._now()
+        complete = self._rules.fail_on_data_loss or known == {}
         if self._queues is None or now >= self._queues[0]:
-            queues = self._find(None if known is None else {queue.topic for queue in known})
+            listed = self._find(None if known is None else {queue.topic for queue in known}, complete)
             took = self._now() - now
-            self._queues = now + max(_QUEUES_GOOD_FOR_S, _QUEUES_GOOD_FOR * took), queues
-        self._bounds = dict(self._source.bounds(self._queues[1]))
+            self._queues = now + max(_QUEUES_GOOD_FOR_S, _QUEUES_GOOD_FOR * took), listed
+        queues = self._queues[1]
+        try:
+            found = complete_bounds(self._source, queues) if complete else self._source.bounds(queues)
+        except Unanswered:
+            self._queues = None
+            raise
+        self._bounds = dict(found)
         self._looked = now, self._now()
         return self._bounds
 
-    def _find(self, known_topics: Collection[str] | None) -> list[QueueKey]:
+    def _find(self, known_topics: Collection[str] | None, complete: bool) -> list[QueueKey]:
         found: list[QueueKey] = []
+        brokers = self._rules.brokers if complete else ()
         for topic in self._rules.topics(self._source):
             try:
-                found += filter(self._rules.includes, self._source.queues(topic))
+                found += filter(self._rules.includes, queues_of(self._source, topic, brokers))
             except NoSuchTopic:
                 # A topic that was read before is reported as loss for each queue.
                 if known_topics is not None and topic not in known_topics:
@@ -311,7 +317,7 @@ class Follower:
         while True:
             try:
                 found = ask()
-            except (NoSuchTopic, DataLoss):
+            except FinalError:
                 raise
             except SourceError as error:
                 unanswered = isinstance(error, Unanswered)

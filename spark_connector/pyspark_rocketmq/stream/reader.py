@@ -165,6 +165,7 @@ def rules_of(options: ReadOptions) -> Rules:
     return Rules(
         topics=lambda source: topics_of(source, options),
         includes=chooser(options),
+        brokers=options.brokers,
         begin=lambda source, bounds: first_positions(source, options, bounds),
         limits=limits_of(options),
         poll_interval_ms=options.poll_interval_ms,

@@ -473,7 +473,7 @@ def _with_key(
     source: Source, topic: str, key: str, start_ms: int = FIRST_MS, stop_ms: int = LAST_MS
 ) -> list[tuple[int, int]] | None:
     """Queue and offset of the messages with the key, among those returned by the index."""
-    blocks = source.with_key(topic, key, start_ms, stop_ms)
+    blocks = source.with_key(topic, [ONLY_BROKER], key, start_ms, stop_ms)
     if blocks is None:
         return None
     found = [row for row in _rows(list(blocks)) if key in [*(row["keys"] or "").split(), row["msgId"]]]
@@ -501,7 +501,7 @@ async def test_keys(tmp_path: Path) -> None:
         assert _with_key(source, "Orders", key) == _holders(held, "Orders", key)
     assert _with_key(source, "Bills", "b7") == _holders(held, "Bills", "b7") != []
     assert _with_key(source, "Bills", "k7") == []
-    few = list(source.with_key("Orders", "k5", FIRST_MS, LAST_MS) or ())
+    few = list(source.with_key("Orders", [ONLY_BROKER], "k5", FIRST_MS, LAST_MS) or ())
     assert sum(len(block.starts) for block in few) < 10
 
 
@@ -577,7 +577,7 @@ async def test_a_hash_is_not_a_key(tmp_path: Path) -> None:
                 message("Last", keys="l"),
             ]
         )
-    found = FilesSource(tmp_path).with_key("AaOrders", "k", FIRST_MS, LAST_MS)
+    found = FilesSource(tmp_path).with_key("AaOrders", [ONLY_BROKER], "k", FIRST_MS, LAST_MS)
     assert [(row["topic"], row["queueOffset"], row["sysFlag"]) for row in _rows(list(found or ()))] == [
         ("AaOrders", 0, 0)
     ]

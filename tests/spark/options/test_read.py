@@ -101,6 +101,10 @@ def test_a_stream_begins_at_the_end_and_a_batch_at_the_beginning() -> None:
             "startingOffsets and startingTimestamp exclude each other",
         ),
         (False, {"tags": "a", "sql92": "b = 1"}, "tags and sql92"),
+        (False, {"key": "k1 k2"}, "spaces separate the keys of a message"),
+        (False, {"nameServer": "nonsense"}, "as host:9876;host:9876: address 'nonsense' is not of the form"),
+        (True, {"nameServer": "127.0.0.1:9876;127.0.0.1:port"}, "'127.0.0.1:port' is not of the form"),
+        (False, {"nameServer": ";"}, "name servers are expected"),
         (False, {"path": "U"}, "options topic and path mean the same and differ"),
         (False, {"startingTimestamp": "2026-01-01T00:00:00"}, "time zone is missing"),
         (False, {"startingTimestamp": "soon"}, "ISO time such as"),
@@ -132,6 +136,12 @@ def test_what_is_wrong_is_said(streaming: bool, given: dict[str, str], said: str
         assert ReadOptions.parse(PLACE | given, streaming).topics == ("A", "B")
     else:
         assert said in fault(streaming, PLACE | given)
+
+
+def test_places_of_name_servers() -> None:
+    """Several addresses, IPv6 and a URL that answers with addresses are accepted."""
+    for text in ("a:1;b:2", "a:1,b:2", "[::1]:9876", "http://names.example/addresses"):
+        assert ReadOptions.parse(PLACE | {"nameServer": text}, False).name_server == text
 
 
 def test_no_topic_names_the_trap_of_create_table() -> None:

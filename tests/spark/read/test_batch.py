@@ -20,7 +20,8 @@ from pyspark_rocketmq.read.batch import plan_batch
 from pyspark_rocketmq.read.partition_reader import rows_of_part
 from pyspark_rocketmq.read.planning import Part
 from pyspark_rocketmq.read.pushdown import Pushed
-from pyspark_rocketmq.read.source import DataLoss, QueueKey, QueueRange, Selection
+from pyspark_rocketmq.read.ranges import again
+from pyspark_rocketmq.read.source import DataLoss, QueueKey, QueueRange, Selection, SourceError
 from pyspark_rocketmq.read.source_cache import close_source, open_source
 from rmqkit.client import Message, MessageQueue
 from tests.spark.kit_brokers import BROKER, Brokers, brokers
@@ -223,6 +224,60 @@ def test_a_broken_neighbour(
     assert "a broken neighbour" in broken.stderr
     spark.dataSource.register(DefaultSource)
     assert read(spark, shared_cluster, orders).count() == 600
+
+
+def test_what_stays_wrong_is_not_tried_again(shared_cluster: Brokers, tmp_path: Path) -> None:
+    """A place that is no source, whatever time passes, is an error at once."""
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    (tmp_path / "store" / "config").mkdir()
+    (tmp_path / "store" / "config" / "topics.json").write_text("{")
+    broker = f"127.0.0.1:{shared_cluster.config.listen_port}"
+    for place, said in (
+        ({"storePath": str(tmp_path / "nowhere")}, "is not a directory"),
+        ({"storePath": str(tmp_path / "store")}, r"topics\.json is damaged"),
+        ({"nameServer": broker}, "a broker where a name server was meant"),
+    ):
+        options = ReadOptions.parse({"topic": "T"} | place, False)
+        waited: list[float] = []
+
+        def planned(options: ReadOptions = options) -> list[Part]:
+            return plan_batch(open_source(options), options, Pushed())
+
+        with pytest.raises(SourceError, match=said):
+            again(planned, options, waited.append)
+        assert waited == [], place
+        close_source(options)
+
+
+def test_sql92_and_key_are_both_evaluated(tmp_path: Path) -> None:
+    """The index does not know the condition, so the brokers evaluate it and the reader compares the key: as
+    an option, and as a pushed filter."""
+    with brokers(tmp_path, enablePropertyFilter=True) as cluster:
+        cluster.create_topic("Both", 1)
+        with cluster.client.producer("both") as producer:
+            for number in range(100):
+                properties = {"n": str(number)}
+                producer.send(
+                    Message("Both", b"%d" % number, keys=[f"k{number % 60}"], properties=properties)
+                )
+
+        def found(pushed: Pushed, **given: str) -> list[bytes]:
+            options = options_for(cluster, "Both", columns="body", **given)
+            source = open_source(options)
+            selection = Selection(sql92=options.sql92 or "")
+            return [
+                body
+                for part in plan_batch(source, options, pushed)
+                for batch in rows_of_part(source, options, Projection(("body",)), part, selection)
+                for body in batch.column("body").to_pylist()
+            ]
+
+        assert found(Pushed(), key="k50") == [b"50"]
+        assert found(Pushed(), key="k30") == [b"30", b"90"]
+        assert found(Pushed(), key="k50", sql92="n > 60") == []
+        assert found(Pushed(), key="k30", sql92="n > 60") == [b"90"]
+        assert found(Pushed(key="k30"), sql92="n > 60") == [b"90"]
+        close_source(options_for(cluster, "Both", columns="body", key="k50"))
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from pyspark_rocketmq.options.read import ReadOptions
 from pyspark_rocketmq.read.cluster import ClusterSource
 from pyspark_rocketmq.read.pull_windows import queue_offset
+from pyspark_rocketmq.read.pushdown import Pushed
+from pyspark_rocketmq.read.ranges import batch_ranges
 from pyspark_rocketmq.read.source import (
     Block,
     Bounds,
@@ -20,6 +23,7 @@ from pyspark_rocketmq.read.source import (
     QueueRange,
     Selection,
     SourceError,
+    Unanswered,
 )
 from rmqkit.client import Message, MessageQueue
 from tests.spark.kit_brokers import BROKER, Brokers, brokers
@@ -150,20 +154,20 @@ def test_lookup_by_key(source: ClusterSource, shared_cluster: Brokers) -> None:
     shared_cluster.create_topic("Keyed", 2)
     send(shared_cluster, [Message("Keyed", b"x", keys=["one", f"k{number}"]) for number in range(60)], 0)
     send(shared_cluster, [Message("Keyed", b"y", keys=["one"])], 1)
-    blocks = source.with_key("Keyed", "one", 0, FOREVER)
+    blocks = source.with_key("Keyed", [BROKER], "one", 0, FOREVER)
     assert blocks is not None
     found = list(blocks)
     assert [block.queue.queue_id for block in found] == [0, 1]
     assert places(iter(found)) == [*range(60), 0]
-    assert places(source.with_key("Keyed", "k7", 0, FOREVER)) == [7]
-    assert places(source.with_key("Keyed", "nothing", 0, FOREVER)) == []
+    assert places(source.with_key("Keyed", [BROKER], "k7", 0, FOREVER)) == [7]
+    assert places(source.with_key("Keyed", [BROKER], "nothing", 0, FOREVER)) == []
 
 
 def test_a_lookup_that_is_cut_short_is_none(source: ClusterSource, shared_cluster: Brokers) -> None:
     """65 messages with the same time cannot be separated by time, so everything must be read."""
     shared_cluster.create_topic("Crowded", 1)
     send(shared_cluster, [Message("Crowded", b"x", keys=["one"]) for _ in range(200)])
-    assert source.with_key("Crowded", "one", 0, FOREVER) is None
+    assert source.with_key("Crowded", [BROKER], "one", 0, FOREVER) is None
 
 
 def test_wrong_name_server() -> None:
@@ -246,13 +250,36 @@ def test_sql92_is_evaluated_by_the_broker(tmp_path: Path) -> None:
         source.close()
 
 
+def test_a_broker_without_master_is_an_outage(tmp_path: Path) -> None:
+    """A broker of which only a slave is registered is in the route. Its queues have no bounds, it does not
+    answer for keys, and nobody reports its queues as gone: neither a batch nor a look-up lacks its rows
+    silently."""
+    with brokers(tmp_path) as cluster:
+        with cluster.another("broker-b"):
+            cluster.create_topic("Halved", 1)
+        chosen = options(cluster.name_server, topic="Halved")
+        source = ClusterSource(chosen)
+        here, there = QueueKey("Halved", BROKER, 0), QueueKey("Halved", "broker-b", 0)
+        assert source.queues("Halved") == [here]
+        with pytest.raises(Unanswered, match="broker-b: no answer for queue 0 of topic Halved"):
+            batch_ranges(source, evolve(chosen, brokers=(BROKER, "broker-b")), Pushed())
+        with cluster.another("broker-b", brokerRole="SLAVE", brokerId=1):
+            assert source.queues("Halved") == [here, there]
+            assert source.bounds([here, there]) == {here: Bounds(0, 0)}
+            with pytest.raises(Unanswered, match="broker-b: no answer for queue 0 of topic Halved"):
+                batch_ranges(source, chosen, Pushed())
+            with pytest.raises(Unanswered, match="broker-b: no answer for key 'k'"):
+                source.with_key("Halved", [BROKER, "broker-b"], "k", 0, FOREVER)
+        source.close()
+
+
 def test_a_broker_without_index(tmp_path: Path) -> None:
     """Without an index, finding nothing is no answer, so everything must be read."""
     with brokers(tmp_path, messageIndexEnable=False) as cluster:
         cluster.create_topic("Plain", 1)
         send(cluster, [Message("Plain", b"x", keys=["one"])])
         source = ClusterSource(options(cluster.name_server))
-        assert source.with_key("Plain", "one", 0, FOREVER) is None
+        assert source.with_key("Plain", [BROKER], "one", 0, FOREVER) is None
         source.close()
 
 

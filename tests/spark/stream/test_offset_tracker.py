@@ -29,6 +29,7 @@ class Query:
     latest_first: bool = False
     limits: Limits = field(factory=Limits)
     strict: bool = True
+    brokers: tuple[str, ...] = ()
     now: float = 1000.0
     waited: list[float] = field(factory=list)
     follower: Follower = field(init=False)
@@ -41,6 +42,7 @@ class Query:
             begin=lambda _, bounds: {
                 queue: known.end if self.latest_first else known.first for queue, known in bounds.items()
             },
+            brokers=self.brokers,
             limits=self.limits,
             fail_on_data_loss=self.strict,
             retries=3,
@@ -424,6 +426,54 @@ def test_a_new_query_does_not_wait_for_minutes() -> None:
     with pytest.raises(Unanswered, match="broker-a is down"):
         query.follower.initial()
     assert query.waited == [0.5] * 3
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_new_query_lacks_no_queue(strict: bool) -> None:
+    """A queue that is listed, but has no bounds, is not left out of the start: with the start latest all of
+    it would be read later. It is tried again as often as any first question, also if losses are warnings, and
+    also for a broker that the options name and the route does not."""
+    query = Query(
+        Numbers({A: Bounds(0, 100), B: Bounds(0, 50)}, silent={A}), latest_first=True, strict=strict
+    )
+    with pytest.raises(Unanswered, match="broker-a: no answer for queue 0 of topic orders"):
+        query.follower.initial()
+    assert query.waited == [0.5] * 3
+    query.source.silent.clear()
+    assert query.follower.initial()["q"] == {"orders": {"broker-a": {"0": 100, "1": 50}}}
+    named = Query(Numbers({A: Bounds(0, 100)}), brokers=("broker-a", "broker-c"), strict=strict)
+    with pytest.raises(Unanswered, match="broker-c: no answer"):
+        named.follower.initial()
+
+
+def test_a_listed_queue_is_waited_for() -> None:
+    """A queue that appears in the route without an answer holds the next batch up, and is then read from its
+    first message; if losses are warnings, the other queues go on without it."""
+    query = Query(Numbers({A: Bounds(0, 10)}))
+    _, offset = query.run()
+    query.source.held |= {A: Bounds(0, 11), B: Bounds(0, 5)}
+    query.source.silent = {B}
+    loose = query.restarted(strict=False)
+    assert loose.run(offset)[0] == [[QueueRange(A, 10, 11)]]
+    query.now += 10
+    with pytest.raises(Unanswered, match="outageTimeout"):
+        query.follower.latest(offset, limited=True)
+    query.source.silent.clear()
+    query.now += 10
+    assert query.run(offset)[0] == [[QueueRange(A, 10, 11), QueueRange(B, 0, 5)]]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_available_now_has_a_target_for_every_queue(strict: bool) -> None:
+    """A queue that does not answer when the target is set, but when the query begins, is read in this run."""
+    query = Query(Numbers({A: Bounds(0, 10), B: Bounds(0, 5)}, silent={A}), strict=strict)
+    if strict:
+        with pytest.raises(Unanswered):
+            query.follower.freeze()
+        return
+    query.follower.freeze()
+    query.source.silent.clear()
+    assert query.run()[0] == [[QueueRange(A, 0, 10), QueueRange(B, 0, 5)]]
 
 
 def test_available_now_reads_a_queue_that_was_away_at_its_start() -> None:
