@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
@@ -64,7 +65,16 @@ def fault_lines(error: BaseException) -> tuple[list[str], int] | None:
     known = [found for found in _leaves(error) if isinstance(found, (RmqError, OSError))]
     if not known:
         return None
-    return [str(found) for found in known], 2 if isinstance(known[0], ConfigError) else 1
+    return [_text(found) for found in known], 2 if isinstance(known[0], ConfigError) else 1
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, PermissionError) and error.filename is not None:
+        return (
+            f"{os.fsdecode(error.filename)}: {error.strerror}; give it to the user that runs rmqkit (chown),"
+            " or run rmqkit as its owner"
+        )
+    return str(error)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

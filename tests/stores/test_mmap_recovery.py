@@ -35,6 +35,7 @@ from rmqkit_store_mmap.open.redispatch import Redispatch
 from rmqkit_store_mmap.queue.consume_queue import FILLER
 from rmqkit_store_mmap.readonly.readonly import StoreReader
 from rmqkit_store_mmap.store import MmapStore
+from rmqkit_store_mmap.tools.survey import survey
 from rmqkit_store_mmap.tools.verify import Verifier
 from tests.stores.crashes import FIRST, SEGMENT_BYTES, crashed_store, make, write_at
 from tests.stores.disks import Forgetful
@@ -311,6 +312,28 @@ async def test_the_table_of_queues_is_built_from_folders(
         assert found >= {("Orders", 0), ("Orders", 7), ("%RETRY%group", 0), ("Renamed", 2)}
         assert ("Payments", 2) not in found
         assert bodies(store, "Orders", 7) == [b"Orders"]
+
+
+@pytest.mark.parametrize("crash", [True, False])
+async def test_directories_of_a_volume_are_not_looked_into(tmp_path: Path, crash: bool) -> None:
+    """A directory whose name is no topic, as `lost+found`, is passed over, whatever it contains: here what no
+    queue may contain, and a link that leads nowhere."""
+    async with running(make(tmp_path / "live")) as store:
+        store.append([message("Orders", 0, b"one")])
+        shutil.copytree(tmp_path / "live", tmp_path / "crashed")
+    root = tmp_path / ("crashed" if crash else "live")
+    for place in ("commitlog", "consumequeue", "consumequeue_ext", "index", "config"):
+        for name in ("lost+found", ".snapshot", "#recycle"):
+            queue = root / place / name / "0"
+            queue.mkdir(parents=True)
+            (queue / "junk").write_bytes(b"junk")
+        (root / place / "lost+found" / "1").symlink_to("nowhere")
+    with StoreReader(root) as reader:
+        assert reader.topics() == {"Orders": [0]}
+        assert survey(reader)["log"]["strangers"] == []
+    async with running(make(root)) as store:
+        assert store.queues() == {"Orders": [0]}
+        assert bodies(store, "Orders", 0) == [b"one"]
 
 
 @pytest.mark.row("S261")

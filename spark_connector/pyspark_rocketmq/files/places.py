@@ -28,6 +28,8 @@ ONLY_BROKER = "store"
 #: Name prefix of queues that are views of other topics' records.
 _LIGHT_PREFIX = "%LMQ%"
 _MAX_STORES = 1024
+#: A file system has it at its root, and only root can read it.
+_VOLUME_DIRECTORY = "lost+found"
 
 
 @contextmanager
@@ -133,7 +135,9 @@ def open_stores(path: Path) -> dict[str, Store]:
             roots = {ONLY_BROKER: path}
         else:
             roots = {
-                child.name: child for child in sorted(path.iterdir()) if child.is_dir() and _is_store(child)
+                child.name: child
+                for child in sorted(path.iterdir())
+                if child.name != _VOLUME_DIRECTORY and child.is_dir() and _is_store(child)
             }
         if not roots:
             raise FinalError(

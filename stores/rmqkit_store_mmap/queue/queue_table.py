@@ -18,6 +18,7 @@ from rmqkit_store_mmap.queue.consume_queue import ConsumeQueue, MappedFiles
 from rmqkit_store_mmap.queue.extension import Extensions, last_address
 from rmqkit_store_mmap.queue.queue_trim import QueueFiles, dead_files, first_kept, unit_bytes
 from rmqkit_store_mmap.queue.units import UNIT_BYTES
+from rmqkit_store_mmap.readonly.data_files import queue_directories
 
 #: Minimum number of unflushed bytes for which an ordinary round flushes a queue (Java:
 #: flushConsumeQueueLeastPages, 2 pages).
@@ -52,21 +53,19 @@ class QueueTable:
         self._mapped = MappedFiles()
 
     def load(self, crashed: bool, flushed_to: int | None = None) -> None:
-        """Find all queues and their ends (ConsumeQueue.load). Directories whose name is not a queue id are
-        ignored, as in Java. Raises StoreCorrupt, OSError."""
+        """Find all queues and their ends (ConsumeQueue.load). Raises StoreCorrupt, OSError."""
         self.by_key, self.broken = {}, []
         self.lost = not self.directory.is_dir()
         if self.lost:
             return
-        for topic in _directories(self.directory):
-            for name in _directories(self.directory / topic):
-                if name.isascii() and name.isdigit():
-                    queue = self.add(topic, int(name))
-                    try:
-                        queue.load(crashed, flushed_to)
-                    except FileMissing:
-                        self.broken.append(queue)
-                        self.lost = True
+        for topic, queue_ids in queue_directories(self.directory):
+            for queue_id in queue_ids:
+                queue = self.add(topic, queue_id)
+                try:
+                    queue.load(crashed, flushed_to)
+                except FileMissing:
+                    self.broken.append(queue)
+                    self.lost = True
 
     def known(self, mark: Mark | None) -> Mark | None:
         """The part of the checkpoint's mark that is valid for the loaded queues."""
@@ -212,12 +211,6 @@ class QueueTable:
     def unmap(self) -> None:
         for queue in self.by_key.values():
             queue.unmap()
-
-
-def _directories(path: Path) -> list[str]:
-    """Names of the subdirectories of a directory."""
-    with os.scandir(path) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir())
 
 
 def _first_kept_of(queues: Sequence[QueueFiles], log_start: int) -> list[int | None]:

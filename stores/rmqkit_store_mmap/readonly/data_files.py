@@ -12,6 +12,8 @@ from pathlib import Path
 
 from attrs import frozen
 
+from rmqkit.model.names import topic_fault
+
 #: Unit of `st_blocks`.
 _BLOCK_BYTES = 512
 _LOOK_BYTES = 1024 * 1024
@@ -64,6 +66,22 @@ def file_row(directory: Path) -> FileRow:
     if files and files[-1].size_bytes == 0:
         files.pop()
     return FileRow(directory, tuple(files), tuple(strangers))
+
+
+def queue_directories(directory: Path) -> Iterator[tuple[str, list[int]]]:
+    """The topics with a directory in `directory`, in order, and the ids of their queues. Directories whose
+    name is no topic or no queue id are not looked into: `lost+found` of a volume can be read by root only.
+    Raises OSError."""
+    for topic in _directories(directory):
+        if topic_fault(topic) is None:
+            names = _directories(directory / topic)
+            yield topic, sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+
+def _directories(path: Path) -> list[str]:
+    """Names of the subdirectories of a directory."""
+    with os.scandir(path) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir())
 
 
 def usual_size(rows: Iterable[Sequence[DataFile]]) -> int:

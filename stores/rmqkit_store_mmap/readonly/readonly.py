@@ -26,7 +26,7 @@ from rmqkit.protocol.record import unpack
 from rmqkit_store_mmap.log.log_reader import LogReader
 from rmqkit_store_mmap.queue.queue_reader import QueueReader
 from rmqkit_store_mmap.queue.units import FILLER_SIZE
-from rmqkit_store_mmap.readonly.data_files import file_row, usual_size
+from rmqkit_store_mmap.readonly.data_files import file_row, queue_directories, usual_size
 
 #: Number of attempts, and their interval, to read a record that seems torn: a broker may be writing it.
 LOOKS = 3
@@ -61,13 +61,9 @@ class StoreReader:
 
     def topics(self) -> dict[str, list[int]]:
         """Topic -> queue ids, both sorted."""
-        found: dict[str, list[int]] = {}
-        for topic in sorted(self.queue_directory.iterdir()) if self.queue_directory.is_dir() else []:
-            names = [path.name for path in topic.iterdir() if path.is_dir()] if topic.is_dir() else []
-            ids = sorted(int(name) for name in names if name.isascii() and name.isdigit())
-            if ids:
-                found[topic.name] = ids
-        return found
+        if not self.queue_directory.is_dir():
+            return {}
+        return {topic: ids for topic, ids in queue_directories(self.queue_directory) if ids}
 
     @property
     def queue_file_bytes(self) -> int:

@@ -373,6 +373,9 @@ async def test_what_is_no_store(tmp_path: Path) -> None:
         FilesSource(tmp_path / "nowhere")
     with pytest.raises(SourceError, match=f"storePath {tmp_path} contains no message store"):
         FilesSource(tmp_path)
+    (tmp_path / "lost+found" / "commitlog").mkdir(parents=True)
+    with pytest.raises(SourceError, match=f"storePath {tmp_path} contains no message store"):
+        FilesSource(tmp_path)
     await build(tmp_path / "a")
     source = FilesSource(tmp_path)
     with pytest.raises(NoSuchTopic, match=r"has no topic 'order'; there are: .*Bills, Orders, Six"):
