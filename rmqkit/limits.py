@@ -18,6 +18,9 @@ MAX_JSON_DEPTH = 64
 MAX_LOOSE_JSON_BYTES = 2 * 1024 * 1024
 #: Properties of one message: their length is a signed 16-bit number on disk.
 MAX_PROPERTIES_BYTES = 32_767
+#: What a record and the blank record behind it have besides the body, at most: a file of the log has as much
+#: room besides the largest body.
+MAX_RECORD_REST_BYTES = 65_536
 #: A topic name (Java: Validators, TopicValidator); retry and dead-letter topics may be longer.
 MAX_TOPIC_LENGTH = 127
 MAX_DERIVED_TOPIC_LENGTH = 255

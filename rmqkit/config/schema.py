@@ -16,6 +16,7 @@ from rmqkit.config import owned as owned_settings
 from rmqkit.config import tables
 from rmqkit.config.owned import Kinds
 from rmqkit.config.values import IntervalMs, KeptMs, Live, masked
+from rmqkit.limits import MAX_RECORD_REST_BYTES
 from rmqkit.model.sysflag import PERM_RW
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -132,6 +133,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def root_path(self) -> Path:
         return Path(self.store_path_root_dir)
+
+    @property
+    def largest_body_bytes(self) -> int:
+        """The size up to which every record fits into a file of the log. `max_message_size` is for clients:
+        what the broker moves itself may have been stored under another one."""
+        return self.mapped_file_size_commit_log - MAX_RECORD_REST_BYTES
 
     @property
     def flush_policy(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rmqkit.config import tls as tls_settings
 from rmqkit.config.schema import STORE_DISPATCHERS, Config
 from rmqkit.errors import Fault
+from rmqkit.limits import MAX_RECORD_REST_BYTES
 from rmqkit.model.names import group_fault, topic_fault
 from rmqkit.rocketmq_settings import bare
 
@@ -23,7 +24,7 @@ def value_faults(config: Config) -> list[Fault]:
         faults.append(("brokerId", "other than 0 is a slave's: set brokerRole = SLAVE as well"))
     elif config.broker_id <= 0 and _is_slave(config):
         faults.append(("brokerId", "brokerRole is SLAVE, and a slave has one above 0"))
-    if config.mapped_file_size_commit_log < config.max_message_size + 65_536:
+    if config.mapped_file_size_commit_log < config.max_message_size + MAX_RECORD_REST_BYTES:
         faults.append(
             ("mappedFileSizeCommitLog", "must hold the largest message: maxMessageSize plus 64 KiB")
         )

@@ -91,7 +91,7 @@ class LmdbStore(MessageStore):
         self._commits = Commits(
             self._env, self._journal, self._keys, limit_bytes, segment_bytes, self._progressed
         )
-        self._packer = RecordPacker(config.max_message_size, store_host(config), config.unindexed_topics)
+        self._packer = RecordPacker(config.largest_body_bytes, store_host(config), config.unindexed_topics)
         self._turn = turn_in_files(segment_bytes)
         self._warmer = Warmer(self._go_through)
         self._trimmer = Trimmer(

@@ -88,7 +88,7 @@ class MemoryStore(MessageStore):
 
     def __init__(self, config: Config, clock: Clock, policy: FlushPolicy) -> None:
         self._clock = clock
-        self._packer = RecordPacker(config.max_message_size, store_host(config), config.unindexed_topics)
+        self._packer = RecordPacker(config.largest_body_bytes, store_host(config), config.unindexed_topics)
         self._turn = turn_in_files(config.mapped_file_size_commit_log)
         self._part_bytes = config.mapped_file_size_commit_log
         self._index_enabled = config.message_index_enable

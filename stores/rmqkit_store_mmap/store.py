@@ -75,7 +75,7 @@ class MmapStore(AppendingStore):
         self.disk = disk or Disk()
         self._clock = clock
         self._policy = policy
-        self._packer = RecordPacker(config.max_message_size, store_host(config), config.unindexed_topics)
+        self._packer = RecordPacker(config.largest_body_bytes, store_host(config), config.unindexed_topics)
         self._lock = DirectoryLock(self._root)
         self._abort = AbortMark(self._root)
         self.written_by_append = policy.commit_buffer_bytes == 0
