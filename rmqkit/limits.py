@@ -105,6 +105,8 @@ MAX_PENDING_CHANGE_BYTES = 64 * 1024 * 1024
 #: A decompressed message body accepted by a client: the default limit of bodies is 4 MiB, servers may allow
 #: more.
 MAX_INFLATED_BODY_BYTES = 64 * 1024 * 1024
+#: Decompressed bodies of one query answer; further bodies stay compressed.
+MAX_INFLATED_QUERY_BYTES = 256 * 1024 * 1024
 #: Subscriptions and groups in one heartbeat.
 MAX_HEARTBEAT_ENTRIES = 10_000
 #: Length of a client id; Java's consist of an address, a process id and a unit name.

@@ -270,10 +270,10 @@ class Admin:
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         command = request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset))
         response = await self._call(address, command, f"looking for message {offset_message_id}")
-        messages = await received(response.body, await self._broker_name(address))
-        if not messages:
+        found = await received(response.body, await self._broker_name(address))
+        if not found.messages:
             raise ClientError(f"{address} has no message {offset_message_id}")
-        return messages[0]
+        return found.messages[0]
 
     # --- within ---------------------------------------------------------------------------------------------
 
@@ -290,12 +290,12 @@ class Admin:
                     address, request(RequestCode.QUERY_MESSAGE, header), QUERY_TIMEOUT_MS
                 )
                 if response.code == ResponseCode.SUCCESS:
+                    answered = await received(response.body, name)
+                    if not answered.complete:
+                        fault = answered.messages[-1].fault
+                        log.error("%s answers with a damaged record, the rest is left out: %s", name, fault)
                     # The index stores hashes only, so entries of other topics and keys may match.
-                    found.extend(
-                        each
-                        for each in await received(response.body, name)
-                        if each.topic == topic and matches(each)
-                    )
+                    found.extend(each for each in answered.messages if each.topic == topic and matches(each))
                 elif response.code != ResponseCode.QUERY_NOT_FOUND:
                     failures.append(refusal(response, address, f"looking for {header.key!r}"))
             except RmqError as error:

@@ -31,6 +31,7 @@ from rmqkit.client.blocking_consumers import (
 )
 from rmqkit.client.blocking_faces import Face, Opened, derived
 from rmqkit.client.client import Client
+from rmqkit.client.consumer.bad_records import BadRecords
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
 from rmqkit.client.consumer.options import LitePullKeywords, PushKeywords, Subscribe
 from rmqkit.client.consumer.push_consumer import PushConsumer
@@ -172,10 +173,10 @@ class BlockingClient:
 
         return BlockingLitePullConsumer(self, self.run(make))
 
-    def pull_consumer(self, group: str) -> BlockingPullConsumer:
+    def pull_consumer(self, group: str, *, bad_records: BadRecords = "dead_letter") -> BlockingPullConsumer:
         """A pull consumer, to be opened with `with`; see `Client.pull_consumer`."""
         self._opened()
-        return BlockingPullConsumer(self, self._client.pull_consumer(group))
+        return BlockingPullConsumer(self, self._client.pull_consumer(group, bad_records=bad_records))
 
     def raw_reader(self, group: str) -> BlockingRawReader:
         """See `Client.raw_reader`."""

@@ -11,6 +11,7 @@ from typing import Unpack
 import anyio
 
 from rmqkit.client.admin import Admin
+from rmqkit.client.consumer.bad_records import BadRecords
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
 from rmqkit.client.consumer.options import (
     LitePullKeywords,
@@ -236,10 +237,16 @@ class Client:
         return strategy
 
     @in_namespace
-    def pull_consumer(self, group: str) -> PullConsumer:
+    def pull_consumer(self, group: str, *, bad_records: BadRecords = "dead_letter") -> PullConsumer:
         """A consumer that reads from offsets chosen by the application, to be opened with `async with`.
-        Raises ClientError for an illegal group."""
-        return PullConsumer(self._opened(), group)
+
+        bad_records  what becomes of records that cannot be decoded: "dead_letter", they go to the dead-letter
+                     topic of the group as they are; "deliver", the application gets them undecoded, with a
+                     `fault`
+
+        Raises ClientError for an illegal group or option.
+        """
+        return PullConsumer(self._opened(), group, bad_records)
 
     @in_namespace
     def raw_reader(self, group: str) -> RawReader:

@@ -3,12 +3,17 @@ sheet, B14)."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
 from attrs import evolve
 
+from rmqkit.client.consumer.bad_records import BadRecords, check_bad_records, described
+from rmqkit.client.consumer.options import DEFAULT_ATTEMPTS
+from rmqkit.client.consumer.retry_schedule import RetrySchedule
+from rmqkit.client.consumer.send_back import SendBack
 from rmqkit.client.hooks import ConsumeReturnType
 from rmqkit.client.instance import Instance
 from rmqkit.client.namespace import in_namespace
@@ -16,10 +21,12 @@ from rmqkit.client.pulling import Puller, PullResult, subscription
 from rmqkit.client.queue_offsets import QueueOffsets
 from rmqkit.client.received import ReceivedMessage
 from rmqkit.client.running_info import running_info
-from rmqkit.errors import ClientError
+from rmqkit.errors import ClientError, RmqError
 from rmqkit.model.names import group_fault
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.subscription import CONSUME_ACTIVELY, SUBSCRIBE_ALL, TAG, ConsumerData, SubscriptionData
+
+log = logging.getLogger(__name__)
 
 PULL_TIMEOUT_MS = 10_000
 #: How long a broker may hold a blocking pull, and how much longer the client waits for it (Java: 20 and 30
@@ -39,7 +46,8 @@ class PullConsumer:
     broker for a retry: the application keeps the messages that it cannot process.
     """
 
-    def __init__(self, instance: Instance, group: str) -> None:
+    def __init__(self, instance: Instance, group: str, bad_records: BadRecords = "dead_letter") -> None:
+        check_bad_records(bad_records)
         fault = group_fault(group)
         if fault is not None:
             raise ClientError(f"{fault}; a consumer needs a legal group")
@@ -49,6 +57,8 @@ class PullConsumer:
         self._offsets = QueueOffsets(instance)
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._puller = Puller(instance, group)
+        send_back = SendBack(instance, group, RetrySchedule(DEFAULT_ATTEMPTS))
+        self._send_back = send_back if bad_records == "dead_letter" else None
         self._started_ms = instance.now_ms()
         self._open = False
 
@@ -104,9 +114,12 @@ class PullConsumer:
                      refused unless a type is given
         timeout_ms   default 10 000; for a blocking pull `suspend_ms` + 10 000
 
-        Raises ClientError (wrong arguments; a body that cannot be decompressed), BrokerError, ConnectFailed,
-        ConnectionLost, RequestTimeout, NoRoute, DecodeError. When cancelled, the answer to a held request is
-        dropped and no offset changes.
+        The result ends early when decompressed bodies have taken 64 MiB; continue at its `next_offset`.
+        Records that cannot be decoded go to the dead-letter topic with bad_records="dead_letter"; those for
+        which that fails are in the result, with a `fault`.
+
+        Raises ClientError (wrong arguments), BrokerError, ConnectFailed, ConnectionLost, RequestTimeout,
+        NoRoute. When cancelled, the answer to a held request is dropped and no offset changes.
         """
         self._check_open()
         if not 0 < max_messages <= MAX_PULL_MESSAGES:
@@ -129,10 +142,24 @@ class PullConsumer:
         result = await self._puller.pull(
             queue, offset, wanted, max_messages=max_messages, hold_ms=hold_ms, timeout_ms=limit_ms
         )
-        result = evolve(result, messages=self._names.outward(result.messages))
+        messages = [each for each in result.messages if not await self._put_away(each)]
+        result = evolve(result, messages=self._names.outward(tuple(messages)))
         context = self._instance.hooks.consuming(self.group, queue, result.messages, pulled=True)
         self._instance.hooks.consumed(context, ConsumeReturnType.SUCCESS)
         return result
+
+    async def _put_away(self, message: ReceivedMessage) -> bool:
+        """Put a record that cannot be decoded into the dead-letter topic, if that is wanted; returns whether
+        it is there."""
+        if message.fault is None or self._send_back is None:
+            return False
+        try:
+            await self._send_back.put_away(message)
+        except RmqError as error:
+            log.error("%s; it is no dead letter and is delivered: %s", described(message), error)
+            return False
+        log.error("%s; it is in the dead-letter topic of group %s now", described(message), self.group)
+        return True
 
     # --- offsets --------------------------------------------------------------------------------------------
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from operator import attrgetter
 
 from attrs import evolve, frozen
 
 from rmqkit.client.answers import refusal
 from rmqkit.client.filter_servers import FilterServerChoice
 from rmqkit.client.instance import Instance
-from rmqkit.client.received import ReceivedMessage, received
+from rmqkit.client.received import Decoded, ReceivedMessage, received
 from rmqkit.errors import BrokerError, ClientError, ConnectFailed, ConnectionLost, HeaderError, RequestTimeout
+from rmqkit.limits import MAX_INFLATED_BODY_BYTES
 from rmqkit.model import properties as props
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.subscription import CLASS, TAG, SubscriptionData, tag_subscription
@@ -157,27 +159,53 @@ def pull_answer(
 
 
 async def pull_result(
-    response: Command, queue: MessageQueue, wanted: SubscriptionData, address: str
+    response: Command,
+    queue: MessageQueue,
+    offset: int,
+    wanted: SubscriptionData,
+    address: str,
+    room_bytes: int = MAX_INFLATED_BODY_BYTES,
 ) -> PullResult:
-    """Decode the answer. Raises BrokerError, ClientError (unreadable header or body), DecodeError (damaged
-    records)."""
+    """Decode the answer to a pull at `offset`. When decompressed bodies have taken `room_bytes`, the result
+    ends, and `next_offset` is that of the message behind it. Raises BrokerError, ClientError (unreadable
+    header)."""
     status, header = pull_answer(response, queue, address)
     bounds = {props.MIN_OFFSET: str(header.min_offset), props.MAX_OFFSET: str(header.max_offset)}
-    messages = (
-        await received(response.body, queue.broker_name, queue, bounds) if status is PullStatus.FOUND else []
-    )
+    found, following = Decoded([], complete=True), header.next_begin_offset
+    if status is PullStatus.FOUND:
+        found = await received(
+            response.body, queue.broker_name, queue, bounds, room_bytes=room_bytes, in_parts=True
+        )
+    messages = found.messages
+    if not found.complete:
+        messages, following = _placed(messages, offset, following)
     if wanted.is_tag and wanted.tags_set:
-        # The broker compared hashes; different tags may have the same hash.
+        # The broker compared hashes; different tags may have the same hash. A damaged record has no tag.
         tags = set(wanted.tags_set)
-        messages = [message for message in messages if message.tag in tags]
+        messages = [
+            each for each in messages if each.tag in tags or (each.fault is not None and each.tag is None)
+        ]
     return PullResult(
         status,
         tuple(messages),
-        header.next_begin_offset,
+        following,
         header.min_offset,
         header.max_offset,
         header.suggest_which_broker_id,
     )
+
+
+def _placed(messages: list[ReceivedMessage], offset: int, end: int) -> tuple[list[ReceivedMessage], int]:
+    """The messages of an incomplete answer to a pull at `offset`, and the offset of the next pull, `end` at
+    most. A damaged last message may claim any offset: an impossible one is replaced if it is the only
+    message, else the next pull gets it as the first one."""
+    *before, last = messages
+    first = before[-1].queue_offset + 1 if before else offset
+    if last.fault is not None and not first <= last.queue_offset < end:
+        if before:
+            return before, first
+        last = evolve(last, queue_offset=offset)
+    return [*before, last], last.queue_offset + 1
 
 
 class Puller:
@@ -201,12 +229,14 @@ class Puller:
         hold_ms: int,
         timeout_ms: int,
         commit_offset: int = 0,
+        room_bytes: int = MAX_INFLATED_BODY_BYTES,
     ) -> PullResult:
         """One pull, which the broker may hold for `hold_ms`. The messages have passed the exact tag filter
-        and the filter hooks. A master also commits `commit_offset` if it is above 0.
+        and the filter hooks, which see no message that cannot be decoded. A master also commits
+        `commit_offset` if it is above 0. The result ends when decompressed bodies have taken `room_bytes`.
 
-        Raises BrokerError, ConnectFailed, ConnectionLost, RequestTimeout, NoRoute, ClientError, DecodeError.
-        When cancelled, the answer to a held request is dropped.
+        Raises BrokerError, ConnectFailed, ConnectionLost, RequestTimeout, NoRoute, ClientError. When
+        cancelled, the answer to a held request is dropped.
         """
         instance = self._instance
         address = await instance.reader_address(queue, self._suggested.get(queue, 0))
@@ -221,7 +251,7 @@ class Puller:
             if wanted.class_filter_mode:
                 address = await self._filter_servers.address(queue, wanted, address)
             response = await instance.pool.call(address, command, timeout_ms)
-            result = await pull_result(response, queue, wanted, address)
+            result = await pull_result(response, queue, offset, wanted, address, room_bytes)
         except (ConnectFailed, ConnectionLost, RequestTimeout):
             # The suggested slave or the filter server may be gone: the next pull goes to the master, and the
             # route is refreshed.
@@ -238,7 +268,17 @@ class Puller:
                 instance.refresh_soon()
             raise
         self._suggested[queue] = result.suggested_broker_id
-        return evolve(result, messages=instance.hooks.filtered(self._group, queue, result.messages))
+        return evolve(result, messages=self._filtered(queue, result.messages))
+
+    def _filtered(
+        self, queue: MessageQueue, messages: tuple[ReceivedMessage, ...]
+    ) -> tuple[ReceivedMessage, ...]:
+        good = tuple(each for each in messages if each.fault is None)
+        kept = self._instance.hooks.filtered(self._group, queue, good)
+        if len(good) == len(messages):
+            return kept
+        bad = (each for each in messages if each.fault is not None)
+        return tuple(sorted((*kept, *bad), key=attrgetter("queue_offset")))
 
     def forget(self, queue: MessageQueue) -> None:
         """Forget the suggestion for a queue."""

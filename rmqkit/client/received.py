@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from attrs import frozen
+from attrs import define, frozen
 
 from rmqkit.client.bodies import converted
-from rmqkit.errors import ClientError, MissingExtra
+from rmqkit.errors import ClientError, DecodeError
+from rmqkit.limits import MAX_INFLATED_QUERY_BYTES
 from rmqkit.model import properties as props
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.message import StoredMessage
@@ -20,10 +20,8 @@ from rmqkit.model.sysflag import COMPRESSED, INNER_BATCH, NEED_UNWRAP
 from rmqkit.protocol import batch
 from rmqkit.protocol.compressed_body import inflate
 from rmqkit.protocol.message_id import host_text, offset_message_id
-from rmqkit.protocol.record import CRC_MASK, unpack
+from rmqkit.protocol.record import CRC_MASK, Place, peek_place, unpack
 from rmqkit.speedups import IN_USE
-
-_log = logging.getLogger(__name__)
 
 _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
@@ -37,6 +35,8 @@ class ReceivedMessage:
     offset_message_id the broker's id, which contains the position in its log
     queue_offset      its offset in `queue`
     reconsume_times   how often consumers sent it back
+    fault             why it cannot be decoded; None for a good one. `body` has the stored bytes then,
+                      compressed or packed as they are, and fields that cannot be read are empty
     born_host         address and port of the sender as seen by the broker; `store_host` those of the broker
     """
 
@@ -57,6 +57,7 @@ class ReceivedMessage:
     reconsume_times: int = 0
     flag: int = 0
     sys_flag: int = 0
+    fault: str | None = None
 
     @property
     def ordering_key(self) -> str | None:
@@ -88,19 +89,37 @@ else:
     ordinary_messages = no_ordinary_messages
 
 
+@define
+class Decoded:
+    """The messages of an answer, in its order.
+
+    complete  whether nothing follows the last one: False when there was no more room, or when the last one
+              is damaged so that it is not known where the next one begins
+    """
+
+    messages: list[ReceivedMessage]
+    complete: bool
+
+
 async def received(
     body: bytes,
     broker_name: str,
     queue: MessageQueue | None = None,
     added: Mapping[str, str] = _NO_PROPERTIES,
-) -> list[ReceivedMessage]:
-    """The messages of a pull or query answer, with bodies decompressed and inner batches unfolded. `queue` is
-    the pulled queue, which records of a light queue do not name; `added` are properties added to every
-    message.
+    *,
+    room_bytes: int = MAX_INFLATED_QUERY_BYTES,
+    in_parts: bool = False,
+) -> Decoded:
+    """Decode a pull or query answer, record by record, decompress the bodies and unfold inner batches. A
+    record that cannot be decoded becomes a message with a `fault`; the others are not concerned.
 
-    Raises ClientError with topic, queue and offset when a body cannot be decompressed (MissingExtra when a
-    package for it is missing), DecodeError when the answer cannot be decoded. A message with a wrong body CRC
-    (a damaged disk on the broker) is skipped with an error in the log, so that later messages can be read.
+    queue       the pulled queue, which records of a light queue do not name
+    added       properties added to every message
+    room_bytes  when decompressed bodies have taken so much, the next one is not decompressed; the first
+                message always is
+    in_parts    whether the decoding ends there, because the rest can be asked for again; else the rest is
+                marked with a fault
+
     When cancelled, a worker thread finishes and its result is dropped.
     """
     messages: list[ReceivedMessage] = []
@@ -108,29 +127,44 @@ async def received(
     while True:
         at = ordinary_messages(body, at, broker_name, queue, added, messages, ReceivedMessage, MessageQueue)
         if at >= end:
-            return messages
-        stored = unpack(body, at, check_crc=False)
-        at += stored.size_bytes
+            return Decoded(messages, complete=True)
+        try:
+            stored = unpack(body, at, check_crc=False)
+        except DecodeError as error:
+            messages.append(_shapeless(body, at, broker_name, queue, added, str(error)))
+            return Decoded(messages, complete=False)
         where = queue or MessageQueue(stored.topic, broker_name, stored.queue_id)
-        if stored.body and zlib.crc32(stored.body) & CRC_MASK != stored.body_crc:
-            _log.error(
-                "%s: the message at queue offset %d, log offset %d, is damaged and skipped: its body has a"
-                " wrong CRC; `rmqkit store verify` shows what is wrong on the broker",
-                where,
-                stored.queue_offset,
-                stored.physical_offset,
-            )
-            continue
-        content = stored.body
         stored.properties.update(added)
-        if stored.sys_flag & COMPRESSED:
-            content = await _inflated(stored, where)
-        if stored.sys_flag & INNER_BATCH and stored.sys_flag & NEED_UNWRAP:
+        content, fault = stored.body, _crc_fault(stored)
+        if fault is None and stored.sys_flag & COMPRESSED:
+            if room_bytes > 0 or not messages:
+                content, fault = await _inflated(stored)
+                room_bytes -= len(content)
+            elif in_parts:
+                return Decoded(messages, complete=False)
+            else:
+                fault = "it is not decompressed, because those before it are too large; ask for it alone"
+        at += stored.size_bytes
+        if fault is None and stored.sys_flag & INNER_BATCH and stored.sys_flag & NEED_UNWRAP:
             messages += _unfolded(stored, content, where)
         else:
             messages.append(
-                _message(stored, content, stored.properties, stored.queue_offset, stored.flag, where)
+                _message(stored, content, stored.properties, stored.queue_offset, stored.flag, where, fault)
             )
+
+
+def _crc_fault(stored: StoredMessage) -> str | None:
+    if not stored.body or zlib.crc32(stored.body) & CRC_MASK == stored.body_crc:
+        return None
+    return "its body has a wrong CRC; `rmqkit store verify` shows what is wrong on the broker"
+
+
+async def _inflated(stored: StoredMessage) -> tuple[bytes, str | None]:
+    """The decompressed body; or the stored one, and why it cannot be decompressed."""
+    try:
+        return await converted(inflate, stored.body, stored.sys_flag), None
+    except ClientError as error:
+        return stored.body, str(error)
 
 
 def _message(
@@ -140,6 +174,7 @@ def _message(
     queue_offset: int,
     flag: int,
     queue: MessageQueue,
+    fault: str | None = None,
 ) -> ReceivedMessage:
     broker_id = offset_message_id(stored.store_host, stored.physical_offset)
     return ReceivedMessage(
@@ -159,25 +194,54 @@ def _message(
         physical_offset=stored.physical_offset,
         reconsume_times=stored.reconsume_times,
         flag=flag,
-        sys_flag=stored.sys_flag & ~COMPRESSED,
+        sys_flag=stored.sys_flag if fault is not None else stored.sys_flag & ~COMPRESSED,
+        fault=fault,
+    )
+
+
+def _shapeless(
+    data: bytes, at: int, broker_name: str, queue: MessageQueue | None, added: Mapping[str, str], fault: str
+) -> ReceivedMessage:
+    """A record whose parts cannot be told from each other, with the places that its head claims; -1 when it
+    has no head. The body is everything from there on."""
+    try:
+        place = peek_place(data, at)
+    except DecodeError:
+        place = Place(-1, -1, -1)
+    where = queue or MessageQueue("", broker_name, place.queue_id)
+    return ReceivedMessage(
+        topic=where.topic,
+        body=data[at:],
+        tag=None,
+        keys=(),
+        properties=MappingProxyType(dict(added)),
+        queue=where,
+        queue_offset=place.queue_offset,
+        message_id="",
+        offset_message_id="",
+        born_timestamp_ms=0,
+        store_timestamp_ms=0,
+        born_host="",
+        store_host="",
+        physical_offset=place.physical_offset,
+        fault=fault,
     )
 
 
 def _unfolded(stored: StoredMessage, body: bytes, queue: MessageQueue) -> Iterator[ReceivedMessage]:
     """The messages of a batch stored as one record: message i has the record's offset + i (wire-protocol
-    sheet, section 5.6)."""
-    for number, item in enumerate(batch.decode(body)):
-        properties = {**stored.properties, **props.decode_bytes(item.properties)}
-        yield _message(stored, item.body, properties, stored.queue_offset + number, item.flag, queue)
-
-
-async def _inflated(stored: StoredMessage, queue: MessageQueue) -> bytes:
+    sheet, section 5.6). If the batch is damaged, the last one has the rest of it and a fault."""
+    items: list[batch.BatchItem] = []
+    fault = None
     try:
-        return await converted(inflate, stored.body, stored.sys_flag)
-    except MissingExtra as error:
-        raise MissingExtra(
-            f"message at offset {stored.queue_offset} of {queue}: {error.what}", error.extra
-        ) from error
-    except ClientError as error:
-        place = f"message at offset {stored.queue_offset} of {queue}"
-        raise ClientError(f"{place}: {error}. To skip it, continue at the next offset") from error
+        batch.decode(body, items)
+    except DecodeError as error:
+        fault = str(error)
+    size_bytes = 0
+    for number, item in enumerate(items):
+        properties = {**stored.properties, **props.decode_bytes(item.properties)}
+        size_bytes += item.size_bytes
+        yield _message(stored, item.body, properties, stored.queue_offset + number, item.flag, queue)
+    if fault is not None:
+        offset = stored.queue_offset + len(items)
+        yield _message(stored, body[size_bytes:], stored.properties, offset, stored.flag, queue, fault)

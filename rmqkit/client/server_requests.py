@@ -127,7 +127,7 @@ class ServerRequests:
         return answer(command)
 
     async def _consume_directly(self, command: Command, member: GroupMember) -> Command:
-        messages = await received(command.body, command.fields().get("brokerName", ""))
+        messages = (await received(command.body, command.fields().get("brokerName", ""))).messages
         if len(messages) != 1:
             raise DecodeError(f"one message is expected to be consumed directly, not {len(messages)}")
         return answer(command, body=msgspec.json.encode(await member.consume_directly(messages[0])))

@@ -42,10 +42,10 @@ def encode(items: Iterable[BatchItem]) -> bytes:
     return b"".join(parts)
 
 
-def decode(body: bytes) -> list[BatchItem]:
+def decode(body: bytes, found: list[BatchItem] | None = None) -> list[BatchItem]:
     """All messages of a batch body. Magic and CRC are ignored. Raises DecodeError when lengths are
-    inconsistent."""
-    items: list[BatchItem] = []
+    inconsistent; `found`, if given, has the messages before that place then."""
+    items: list[BatchItem] = [] if found is None else found
     unpack_head, new, done = _HEAD.unpack_from, tuple.__new__, items.append
     at, end = 0, len(body)
     try:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from struct import Struct
 from struct import error as StructError
+from typing import NamedTuple
 from zlib import crc32
 
 from rmqkit.errors import DecodeError, MessageIllegal
@@ -42,6 +43,7 @@ CRC_MASK = 0x7FFFFFFF
 
 _HEAD = Struct(">iIiiiqqiq")
 _TIME = Struct(">q")
+_PLACE = Struct(">12xi4xqq")
 _TAIL = Struct(">iqi")
 _I32 = Struct(">i")
 _I16 = Struct(">h")
@@ -192,6 +194,23 @@ def peek_store_timestamp(data: bytes | memoryview, at: int = 0) -> int:
     except StructError as error:
         raise DecodeError(f"record at byte {at} is cut short") from error
     return int(timestamp)
+
+
+class Place(NamedTuple):
+    """Where a record says it belongs: its queue, its offset there and in the log."""
+
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+
+
+def peek_place(data: bytes | memoryview, at: int = 0) -> Place:
+    """The place of the record at `at` without reading the rest, which may be damaged. Raises DecodeError when
+    it is cut short before."""
+    try:
+        return Place(*_PLACE.unpack_from(data, at))
+    except StructError as error:
+        raise DecodeError(f"record at byte {at} is cut short") from error
 
 
 def peek_size_and_magic(data: bytes | memoryview, at: int = 0) -> tuple[int, int]:

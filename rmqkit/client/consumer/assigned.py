@@ -21,7 +21,7 @@ LANES: Mapping[str, LaneOf | None] = MappingProxyType(
 
 
 class Assigned:
-    """State of a queue while it belongs to this consumer.
+    """State of a queue while it belongs to this consumer. `bad_aside` is that of `ProcessQueue`.
 
     order      which of its messages are handled one after the other
     pulls      scope of its pulls
@@ -35,9 +35,11 @@ class Assigned:
     locked_s   when its lock was requested last (ordered queues), on the clock of the event loop
     """
 
-    def __init__(self, queue: MessageQueue, start: int, *, order: Order = "none") -> None:
+    def __init__(
+        self, queue: MessageQueue, start: int, *, order: Order = "none", bad_aside: bool = False
+    ) -> None:
         self.queue = queue
-        self.messages = ProcessQueue(start, LANES[order])
+        self.messages = ProcessQueue(start, LANES[order], bad_aside=bad_aside)
         self.order: Order = order
         self.pulls = anyio.CancelScope()
         self.handlers: set[anyio.CancelScope] = set()

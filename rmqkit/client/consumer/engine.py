@@ -15,6 +15,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from rmqkit.client.consumer.assigned import Assigned
+from rmqkit.client.consumer.bad_records import PuttingAway
 from rmqkit.client.consumer.dispatcher import Dispatcher
 from rmqkit.client.consumer.offset_store import OffsetStore
 from rmqkit.client.consumer.options import GroupOptions
@@ -71,6 +72,7 @@ class Engine:
         rebalance: Rebalance,
         store: OffsetStore,
         dispatcher: Dispatcher,
+        putting_away: PuttingAway,
         *,
         lite: bool = False,
     ) -> None:
@@ -83,6 +85,7 @@ class Engine:
         self._options = options
         self._rebalance = rebalance
         self._store = store
+        self._putting_away = putting_away
         self._offsets = QueueOffsets(instance)
         self._puller = Puller(instance, self._group, lite=lite)
         self._locker = QueueLocker(instance, self._group) if self._locks else None
@@ -278,7 +281,7 @@ class Engine:
                 return
             if self._feeding.cancel_called:
                 return
-            assigned = Assigned(queue, offset, order=self._options.queue_order)
+            assigned = self._assigned_at(queue, offset)
             assigned.locked_s = now_s
             self.assigned[queue] = assigned
             started.append(queue)
@@ -292,6 +295,10 @@ class Engine:
             await self._locker.unlock(set(queues).difference(started))
             self._claimed.clear()
         return sorted(started)
+
+    def _assigned_at(self, queue: MessageQueue, offset: int) -> Assigned:
+        bad_aside = self._options.bad_records == "dead_letter"
+        return Assigned(queue, offset, order=self._options.queue_order, bad_aside=bad_aside)
 
     async def _start_offset(self, queue: MessageQueue) -> int:
         """Where to start a queue: the committed offset, else as the settings say."""
@@ -332,7 +339,7 @@ class Engine:
         dropped, and its handlers are cancelled."""
         assert self._tasks is not None
         assigned.drop()
-        fresh = Assigned(assigned.queue, offset, order=assigned.order)
+        fresh = self._assigned_at(assigned.queue, offset)
         fresh.locked_s = assigned.locked_s
         fresh.paused = assigned.paused
         self.assigned[assigned.queue] = fresh
@@ -383,6 +390,7 @@ class Engine:
             hold_ms=HOLD_MS,
             timeout_ms=PULL_TIMEOUT_MS,
             commit_offset=assigned.messages.commit_offset if self._rides else 0,
+            room_bytes=self._options.prefetch.room_bytes(assigned.messages),
         )
         now_s = anyio.current_time()
         self.statistics.pulled(assigned.queue.topic, len(result.messages), now_s - began_s, now_s)
@@ -401,7 +409,9 @@ class Engine:
                 return
         names = self._instance.names
         messages = [restored(message, self._group, names) for message in result.messages]
-        assigned.messages.put(messages, result.next_offset)
+        assert self._tasks is not None
+        for bad in assigned.messages.put(messages, result.next_offset):
+            self._tasks.start_soon(self._putting_away.put_away, assigned, bad)
         self.dispatcher.offer(assigned)
 
     # --- commits and locks ----------------------------------------------------------------------------------

@@ -26,6 +26,10 @@ class Prefetch:
     mib: int = field(default=100, validator=[instance_of(int), ge(1), le(1024)])
     span: int = field(default=2000, validator=[instance_of(int), ge(1), le(65_535)])
 
+    def room_bytes(self, queue: ProcessQueue) -> int:
+        """Bytes of bodies that the queue may take until it exceeds the limit."""
+        return self.mib * _MIB - queue.size
+
     def exceeded_by(self, queue: ProcessQueue, *, ordered: bool) -> str | None:
         """The name of the limit that the queue exceeds, or None when it may be pulled."""
         if len(queue) > self.messages:

@@ -10,11 +10,13 @@ from typing import Any, ClassVar, Self
 import anyio
 from anyio.abc import TaskGroup
 
+from rmqkit.client.consumer.bad_records import PuttingAway
 from rmqkit.client.consumer.dispatcher import Dispatcher
 from rmqkit.client.consumer.engine import Engine
 from rmqkit.client.consumer.offset_store import BrokerOffsets, FileOffsets, OffsetStore
 from rmqkit.client.consumer.options import GroupOptions
 from rmqkit.client.consumer.rebalance import Rebalance
+from rmqkit.client.consumer.send_back import SendBack
 from rmqkit.client.instance import Instance
 from rmqkit.client.queue_offsets import QueueOffsets
 from rmqkit.client.received import ReceivedMessage
@@ -74,6 +76,7 @@ class Member:
             else BrokerOffsets(QueueOffsets(instance), group)
         )
         self._options = options
+        self._send_back = SendBack(instance, group, options.schedule)
         self._engine = Engine(
             instance,
             self._subscriptions,
@@ -81,6 +84,7 @@ class Member:
             rebalance,
             self._store,
             self._dispatcher,
+            PuttingAway(group, None if options.broadcast else self._send_back, self._dispatcher),
             lite=self.consume_type == CONSUME_ACTIVELY,
         )
         self._joined = False

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from attrs import field, frozen
 
 from rmqkit.client.consumer.assigned import LANES, Order
+from rmqkit.client.consumer.bad_records import BadRecords, check_bad_records
 from rmqkit.client.consumer.flow_control import Prefetch
 from rmqkit.client.consumer.rebalance import Changes
 from rmqkit.client.consumer.retry_schedule import RetrySchedule
@@ -115,6 +116,7 @@ class GroupKeywords(TypedDict, total=False):
     pull_messages: int
     pull_interval_ms: int
     on_rebalance: OnRebalance | None
+    bad_records: BadRecords
 
 
 class PushKeywords(GroupKeywords, total=False):
@@ -149,6 +151,9 @@ class GroupOptions:
     pull_messages    maximum of messages in a pull, 1 to 1024; brokers answer with 32 at most by default
                      (Java: pullBatchSize)
     pull_interval_ms pause between two pulls of a queue, 0 to 65535 (Java: pullInterval)
+    bad_records      what becomes of records that cannot be decoded: "dead_letter", they go to the dead-letter
+                     topic of the group as they are (with broadcast they are logged and passed over);
+                     "deliver", the application gets them undecoded, with a `fault`
     on_rebalance     called with the `Changes` after the member has gained or lost queues; a plain function
                      that must not block. Its errors are logged
 
@@ -163,8 +168,10 @@ class GroupOptions:
     pull_messages: int = PULL_MESSAGES
     pull_interval_ms: int = 0
     on_rebalance: OnRebalance | None = None
+    bad_records: BadRecords = "dead_letter"
 
     def __attrs_post_init__(self) -> None:
+        check_bad_records(self.bad_records)
         if self.start not in ("first", "last") and not isinstance(self.start, datetime):
             raise ClientError(f"start={self.start!r}: must be first, last or a datetime")
         if not 0 < self.pull_messages <= MAX_PULL_MESSAGES:
@@ -183,6 +190,11 @@ class GroupOptions:
     def commits(self) -> bool:
         """Whether offsets are committed without the application's request."""
         return True
+
+    @property
+    def schedule(self) -> RetrySchedule:
+        """The retries of a failed message."""
+        return RetrySchedule(DEFAULT_ATTEMPTS)
 
     def described(self) -> dict[str, str]:
         """The settings by their names in Java, for administrators."""
@@ -258,7 +270,7 @@ class PushOptions(GroupOptions):
 
     @property
     def schedule(self) -> RetrySchedule:
-        """The retries of a failed message."""
+        """The retries of a failed message, as often as `max_attempts` says."""
         return RetrySchedule(self.max_attempts or (None if self.ordered else DEFAULT_ATTEMPTS))
 
 

@@ -19,6 +19,8 @@ class ProcessQueue:
     The ready message with the lowest offset is given out first. With lanes, one message of a lane at a
     time is ready, in hand or held back; the next one becomes ready when it is finished.
 
+    With `bad_aside`, messages with a fault are never ready: `put` returns them, in hand and without a lane.
+
     Finished messages form a prefix of the queue up to the first unfinished one. The end of that prefix is the
     only offset that may be committed.
 
@@ -26,10 +28,11 @@ class ProcessQueue:
     size       bytes of the bodies of unfinished messages
     """
 
-    def __init__(self, start: int, lane_of: LaneOf | None = None) -> None:
+    def __init__(self, start: int, lane_of: LaneOf | None = None, *, bad_aside: bool = False) -> None:
         self.pulled_to = start
         self.size = 0
         self._lane_of = lane_of
+        self._bad_aside = bad_aside
         #: Unfinished messages by offset, ascending. An OrderedDict finds its first key in constant time after
         #: many removals from the front; a dict does not.
         self._unfinished: OrderedDict[int, ReceivedMessage] = OrderedDict()
@@ -72,17 +75,22 @@ class ProcessQueue:
             return 0, 0
         return next(iter(self._unfinished)), next(reversed(self._unfinished))
 
-    def put(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
+    def put(self, messages: Iterable[ReceivedMessage], next_offset: int) -> list[ReceivedMessage]:
         """Add the messages of a pull, which come in order of their offsets, and let the next pull begin at
-        `next_offset`. Messages before `pulled_to` are dropped, because they were pulled before."""
+        `next_offset`. Messages before `pulled_to` are dropped, because they were pulled before. Returns those
+        that are set aside."""
+        aside: list[ReceivedMessage] = []
         for message in messages:
             offset = message.queue_offset
             if offset >= self.pulled_to:
                 self._unfinished[offset] = message
                 self.size += len(message.body)
                 self.pulled_to = offset + 1
-                lane = None if self._lane_of is None else self._lane_of(message)
-                if lane is None:
+                lane = self._lane(message)
+                if self._is_aside(message):
+                    self._in_hand.add(offset)
+                    aside.append(message)
+                elif lane is None:
                     heappush(self._ready, offset)
                 elif lane in self._lanes:
                     self._lanes[lane].append(offset)
@@ -90,6 +98,13 @@ class ProcessQueue:
                     self._lanes[lane] = deque()
                     heappush(self._ready, offset)
         self.pulled_to = max(self.pulled_to, next_offset)
+        return aside
+
+    def _is_aside(self, message: ReceivedMessage) -> bool:
+        return self._bad_aside and message.fault is not None
+
+    def _lane(self, message: ReceivedMessage) -> Hashable:
+        return None if self._lane_of is None or self._is_aside(message) else self._lane_of(message)
 
     def take(self) -> ReceivedMessage | None:
         """Take the first ready message into hand; None when nothing is ready."""
@@ -119,7 +134,7 @@ class ProcessQueue:
         self._in_hand.remove(message.queue_offset)
         finished = self._unfinished.pop(message.queue_offset)
         self.size -= len(finished.body)
-        lane = None if self._lane_of is None else self._lane_of(finished)
+        lane = self._lane(finished)
         if lane is not None:
             self._end_turn(lane)
 

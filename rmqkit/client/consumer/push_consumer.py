@@ -18,7 +18,7 @@ from rmqkit.client.consumer.delivery import DeadLetter, Delivery, Retry, Settlem
 from rmqkit.client.consumer.member import LEAVE_S, Member
 from rmqkit.client.consumer.options import PushOptions, Subscribe, subscriptions
 from rmqkit.client.consumer.rebalance import Rebalance
-from rmqkit.client.consumer.send_back import SendBack, restored
+from rmqkit.client.consumer.send_back import restored
 from rmqkit.client.consumer.settling import Settling, instruction_of
 from rmqkit.client.instance import Instance
 from rmqkit.client.received import ReceivedMessage
@@ -79,9 +79,14 @@ class PushConsumer(Member):
 
     def _begin(self, tasks: TaskGroup) -> None:
         backend = self._instance.backend
-        send_back = SendBack(self._instance, self.group, self.options.schedule)
         self._settlement = Settling(
-            self.group, self.options, send_back, self._dispatcher, self._engine.statistics, tasks, backend
+            self.group,
+            self.options,
+            self._send_back,
+            self._dispatcher,
+            self._engine.statistics,
+            tasks,
+            backend,
         )
 
     async def _drain(self) -> None:
@@ -125,6 +130,10 @@ class PushConsumer(Member):
             taking.discard(scope)
             return [] if scope.cancelled_caught else found
 
+        async def handled(held: Held) -> None:
+            async with Delivery(settlement, self._instance.hooks, *held) as message:
+                await call(message)
+
         async def worker() -> None:
             at_once, slice_ends_s = 0, 0.0
             while not ending.is_set():
@@ -137,8 +146,8 @@ class PushConsumer(Member):
                     at_once, slice_ends_s = MAX_AT_ONCE, current_time() + SLICE_S
                 if not found:
                     return
-                async with Delivery(settlement, self._instance.hooks, *found[0]) as message:
-                    await call(message)
+                # A worker that waits must not keep its last message in memory.
+                await handled(found.pop())
 
         async def workers() -> None:
             with work:
@@ -230,6 +239,8 @@ class PushConsumer(Member):
         """
         if self._call is None:
             raise ClientError(f"the consumer of {self.group!r} has no handler, or does not run now")
+        if message.fault is not None and self.options.bad_records == "dead_letter":
+            raise ClientError(f"the message cannot be decoded: {message.fault}")
         outcome, remark = "CR_SUCCESS", None
         began_s = anyio.current_time()
         try:

@@ -59,6 +59,11 @@ class SendBack:
             log.warning("%s; a copy is sent instead", error)
             await self._as_copy(message, level)
 
+    async def put_away(self, message: ReceivedMessage) -> None:
+        """Send the record of a message to the dead-letter topic as it is stored, without a look into it.
+        Raises RmqError. When cancelled, it may be there."""
+        await self._by_broker(message, DEAD_LETTER)
+
     async def _by_broker(self, message: ReceivedMessage, level: int) -> None:
         broker = message.queue.broker_name
         address = self._instance.routes.master(broker)

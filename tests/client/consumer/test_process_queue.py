@@ -137,3 +137,24 @@ def test_only_messages_in_hand_can_be_finished() -> None:
     queue.finish(taken)
     with pytest.raises(KeyError):
         queue.give_back(taken)
+
+
+@pytest.mark.parametrize("bad_aside", [False, True])
+def test_messages_that_cannot_be_decoded_are_set_aside_if_wanted(bad_aside: bool) -> None:
+    """They are in hand at once, hold back no other message of the lane, and keep the offset until they are
+    finished."""
+    queue = ProcessQueue(0, lambda message: "one lane", bad_aside=bad_aside)
+    bad = evolve(message(0, 5), fault="no zlib")
+    aside = queue.put([bad, message(1), message(1), message(2)], 3)
+    first = queue.take()
+    assert first is not None
+    assert (aside, first.queue_offset) == (([bad], 1) if bad_aside else ([], 0))
+    assert (queue.take(), queue.commit_offset, queue.size) == (None, 0, 7)
+    queue.finish(first)
+    second = queue.take()
+    assert second is not None
+    assert second.queue_offset == first.queue_offset + 1
+    if bad_aside:
+        assert queue.commit_offset == 0
+        queue.finish(bad)
+        assert (queue.commit_offset, queue.size) == (2, 1)

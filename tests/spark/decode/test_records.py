@@ -167,7 +167,7 @@ async def test_the_twin_is_the_client(messages: list[Record]) -> None:
     """Scalar decoding gives the messages that the client gives for the same answer."""
     block = _built(messages)
     rows = one_by_one(block)
-    found = await received(bytes(block.data), QUEUE.broker)
+    found = (await received(bytes(block.data), QUEUE.broker)).messages
     assert len(rows) == len(found)
     for row, message in zip(rows, found, strict=True):
         assert row["body"] == message.body

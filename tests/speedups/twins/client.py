@@ -33,11 +33,11 @@ _QUEUES = (None, MessageQueue("Pulled", "b", 3))
 
 def _received(ordinary: Callable[..., int], data: memoryview, queue: int) -> list[dict[str, object]]:
     added = {"MIN_OFFSET": "1", "MAX_OFFSET": "9"}
-    with patch.object(received, "ordinary_messages", ordinary), patch.object(received, "_log"):
-        messages = trio.run(received.received, bytes(data), "broker", _QUEUES[queue], added)
+    with patch.object(received, "ordinary_messages", ordinary):
+        found = trio.run(received.received, bytes(data), "broker", _QUEUES[queue], added)
     return [
         attrs.asdict(message, recurse=False) | {"properties": list(message.properties.items())}
-        for message in messages
+        for message in found.messages
     ]
 
 
