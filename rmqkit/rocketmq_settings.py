@@ -302,6 +302,15 @@ def key_of(given: str) -> str | None:
     return KEYS.get(form) or KEYS.get(form.removeprefix(_ENV_PREFIX))
 
 
+def number(unknown: Mapping[str, Any], key: str, default: int) -> int:
+    """The number that a key without effect has in any spelling; the default when it is not given, or is
+    none."""
+    for given, value in unknown.items():
+        if key_of(given) == key and re.fullmatch(r"\s*\d{1,18}\s*", str(value)):
+            return int(value)
+    return default
+
+
 def faults(
     unknown: Mapping[str, Any], sources: Mapping[str, str], claimed: Collection[str]
 ) -> Iterator[Fault]:

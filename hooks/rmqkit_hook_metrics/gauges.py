@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Mapping
 
@@ -11,6 +10,7 @@ import trio
 from rmqkit.model import names
 from rmqkit.model.subscription import CONSUME_ACTIVELY, CONSUME_PASSIVELY
 from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.disk import disk_usage
 from rmqkit.plugin.flush import Level
 from rmqkit.plugin.log_state import earliest_store_time_ms
 from rmqkit.plugin.store import MessageStore
@@ -72,7 +72,7 @@ async def disk_used_bytes(store: MessageStore) -> int | None:
     """Used bytes of the log's file system (Java: total minus free); None for a store without files."""
     if not store.disk_paths:
         return None
-    return (await trio.to_thread.run_sync(shutil.disk_usage, store.disk_paths[0])).used
+    return (await trio.to_thread.run_sync(disk_usage, store.disk_paths[0])).used_bytes
 
 
 async def reserve_ms(broker: Broker) -> int | None:

@@ -58,6 +58,10 @@ class DelayService(Service):
         if self._delivery is not None:
             await self._delivery.stop()
 
+    def figures(self) -> Mapping[str, object]:
+        """Java: ScheduleMessageService.buildRunningStats."""
+        return {} if self._delivery is None else self._delivery.figures()
+
 
 class Delivery(InternalQueueFollower):
     """Puts messages under their real topics. Queue ids are levels minus one; delayOffset.json contains
@@ -78,6 +82,15 @@ class Delivery(InternalQueueFollower):
         self._table.offset_table |= {queue_id + 1: offset for queue_id, offset in offsets.items()}
         self._table.data_version.next(self.broker.clock.now_ms())
         await trio.to_thread.run_sync(self._file.write, [self._file.encode(self._table)])
+
+    def figures(self) -> Mapping[str, object]:
+        """The next and the end offset of each level that has had messages."""
+        ends = {queue_id: self.broker.store.max_offset(self.topic, queue_id) for queue_id in self.offsets}
+        return {
+            f"scheduleMessageOffset_{queue_id + 1}": f"{self.offsets[queue_id]},{end}"
+            for queue_id, end in ends.items()
+            if end
+        }
 
     def due(self, queue_id: int, units: Sequence[QueueUnit]) -> int:
         """The number of due messages at the head of the queue. A message behind an undue one waits, even if

@@ -12,11 +12,11 @@ import trio
 
 from rmqkit.config import Config
 from rmqkit.errors import StoreError
+from rmqkit.plugin.disk import usage_percent
 from rmqkit.plugin.service import Service
 from rmqkit.plugin.store import MessageStore
 from rmqkit_retention.decide import Decision, Settings, decide, refusal
 from rmqkit_retention.settings import RetentionSettings
-from rmqkit_retention.usage import usage_percent
 
 if TYPE_CHECKING:
     from rmqkit.plugin.broker import Broker

@@ -103,6 +103,8 @@ class BrokerStats:
         self.put_failures = 0
         self.found_pulls = 0
         self.missed_pulls = 0
+        #: The longest read of the store for a pull, in seconds.
+        self.longest_read_s = 0.0
         self.put_times = PutTimes()
         self._ticks = Ticks(boot_timestamp_ms)
         self.topics: StatsSet[str] = StatsSet(self._ticks, MAX_STATS_ITEMS, names.is_system_topic)
@@ -167,6 +169,11 @@ class BrokerStats:
         self.got_bytes += size_bytes
         if item.of_system:
             self._system_got += messages
+
+    def read_took(self, seconds: float) -> None:
+        """The store was read for a pull."""
+        if seconds > self.longest_read_s:
+            self.longest_read_s = seconds
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted."""

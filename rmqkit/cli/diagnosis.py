@@ -17,7 +17,8 @@ MAX_SKEW_MS = 5_000
 #: Above the first ratio brokers delete old messages early, above the second one they refuse messages (Java:
 #: diskMaxUsedSpaceRatio, diskSpaceWarningLevelRatio).
 _FULL_RATIO, _REFUSING_RATIO = 0.75, 0.9
-_RUN_TIME = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
+#: Java groups the digits of numbers, and its numbers are negative after the clock was set back.
+_RUN_TIME = re.compile(r"(-?[\d,]+) days, (-?\d+) hours, (-?\d+) minutes, (-?\d+) seconds")
 _LOCAL_HOSTS = ("127.", "localhost", "[::1]", "0.0.0.0")
 
 
@@ -50,13 +51,15 @@ def unreachable(name: str, address: str, namesrv: Sequence[str], why: str) -> Fi
 def of_runtime(name: str, table: Mapping[str, str], asked_ms: int, answered_ms: int) -> Iterator[Finding]:
     """What a broker's run-time figures show, which were asked for and answered at these times of this
     machine."""
-    ratio = _number(table.get("commitLogDiskRatio"))
+    log, queues = (_number(table.get(f"{part}DiskRatio")) for part in ("commitLog", "consumeQueue"))
+    ratio = max(log, queues)
     if ratio > _FULL_RATIO:
         state = "it refuses messages" if ratio > _REFUSING_RATIO else "it deletes old messages early"
+        whose = "its" if log == queues else "its log's" if log > queues else "its queues'"
         yield Finding(
             "full-disk",
             name,
-            f"its disk is {ratio:.0%} full: {state}",
+            f"{whose} disk is {ratio:.0%} full: {state}",
             "add disk space, or lower fileReservedTime",
         )
     if table.get("disabledFilters"):
@@ -78,16 +81,22 @@ def of_runtime(name: str, table: Mapping[str, str], asked_ms: int, answered_ms: 
 
 
 def skew(table: Mapping[str, str], asked_ms: int, answered_ms: int) -> int | None:
-    """How far a broker's clock is at least ahead in ms (negative: behind), from its start and its run time;
-    None when it does not tell."""
+    """How far a broker's clock is at least ahead in ms (negative: behind); None when it does not tell.
+    Brokers of Java tell their start and, from it, their run time."""
+    then_ms = _present_ms(table)
+    return None if then_ms is None else then_ms - min(max(then_ms, asked_ms), answered_ms)
+
+
+def _present_ms(table: Mapping[str, str]) -> int | None:
+    now = table.get("currentTimestamp", "")
+    if now.isdecimal():
+        return int(now)
     ran = _RUN_TIME.search(table.get("runtime", ""))
     boot = table.get("bootTimestamp", "")
     if ran is None or not boot.isdecimal():
         return None
-    days, hours, minutes, seconds = map(int, ran.groups())
-    ran_ms = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
-    then_ms = int(boot) + ran_ms
-    return then_ms - min(max(then_ms, asked_ms), answered_ms)
+    days, hours, minutes, seconds = (int(number.replace(",", "")) for number in ran.groups())
+    return int(boot) + (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
 
 
 def of_settings(name: str, settings: Mapping[str, str]) -> Iterator[Finding]:

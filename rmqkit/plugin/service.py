@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import trio
@@ -29,3 +30,8 @@ class Service(ABC):
     async def stop(self, broker: Broker) -> None:
         """Finish before the store closes or the role changes (save, unregister). Limited to a few seconds."""
         return
+
+    def figures(self) -> Mapping[str, object]:
+        """What the service adds to the broker's run-time information, by keys of its own; called whether it
+        runs or not (Java: BrokerAttachedPlugin.buildRuntimeInfo). Must not block."""
+        return {}

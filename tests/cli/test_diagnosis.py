@@ -50,13 +50,47 @@ def test_a_full_disk(ratio: str, words: str) -> None:
     ("now_ms", "words"), [(1_063_000, ""), (1_000_000, "64 s ahead of"), (1_128_000, "behind")]
 )
 def test_clock_skew(now_ms: int, words: str) -> None:
-    """The broker's time is its start and its run time; a few seconds are not reported."""
+    """The time of a broker that tells none is its start and its run time; a few seconds are not reported."""
     table = {"bootTimestamp": "1000000", "runtime": "[ 0 days, 0 hours, 1 minutes, 4 seconds ]"}
     found = list(diagnosis.of_runtime("broker-a", table, now_ms, now_ms))
     assert [each.check for each in found] == (["clock-skew"] if words else [])
     assert all(words in each.text for each in found)
     assert diagnosis.skew({"runtime": "a while"}, now_ms, now_ms) is None
     assert diagnosis.skew(table, 0, 2_000_000) == 0
+
+
+@pytest.mark.parametrize(
+    ("log", "queues", "words"),
+    [
+        ("0.8", "0.8", "its disk is 80%"),
+        ("0.8", "0.1", "its log's disk is 80%"),
+        ("0.1", "0.95", "its queues' disk is 95%"),
+    ],
+)
+def test_the_fuller_disk_is_named(log: str, queues: str, words: str) -> None:
+    """Log and queues may be on different disks."""
+    table = {"commitLogDiskRatio": log, "consumeQueueDiskRatio": queues}
+    (found,) = diagnosis.of_runtime("broker-a", table, 0, 0)
+    assert words in found.text
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {
+            "currentTimestamp": "5000",
+            "bootTimestamp": "9" * 12,
+            "runtime": "[ 0 days, 0 hours, 0 minutes, 0 seconds ]",
+        },
+        {"bootTimestamp": "756864005000", "runtime": "[ -8,760 days, 0 hours, 0 minutes, 0 seconds ]"},
+        {"bootTimestamp": "90005000", "runtime": "[ -1 days, -1 hours, 0 minutes, 0 seconds ]"},
+    ],
+)
+def test_a_clock_that_was_set_back_after_the_start_is_right(table: dict[str, str]) -> None:
+    """The present time counts, not that of the start; brokers of Java tell a negative run time."""
+    assert list(diagnosis.of_runtime("broker-a", table, 5_000, 5_000)) == []
+    (found,) = diagnosis.of_runtime("broker-a", table, 65_000, 65_000)
+    assert "60 s behind" in found.text
 
 
 def test_versions_differ() -> None:

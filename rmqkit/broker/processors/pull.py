@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from time import perf_counter
 
 import msgspec
 
@@ -200,7 +201,9 @@ class PullProcessor(RequestProcessor):
         result = self._reset(header)
         if result is None:
             limits = self._limits(header)
+            began_s = perf_counter()
             result = store.read(header.topic, header.queue_id, pull.offset, limits, pull.filter.unit)
+            self._broker.stats.read_took(perf_counter() - began_s)
         return self._noted(pull, result)
 
     def _reset(self, header: PullMessageRequestHeader) -> ReadResult | None:

@@ -3,36 +3,45 @@ AdminBrokerProcessor.prepareRuntimeInfo)."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import trio
 
-from rmqkit import speedups
+from rmqkit import rocketmq_settings, speedups
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.dispatch.manager import DispatchProgress
 from rmqkit.broker.stats import BrokerStats
+from rmqkit.config import Config
+from rmqkit.plugin.disk import DiskUsage, disk_usage
 from rmqkit.plugin.flush import Level
 from rmqkit.plugin.log_state import dispatch_behind_bytes, earliest_store_time_ms
 from rmqkit.protocol.codes import VERSION, VERSION_NAME
 
-_POOLS = ("send", "pull", "litePull", "query", "ack")
+#: Pool of a Java broker -> the setting of its queue's capacity with Apache's default. This broker has no such
+#: queues: their sizes are 0. Dashboards divide by the capacities.
+_POOLS = {
+    "send": ("sendThreadPoolQueueCapacity", 10_000),
+    "pull": ("pullThreadPoolQueueCapacity", 100_000),
+    "litePull": ("litePullThreadPoolQueueCapacity", 100_000),
+    "query": ("queryThreadPoolQueueCapacity", 20_000),
+    "ack": ("ackThreadPoolQueueCapacity", 100_000),
+}
+#: What a Java broker without a pool of buffers tells.
+_NO_POOL = 2**31 - 1
 #: Keys of parts that this broker does not have.
 _ZERO = (
-    "remainTransientStoreBufferNumbs pageCacheLockTimeMills startAcceptSendRequestTimeStamp timerReadBehind"
-    " timerOffsetBehind timerCongestNum EndTransactionQueueSize EndTransactionThreadPoolQueueCapacity"
+    "pageCacheLockTimeMills startAcceptSendRequestTimeStamp timerReadBehind timerOffsetBehind timerCongestNum"
+    " dispatchMaxBuffer EndTransactionQueueSize"
 )
 
 
 async def collect(broker: BrokerContext) -> dict[str, str]:
-    """Every key that `mqadmin` reads, and further figures. Disk usage is read in a worker thread.
-    Cancellation leaves nothing behind."""
+    """Every key of Apache's broker, and further figures. Disk usage is read in a worker thread. Cancellation
+    leaves nothing behind."""
     stats, store, now_ms = broker.stats, broker.store, broker.clock.now_ms()
     stats.advance(now_ms)
     earliest_ms = await earliest_store_time_ms(store)
-    total_bytes, free_bytes = await trio.to_thread.run_sync(_disk, broker.config.root_path)
-    ratio = round((total_bytes - free_bytes) / total_bytes, 4) if total_bytes else -1.0
     unflushed_bytes = store.end_offset - store.settled_offset(Level.FLUSHED)
     table: dict[str, object] = dict.fromkeys(_ZERO.split(), 0) | {
         "brokerVersionDesc": VERSION_NAME,
@@ -40,6 +49,7 @@ async def collect(broker: BrokerContext) -> dict[str, str]:
         "brokerActive": "true",
         "compiledPart": speedups.description(),
         "bootTimestamp": stats.boot_timestamp_ms,
+        "currentTimestamp": now_ms,
         "runtime": _run_time(now_ms - stats.boot_timestamp_ms),
         **_counts(stats),
         "commitLogMinOffset": store.start_offset,
@@ -62,15 +72,19 @@ async def collect(broker: BrokerContext) -> dict[str, str]:
         "earliestMessageTimeStamp": -1 if earliest_ms is None else earliest_ms,
         "timerEnqueueTps": 0.0,
         "timerDequeueTps": 0.0,
-        "commitLogDiskRatio": ratio,
-        "consumeQueueDiskRatio": ratio,
-        "commitLogDirCapacity": (
-            f"Total : {readable_bytes(total_bytes)}, Free : {readable_bytes(free_bytes)}."
+        "EndTransactionThreadPoolQueueCapacity": rocketmq_settings.number(
+            broker.config.unknown, "endTransactionPoolQueueCapacity", 100_000
         ),
+        **_commit_buffer(broker),
+        **await trio.to_thread.run_sync(_disks, broker.config, store.disk_paths),
     }
-    for pool in _POOLS:
+    for service in broker.registry.services.values():
+        table |= service.figures()
+    for pool, (key, default) in _POOLS.items():
         table[f"{pool}ThreadPoolQueueSize"] = 0
-        table[f"{pool}ThreadPoolQueueCapacity"] = 0
+        table[f"{pool}ThreadPoolQueueCapacity"] = rocketmq_settings.number(
+            broker.config.unknown, key, default
+        )
         table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = 0
     return {key: str(value) for key, value in sorted(table.items())}
 
@@ -97,6 +111,7 @@ def _counts(stats: BrokerStats) -> dict[str, object]:
         "putMessageSizeTotal": stats.put_bytes,
         "putMessageAverageSize": stats.put_bytes / stats.put_messages if stats.put_messages else 0.0,
         "putMessageEntireTimeMax": times.max_ms,
+        "getMessageEntireTimeMax": int(stats.longest_read_s * 1000),
         "putMessageDistributeTime": times.distribution(),
         "putLatency99": f"{times.percentile_ms(0.99):.2f}",
         "putLatency999": f"{times.percentile_ms(0.999):.2f}",
@@ -136,10 +151,43 @@ def readable_bytes(size_bytes: int) -> str:
     return f"{size:.1f} {unit}iB"
 
 
-def _disk(directory: Path) -> tuple[int, int]:
-    """Total and free bytes of a directory's file system; 0 if the directory does not exist."""
+def _commit_buffer(broker: BrokerContext) -> dict[str, object]:
+    """Java: DefaultMessageStore.remainTransientStoreBufferNumbs and remainHowManyDataToCommit; the latter
+    exists with transientStorePoolEnable alone."""
+    config, store = broker.config, broker.store
+    if not config.transient_store_pool_enable:
+        return {"remainTransientStoreBufferNumbs": _NO_POOL}
+    uncommitted_bytes = store.end_offset - store.settled_offset(Level.WRITTEN)
+    used = -(-uncommitted_bytes // config.mapped_file_size_commit_log)
+    return {
+        "remainTransientStoreBufferNumbs": max(config.transient_store_pool_size - used, 0),
+        "remainHowManyDataToCommit": readable_bytes(uncommitted_bytes),
+    }
+
+
+def _disks(config: Config, paths: Sequence[Path]) -> dict[str, object]:
+    """The disks of the log and of the queues, each with its own usage, that of `storePathRootDir` for a store
+    that names none; -1.0 for a path that is missing (Java: DefaultMessageStore.getRuntimeInfo)."""
+    usages = [_usage(path) for path in paths or (config.root_path,)]
+    log, queues = usages[0], usages[-1]
+    total_bytes, free_bytes = (0, 0) if log is None else (log.total_bytes, log.available_bytes)
+    ratio = _ratio(log)
+    return {
+        "commitLogDiskRatio": ratio,
+        f"commitLogDiskRatio_{config.commit_log_path}": ratio,
+        "consumeQueueDiskRatio": _ratio(queues),
+        "commitLogDirCapacity": (
+            f"Total : {readable_bytes(total_bytes)}, Free : {readable_bytes(free_bytes)}."
+        ),
+    }
+
+
+def _usage(path: Path) -> DiskUsage | None:
     try:
-        usage = shutil.disk_usage(directory)
+        return disk_usage(path)
     except OSError:
-        return 0, 0
-    return usage.total, usage.free
+        return None
+
+
+def _ratio(usage: DiskUsage | None) -> float:
+    return -1.0 if usage is None else usage.percent / 100

@@ -466,3 +466,18 @@ async def test_a_service_that_stops_while_messages_are_waited_for(
         async with delivering(desk):
             await trio.sleep(A_LOOK_S)
             assert found(desk) == [b"late"]
+
+
+async def test_the_offsets_of_levels_are_figures_of_the_broker(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    """A level that has had messages has a figure: the next offset and the end of its queue."""
+    async with open_desk(tmp_path) as desk:
+        service = desk.broker.registry.services["delay"]
+        assert service.figures() == {}
+        async with delivering(desk):
+            await desk.sent(properties={"DELAY": "1"})
+            await desk.sent(properties={"DELAY": "3"})
+            assert service.figures() == {"scheduleMessageOffset_1": "0,1", "scheduleMessageOffset_3": "0,1"}
+            await after(desk, 1_000)
+            assert service.figures() == {"scheduleMessageOffset_1": "1,1", "scheduleMessageOffset_3": "0,1"}

@@ -28,7 +28,6 @@ from rmqkit.testing.peer import FakePeer, ask
 from rmqkit_retention import service as module
 from rmqkit_retention.processor import CODES
 from rmqkit_retention.service import RetentionService
-from rmqkit_retention.usage import usage_percent
 from rmqkit_store_mmap.store import MmapStore
 from tests.broker.desk import BrokerHarness, bodies, open_desk, places
 from tests.counting import Volatile
@@ -352,35 +351,6 @@ async def test_the_service_is_part_of_a_broker(tmp_path: Path) -> None:
 
 
 # --- usage --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("blocks", "free", "available", "percent"),
-    [
-        (1000, 500, 500, 50),
-        (1000, 500, 400, 56),
-        (1000, 999, 999, 1),
-        (1000, 1000, 1000, 0),
-        (1000, 0, 0, 100),
-        (0, 0, 0, 100),
-    ],
-)
-def test_usage(monkeypatch: pytest.MonkeyPatch, blocks: int, free: int, available: int, percent: int) -> None:
-    """Usage is used space divided by used plus available space, rounded up; blocks reserved for the superuser
-    count as neither."""
-
-    class Status:
-        f_blocks, f_bfree, f_bavail = blocks, free, available
-
-    monkeypatch.setattr(os, "statvfs", lambda path: Status)
-    assert usage_percent(Path("/")) == percent
-
-
-def test_usage_of_a_real_disk(tmp_path: Path) -> None:
-    """The usage is a percentage; a missing path raises an error."""
-    assert 0 <= usage_percent(tmp_path) <= 100
-    with pytest.raises(FileNotFoundError):
-        usage_percent(tmp_path / "nothing")
 
 
 @pytest.mark.only_store("mmap", why="is about the files of one store")
