@@ -9,7 +9,7 @@ import anyio
 from rmqkit.cli import shown
 from rmqkit.client import Client, Message, MessageQueue, Producer, PullConsumer, ReceivedMessage
 from rmqkit.client.group_admin import END_MS
-from rmqkit.errors import SendFailed
+from rmqkit.errors import MessageIllegal, SendFailed
 from rmqkit.model import properties as props
 from rmqkit.plugin import output
 
@@ -19,6 +19,11 @@ _PULL_MESSAGES = 32
 
 #: Queue -> first offset and end.
 Span = Mapping[MessageQueue, tuple[int, int]]
+
+
+def reader(client: Client, group: str = READER_GROUP) -> PullConsumer:
+    """A consumer that shows everything, records that cannot be decoded as well, and sends none away."""
+    return client.pull_consumer(group, bad_records="deliver")
 
 
 async def span(client: Client, topic: str, begin_ms: int = 0, end_ms: int = END_MS) -> Span:
@@ -94,14 +99,18 @@ class Sending:
         self._bar = output.ProgressBar(" messages")
 
     async def send(self, message: Message, origin: ReceivedMessage) -> bool:
-        """Send a copy of a message. A failure is counted, and reported on standard error; False then."""
+        """Send a copy of a message. A failure is counted, and reported on standard error. Returns False when
+        sending may succeed later; an original that cannot be decoded, and a copy that cannot be sent, never
+        will."""
         await self._pace.turn()
         try:
+            if origin.fault is not None:
+                raise MessageIllegal(f"it cannot be decoded and is not sent: {origin.fault}")
             await self._producer.send(message)
-        except SendFailed as error:
+        except (SendFailed, MessageIllegal) as error:
             self.failed += 1
             output.error(f"{shown.queue_text(origin.queue)} offset {origin.queue_offset}: {error}")
-            return False
+            return isinstance(error, MessageIllegal)
         finally:
             self._bar(self.sent + self.failed + 1, self._total)
         self.sent += 1

@@ -91,7 +91,7 @@ async def _list(client: Client, arguments: Namespace) -> int:
 
 async def _show(client: Client, arguments: Namespace) -> int:
     left = arguments.max
-    async with client.pull_consumer(copying.READER_GROUP) as consumer:
+    async with copying.reader(client) as consumer:
         offsets = await _all_of(client, arguments.group)
         async for message in copying.read(consumer, offsets):
             if left == 0:
@@ -107,11 +107,11 @@ async def _show(client: Client, arguments: Namespace) -> int:
 
 
 async def _resend(client: Client, arguments: Namespace) -> int:
-    """The exit code is 1 when a message failed or an id was not found. `--all` stops at the first failure,
-    and continues there the next time."""
+    """The exit code is 1 when a message failed or an id was not found. `--all` stops at the first failure to
+    send, and continues there the next time; it passes over messages that never can be sent."""
     wanted = set(arguments.id or ())
     offsets = await _all_of(client, arguments.group)
-    async with client.producer(PRODUCER_GROUP) as producer, client.pull_consumer(_RESEND_GROUP) as consumer:
+    async with client.producer(PRODUCER_GROUP) as producer, copying.reader(client, _RESEND_GROUP) as consumer:
         if arguments.all and not arguments.again:
             offsets = {
                 queue: (max(begin, await consumer.committed(queue) or 0), end)

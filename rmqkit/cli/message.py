@@ -85,7 +85,7 @@ async def _matching(client: Client, arguments: Namespace) -> AsyncIterator[Recei
             yield message
         return
     expression, kind = options.expression_of(arguments)
-    async with client.pull_consumer(copying.READER_GROUP) as consumer:
+    async with copying.reader(client) as consumer:
         offsets = await copying.span(client, arguments.topic, arguments.since, arguments.until)
         async for message in copying.read(consumer, offsets, expression, kind):
             yield message
@@ -187,6 +187,8 @@ def _print(message: ReceivedMessage, consumers: list[dict[str, Any]], events: li
         "properties": ", ".join(f"{name}={value}" for name, value in sorted(message.properties.items())),
         "body": message.body.decode("utf-8", "backslashreplace"),
     }
+    if message.fault is not None:
+        lines["fault"] = message.fault
     for name, value in lines.items():
         output.line(f"{name + ':':<19}{value}")
     output.line()

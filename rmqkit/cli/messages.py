@@ -10,7 +10,7 @@ from typing import Literal
 import anyio
 
 from rmqkit import MessageQueue
-from rmqkit.cli import options, shown
+from rmqkit.cli import copying, options, shown
 from rmqkit.client import Client, LitePullConsumer, PullConsumer, ReceivedMessage
 from rmqkit.client.consumer.options import Expression
 from rmqkit.client.group_admin import END_MS
@@ -59,7 +59,7 @@ async def _consume_all(arguments: Namespace) -> int:
         await _consume_as_member(arguments)
         return 0
     async with options.client_of(arguments) as client:
-        async with client.pull_consumer(arguments.group) as consumer:
+        async with copying.reader(client, arguments.group) as consumer:
             await _check_topic(client, arguments.topic)
             starts = await _starts(consumer, arguments)
             if not arguments.follow and not await _drain(consumer, arguments, starts):
@@ -85,7 +85,9 @@ async def _consume_as_member(arguments: Namespace) -> None:
     async with options.client_of(arguments) as client, anyio.create_task_group() as tasks:
         await _check_topic(client, arguments.topic)
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with client.push_consumer(arguments.group, subscribe=subscribe, start=start) as consumer:
+            async with client.push_consumer(
+                arguments.group, subscribe=subscribe, start=start, bad_records="deliver"
+            ) as consumer:
 
                 async def watch() -> None:
                     async for _ in signals:
@@ -131,7 +133,7 @@ def _expression(arguments: Namespace) -> str | Expression:
 
 async def _follow(client: Client, arguments: Namespace, queues: list[MessageQueue]) -> None:
     """Print what is there and what comes, of all queues, and commit what was printed."""
-    async with client.lite_pull_consumer(arguments.group, start="first") as consumer:
+    async with client.lite_pull_consumer(arguments.group, start="first", bad_records="deliver") as consumer:
         await consumer.assign(queues, expression=_expression(arguments))
         for queue in queues:
             if arguments.start == "first":
@@ -225,6 +227,7 @@ async def _tail_all(arguments: Namespace) -> int:
             start=start,
             broadcast=True,
             auto_commit=False,
+            bad_records="deliver",
             on_rebalance=lambda _: assigned.set(),
         ) as consumer:
             await assigned.wait()

@@ -46,7 +46,7 @@ async def _replay(arguments: Namespace) -> int:
     async with (
         options.client_of(arguments) as client,
         client.producer(PRODUCER_GROUP) as producer,
-        client.pull_consumer(copying.READER_GROUP) as consumer,
+        copying.reader(client) as consumer,
     ):
         offsets = await copying.span(client, arguments.topic, arguments.since, arguments.until)
         sending = copying.Sending(producer, arguments.rate, copying.count(offsets))

@@ -41,9 +41,12 @@ class _Line(msgspec.Struct, rename="camel", kw_only=True):
     ordering_key: str | None = None
     delay_level: int | None = None
     flag: int = 0
+    fault: str | None = None
 
     def content(self) -> bytes:
         """The body. Raises ValueError."""
+        if self.fault is not None:
+            raise ValueError(f"the message could not be decoded: {self.fault}")
         if [self.body, self.body_base64, self.body_hex].count(None) != 2:
             raise ValueError("it needs one of body, bodyBase64 and bodyHex")
         if self.body is not None:

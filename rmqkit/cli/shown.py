@@ -66,14 +66,16 @@ def queue_dict(queue: MessageQueue) -> dict[str, Any]:
 def message_text(message: ReceivedMessage) -> str:
     """One line for a message."""
     tag = f" [{message.tag}]" if message.tag else ""
+    fault = f" cannot be decoded ({message.fault}):" if message.fault is not None else ""
     return (
-        f"{time_text(message.store_timestamp_ms)} {message.queue} offset {message.queue_offset}{tag}"
+        f"{time_text(message.store_timestamp_ms)} {message.queue} offset {message.queue_offset}{tag}{fault}"
         f" {message.body.decode('utf-8', 'backslashreplace')}"
     )
 
 
 def message_dict(message: ReceivedMessage) -> dict[str, Any]:
-    """A message in JSON, with the members of `rmqkit store export`; `rmqkit send --json-lines` accepts it."""
+    """A message in JSON, with the members of `rmqkit store export`: `fault` if it cannot be decoded; if it
+    can, `rmqkit send --json-lines` accepts it."""
     try:
         body: dict[str, Any] = {"body": message.body.decode()}
     except UnicodeDecodeError:
@@ -92,5 +94,6 @@ def message_dict(message: ReceivedMessage) -> dict[str, Any]:
         "tag": message.tag,
         "keys": list(message.keys),
         "properties": dict(message.properties),
+        **({} if message.fault is None else {"fault": message.fault}),
         **body,
     }

@@ -6,10 +6,25 @@ from typing import Any
 
 from rmqkit.errors import ClientError
 from rmqkit.model import properties as props
+from rmqkit.model.buffer import Buffer
 from rmqkit.model.message import StoredMessage
 from rmqkit.model.sysflag import COMPRESSED
 from rmqkit.protocol.compressed_body import inflate
 from rmqkit.protocol.message_id import host_text, offset_message_id
+
+
+def broken_document(
+    topic: str, queue_id: int, queue_offset: int, physical_offset: int, record: Buffer, fault: str
+) -> dict[str, Any]:
+    """A record that cannot be decoded: its place by its queue, its bytes, and the reason in `fault`."""
+    return {
+        "topic": topic,
+        "queueId": queue_id,
+        "queueOffset": queue_offset,
+        "physicalOffset": physical_offset,
+        "fault": fault,
+        "recordHex": bytes(record).hex(),
+    }
 
 
 def document(message: StoredMessage, decompress: bool) -> dict[str, Any]:
@@ -39,7 +54,7 @@ def document(message: StoredMessage, decompress: bool) -> dict[str, Any]:
         "flag": message.flag,
         "sysFlag": sys_flag,
         "tag": message.properties.get(props.TAGS),
-        "keys": props.split_keys(message.properties.get(props.KEYS)),
+        "keys": list(props.split_keys(message.properties.get(props.KEYS))),
         "properties": message.properties,
     }
     if fault is not None:

@@ -158,6 +158,21 @@ class StoreToolsContract:
         with pytest.raises(StoreError, match="Unknown"):
             tools.export(self.words(directory, topic="Unknown"), config)
 
+    def test_export_passes_over_no_message(
+        self, tools: StoreTools, directory: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A damaged record does not end `export`: it is a line with its place and a `fault` among the others,
+        and the exit code is 1."""
+        stored = self.filled(directory)["T1", 1][2]
+        self.damage(directory, stored[5].physical_offset)
+        assert tools.export(self.words(directory, topic="T1", queue=[1]), self.config(directory)) == 1
+        printed = capsys.readouterr()
+        lines = [json.loads(line) for line in printed.out.splitlines()]
+        assert [line["physicalOffset"] for line in lines] == [one.physical_offset for one in stored]
+        assert ["fault" in line for line in lines] == [one is stored[5] for one in stored]
+        assert (lines[5]["queueOffset"], lines[5]["topic"]) == (stored[5].queue_offset, "T1")
+        assert "1 messages could not be decoded" in printed.err
+
     def test_looking_changes_nothing(self, tools: StoreTools, directory: Path) -> None:
         """The tools that read leave a store unchanged, and it opens afterwards."""
         expected = self.filled(directory)

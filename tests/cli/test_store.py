@@ -121,11 +121,8 @@ async def test_bodies_that_cannot_be_decompressed(rmqkit: Run, tmp_path: Path) -
         store.append([message(body=b"\xff", sys_flag=1), message(body=b"fine")])
     shown = rmqkit("store", "export", "store", "Orders")
     assert (shown.returncode, len(shown.stdout.splitlines())) == (1, 2)
-    assert (
-        shown.stderr
-        == "rmqkit: 1 bodies could not be decompressed and are given as they are stored; their `fault` says"
-        " why\n"
-    )
+    told = "1 messages could not be decoded and are given as they are stored; their `fault` says why"
+    assert shown.stderr == f"rmqkit: {told}\n"
     assert rmqkit("store", "export", "store", "Orders", "--no-decompress").returncode == 0
 
 

@@ -11,11 +11,11 @@ from typing import Any
 from attrs import asdict
 
 from rmqkit.config import Config
-from rmqkit.errors import ConfigError, StoreError
+from rmqkit.errors import ConfigError, DecodeError, StoreError
 from rmqkit.model import properties as props
 from rmqkit.plugin import output
 from rmqkit.plugin.directory_lock import lock_holder
-from rmqkit.plugin.document import document
+from rmqkit.plugin.document import broken_document, document
 from rmqkit.plugin.output import ProgressBar
 from rmqkit.plugin.store_tools import LogSource, PutRecords, StoreTools
 from rmqkit.protocol.record import unpack
@@ -77,19 +77,18 @@ class LmdbTools(StoreTools):
                     )
                 number, first, stop = queues[queue_id]
                 stop = stop if arguments.stop is None else min(stop, arguments.stop)
-                for _, unit in store.units(number, max(first, arguments.start), stop):
+                for offset, unit in store.units(number, max(first, arguments.start), stop):
                     record = store.record(unit[0])
                     if record is None:
                         continue
-                    message = unpack(record)
-                    if arguments.tag is None or message.properties.get(props.TAGS) == arguments.tag:
-                        found = document(message, arguments.decompress)
+                    found = _document(arguments, queue_id, offset, unit[0], record)
+                    if found is not None:
                         faults += "fault" in found
                         output.json_line(found)
         if faults:
             output.error(
-                f"{faults} bodies could not be decompressed and are given as they are stored; their `fault`"
-                " says why"
+                f"{faults} messages could not be decoded and are given as they are stored; their `fault` says"
+                " why"
             )
         return 1 if faults else 0
 
@@ -102,6 +101,19 @@ class LmdbTools(StoreTools):
         if config.root_path != directory:
             raise ConfigError(f"the settings are about {config.root_path}, not {directory}")
         return write_log(config, source, self.queue_codes)
+
+
+def _document(
+    arguments: Namespace, queue_id: int, offset: int, physical_offset: int, record: memoryview
+) -> dict[str, Any] | None:
+    """The document of a record; None when its tag is not wanted."""
+    try:
+        message = unpack(record)
+    except DecodeError as error:
+        return broken_document(arguments.topic, queue_id, offset, physical_offset, record, str(error))
+    if arguments.tag is None or message.properties.get(props.TAGS) == arguments.tag:
+        return document(message, arguments.decompress)
+    return None
 
 
 def _survey(root: Path, store: EnvironmentReader) -> dict[str, Any]:

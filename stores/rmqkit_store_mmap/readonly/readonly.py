@@ -125,10 +125,12 @@ class StoreReader:
         """As `records`, decoded. Raises StoreCorrupt as well when a record is damaged or does not match its
         unit."""
         for unit, record in self.records(topic, queue_id, start, stop):
-            yield _decoded(unit, record, f"queue offset {unit.queue_offset} of {topic} queue {queue_id}")
+            yield decoded(unit, record, f"queue offset {unit.queue_offset} of {topic} queue {queue_id}")
 
 
-def _decoded(unit: QueueUnit, record: memoryview, place: str) -> StoredMessage:
+def decoded(unit: QueueUnit, record: memoryview, place: str) -> StoredMessage:
+    """The message of a unit. Raises StoreCorrupt, whose text begins with `place`, when the record is damaged
+    or does not match the unit."""
     for look in range(LOOKS):
         try:
             message = unpack(record)
@@ -143,4 +145,4 @@ def _decoded(unit: QueueUnit, record: memoryview, place: str) -> StoredMessage:
     raise StoreCorrupt(f"{place}: log offset {unit.physical_offset} does not hold its record")
 
 
-__all__ = ["LogReader", "QueueReader", "StoreReader"]
+__all__ = ["LogReader", "QueueReader", "StoreReader", "decoded"]

@@ -69,8 +69,8 @@ class MmapTools(StoreTools):
                 output.json_line(document)
         if faults:
             output.error(
-                f"{faults} bodies could not be decompressed and are given as they are stored; their `fault`"
-                " says why"
+                f"{faults} messages could not be decoded and are given as they are stored; their `fault` says"
+                " why"
             )
         return 1 if faults else 0
 
