@@ -55,7 +55,8 @@ async def test_tags_and_keys(spark: SparkSession, tmp_path: Path) -> None:
 
 
 async def test_a_corrupted_record(spark: SparkSession, tmp_path: Path) -> None:
-    """The query fails, and its error contains file, byte, queue and offset."""
+    """The query fails, and its error contains file, byte, queue and offset; badRecords leaves the record out,
+    or makes its body null."""
     record = (await build(tmp_path))["Six", 1][6]
     name, byte = log_place(record.physical_offset)
     flip(tmp_path / name, byte + 102)
@@ -67,6 +68,9 @@ async def test_a_corrupted_record(spark: SparkSession, tmp_path: Path) -> None:
     )
     assert _read(spark, tmp_path, "Six", columns="queueOffset").count() == 180
     assert _read(spark, tmp_path, "Six", checkCrc="false").count() == 180
+    assert _read(spark, tmp_path, "Six", badRecords="skip").count() == 179
+    rows = _read(spark, tmp_path, "Six", badRecords="null").where("body IS NULL").collect()
+    assert [(row.queueId, row.queueOffset) for row in rows] == [(1, 6)]
 
 
 async def test_retention_overtook_the_reader(spark: SparkSession, tmp_path: Path) -> None:

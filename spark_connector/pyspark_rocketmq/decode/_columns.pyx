@@ -199,9 +199,6 @@ cdef class Filled:
             if self.needs_text:
                 memcpy(self.scratch, at + r.text_at, r.text_bytes)
                 found = rmq_properties(self.scratch, r.text_bytes, self.properties)
-                if found == -2:
-                    self.fault = r.number
-                    return 1
                 if found < 0 or (self.needs_map and rmq_has_repeated_name(
                         self.scratch, self.properties, found)):
                     self._take_back(row, r)

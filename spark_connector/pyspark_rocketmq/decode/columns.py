@@ -38,12 +38,13 @@ METADATA_COLUMNS: dict[str, str] = {
 @frozen
 class Projection:
     """The columns to produce, in order; the form of body and properties; whether the checksums of bodies are
-    checked."""
+    checked; whether a record that cannot be decoded is an error, a row with nulls, or left out."""
 
     names: tuple[str, ...]
     body: Literal["binary", "string"] = "binary"
     properties: Literal["map", "json"] = "map"
     check_crc: bool = True
+    bad_records: Literal["fail", "null", "skip"] = "fail"
 
     def type_of(self, name: str) -> str:
         """The Spark type of a column."""

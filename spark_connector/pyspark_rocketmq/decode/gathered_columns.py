@@ -48,8 +48,8 @@ class GatheredColumns(Columns):
         self._needs = needs
 
     def faulty(self) -> Bools:
-        """The records with inconsistent lengths, a wrong body checksum, or properties that are not UTF-8, as
-        far as these parts are needed."""
+        """The records with inconsistent lengths or a wrong body checksum, as far as these parts are
+        needed."""
         none: Bools = np.zeros(len(self._heads), np.bool_)
         if not (self._needs.body or self._needs.properties):
             return none
@@ -58,17 +58,23 @@ class GatheredColumns(Columns):
             return bad
         if self._needs.body and self._needs.checksum:
             bad = bad | ((self._checksums() != self._heads["crc"]) & (self._heads["bodyBytes"] > 0))
-        if self._needs.properties:
-            try:
-                self._texts.validate(full=True)
-            except pa.ArrowInvalid:
-                bad = bad | np.array(
-                    [not _is_text(text) for text in self._texts.cast(pa.binary()).to_pylist()], np.bool_
-                )
         return bad
 
+    def illegible(self) -> Bools:
+        """The records whose properties are needed and not UTF-8."""
+        none: Bools = np.zeros(len(self._heads), np.bool_)
+        if not self._needs.properties:
+            return none
+        try:
+            self._texts.validate(full=True)
+        except pa.ArrowInvalid:
+            return np.array(
+                [not _is_text(text) for text in self._texts.cast(pa.binary()).to_pylist()], np.bool_
+            )
+        return none
+
     def repeated(self) -> Bools:
-        """The records that have a property twice."""
+        """The records that have a property twice, after `illegible` has found nothing."""
         return self._properties.repeated()
 
     @cached_property
@@ -160,6 +166,10 @@ def gathered(block: Block, lo: int, hi: int, projection: Projection) -> Regular:
     if len(bad):
         return Regular(int(bad[0]), chosen, [], columns)
     odd = folded & (offsets < hi)
+    if (illegible := columns.illegible()).any():
+        odd[chosen[illegible]] = True
+        chosen = chosen[~illegible]
+        columns = _gathered_columns(block, heads, regular & ~odd, needs)
     if "properties" in projection.names and (repeated := columns.repeated()).any():
         odd[chosen[repeated]] = True
         chosen = chosen[~repeated]

@@ -8,7 +8,7 @@
 #include <emmintrin.h>
 #endif
 
-/* A record with more properties goes to Python, because each name is compared with those before it. */
+/* A record with more properties is left to Python, because each name is compared with those before it. */
 #define RMQ_MAX_PROPERTIES 64
 /* Bytes that may be read and written behind a text. */
 #define RMQ_SLACK 16
@@ -40,15 +40,15 @@ static int rmq_is_utf8(const uint8_t *p, int32_t n) {
 }
 
 /* Cuts a text of at most RMQ_MAX_TEXT bytes, behind which RMQ_SLACK bytes may be read. Returns the number of
- * properties that have name and value, -1 when there are more than RMQ_MAX_PROPERTIES, -2 when the text is not
- * UTF-8. */
+ * properties that have name and value; -1 when there are more than RMQ_MAX_PROPERTIES, or when the text is not
+ * UTF-8, both of which are left to Python. */
 static int rmq_properties(const uint8_t *text, int32_t n, rmq_property *found) {
     int count = 0, other = 0;
     int32_t start = 0, middle = -1;
 #define RMQ_MARK(at, is_end)                                                                                   \
     if (is_end) {                                                                                              \
         if (middle > start && (at) > middle + 1) {                                                             \
-            if (count == RMQ_MAX_PROPERTIES) return rmq_is_utf8(text, n) ? -1 : -2;                            \
+            if (count == RMQ_MAX_PROPERTIES) return -1;                                                        \
             found[count++] = (rmq_property){start, middle - start, middle + 1, (at)-middle - 1};               \
         }                                                                                                      \
         start = (at) + 1;                                                                                      \
@@ -79,7 +79,7 @@ static int rmq_properties(const uint8_t *text, int32_t n, rmq_property *found) {
 #endif
     RMQ_MARK(n, 1)
 #undef RMQ_MARK
-    return other && !rmq_is_utf8(text, n) ? -2 : count;
+    return other && !rmq_is_utf8(text, n) ? -1 : count;
 }
 
 static inline int rmq_is_named(const uint8_t *text, const rmq_property *p, const char *name, int32_t bytes) {

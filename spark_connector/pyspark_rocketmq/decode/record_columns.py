@@ -1,5 +1,5 @@
-"""The columns of many regular records: one message each, no property name twice. How their parts are found is
-left to `gathered_columns` (numpy and Arrow) and `filled_columns` (compiled code)."""
+"""The columns of many regular records: one message each, properties in UTF-8, none twice. How their parts are
+found is left to `gathered_columns` (numpy and Arrow) and `filled_columns` (compiled code)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pyspark_rocketmq.decode.scalar_decoder import fault
 from pyspark_rocketmq.decode.slices import numbers
 from pyspark_rocketmq.read.source import Block, SourceError
 from rmqkit.errors import ClientError
+from rmqkit.model.text import text_of
 from rmqkit.protocol.compressed_body import inflate
 from rmqkit.protocol.message_id import host_text
 
@@ -108,7 +109,7 @@ class Columns(ABC):
             try:
                 body = inflate(bytes(view[start:stop]), flags)
             except ClientError as error:
-                fault(self._block, number, f"{error}. To skip it, read the offsets before and after it")
+                fault(self._block, number, str(error))
             left -= len(body)
             if left < 0:
                 raise TooMuch(
@@ -138,7 +139,7 @@ def _as_text(bodies: pa.Array) -> pa.Array:
         return bodies.cast(pa.string())
     except pa.ArrowInvalid:
         found: list[bytes] = bodies.to_pylist()
-        return pa.array([body.decode("utf-8", "replace") for body in found], pa.string())
+        return pa.array([text_of(body) for body in found], pa.string())
 
 
 @frozen
@@ -147,7 +148,8 @@ class Regular:
 
     fault    number of the first faulty record, -1 when there is none; then nothing else counts
     numbers  numbers of the regular records in the block
-    odd      numbers of the records that are decoded one at a time: inner batches, a property name twice
+    odd      numbers of the records that are decoded one at a time: inner batches, a property name twice,
+             properties that are not UTF-8
     """
 
     fault: int

@@ -1,8 +1,8 @@
 """Bulk decoding of stored records, from wire or file bytes to Arrow record batches (layout:
 rmqkit.protocol.record).
 
-    scalar_decoder    decodes one record at a time: for rare cases (inner batches, a property given twice),
-                      and to produce error texts
+    scalar_decoder    decodes one record at a time: for rare cases (inner batches, a property given twice,
+                      properties that are not UTF-8), what is left of bad records, and error texts
     _columns          the regular records in one pass of compiled code; where it does not run, these are:
     record_headers    the fixed-position fields, gathered by numpy
     record_columns    the columns; only the requested ones are created
@@ -14,6 +14,7 @@ Without compiled code the steps per message in Python are its place in an answer
 
 from __future__ import annotations
 
+import logging
 import time
 from array import array
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ from pyspark_rocketmq.decode import scalar_decoder as plain
 from pyspark_rocketmq.decode.columns import Projection
 from pyspark_rocketmq.decode.record_columns import MAX_BATCH_BODY_BYTES, Regular, TooMuch
 from pyspark_rocketmq.decode.slices import numbers
-from pyspark_rocketmq.read.source import Block, ByteBuffer, SourceError
+from pyspark_rocketmq.read.source import BadRecord, Block, ByteBuffer, SourceError
 from rmqkit.protocol.record import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
 from rmqkit.speedups import IN_USE
 
@@ -37,24 +38,34 @@ if IN_USE:
 else:
     from pyspark_rocketmq.decode.gathered_columns import gathered as regular_records
 
+log = logging.getLogger(__name__)
+
+#: How many bad records of a decoder are logged one by one.
+MAX_TOLD = 10
 #: How often, and at what interval in seconds, a record of a file that looks damaged is read again, because a
 #: broker may be writing it.
 LOOKS = 3
 LOOK_AGAIN_S = 0.02
 
 _SIZE_MAGIC = Struct(">iI")
+_QUEUE_OFFSET, _QUEUE_OFFSET_AT = Struct(">q"), 20
 
 
-def record_places(data: ByteBuffer) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Where the records of a pull answer begin, and their lengths: `starts` and `sizes` of a Block. Raises
-    SourceError when they do not fill the answer exactly."""
+def record_places(data: ByteBuffer, of: str = "an answer") -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Where the records of a pull answer begin, and their lengths: `starts` and `sizes` of a Block. `of`
+    describes the answer. Raises SourceError when they do not fill the answer exactly."""
     starts, sizes, end = places(data)
+    found = np.frombuffer(starts, np.int64), np.frombuffer(sizes, np.int32)
     if end != len(data):
+        behind = ""
+        if len(found[0]):
+            (offset,) = _QUEUE_OFFSET.unpack_from(data, int(found[0][-1]) + _QUEUE_OFFSET_AT)
+            behind = f", behind the record at queue offset {offset}"
         raise SourceError(
-            f"byte {end} of an answer of {len(data)}: expected the start of a complete record, found"
-            f" {bytes(data[end : end + 8]).hex(' ')}"
+            f"byte {end} of {of} of {len(data)}{behind}: expected the start of a complete record, found"
+            f" {bytes(data[end : end + 8]).hex(' ')}. To pass it over, read the offsets before and after it"
         )
-    return np.frombuffer(starts, np.int64), np.frombuffer(sizes, np.int32)
+    return found
 
 
 def walked_places(data: ByteBuffer) -> tuple[bytes, bytes, int]:
@@ -87,6 +98,8 @@ class Decoder:
             raise ValueError(
                 f"the schema has the columns {schema.names}, the projection {list(projection.names)}"
             )
+        #: How many bad records became nulls or were left out.
+        self.bad = 0
         self._projection = projection
         self._schema = schema
         self._sleep = sleep
@@ -95,22 +108,71 @@ class Decoder:
         """The messages of a block with queue offsets in [lo, hi), in order, with inner batches unfolded. The
         result is one batch, unless the decompressed messages are so large that they are decoded in parts.
 
-        Raises SourceError with the file or queue and the position when a record is damaged, cannot be
-        decompressed, or is too large by itself.
+        A record that is damaged, cannot be decompressed, or is too large by itself is treated as the
+        projection says: BadRecord with the file or queue, the position and the offset; a row with nulls; no
+        row. The latter two are logged.
         """
         try:
             batch = self.decode(block, lo, hi)
         except TooMuch as error:
-            middle = len(block.starts) // 2
-            if not middle:
-                plain.fault(block, 0, str(error))
-            yield from self.batches(_portion(block, slice(middle)), lo, hi)
-            yield from self.batches(_portion(block, slice(middle, None)), lo, hi)
+            yield from self._divided(block, lo, hi, error)
+        except BadRecord as bad:
+            if self._projection.bad_records == "fail":
+                raise
+            yield from self._without(block, lo, hi, bad)
         else:
             yield batch
 
+    def _divided(self, block: Block, lo: int, hi: int, error: TooMuch) -> Iterator[pa.RecordBatch]:
+        """The batches of the halves of a block."""
+        middle = len(block.starts) // 2
+        if middle:
+            yield from self.batches(_portion(block, slice(middle)), lo, hi)
+            yield from self.batches(_portion(block, slice(middle, None)), lo, hi)
+            return
+        try:
+            plain.fault(block, 0, str(error))
+        except BadRecord as bad:
+            if self._projection.bad_records == "fail":
+                raise
+            yield from self._without(block, lo, hi, bad)
+
+    def _without(self, block: Block, lo: int, hi: int, bad: BadRecord) -> Iterator[pa.RecordBatch]:
+        """The batches of a block in which a record is bad, and perhaps others."""
+        rest = block
+        try:
+            while True:
+                self._note(bad)
+                if bad.number:
+                    yield from self.batches(_portion(rest, slice(bad.number)), lo, hi)
+                if self._projection.bad_records == "null":
+                    remains = plain.remains_of(rest, bad.number, lo, hi, self._projection)
+                    yield self._from_rows(list(remains))
+                rest = _portion(rest, slice(bad.number + 1, None))
+                if not len(rest.starts):
+                    return
+                try:
+                    # A record that is being written was waited for before.
+                    batch = self._decode(rest, lo, hi)
+                except BadRecord as next_bad:
+                    bad = next_bad
+                else:
+                    yield batch
+                    return
+        except TooMuch as error:
+            yield from self._divided(rest, lo, hi, error)
+
+    def _note(self, bad: BadRecord) -> None:
+        """Count a bad record, and log the first ones."""
+        self.bad += 1
+        if self.bad <= MAX_TOLD:
+            how = self._projection.bad_records
+            done = "read as nulls" if how == "null" else "left out"
+            log.warning("%s (badRecords=%s): %s", done, how, bad)
+
     def decode(self, block: Block, lo: int, hi: int) -> pa.RecordBatch:
-        """Like `batches`, in one batch. Also raises TooMuch when that would exceed the memory limit."""
+        """Like `batches`, in one batch. Raises BadRecord whatever the projection says, and TooMuch when the
+        batch would exceed the memory limit."""
         for _ in range(LOOKS - 1 if block.origin else 0):
             try:
                 return self._decode(block, lo, hi)

@@ -1,25 +1,28 @@
 """Decoding of stored records one at a time in plain Python; the reference with which tests compare `records`.
 
-It also decodes rare cases for `records` (inner batches, properties with a name twice) and produces its error
-texts. The layout of a record is shown in rmqkit.protocol.record. Only the parts that a projection needs are
-read and checked: if all its columns are fixed-position fields, neither body nor properties are.
+It also decodes rare cases for `records` (inner batches, properties with a name twice or that are not UTF-8),
+what is left of bad records, and produces the error texts. The layout of a record is shown in
+rmqkit.protocol.record. Only the parts that a projection needs are read and checked: if all its columns are
+fixed-position fields, neither body nor properties are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from struct import Struct
 from typing import Any, NoReturn
 from zlib import crc32
 
 import msgspec
-from attrs import frozen
+from attrs import evolve, frozen
 
 from pyspark_rocketmq.decode.columns import Projection
-from pyspark_rocketmq.read.source import Block, SourceError
+from pyspark_rocketmq.read.source import BadRecord, Block
 from rmqkit.errors import ClientError, DecodeError
 from rmqkit.model import properties as props
 from rmqkit.model.sysflag import BORN_HOST_V6, COMPRESSED, INNER_BATCH, NEED_UNWRAP, STORE_HOST_V6
+from rmqkit.model.text import text_of
 from rmqkit.protocol import batch
 from rmqkit.protocol.compressed_body import inflate
 from rmqkit.protocol.message_id import host_text, offset_message_id
@@ -39,6 +42,7 @@ _HEAD = Struct(">iIiiiqqiq")
 _TIME = Struct(">q")
 _TAIL = Struct(">iqi")
 _I16 = Struct(">h")
+_OFFSET_AT = 20
 
 
 @frozen
@@ -76,7 +80,7 @@ def rows(block: Block, lo: int, hi: int, projection: Projection) -> Iterator[Row
     """The messages of a block with queue offsets in [lo, hi), inner batches unfolded, as column -> value;
     times in microseconds since 1970.
 
-    Raises SourceError with the file or queue and the position when a record is damaged or differs from what
+    Raises BadRecord with the file or queue and the position when a record is damaged or differs from what
     the source expects. Of records outside the range only the fixed-position fields are read.
     """
     for number in range(len(block.starts)):
@@ -94,34 +98,72 @@ def rows_of(block: Block, number: int, lo: int, hi: int, projection: Projection)
     stored, text = _parts(
         block, number, head, Needs(True, True, projection.check_crc) if head.folded else Needs.of(projection)
     )
-    try:
-        body = inflate(stored, head.sys_flag) if stored and head.sys_flag & COMPRESSED else stored
-    except ClientError as error:
-        fault(block, number, f"{error}. To skip it, read the offsets before and after it")
-    outer = props.decode(text)
+    body = _inflated(block, number, head, stored)
+    outer = props.decode_bytes(text)
     if not head.folded:
         yield _row(head, offset, flag, body, outer, projection)
         return
     try:
         items = [
-            (item.flag, item.body, {**outer, **props.decode(item.properties.decode())})
+            (item.flag, item.body, {**outer, **props.decode_bytes(item.properties)})
             for item in batch.decode(body)
         ]
-    except (DecodeError, UnicodeDecodeError) as error:
+    except DecodeError as error:
         fault(block, number, f"it contains several messages that cannot be separated: {error}")
     for at, (flag, content, properties) in enumerate(items, offset):
         if lo <= at < hi:
             yield _row(head, at, flag, content, properties, projection)
 
 
-def fault(block: Block, number: int, text: str) -> NoReturn:
-    """Raise the SourceError for a record."""
+def remains_of(block: Block, number: int, lo: int, hi: int, projection: Projection) -> Iterator[Row]:
+    """What can be read of a bad record whose queue offset is in [lo, hi): a row, null where the record is
+    damaged. A row contains further columns besides those of the projection."""
+    row: Row = dict.fromkeys(projection.names)
+    row |= {"topic": block.queue.topic, "brokerName": block.queue.broker, "queueId": block.queue.queue_id}
+    row["queueOffset"] = offset = _queue_offset(block, number)
+    if offset is not None and not lo <= offset < hi:
+        return
+    with suppress(BadRecord):
+        head = _head(block, number)
+        row |= head.fields
+        needs = Needs.of(projection)
+        with suppress(BadRecord):
+            _, text = _parts(block, number, head, evolve(needs, body=False))
+            row |= _of_properties(head, props.decode_bytes(text), projection) if needs.properties else {}
+        if not head.folded:
+            stored, _ = _parts(block, number, head, evolve(needs, properties=False))
+            row |= _of_body(_inflated(block, number, head, stored), projection)
+    yield row
+
+
+def _inflated(block: Block, number: int, head: _Head, stored: bytes) -> bytes:
+    try:
+        return inflate(stored, head.sys_flag) if stored and head.sys_flag & COMPRESSED else stored
+    except ClientError as error:
+        fault(block, number, str(error))
+
+
+def _queue_offset(block: Block, number: int) -> int | None:
+    """The queue offset of a record, as the source knows it, else as its head says; None when it has none."""
+    if block.offsets is not None:
+        return int(block.offsets[number])
     start = int(block.starts[number])
-    known = "" if block.offsets is None else f" at queue offset {int(block.offsets[number])}"
+    if not 0 <= start <= len(block.data) - _OFFSET_AT - _TIME.size:
+        return None
+    (offset,) = _TIME.unpack_from(block.data, start + _OFFSET_AT)
+    return int(offset)
+
+
+def fault(block: Block, number: int, text: str) -> NoReturn:
+    """Raise the BadRecord for a record."""
+    start = int(block.starts[number])
+    offset = _queue_offset(block, number)
+    known = "" if offset is None else f" at queue offset {offset}"
     where = f"{block.origin}, byte {start}: " if block.origin else f"byte {start} of an answer: "
-    raise SourceError(
+    raise BadRecord(
         f"{where}record of topic {block.queue.topic}, {block.queue.broker}, queue"
-        f" {block.queue.queue_id}{known}: {text}"
+        f" {block.queue.queue_id}{known}: {text}. badRecords=null or skip reads the others",
+        number,
     )
 
 
@@ -177,11 +219,11 @@ def _head(block: Block, number: int) -> _Head:
     return _Head(fields, sys_flag, magic, store_host, tail_at + 16, body_bytes)
 
 
-def _parts(block: Block, number: int, head: _Head, needs: Needs) -> tuple[bytes, str]:
-    """The stored body and the text of the properties, each empty unless needed; lengths are checked when
+def _parts(block: Block, number: int, head: _Head, needs: Needs) -> tuple[bytes, bytes]:
+    """The stored body and the stored properties, each empty unless needed; lengths are checked when
     either is needed."""
     if not (needs.body or needs.properties):
-        return b"", ""
+        return b"", b""
     data, stop = block.data, int(block.starts[number]) + int(block.sizes[number])
     topic_at = head.body_at + head.body_bytes
     width = 1 if head.magic == MAGIC_V1 else 2
@@ -195,16 +237,13 @@ def _parts(block: Block, number: int, head: _Head, needs: Needs) -> tuple[bytes,
         or _I16.unpack_from(data, properties_at - 2)[0] != stop - properties_at
     ):
         fault(block, number, "the lengths of its parts do not add up to its length")
-    body, text = b"", ""
+    body, text = b"", b""
     if needs.body:
         body = bytes(data[head.body_at : topic_at])
         if body and needs.checksum and crc32(body) & CRC_MASK != head.fields["bodyCrc"]:
             fault(block, number, "the checksum of its body does not match")
     if needs.properties:
-        try:
-            text = bytes(data[properties_at:stop]).decode()
-        except UnicodeDecodeError as error:
-            fault(block, number, f"its properties are not valid UTF-8: {error}")
+        text = bytes(data[properties_at:stop])
     return body, text
 
 
@@ -213,17 +252,25 @@ def _row(
 ) -> Row:
     row = {**head.fields, "queueOffset": queue_offset, "flag": flag}
     if "body" in projection.names:
-        row["body"] = body if projection.body == "binary" else body.decode("utf-8", "replace")
+        row |= _of_body(body, projection)
     if not FROM_PROPERTIES.isdisjoint(projection.names):
-        row["keys"] = properties.get(props.KEYS)
-        row["tags"] = properties.get(props.TAGS)
-        row["msgId"] = properties.get(props.UNIQ_KEY) or offset_message_id(
-            head.store_host, head.fields["physicalOffset"]
-        )
-        row["properties"] = (
-            list(properties.items()) if projection.properties == "map" else json_text(properties)
-        )
+        row |= _of_properties(head, properties, projection)
     return row
+
+
+def _of_body(body: bytes, projection: Projection) -> Row:
+    return {"body": body if projection.body == "binary" else text_of(body)}
+
+
+def _of_properties(head: _Head, properties: dict[str, str], projection: Projection) -> Row:
+    """The columns of FROM_PROPERTIES."""
+    unique = properties.get(props.UNIQ_KEY)
+    return {
+        "keys": properties.get(props.KEYS),
+        "tags": properties.get(props.TAGS),
+        "msgId": unique or offset_message_id(head.store_host, head.fields["physicalOffset"]),
+        "properties": list(properties.items()) if projection.properties == "map" else json_text(properties),
+    }
 
 
 def json_text(properties: dict[str, str]) -> str:

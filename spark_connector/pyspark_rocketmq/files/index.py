@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from pyspark_rocketmq.files.queue import StoreQueue, Units
-from pyspark_rocketmq.read.source import Block, SourceError
+from pyspark_rocketmq.read.source import Block
 from rmqkit.errors import DecodeError
 from rmqkit.protocol.record import MIN_RECORD_BYTES, peek_size_and_magic, peek_store_timestamp, unpack
 from rmqkit.protocol.tags import index_hash
@@ -49,7 +49,8 @@ def find_by_key(
     """The records of a topic's queues that may have a key and were stored in [start_ms, stop_ms]; None when
     the index cannot answer completely.
 
-    Raises SourceError when an index entry does not point to a record, OSError.
+    An entry that points to a damaged record makes the index unusable: the reader decides about such records.
+    Raises OSError.
     """
     try:
         headers = [header for header in index_headers(reader.root / "index") if header.next_entry > 1]
@@ -71,7 +72,8 @@ def find_by_key(
                 budget -= 1
                 if budget < 0:
                     return None
-                _take_record(reader, queues, topic, log_offset, (start_ms, stop_ms), found)
+                if not _take_record(reader, queues, topic, log_offset, (start_ms, stop_ms), found):
+                    return None
     return [block for number, some in found.items() for block in queues[number].blocks_of(_units(some))]
 
 
@@ -127,36 +129,33 @@ def _take_record(
     log_offset: int,
     times_ms: tuple[int, int],
     found: dict[int, _Found],
-) -> None:
+) -> bool:
     """Add the record of an index entry if topic, time and queue match. This check is needed because different
-    keys share hashes, and half messages have entries too."""
+    keys share hashes, and half messages have entries too. False when the record is damaged."""
     head = reader.log.record(log_offset, MIN_RECORD_BYTES)
     if head is None:
-        return
+        return True
     size, _ = peek_size_and_magic(head)
     record = reader.log.record(log_offset, size)
     if record is None:
-        return
+        return False
     try:
         message = unpack(record, check_crc=False)
-    except DecodeError as error:
-        raise SourceError(
-            f"{reader.root}: the index refers to a record at log offset {log_offset}, which is damaged:"
-            f" {error};"
-            f" see `rmqkit store verify {reader.root}`"
-        ) from error
+    except DecodeError:
+        return False
     queue = queues.get(message.queue_id)
     if (
         message.topic != topic
         or queue is None
         or not times_ms[0] <= message.store_timestamp_ms <= times_ms[1]
     ):
-        return
+        return True
     if (
         queue.bounds.first <= message.queue_offset < queue.bounds.end
         and queue.log_offset(message.queue_offset) == log_offset
     ):
         found[message.queue_id][message.queue_offset] = log_offset, size
+    return True
 
 
 def _units(found: _Found) -> Units:

@@ -318,6 +318,17 @@ class ReadOptions(ConnectionOptions):
         where=READ,
         meaning="Verify the checksums of bodies; half of the work of decoding without the compiled part.",
     )
+    bad_records: Literal["fail", "null", "skip"] = option(
+        "badRecords",
+        one_of("fail", "null", "skip"),
+        "fail",
+        where=READ,
+        meaning=(
+            "A record that cannot be decoded (damaged, or a compressed body that is none) is an error with "
+            "its offset, a row with null in the columns that cannot be read, or left out; the latter two "
+            "are logged."
+        ),
+    )
     commit_to_group: bool = option(
         "commitToGroup",
         FLAG,

@@ -40,6 +40,7 @@ from rmqkit.client import (
     RequestTimeout,
     RmqError,
 )
+from rmqkit.errors import DecodeError
 from rmqkit.model.subscription import SQL92, SUBSCRIBE_ALL, TAG
 from rmqkit.model.sysflag import PERM_READ
 from rmqkit.protocol.codes import ResponseCode
@@ -208,7 +209,11 @@ class ClusterSource:
                 continue
             for broker in brokers:
                 bodies.setdefault(broker, []).append(answers[broker].body)
-        return _by_queue(topic, bodies)
+        try:
+            return iter(list(_by_queue(topic, bodies)))
+        except (DecodeError, SourceError) as error:
+            log.warning("everything is read for key %r of topic %s: %s", key, topic, error)
+            return None
 
     def commit(self, group: str, positions: Mapping[QueueKey, int]) -> None:
         """Commit these offsets for a consumer group. Raises SourceError."""
@@ -359,7 +364,9 @@ def _by_queue(topic: str, bodies: Mapping[str, Sequence[bytes]]) -> Iterator[Blo
         records: dict[tuple[int, int], bytes] = {}
         for data in parts:
             starts, sizes = record_places(data)
-            for stored, at, size in zip(unpack_all(data), starts.tolist(), sizes.tolist(), strict=True):
+            for stored, at, size in zip(
+                unpack_all(data, check_crc=False), starts.tolist(), sizes.tolist(), strict=True
+            ):
                 if stored.topic == topic:
                     records[stored.queue_id, stored.queue_offset] = data[at : at + size]
         for queue_id in sorted({place[0] for place in records}):

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from attrs import evolve
 
 from pyspark_rocketmq.decode.columns import Projection
-from pyspark_rocketmq.decode.records import Decoder
+from pyspark_rocketmq.decode.records import MAX_TOLD, Decoder
 from pyspark_rocketmq.decode.schemas import arrow_schema, struct_of
 from pyspark_rocketmq.options.read import ReadOptions
 from pyspark_rocketmq.read.planning import Part
@@ -33,16 +33,19 @@ def rows_of_part(
     """The rows of a part, as record batches of the projection's schema. The first batch is small; later ones
     have up to batchRows rows and about batchBytes bytes.
 
-    Raises SourceError; DataLoss when messages expired since the part was planned, unless the options ask for
-    a warning.
+    Raises SourceError; BadRecord unless the options ask for nulls or for leaving it out; DataLoss when
+    messages expired since the part was planned, unless the options ask for a warning.
     """
-    decode = _Decoding(evolve(projection, check_crc=options.check_crc), selection, part.key)
+    wanted = evolve(projection, check_crc=options.check_crc, bad_records=options.bad_records)
+    decode = _Decoding(wanted, selection, part.key)
     batches = _looked_up(source, options, part, decode)
     if batches is None:
         batches = (
             batch for each in part.ranges for batch in _scanned(source, options, each, selection, decode)
         )
     yield from _sized(batches, options)
+    if decode.bad > MAX_TOLD:
+        log.warning("%s: %d bad records in this task (badRecords)", part, decode.bad)
 
 
 class _Decoding:
@@ -65,6 +68,11 @@ class _Decoding:
         )
         self._extra = len(wide.names) > len(projection.names)
         self._decoder = Decoder(wide, arrow_schema(struct_of(wide)))
+
+    @property
+    def bad(self) -> int:
+        """How many bad records became nulls or were left out."""
+        return self._decoder.bad
 
     def __call__(self, block: Block, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
         for batch in self._decoder.batches(block, lo, hi):

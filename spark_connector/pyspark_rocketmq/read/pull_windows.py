@@ -19,7 +19,7 @@ from attrs import define, field, frozen
 from numpy.typing import NDArray
 
 from pyspark_rocketmq.decode.records import record_places
-from pyspark_rocketmq.read.source import Block, DataLoss, QueueKey, QueueRange, SourceError
+from pyspark_rocketmq.read.source import Block, DataLoss, QueueKey, QueueRange, SourceError, named
 from rmqkit.client import PullStatus, RawPull
 
 log = logging.getLogger(__name__)
@@ -209,30 +209,32 @@ def blocks_of(queue: QueueKey, windows: Sequence[Window]) -> Iterator[Block]:
     """The records of consecutive windows, without those before the start or beyond the end of a window. Small
     answers are combined."""
     whole: list[bytes] = []
-    size = 0
+    size, begin = 0, 0
     for window in windows:
         bodies = window.bodies
         if not bodies:
             continue
         clean = not window.beyond and (window.first or queue_offset(bodies[0], 0) >= window.lo)
         for body in bodies if clean else ():
+            begin = begin if whole else window.lo
             whole.append(body)
             size += len(body)
             if size >= BLOCK_BYTES:
-                yield _block(queue, whole)
+                yield _block(queue, whole, begin)
                 whole, size = [], 0
         if not clean:
             if whole:
-                yield _block(queue, whole)
+                yield _block(queue, whole, begin)
                 whole, size = [], 0
-            yield _trimmed(_block(queue, bodies), window)
+            yield _trimmed(_block(queue, bodies, window.lo), window)
     if whole:
-        yield _block(queue, whole)
+        yield _block(queue, whole, begin)
 
 
-def _block(queue: QueueKey, bodies: Sequence[bytes]) -> Block:
+def _block(queue: QueueKey, bodies: Sequence[bytes], begin: int) -> Block:
+    """Answers of a queue to pulls from the offset `begin` on."""
     data = bodies[0] if len(bodies) == 1 else b"".join(bodies)
-    return Block(queue, data, *record_places(data))
+    return Block(queue, data, *record_places(data, f"an answer for {named(queue)} from offset {begin} on"))
 
 
 def _trimmed(block: Block, window: Window) -> Block:

@@ -147,6 +147,17 @@ class NoSuchTopic(FinalError):
     """The topic does not exist."""
 
 
+class BadRecord(FinalError):
+    """A record cannot be decoded. `number` is its number in its block."""
+
+    def __init__(self, text: str, number: int) -> None:
+        super().__init__(text)
+        self.number = number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.args[0], self.number)
+
+
 class DataLoss(FinalError):
     """Messages to be read no longer exist. `first` is the first offset that still exists."""
 

@@ -3,9 +3,11 @@ with their position."""
 
 from __future__ import annotations
 
+import pickle
 import random
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import lz4.frame  # type: ignore[import-untyped]
@@ -16,11 +18,12 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyspark_rocketmq.decode import scalar_decoder
 from pyspark_rocketmq.decode.columns import DEFAULT_COLUMNS, Projection
 from pyspark_rocketmq.decode.record_columns import TooMuch
 from pyspark_rocketmq.decode.records import LOOK_AGAIN_S, Decoder, record_places
 from pyspark_rocketmq.decode.scalar_decoder import FOLDED
-from pyspark_rocketmq.read.source import Block, QueueKey, SourceError
+from pyspark_rocketmq.read.source import BadRecord, Block, QueueKey, SourceError
 from rmqkit.client.received import received
 from rmqkit.model.message import PutMessage
 from rmqkit.model.sysflag import (
@@ -57,14 +60,22 @@ COMPRESSORS: dict[int, Callable[[bytes], bytes]] = {
 }
 Record = tuple[PutMessage, bytes]
 
+#: Parts of properties, some of which are no UTF-8: cut short, overlong, surrogates, another character set.
+_PIECES = (
+    *(b"KEYS\x01", b"a\x01", b"\x02", b"x", "é".encode(), "€".encode(), "😀".encode()),
+    *(b"\xff", b"\xe2\x82", b"\xf0\x9f", b"\xc0\xaf", b"\xed\xa0\xbd", b"\xed\xb8\x80", "中".encode("gbk")),
+)
 _texts = st.text(st.sampled_from("aZ 7é😀"), max_size=6)
 _names = st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "a", "é", ""])
 _tidy = st.lists(st.tuples(_names, _texts), max_size=5).map(
     lambda pairs: "\x02".join(f"{name}\x01{value}" for name, value in pairs)
 )
 _properties = st.one_of(
-    _tidy.map(lambda text: f"{text}\x02"), _tidy, st.text(st.sampled_from("ab\x01\x02é"), max_size=12)
-).map(str.encode)
+    _tidy.map(lambda text: f"{text}\x02").map(str.encode),
+    _tidy.map(str.encode),
+    st.text(st.sampled_from("ab\x01\x02é"), max_size=12).map(str.encode),
+    st.lists(st.sampled_from([*_PIECES]), max_size=10).map(b"".join),
+)
 _items = st.lists(
     st.builds(batch.BatchItem, st.integers(-5, 5), st.binary(max_size=9), _properties), min_size=1, max_size=4
 )
@@ -326,7 +337,6 @@ DAMAGE: dict[str, tuple[Callable[[Block], Block], str]] = {
     "body length": (_changed(84, b"\xff\xff\xff\xff"), "its body should have -1 bytes"),
     "topic length": (_changed(92, b"\x07"), "the lengths of its parts do not add up"),
     "body": (_changed(88, b"X"), "the checksum of its body does not match"),
-    "properties": (_changed(101, b"\xff"), "its properties are not valid UTF-8"),
     "compression": (_changed(36, b"\0\0\0\x01"), "the compressed body is damaged"),
     "cut": (
         lambda block: block._replace(data=block.data[: int(block.starts[1]) + 50]),
@@ -399,10 +409,113 @@ def test_checksums_can_be_left_alone() -> None:
 
 
 def test_inner_batches_that_are_damaged() -> None:
-    """A batch with wrong lengths, or with invalid properties, is refused."""
-    for body in (b"no batch", batch.encode([batch.BatchItem(0, b"", b"a\x01\xff\x02")])):
-        with pytest.raises(SourceError, match="it contains several messages that cannot be separated"):
-            decoded(numbered([put(body, sys_flag=FOLDED)]))
+    """A batch with wrong lengths is refused."""
+    with pytest.raises(BadRecord, match="it contains several messages that cannot be separated"):
+        decoded(numbered([put(b"no batch", sys_flag=FOLDED)]))
+
+
+def test_properties_that_are_no_utf_8() -> None:
+    """Bytes that are no UTF-8 become U+FFFD, one for each fault that Java sees; the separators around them
+    count, and the other properties and messages stay as they are, also in an inner batch."""
+    odd = b"trace\x01a\xb1\xe0\xa4b\x02KEYS\x01k1\x02\xed\xa0\xbdn\x01\xe2\x02TAGS\x01t\x02"
+    inner = batch.encode([batch.BatchItem(0, b"in", b"p\x01\xff\x02")])
+    block = numbered([put(b"a", b"p\x01x\x02"), put(b"b", odd), put(inner, odd, sys_flag=FOLDED), put(b"c")])
+    rows = decoded(block)
+    assert rows == one_by_one(block)
+    texts = {"trace": "a\ufffd\ufffdb", "KEYS": "k1", "\ufffdn": "\ufffd", "TAGS": "t"}
+    assert [dict(row["properties"]) for row in rows] == [{"p": "x"}, texts, texts | {"p": "\ufffd"}, {}]
+    assert [(row["body"], row["keys"], row["tags"]) for row in rows[1:3]] == [
+        (b"b", "k1", "t"),
+        (b"in", "k1", "t"),
+    ]
+    as_json = Projection(("properties",), properties="json")
+    assert decoded(block, as_json) == one_by_one(block, as_json)
+
+
+def _bad_block(origin: str) -> Block:
+    """Seven records, of which those at queue offsets 41, 42, 44 and 46 are bad, each in another way."""
+    flags = {42: COMPRESSED, 44: FOLDED}
+    records = [
+        packed(put(b"body", b"a\x01b\x02", sys_flag=flags.get(40 + at, 0)), 40 + at, 1000 + 105 * at)
+        for at in range(7)
+    ]
+    block = block_of(
+        records, **({"origin": origin, "base": 1000, "offsets": np.arange(40, 47)} if origin else {})
+    )
+    data = bytearray(block.data)
+    data[105 + 88] = 0
+    data[6 * 105 + 92] = 7
+    return block._replace(data=bytes(data))
+
+
+def _rows(block: Block, how: str, lo: int = 0, hi: int = 100) -> list[dict[str, Any]]:
+    chosen = Projection(("queueOffset", "body", "properties", "storeTimestamp"), bad_records=how)  # type: ignore[arg-type]
+    batches = list(Decoder(chosen, schema(chosen), lambda seconds: None).batches(block, lo, hi))
+    return [row for made in batches for row in made.to_pylist()]
+
+
+@pytest.mark.parametrize("origin", ["", "file"])
+def test_bad_records_are_an_error_nulls_or_left_out(origin: str, caplog: pytest.LogCaptureFixture) -> None:
+    """An error contains the queue offset and the way out. As nulls, a row keeps what can be read: properties
+    beside a bad body, and the fixed fields in any case. Left out, the others are read. Both say what was
+    done, and how often."""
+    block = _bad_block(origin)
+    said = r"queue offset 41: the checksum .*\. badRecords=null or skip"
+    with pytest.raises(BadRecord, match=said) as caught:
+        _rows(block, "fail", 0, 42)
+    assert pickle.loads(pickle.dumps(caught.value)).number == 1
+    with pytest.raises(BadRecord, match="queue offset 46: the lengths of its parts"):
+        _rows(block, "fail", 45)
+    assert caplog.text == ""
+    assert [row["queueOffset"] for row in _rows(block, "skip")] == [40, 43, 45]
+    assert "left out (badRecords=skip): " in caplog.text
+    assert caplog.text.count("at queue offset 4") == 4
+    rows = _rows(block, "null")
+    assert [row["queueOffset"] for row in rows] == [*range(40, 47)]
+    bad = {row["queueOffset"]: row for row in rows if row["body"] is None}
+    assert [*bad] == [41, 42, 44, 46]
+    assert [row["properties"] for row in bad.values()] == [[("a", "b")]] * 3 + [None]
+    assert all(row["storeTimestamp"] is not None for row in rows)
+    assert [row["queueOffset"] for row in _rows(block, "null", 42, 44)] == [42, 43]
+
+
+@pytest.mark.parametrize("origin", ["", "file"])
+def test_a_record_without_a_head(origin: str) -> None:
+    """Of a record that does not begin as one, the place in the queue remains if the source knows it. Records
+    outside the range leave no row."""
+    block = DAMAGE["magic"][0](_three("file"))
+    block = block if origin else block._replace(origin="", base=-1, offsets=None)
+    assert [row["queueOffset"] for row in _rows(block, "skip")] == [40, 42]
+    rows = _rows(block, "null")
+    assert [row["queueOffset"] for row in rows] == [40, 41, 42]
+    assert rows[1] == {"queueOffset": 41, "body": None, "properties": None, "storeTimestamp": None}
+    assert [row["queueOffset"] for row in _rows(block, "null", 42)] == [42]
+
+
+@given(st.lists(_records(), max_size=8), st.randoms(use_true_random=False), st.integers(1, 3))
+def test_whatever_is_bad_costs_nothing_else(
+    messages: list[Record], chance: random.Random, damages: int
+) -> None:
+    """With bytes changed anywhere, the rows of sound records are those of scalar decoding, in order."""
+    block = _built(messages)
+    data = bytearray(block.data)
+    for _ in range(damages if data else 0):
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    block = block._replace(data=bytes(data))
+    expected = []
+    for number in range(len(block.starts)):
+        with suppress(SourceError):
+            expected += [
+                {name: row[name] for name in ("queueOffset", "body", "properties")}
+                for row in scalar_decoder.rows_of(
+                    block, number, 0, 200, Projection(("queueOffset", "body", "properties"))
+                )
+            ]
+    found = [
+        {name: row[name] for name in ("queueOffset", "body", "properties")}
+        for row in _rows(block, "skip", 0, 200)
+    ]
+    assert found == expected
 
 
 def test_too_much_when_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,8 +543,8 @@ def test_too_much_when_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         SourceError,
         match=(
-            r"record of topic Orders, broker-a, queue 3: the messages of a block .* take more than 2000000"
-            r" bytes"
+            r"record of topic Orders, broker-a, queue 3 at queue offset 0: the messages of a block .*"
+            r" take more than 2000000 bytes"
         ),
     ):
         list(decoder.batches(numbered([greedy]), 0, 200))

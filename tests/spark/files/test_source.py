@@ -584,3 +584,12 @@ async def test_a_hash_is_not_a_key(tmp_path: Path) -> None:
     assert [(row["topic"], row["queueOffset"], row["sysFlag"]) for row in _rows(list(found or ()))] == [
         ("AaOrders", 0, 0)
     ]
+
+
+async def test_an_index_of_a_damaged_record_is_not_used(tmp_path: Path) -> None:
+    """Everything is read then, and the reader treats the record as badRecords says."""
+    async with running(make(tmp_path, **REAL_SLOTS)) as store:
+        store.append([message("Orders", keys="k"), message("Orders", keys="l")])
+    assert _with_key(FilesSource(tmp_path), "Orders", "k") == [(0, 0)]
+    flip(tmp_path / log_place(0)[0], 84)
+    assert _with_key(FilesSource(tmp_path), "Orders", "k") is None
