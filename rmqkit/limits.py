@@ -51,9 +51,16 @@ MAX_HELD_PULL_BYTES = 512 * 1024 * 1024
 MAX_REQUESTS_PER_TURN = 64
 #: Bodies of requests of several connections that are processed together.
 MAX_JOINED_BYTES = 1024 * 1024
-#: Bytes of incomplete frames of all connections of a server. A frame may have 16 MB, and a client may never
-#: send its end.
+#: Bytes of incomplete frames of all connections of a server, and of what those that are being completed will
+#: take. A frame may have 16 MB, and a client may never send its end. Up to the second number all connections
+#: are read, above it only as many as fit.
 MAX_UNFINISHED_BYTES = 128 * 1024 * 1024
+FREELY_READ_UNFINISHED_BYTES = 96 * 1024 * 1024
+#: While connections wait for that memory: what a frame must bring within so many looks (a quarter of a second
+#: each), and what all frames together must bring within twice as many, or they are closed.
+MIN_FRAME_PROGRESS_BYTES = 16 * 1024
+MIN_PROGRESS_BYTES = 1024 * 1024
+LOOKS_WITHOUT_PROGRESS = 8
 #: Incomplete frames smaller than this are not counted: with the maximum number of connections they add at
 #: most half of the limit.
 COUNTED_UNFINISHED_BYTES = 4 * 1024

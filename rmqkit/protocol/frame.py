@@ -138,6 +138,13 @@ class FrameDecoder:
         self._need = 8
         self.fault: ProtocolError | None = None
 
+    @property
+    def missing_bytes(self) -> int:
+        """What the unfinished frame still misses; 0 while its length has not arrived, and without one."""
+        if self.pending_bytes < _PREFIX.size:
+            return 0
+        return int(4 + _PREFIX.unpack_from(self._kept)[0] - self.pending_bytes)
+
     def feed(self, data: bytes) -> list[Command]:
         """All commands completed by `data`, in order. Raises ProtocolError."""
         if self.fault is not None:

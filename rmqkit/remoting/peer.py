@@ -2,7 +2,8 @@
 
 A connection reads what has arrived, has every whole request served and sends all answers of a read with one
 call. It stops reading while too many of its requests are unanswered or too many bytes are unsent
-(`ConnectionCore.congested`); that is the only back-pressure there is.
+(`ConnectionCore.congested`), and while the unfinished frames of all connections take too much memory
+(`UnfinishedFrames`); there is no other back-pressure.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import trio
 from attrs import define, field
 
 from rmqkit.errors import ProtocolError
-from rmqkit.limits import MAX_UNFINISHED_BYTES, READ_CHUNK_BYTES
+from rmqkit.limits import COUNTED_UNFINISHED_BYTES, MAX_UNFINISHED_BYTES, READ_CHUNK_BYTES
 from rmqkit.log_limit import limited_logger
 from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.request import Outcome, Peer, Ticket, Work
@@ -26,10 +27,12 @@ from rmqkit.remoting.answers import mismatched, queue_answers
 from rmqkit.remoting.hooks_by_code import HooksByCode
 from rmqkit.remoting.read_fairness import BIG_ANSWER_BYTES, Paced, Turns
 from rmqkit.remoting.socket_loop import SocketLoop, socket_loop
-from rmqkit.remoting.unfinished import UnfinishedFrames
+from rmqkit.remoting.unfinished import OLD, UnfinishedFrames
 
 _log = limited_logger(__name__)
 _FIRST_CHUNK_BYTES = 16 * 1024
+#: Read from a stream that cannot tell whether something has arrived, before its connection waits for memory.
+_TASTE_BYTES = 4 * 1024
 #: More than this is sent by a task, with its parts unjoined.
 _WRITTEN_NOW_BYTES = 64 * 1024
 #: More than this is sent in several steps.
@@ -54,21 +57,25 @@ class Shared:
     leaving: Paced = field(factory=lambda: Paced(_CLOSED_PER_TURN))
     unfinished: UnfinishedFrames[ServedPeer] = field(factory=UnfinishedFrames)
 
-    def note_unfinished(self, peer: ServedPeer, pending_bytes: int, begun_anew: bool) -> None:
-        """Keep account of a frame that is not whole yet; when there are too many such bytes, close the
-        connection whose frame takes longest."""
-        while (slowest := self.unfinished.note(peer, pending_bytes, begun_anew)) is not None:
-            self.unfinished.forget(slowest)
-            _log.warning(
-                "%s: connection from %s closed: unfinished frames of all connections take more than %s bytes,"
-                " and its own takes longest",
-                self.name,
-                slowest.remote_text,
-                MAX_UNFINISHED_BYTES,
-            )
-            slowest.close()
-            if slowest is peer:
-                return
+    def note_unfinished(self, peer: ServedPeer, core: ConnectionCore, begun_anew: bool) -> None:
+        """Keep account of a frame that is not whole yet; close connections when there are too many such bytes
+        nevertheless."""
+        self.unfinished.note(peer, core.pending_bytes, core.missing_bytes, begun_anew)
+        while (oldest := self.unfinished.surplus()) is not None:
+            self.unfinished.forget(oldest)
+            self.close_unfinished(oldest, OLD)
+
+    def close_unfinished(self, peer: ServedPeer, why: str) -> None:
+        """Close a connection whose frame takes memory that others need."""
+        _log.warning(
+            "%s: connection from %s closed: unfinished frames of all connections take all of the %s bytes for"
+            " them, and %s",
+            self.name,
+            peer.remote_text,
+            MAX_UNFINISHED_BYTES,
+            why,
+        )
+        peer.close()
 
 
 class ServedPeer(Peer):
@@ -101,6 +108,7 @@ class ServedPeer(Peer):
         self._receiving = False
         self._chunk_bytes = _FIRST_CHUNK_BYTES
         self._noted_bytes = 0
+        self._was_refused = False
         #: Commands that have arrived, and how many of them are served.
         self._commands: Sequence[Command] = ()
         self._served = 0
@@ -228,10 +236,13 @@ class ServedPeer(Peer):
         core, is_open = self.core, State.OPEN
         while core.state is is_open:
             self._receiving = True
-            data = await stream.receive_some(self._chunk_bytes)
+            refused = self._refused()
+            data = await stream.receive_some(_TASTE_BYTES if refused else self._chunk_bytes)
             self._receiving = False
             if core.state is is_open and not self._received(data):
                 await self._catch_up()
+            if refused and core.state is is_open:
+                await self._allowed()
 
     async def _read_socket(self, stream: ServerStream, sockets: SocketLoop) -> None:
         """The socket loop calls back for what arrives; this task continues where something must be waited
@@ -248,13 +259,31 @@ class ServedPeer(Peer):
             if self._failure is not None:
                 raise self._failure
             await self._catch_up()
+            if self._was_refused and self.core.state is State.OPEN:
+                self._was_refused = False
+                await self._allowed()
+
+    def _refused(self) -> bool:
+        """Whether unfinished frames take too much memory for this connection to be read now."""
+        return bool(self._noted_bytes) and not self._shared.unfinished.may_read(self, self._chunk_bytes)
+
+    async def _allowed(self) -> None:
+        """Wait until there is memory for what has arrived: only connections that bring something wait."""
+        if self._refused():
+            self._receiving = True
+            await self._shared.unfinished.wait(self)
+            self._receiving = False
 
     def _readable(self) -> None:
         """Serve what has arrived; the task continues where that cannot be done now."""
         sockets = self._sockets
         self.turn = sockets if sockets is not None and sockets.is_shared else None
         try:
-            if self.core.state is State.OPEN and self._received(self._stream.receive_now(self._chunk_bytes)):
+            if self._refused():
+                self._was_refused = True
+            elif self.core.state is State.OPEN and self._received(
+                self._stream.receive_now(self._chunk_bytes)
+            ):
                 return
         except Exception as error:  # noqa: BLE001 - the task raises it
             self._failure = error
@@ -306,8 +335,11 @@ class ServedPeer(Peer):
         core = self.core
         self._commands, self._served = core.feed(data), 0
         if core.pending_bytes or self._noted_bytes:
+            if self._noted_bytes >= COUNTED_UNFINISHED_BYTES and not core.pending_bytes:
+                # The next frame begins with a small read, for which there is no waiting.
+                self._chunk_bytes = _FIRST_CHUNK_BYTES
             self._noted_bytes = core.pending_bytes
-            self._shared.note_unfinished(self, core.pending_bytes, bool(self._commands))
+            self._shared.note_unfinished(self, core, bool(self._commands))
         return self._serve(now) and core.fault is None
 
     def _serve(self, now: float) -> bool:

@@ -69,6 +69,7 @@ class RequestServer:
             nursery.start_soon(self._housekeeping)
             nursery.start_soon(self.shared.turns.run)
             nursery.start_soon(self.shared.leaving.run)
+            nursery.start_soon(self.shared.unfinished.run, self.shared.close_unfinished)
             start_work(listeners, nursery)
             with self._accepting:
                 # It closes the listeners when it ends.

@@ -34,6 +34,7 @@ from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import request
 from rmqkit.protocol.frame import encode
 from rmqkit.protocol.message_id import pack_host
+from rmqkit.remoting import unfinished
 from rmqkit.testing.listening import (
     ENDED,
     PATIENCE_S,
@@ -488,6 +489,59 @@ class TransportContract(ABC):
                 assert await has_ended(half)
                 assert await has_ended(silent)
 
+    async def test_large_frames_of_many_connections_are_slowed_down(
+        self, at: Listening, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Frames that together have four times the size allowed for unfinished ones arrive whole, all of
+        them: connections wait, and none is closed."""
+        _limit_unfinished(monkeypatch)
+        body = Random(6).randbytes(200_000)
+        frame = encode(request(1, body=body))
+        async with request_server(at) as server, trio.open_nursery() as nursery:
+            halves, answers = [], []
+
+            async def ask() -> None:
+                async with await at.connect() as client:
+                    await client.send(frame[:10_000])
+                    halves.append(client)
+                    await until(lambda: len(halves) == 20)
+                    await client.send(frame[10_000:])
+                    answers.append(await received(client, len(frame)))
+
+            for _ in range(20):
+                nursery.start_soon(ask)
+            await until(lambda: len(answers) == 20)
+            assert all(answer.endswith(body) for answer in answers)
+        assert server.shared.unfinished.total == 0
+
+    async def test_frames_that_stop_do_not_keep_others_out(
+        self, at: Listening, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Connections that send parts of large frames and stop take all memory for unfinished frames; a
+        client's large request is answered nevertheless."""
+        _limit_unfinished(monkeypatch)
+        frame = encode(request(1, body=bytes(900_000)))
+        body = Random(7).randbytes(500_000)
+        async with request_server(at) as server, trio.open_nursery() as nursery:
+            unfinished_frames = server.shared.unfinished
+
+            async def stop() -> None:
+                async with await at.connect() as client:
+                    await client.send(frame[:10_000])
+                    await trio.sleep_forever()
+
+            for _ in range(60):
+                nursery.start_soon(stop)
+            await until(lambda: unfinished_frames.total == 600_000)
+            async with await at.connect() as first, caller(await at.connect()) as connection:
+                await first.send(frame[:10_000])
+                await until(lambda: unfinished_frames.total >= 610_000)
+                await first.send(frame[10_000:20_000])
+                await until(lambda: unfinished_frames.total >= 620_000)
+                response = await connection.call(request(1, body=body), PATIENCE_S * 1000)
+                assert response.body == body
+            nursery.cancel_scope.cancel()
+
     async def test_a_server_that_ends_answers_first(self, at: Listening) -> None:
         """A stopping server drains: an accepted request gets its complete answer, then the connection
         ends."""
@@ -512,6 +566,14 @@ class TransportContract(ABC):
             await until(lambda: bool(answers))
             assert answers == [body]
             await until(lambda: not server.peers and connection.closed)
+
+
+def _limit_unfinished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One MB for unfinished frames, and quick looks at their progress."""
+    monkeypatch.setattr(unfinished, "MAX_UNFINISHED_BYTES", 1_000_000)
+    monkeypatch.setattr(unfinished, "FREELY_READ_UNFINISHED_BYTES", 500_000)
+    monkeypatch.setattr(unfinished, "MIN_PROGRESS_BYTES", 10_000)
+    monkeypatch.setattr(unfinished, "_LOOK_S", 0.05)
 
 
 async def _connect_and_close(at: Listening) -> None:

@@ -228,6 +228,21 @@ def test_stream_cut_at_random_points() -> None:
         assert read == expected
 
 
+@pytest.mark.parametrize("body_bytes", [10, 100_000])
+def test_what_an_unfinished_frame_misses(body_bytes: int) -> None:
+    """The number of missing bytes is known once the length has arrived, also while the header is cut."""
+    frame = encode(request(1, body=bytes(body_bytes)))
+    decoder = FrameDecoder()
+    assert decoder.missing_bytes == 0
+    decoder.feed(frame[:5])
+    assert decoder.missing_bytes == 0
+    for end in (8, 20, len(frame) - 5, len(frame) - 1):
+        decoder.feed(frame[decoder.pending_bytes : end])
+        assert decoder.missing_bytes == len(frame) - end
+    assert len(decoder.feed(frame[-1:])) == 1
+    assert decoder.missing_bytes == 0
+
+
 def test_truncated_frame_waits() -> None:
     """A frame that lacks its last byte gives no command and counts the buffered bytes; the last byte
     completes it."""
