@@ -87,6 +87,8 @@ RESERVED_DESCRIPTORS = 512
 #: the disk with names.
 MAX_AUTO_CREATED_TOPICS = 65_536
 MAX_AUTO_CREATED_GROUPS = 65_536
+#: Deletions that a table remembers, the newest ones: a replica that was away learns of them.
+MAX_REMEMBERED_DELETIONS = 4_096
 #: Log lines of one kind per minute that peers can cause, and number of kinds.
 MAX_LOG_LINES_PER_MINUTE = 100
 MAX_LOG_KINDS = 1_024

@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from rmqkit.errors import ProtocolError, StoreError
+from rmqkit.plugin import log_state
 from rmqkit.plugin.cold_reads import read_when_cached
 from rmqkit.plugin.store import MessageStore
 from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic
@@ -30,12 +31,9 @@ async def last_record(store: MessageStore) -> int:
 
 
 def _last_record(store: MessageStore) -> int:
-    found = begin = store.start_offset
-    for topic, queues in store.queues().items():
-        for queue_id in queues:
-            for unit in store.read_units(topic, queue_id, store.max_offset(topic, queue_id) - 1, 1):
-                if begin < unit.physical_offset < store.end_offset:
-                    found = max(found, unit.physical_offset)
+    found = store.start_offset
+    for topic, queue_ids in store.queues().items():
+        found = max(found, log_state.last_record(store, topic, queue_ids))
     return found
 
 

@@ -11,7 +11,6 @@ from attrs import define
 
 from rmqkit.config import CONSUME_QUEUE
 from rmqkit.errors import ConfigError, ProtocolError, RequestRefused, StoreError
-from rmqkit.model import names
 from rmqkit.plugin.acks import AckCondition
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.positions import LogPosition
@@ -243,15 +242,12 @@ class ElectedGroup(ReplicaGroup):
         StoreError."""
         if role is not Role.MASTER:
             return
-        broker, store = self._broker, self._broker.store
+        store = self._broker.store
         end = store.end_offset
         await store.flush()
         if store.end_offset != end or store.positions.going_back:
             raise StoreError("the log changes while its master is prepared")
-        for topic, queues in store.queues().items():
-            if broker.topics.get(topic) is None and not names.is_system_topic(topic):
-                least = broker.config.default_topic_queue_nums
-                await self._restore(topic, max(least, max(queues, default=0) + 1))
+        await self._know_topics()
         damaged_from = self._damage.offset
         start = end if damaged_from is None else min(end, max(damaged_from, store.start_offset))
         await self.epochs.begin(epoch, start, store.start_offset)
@@ -262,13 +258,15 @@ class ElectedGroup(ReplicaGroup):
         self._reached = self._epoch_start = end
         self._limit_offsets()
 
-    async def _restore(self, topic: str, queues: int) -> None:
-        """Create a topic whose messages were copied after the master's table was."""
+    async def _know_topics(self) -> None:
+        """Serve the topics whose messages were copied after the master's table was."""
+        topics, stored = self._broker.topics, self._broker.store.queues().items()
         try:
-            await self._broker.topics.ensure(topic, queues)
-            _log.warning("topic %s was not copied from the old master: it has default settings", topic)
+            await topics.know(
+                (topic, each) for topic, ids in stored if topics.get(topic) is None for each in ids
+            )
         except RequestRefused as error:
-            _log.error("topic %s has messages and is not served: %s", topic, error)
+            _log.error("topics that have messages are not served: %s", error)
 
     def _role_changed(self) -> None:
         """A fenced broker remembers what was confirmed, a new slave has to be told. A new master may have

@@ -38,6 +38,7 @@ class HaSlave(Service):
     """Service "ha-slave": appends the master's log, and copies its tables.
 
     following  the address of the master's replication port, empty while not connected
+    tables     the copies of the master's tables, once it runs
     """
 
     name = "ha-slave"
@@ -50,7 +51,7 @@ class HaSlave(Service):
         self.meter: Meter | None = None
         self.last_read_ms = self.last_write_ms = 0
         self._said = ""
-        self._tables: MasterTables | None = None
+        self.tables: MasterTables | None = None
         self._first_s = self._retry_s = _FIRST_RETRY_S
 
     async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
@@ -61,31 +62,29 @@ class HaSlave(Service):
         if self.group is None:
             self._first_s = longest_s
         self._retry_s = self._first_s
-        async with trio.open_nursery() as nursery:
-            self._tables = MasterTables(broker)
-            nursery.start_soon(self._tables.run)
-            task_status.started()
-            while True:
-                changed = trio.Event()
-                reasons = broker.replication.on_change, broker.role.on_change
+        self.tables = MasterTables(broker)
+        task_status.started()
+        while True:
+            changed = trio.Event()
+            reasons = broker.replication.on_change, broker.role.on_change
+            for listeners in reasons:
+                listeners.append(changed.set)
+            try:
+                await self._follow_assigned(broker)
+                broker.replication.want_master()
+                with trio.move_on_after(self._retry_s):
+                    await changed.wait()
+                self._retry_s = self._first_s if changed.is_set() else min(2 * self._retry_s, longest_s)
+            finally:
                 for listeners in reasons:
-                    listeners.append(changed.set)
-                try:
-                    await self._follow_assigned(broker)
-                    broker.replication.want_master()
-                    with trio.move_on_after(self._retry_s):
-                        await changed.wait()
-                    self._retry_s = self._first_s if changed.is_set() else min(2 * self._retry_s, longest_s)
-                finally:
-                    for listeners in reasons:
-                        listeners.remove(changed.set)
+                    listeners.remove(changed.set)
 
     async def stop(self, broker: Broker) -> None:
         """Where a master is elected, copy the tables once more: this broker may be the next one, and the last
         one may still answer. Limited to half a second."""
-        if self.group is not None and self._tables is not None:
+        if self.group is not None and self.tables is not None:
             with trio.move_on_after(_LAST_TABLES_S):
-                await self._tables.round()
+                await self.tables.round()
 
     async def _follow_assigned(self, broker: Broker) -> None:
         """As `_follow`; in an elected group also until another master is assigned."""
@@ -126,7 +125,8 @@ class HaSlave(Service):
             self._say(logging.WARNING, f"cannot connect to the master at {text}: {error or 'no answer'}")
             return
         self.following = text
-        session = _Session(self, broker, stream, text)
+        assert self.tables is not None, "it runs"
+        session = _Session(self, self.tables, broker, stream, text)
         try:
             async with stream:
                 await session.run()
@@ -151,11 +151,14 @@ class HaSlave(Service):
 
 
 class _Session:
-    """One connection to a master: the end of the log is compared, then a task reads and appends, and another
-    one reports."""
+    """One connection to a master: the end of the log is compared, then a task reads and appends, another one
+    reports, and a third one copies the tables."""
 
-    def __init__(self, slave: HaSlave, broker: Broker, stream: ByteStream, where: str) -> None:
+    def __init__(
+        self, slave: HaSlave, tables: MasterTables, broker: Broker, stream: ByteStream, where: str
+    ) -> None:
         self._slave = slave
+        self._tables = tables
         self._broker = broker
         self._store = broker.store
         self._stream = stream
@@ -187,15 +190,17 @@ class _Session:
 
     async def run(self) -> None:
         """Until the connection ends. Raises ProtocolError, StoreError, TooSlowError, anyio's errors."""
+        self._tables.leave()
         if self._slave.damage is not None:
             await self._slave.damage.cut(self._store)
         if self._slave.group is None:
             self._is_own_master = await is_own_master(self._broker, self._where)
         else:
             await self._join(self._slave.group)
-        await self._stream.send(report(await last_record(self._store)))
+        asked = await last_record(self._store)
+        await self._stream.send(report(asked))
         async with trio.open_nursery() as nursery:
-            await self._receive(nursery)
+            await self._receive(nursery, asked)
 
     async def _join(self, group: ElectedGroup) -> None:
         """Greet the master, and cut the log where the common history ends. Raises ProtocolError when there is
@@ -252,9 +257,9 @@ class _Session:
             data += await self._stream.receive(size - len(data))
         return data
 
-    async def _receive(self, nursery: trio.Nursery) -> None:
-        """Read, compare and append. Nothing is reported before the logs are known to be equal, for a report
-        acknowledges messages."""
+    async def _receive(self, nursery: trio.Nursery, asked: int) -> None:
+        """Read, compare and append, from the record on that was asked for. Nothing is reported before the
+        logs are known to be equal, for a report acknowledges messages."""
         segment_bytes = self._broker.config.mapped_file_size_commit_log
         group = self._slave.group
         frames = Frames(segment_bytes, is_elected=group is not None)
@@ -281,7 +286,9 @@ class _Session:
                     comparison = None
                     self._is_followed = True
                     self._slave.say_following(self._where, self._end)
+                    await self._tables.follow(asked)
                     nursery.start_soon(self._report)
+                    nursery.start_soon(self._tables.run)
             await self._append(*found)
             if group is not None and frames.confirmed is not None and self._is_followed:
                 group.told(frames.confirmed)
@@ -315,11 +322,14 @@ class _Session:
     async def _append(self, offset: int, data: bytes) -> None:
         if not data:
             return
+        if self._tables.changing.locked():
+            async with self._tables.changing:
+                pass
         try:
-            self._store.append_log(offset, data)
+            made = self._store.append_log(offset, data)
         except StoreBusy:
             await self._store.settled(self._end, Level.WRITTEN)
-            self._store.append_log(offset, data)
+            made = self._store.append_log(offset, data)
         except StoreNotWritable:
             raise
         except StoreError as error:
@@ -329,6 +339,7 @@ class _Session:
             ) from error
         if self._slave.meter is not None:
             self._slave.meter.add(len(data))
+        await self._tables.appended(offset, data, made)
         self._appended.set()
 
     async def _report(self) -> None:

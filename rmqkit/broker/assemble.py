@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import cast
 
 from rmqkit.broker.acks import AckQueue
@@ -34,6 +35,7 @@ from rmqkit.broker.tables.offsets import OffsetTable
 from rmqkit.broker.tables.topics import TopicTable
 from rmqkit.config import CONSUME_QUEUE, INDEX, Config
 from rmqkit.errors import ConfigError, PluginError
+from rmqkit.plugin import log_state
 from rmqkit.plugin.clock import Clock
 from rmqkit.plugin.filter_servers import FilterServers
 from rmqkit.plugin.flush import FlushPolicy
@@ -111,6 +113,7 @@ def make_context(
     clients, groups = ClientTable(), GroupTable(config, clock, config.config_path)
     filters = SubscribedFilters(config, registry, clock, clients, groups)
     store.bit_maps = filters.bit_maps.of_topic
+    last_of_topic = partial(_last_record, store)
     conditions = registry.ack_conditions.values()
     gates = [condition.position for condition in conditions if condition.gates_reads]
     if gates:
@@ -124,6 +127,8 @@ def make_context(
     directory = config.config_path
     offsets = OffsetTable(clock, directory)
     topics = TopicTable(config, clock, directory)
+    topics.last_record = last_of_topic
+    topics.log_end = groups.log_end = lambda: store.end_offset
     topics.on_delete += [offsets.forget_topic, store.delete_topic]
     topics.on_forget.append(offsets.persist)
     stats = BrokerStats(clock.now_ms())
@@ -154,6 +159,13 @@ def make_context(
         address=str(Address("tcp", ip, port)),
         store_host=pack_host(ip, port),
     )
+
+
+def _last_record(store: MessageStore, topic: str) -> int:
+    """As `log_state.last_record`, of all queues of the topic. May wait for the device: it is asked only where
+    topics are deleted."""
+    with store.blocking_reads():
+        return log_state.last_record(store, topic, store.queues().get(topic, ()))
 
 
 def load_tables(broker: BrokerContext) -> None:

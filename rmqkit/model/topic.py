@@ -52,10 +52,15 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
 
 
 class TopicConfigTable(msgspec.Struct, kw_only=True, rename="camel"):
-    """topics.json and the body of GET_ALL_TOPIC_CONFIG (Java: TopicConfigSerializeWrapper)."""
+    """topics.json and the body of GET_ALL_TOPIC_CONFIG (Java: TopicConfigSerializeWrapper).
+
+    deletions  of each topic that was deleted lately, the log offset before which its records are dead; left
+               out without one. Java ignores it
+    """
 
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
     topic_config_table: dict[str, TopicConfig] = {}
+    deletions: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class TopicConfigAndMappingTable(TopicConfigTable, kw_only=True, rename="camel"):
@@ -99,11 +104,12 @@ class SubscriptionGroupList(msgspec.Struct, kw_only=True, rename="camel"):
 
 class SubscriptionGroupTable(msgspec.Struct, kw_only=True, rename="camel"):
     """subscriptionGroup.json and the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG (Java:
-    SubscriptionGroupWrapper)."""
+    SubscriptionGroupWrapper). `deletions` as in TopicConfigTable."""
 
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
     subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
     forbidden_table: dict[str, dict[str, int]] = {}
+    deletions: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ConsumerOffsetFile(msgspec.Struct, kw_only=True, rename="camel"):

@@ -56,9 +56,18 @@ class Topics(Protocol):
         """All topics with their data version, as a registration with a name server sends them."""
 
     async def replace(self, table: TopicConfigTable) -> None:
-        """Make the topics and their version those of another broker, as a slave does; queues of topics that
-        are gone are deleted. Raises RequestRefused when a topic is illegal or cannot be written; others may
-        have been. Cancelled: a part of the changes may be made."""
+        """Take over the topics of another broker and their version, as a slave does. A topic that the table
+        lacks stays, unless the table has its deletion, and no record of it comes after that: then it is
+        deleted with its queues. Raises RequestRefused when a topic is illegal or cannot be written; others
+        may have been. Cancelled: a part of the changes may be made."""
+
+    async def know(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Let queues, (topic, queue id), with messages of another broker be read before its table comes:
+        missing topics get default settings, others more queues. Raises RequestRefused when one cannot be
+        written. Cancelled: a part of the changes may be made."""
+
+    def is_dead(self, topic: str) -> bool:
+        """Whether the topic was deleted, here or at a former master, after its last record."""
 
 
 class Groups(Protocol):

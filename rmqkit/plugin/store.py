@@ -286,13 +286,13 @@ class Log(Reads, ABC):
         """
 
     @abstractmethod
-    def append_log(self, offset: int, data: Buffer) -> None:
+    def append_log(self, offset: int, data: Buffer) -> Sequence[tuple[str, int]]:
         """Append raw log bytes, all or none, as returned by `read_log` of another broker's store: whole
         records, including blank ones, exactly at the end of the log. An empty log begins at `offset` instead;
         a store of files may fill the front of its first file. After a restart the log may end before a
         blank record at its end, which then has to be copied again. Consume queues and index are updated as by
         a recovery. A record whose queue offset is below the end of its queue means that the queue was deleted
-        and created again.
+        and created again. Returns (topic, queue id) of the queues that the store did not have before.
 
         Raises StoreError (bytes that are not whole records at this offset, or do not fit into the log's
         files), StoreNotWritable and StoreBusy as `append`; nothing was appended then.

@@ -249,19 +249,21 @@ class LmdbStore(MessageStore):
         if self._refusal is not None or self._cutting or self.positions.going_back:
             raise StoreNotWritable(self._refusal or "the log is being cut")
 
-    def append_log(self, offset: int, data: Buffer) -> None:
+    def append_log(self, offset: int, data: Buffer) -> Sequence[tuple[str, int]]:
         commits = self._commits
         self._require_writable()
         if offset != commits.tail.end and commits.start != commits.tail.end:
             raise StoreError(f"the log ends at {commits.tail.end}, bytes for offset {offset} cannot follow")
         packed, messages = opening.received(offset, data, self.queue_codes, commits, self._queues)
         if not data:
-            return
+            return ()
         commits.append(packed)
+        made = [key for key in packed.made if key not in self._queues]
         self._queues.update(packed.made)
         for message in messages if self._index_enabled else ():
             opening.note_keys(self._keys, message)
         self.positions.moved()
+        return made
 
     async def truncate(self, offset: int) -> None:
         commits = self._commits

@@ -4,6 +4,7 @@ than WRITTEN."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from operator import itemgetter
 
 import trio
@@ -154,7 +155,7 @@ class MemoryStore(MessageStore):
             self._note_keys(*note)
         return run.landed
 
-    def append_log(self, offset: int, data: Buffer) -> None:
+    def append_log(self, offset: int, data: Buffer) -> Sequence[tuple[str, int]]:
         self._require_writable()
         log = self._log
         if offset != log.end and log.start != log.end:
@@ -162,11 +163,13 @@ class MemoryStore(MessageStore):
         found = log_records(offset, data)
         if found and log.start == log.end:
             log.start = log.end = offset
+        known = len(self._queues)
         for record, message in found:
             if message is not None:
                 self._place(message)
             log.add(record)
         self.positions.moved()
+        return [*islice(self._queues, known, None)]
 
     def _place(self, message: StoredMessage) -> None:
         """Put a record of another broker into its queue and the index."""

@@ -10,6 +10,7 @@ begins in the middle of a file, and gaps that another kind of store has inside a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,18 +75,19 @@ class Replication:
 
     # --- appending ------------------------------------------------------------------------------------------
 
-    def append(self, offset: int, data: Buffer) -> None:
+    def append(self, offset: int, data: Buffer) -> list[tuple[str, int]]:
         """Log.append_log for an open store."""
         log, view = self._log, memoryview(data)
         if offset != log.position and log.position != log.min_offset:
             raise StoreError(f"the log ends at {log.position}, bytes for offset {offset} cannot follow")
         places = self._checked(offset, view)
         if not places:
-            return
+            return []
         times = [each.time_ms for each in places if each.time_ms is not None]
         time_ms = times[-1] if times else log.last_time_ms
         if offset != log.position:
             self._begin_at(offset, time_ms)
+        known = len(self._queues.by_key)
         log.write(self._chunks(offset, view, places, time_ms), offset + len(view), time_ms)
         try:
             self._redispatch.log_start = log.min_offset
@@ -98,6 +100,7 @@ class Replication:
             raise
         if self._index.backlog:
             self._index.wanted.set()
+        return [*islice(self._queues.by_key, known, None)]
 
     def _room(self, offset: int) -> int:
         """Number of bytes from a log offset to the end of its file."""

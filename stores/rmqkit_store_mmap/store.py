@@ -282,11 +282,12 @@ class MmapStore(AppendingStore):
 
     # --- appending ------------------------------------------------------------------------------------------
 
-    def append_log(self, offset: int, data: Buffer) -> None:
+    def append_log(self, offset: int, data: Buffer) -> Sequence[tuple[str, int]]:
         if not self._open or self._log.refusal is not None or self._refusal is not None:
             raise self._refused()
-        self._replication.append(offset, data)
+        made = self._replication.append(offset, data)
         self.positions.moved()
+        return made
 
     async def truncate(self, offset: int) -> None:
         if not self._open:

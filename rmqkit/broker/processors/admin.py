@@ -154,7 +154,9 @@ class AdminProcessor(ProcessorByCode):
     def _all_topics(self, request: Command) -> Command:
         table = self._broker.topics.table()
         body = TopicConfigAndMappingTable(
-            data_version=table.data_version, topic_config_table=table.topic_config_table
+            data_version=table.data_version,
+            topic_config_table=table.topic_config_table,
+            deletions=table.deletions,
         )
         return json_answer(request, body)
 

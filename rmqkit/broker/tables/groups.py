@@ -4,13 +4,13 @@ behaviour sheet, C6)."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
 
 import msgspec
 import trio
 
-from rmqkit.broker.tables.saved_table import SavedTable, Unsaved, again_when_saved
+from rmqkit.broker.tables.saved_table import SavedTable, Unsaved, again_when_saved, some_names
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_AUTO_CREATED_GROUPS
@@ -20,8 +20,6 @@ from rmqkit.plugin.clock import Clock
 from rmqkit.protocol.codes import ResponseCode
 
 _log = logging.getLogger(__name__)
-#: Maximum number of groups in a warning.
-_MOST_NAMED = 20
 
 
 class GroupTable(SavedTable[SubscriptionGroupConfig]):
@@ -65,7 +63,7 @@ class GroupTable(SavedTable[SubscriptionGroupConfig]):
                 "%d groups have offsets and are not in subscriptionGroup.json, so they cannot consume: %s."
                 " Create them again, or delete them with their offsets",
                 len(unknown),
-                ", ".join(unknown[:_MOST_NAMED]) + (", ..." if len(unknown) > _MOST_NAMED else ""),
+                some_names(unknown),
             )
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
@@ -104,11 +102,15 @@ class GroupTable(SavedTable[SubscriptionGroupConfig]):
         await self._change_all([(config.group_name, _checked(config)) for config in configs])
 
     async def replace(self, table: SubscriptionGroupTable) -> None:
-        """Make the groups those of another broker, with its version (Java: SlaveSynchronize). Raises
-        RequestRefused when one is illegal, without effect, or cannot be written; others may have been."""
+        """Take over the groups of another broker with its deletions and its version (Java: SlaveSynchronize,
+        which also deletes what the table lacks). Raises RequestRefused when one is illegal, without effect,
+        or cannot be written; others may have been."""
         entries = {group.group_name: _checked(group) for group in table.subscription_group_table.values()}
         self._forbidden = table.forbidden_table
-        await self._replace(entries, table.data_version)
+        await self._replace(entries, table.data_version, table.deletions or {})
+
+    def _own_names(self) -> Set[str]:
+        return frozenset(names.PRESET_GROUPS)
 
     async def delete(self, group: str) -> bool:
         """Delete the group. Returns False when there was none. Raises RequestRefused when it cannot be
@@ -120,7 +122,9 @@ class GroupTable(SavedTable[SubscriptionGroupConfig]):
 
     def _other_fields(self) -> SubscriptionGroupTable:
         return SubscriptionGroupTable(
-            data_version=msgspec.structs.replace(self.data_version), forbidden_table=self._forbidden
+            data_version=msgspec.structs.replace(self.data_version),
+            forbidden_table=self._forbidden,
+            deletions=dict(self.deletions) or msgspec.UNSET,
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from attrs import define, field
 
 from rmqkit.broker.tables.journal import TableJournal
 from rmqkit.errors import RequestRefused
+from rmqkit.limits import MAX_REMEMBERED_DELETIONS
 from rmqkit.model.table_parts import table_parts
 from rmqkit.model.topic import DataVersion
 from rmqkit.plugin.clock import Clock
@@ -39,6 +40,8 @@ _MAX_BATCH = 256
 _FOLD_GAP_S = 1.0
 _FOLD_GAP_FACTOR = 20
 _REPAIR_S = 1.0
+#: Maximum number of entries in a log line.
+_MOST_NAMED = 20
 
 #: Called with None when a change is on the device, or with the reason why it was not made.
 Settled = Callable[[RequestRefused | None], None]
@@ -48,12 +51,14 @@ Encoded = tuple[JsonFile[Any], Iterator[bytes]]
 
 @define(eq=False)
 class Change(Generic[C]):
-    """One entry that is being written. `config` is None for a deletion. An `optional` entry is made even if
-    it cannot be written now: its loss does no harm, and a later fold writes it."""
+    """One entry that is being written. `config` is None for a deletion, and `log_end` the log offset before
+    which what belongs to it is dead. An `optional` entry is made even if it cannot be written now: its loss
+    does no harm, and a later fold writes it."""
 
     name: str
     config: C | None
     at_ms: int
+    log_end: int = 0
     optional: bool = False
     is_settled: bool = False
     failure: RequestRefused | None = None
@@ -112,6 +117,9 @@ class SavedTable(Generic[C]):
     """Entries of type `config_kind` by name.
 
     configs     entries on the device, not to be changed by others
+    deletions   deleted entries that were not created again, the last ones, with the end of the log at their
+                deletion: by them a replica knows that an entry which its master lacks was deleted
+    log_end     returns the end of the log
     pending     by name, the newest change that is being written
     on_change   called after each change
     on_turn     called with the name when an entry is about to be deleted, and after each change: data derived
@@ -122,6 +130,8 @@ class SavedTable(Generic[C]):
         self, clock: Clock, path: Path, kind: type[msgspec.Struct], config_kind: type[C], table_field: str
     ) -> None:
         self.configs: dict[str, C] = {}
+        self.deletions: dict[str, int] = {}
+        self.log_end: Callable[[], int] = lambda: 0
         self.data_version = DataVersion()
         self.pending: dict[str, Change[C]] = {}
         self.on_change: list[Callable[[], None]] = []
@@ -145,6 +155,8 @@ class SavedTable(Generic[C]):
         #: Whether the table differs from its file.
         self._unfolded = False
         self._complained = False
+        #: Entries that the table of another broker lacked, and that were kept.
+        self._kept = frozenset[str]()
 
     # --- start and stop -------------------------------------------------------------------------------------
 
@@ -155,6 +167,7 @@ class SavedTable(Generic[C]):
         if stored is not None:
             self.configs = dict(getattr(stored, self._table_field))
             self.data_version = stored.data_version  # type: ignore[attr-defined]
+            self.deletions = dict(stored.deletions or {})  # type: ignore[attr-defined]
         for line in self._journal.load():
             self._replay(line)
         return stored
@@ -165,15 +178,23 @@ class SavedTable(Generic[C]):
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             _log.error("%s: a change cannot be read and is left out: %s", self._journal.path, error)
             return
-        self._apply(change.name, change.config)
+        self._apply(change.name, change.config, change.log_end)
         self.data_version.next(change.at)
 
-    def _apply(self, name: str, config: C | None) -> None:
+    def _apply(self, name: str, config: C | None, log_end: int) -> None:
         self._unfolded = True
         if config is None:
             self.configs.pop(name, None)
+            self._note_deletion(name, log_end)
         else:
             self.configs[name] = config
+            self.deletions.pop(name, None)
+
+    def _note_deletion(self, name: str, log_end: int) -> None:
+        log_end = max(log_end, self.deletions.pop(name, 0))
+        while len(self.deletions) >= MAX_REMEMBERED_DELETIONS:
+            del self.deletions[next(iter(self.deletions))]
+        self.deletions[name] = log_end
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write changes until cancelled; unwritten ones are then refused."""
@@ -212,15 +233,19 @@ class SavedTable(Generic[C]):
 
     # --- changes --------------------------------------------------------------------------------------------
 
-    def submit(self, name: str, config: C | None, *, optional: bool = False) -> Change[C] | None:
+    def submit(
+        self, name: str, config: C | None, *, optional: bool = False, log_end: int | None = None
+    ) -> Change[C] | None:
         """Begin to create, replace or delete (None) an entry; None when nothing changes. An equal pending
-        change is joined."""
+        change is joined. `log_end` is that of a deletion, by default the present one."""
         under_way = self.pending.get(name)
         if (self.configs.get(name) if under_way is None else under_way.config) == config:
             if under_way is not None:
                 under_way.optional &= optional
             return under_way
-        change = Change(name, config, self._clock.now_ms(), optional)
+        change = Change(
+            name, config, self._clock.now_ms(), self.log_end() if log_end is None else log_end, optional
+        )
         self.pending[name] = change
         self._queue.append(change)
         self._queued.set()
@@ -236,9 +261,9 @@ class SavedTable(Generic[C]):
             raise Unsaved(change)
         return found
 
-    async def _change(self, name: str, config: C | None) -> bool:
+    async def _change(self, name: str, config: C | None, *, log_end: int | None = None) -> bool:
         before = self.pending.get(name)
-        change = self.submit(name, config)
+        change = self.submit(name, config, log_end=log_end)
         if change is None:
             await trio.lowlevel.checkpoint()
             return False
@@ -254,15 +279,46 @@ class SavedTable(Generic[C]):
             if change is not None:
                 await change.done()
 
-    async def _replace(self, entries: Mapping[str, C], version: DataVersion) -> None:
-        """Make the entries those of a mapping, and the version that one. Raises RequestRefused when one was
-        not written; others may have been."""
+    async def _replace(
+        self, entries: Mapping[str, C], version: DataVersion, deletions: Mapping[str, int]
+    ) -> None:
+        """Take over the entries of another broker, its deletions, and its version. Only what it says to have
+        deleted is deleted, and only if nothing belongs to it from that log offset on; other entries that it
+        lacks are kept, and named in a log line. Raises RequestRefused when one was not written; others may
+        have been."""
         await self._change_all(entries.items())
-        for name in [name for name in self.configs if name not in entries]:
-            await self._change(name, None)
+        for name, log_end in deletions.items():
+            if name in entries:
+                continue
+            if name not in self.configs:
+                self._note_deletion(name, log_end)
+            elif self._last_record(name) < log_end:
+                await self._change(name, None, log_end=log_end)
+                _log.info("%s: %s is deleted, as at the master", self._file.path.name, name)
+        self._say_kept(frozenset(self.configs.keys() - entries.keys() - self._own_names()))
         self.data_version = msgspec.structs.replace(version)
         self._unfolded = True
         self._changed.set()
+
+    def _say_kept(self, kept: frozenset[str]) -> None:
+        if kept - self._kept:
+            _log.warning(
+                "%s: the table of the master lacks %d entries of this one and does not say that they were"
+                " deleted; they are kept: %s. If they were, delete them again when this broker is the master,"
+                " or empty its directory to let it start over",
+                self._file.path.name,
+                len(kept),
+                some_names(kept),
+            )
+        self._kept = kept
+
+    def _last_record(self, name: str) -> int:
+        """The log offset of the last record that belongs to an entry; -1 without one."""
+        return -1
+
+    def _own_names(self) -> Set[str]:
+        """The entries that every broker has."""
+        raise NotImplementedError
 
     async def _write_queued(self) -> None:
         failure: RequestRefused | None = None
@@ -280,7 +336,7 @@ class SavedTable(Generic[C]):
             made = [change for change in batch if failure is None or change.optional]
             refused = [change for change in batch if failure is not None and not change.optional]
             for change in made:
-                self._apply(change.name, change.config)
+                self._apply(change.name, change.config, change.log_end)
                 self.data_version.next(change.at_ms)
                 if change.config is None:
                     self._remove(change.name)
@@ -290,7 +346,10 @@ class SavedTable(Generic[C]):
         await self._settle(refused, failure)
 
     def _line(self, change: Change[C]) -> bytes:
-        return self._encode({"name": change.name, "config": change.config, "at": change.at_ms})
+        line = {"name": change.name, "config": change.config, "at": change.at_ms}
+        if change.config is None:
+            line["log_end"] = change.log_end
+        return self._encode(line)
 
     async def _settle(self, batch: Iterable[Change[C]], failure: RequestRefused | None) -> None:
         """Call the waiting functions of these changes, each in a turn of its own, because the first message
@@ -383,9 +442,16 @@ class SavedTable(Generic[C]):
         await trio.to_thread.run_sync(work, limiter=self._threads)
 
 
+def some_names(found: Collection[str]) -> str:
+    """The first names that fit into a log line."""
+    return ", ".join(sorted(found)[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")
+
+
 def _line_kind(config_kind: type[C]) -> Any:
     """The type of a journal's line."""
-    return msgspec.defstruct("Line", [("name", str), ("config", config_kind | None, None), ("at", int, 0)])
+    return msgspec.defstruct(
+        "Line", [("name", str), ("config", config_kind | None, None), ("at", int, 0), ("log_end", int, 0)]
+    )
 
 
-__all__ = ["Change", "SavedTable", "Unsaved", "again_when_saved", "when_saved"]
+__all__ = ["Change", "SavedTable", "Unsaved", "again_when_saved", "some_names", "when_saved"]

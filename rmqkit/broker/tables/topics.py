@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
 import msgspec
 import trio
 
-from rmqkit.broker.tables.saved_table import SavedTable, Unsaved, again_when_saved
+from rmqkit.broker.tables.saved_table import SavedTable, Unsaved, again_when_saved, some_names
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused, StoreError
 from rmqkit.limits import MAX_AUTO_CREATED_TOPICS, MAX_QUEUES_PER_TOPIC
@@ -20,14 +20,13 @@ from rmqkit.plugin.clock import Clock
 from rmqkit.protocol.codes import ResponseCode
 
 _log = logging.getLogger(__name__)
-#: Maximum number of topics in a warning.
-_MOST_NAMED = 20
 
 
 class TopicTable(SavedTable[TopicConfig]):
     """Topics of one broker. Every change increments the data version.
 
     is_fenced   whether nothing may be created for clients: another broker may be the master
+    last_record the physical offset of the last record of a topic, -1 without one
     on_delete   called with the name as soon as a topic is gone, before its name can be used again
     on_forget   called before a deletion is dropped from the journal: the deletion of what belonged to the
                 topic must then be on the device. May raise OSError
@@ -39,6 +38,7 @@ class TopicTable(SavedTable[TopicConfig]):
         )
         self._config = config
         self.is_fenced: Callable[[], bool] = lambda: False
+        self.last_record: Callable[[str], int] = lambda _: -1
         self.on_delete: list[Callable[[str], None]] = []
         self.on_forget: list[Callable[[], Awaitable[None]]] = []
         self._auto_created = 0
@@ -73,12 +73,12 @@ class TopicTable(SavedTable[TopicConfig]):
 
         A topic missing in the table is restored with its queues and default permissions and written by the
         next fold, because its messages were acknowledged and the table may be an older version. A deletion
-        in the journal may not have reached the store before a crash; the others are the store's to remember.
+        may not have reached the store before a crash, and a replica may have got the records after it.
         """
         unknown = [name for name in stored if name not in self.configs and not names.is_system_topic(name)]
-        deleted = [name for name in unknown if name in self._deleted]
+        deleted = [name for name in unknown if self.is_dead(name)]
         illegal = [name for name in unknown if names.topic_fault(name)]
-        recovered = [name for name in unknown if name not in self._deleted and not names.topic_fault(name)]
+        recovered = [name for name in unknown if name not in deleted and not names.topic_fault(name)]
         for name in recovered:
             queues = min(max(stored[name], default=0) + 1, MAX_QUEUES_PER_TOPIC)
             self.configs[name] = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
@@ -89,21 +89,31 @@ class TopicTable(SavedTable[TopicConfig]):
                 "the store has %d topics that were not in topics.json; they are put back with default"
                 " permissions: %s. Delete those you do not want, and correct the settings of the others",
                 len(recovered),
-                _some(recovered),
+                some_names(recovered),
             )
         if illegal:
             _log.warning(
                 "the store has %d topics whose names are not allowed; they are not served: %s",
                 len(illegal),
-                _some(illegal),
+                some_names(illegal),
             )
         if deleted:
             _log.warning(
                 "the store had queues of %d deleted topics, they are removed: %s",
                 len(deleted),
-                _some(deleted),
+                some_names(deleted),
             )
         return deleted
+
+    def is_dead(self, topic: str) -> bool:
+        """Whether the topic was deleted after its last record; it is then not in the table."""
+        return topic in self.deletions and self._last_record(topic) < self.deletions[topic]
+
+    def _last_record(self, name: str) -> int:
+        return self.last_record(name)
+
+    def _own_names(self) -> Set[str]:
+        return {topic.topic_name for topic in _built_in(self._config)}
 
     @property
     def deleted(self) -> Collection[str]:
@@ -124,10 +134,43 @@ class TopicTable(SavedTable[TopicConfig]):
         await self._change_all([(topic.topic_name, _checked(topic)) for topic in topics])
 
     async def replace(self, table: TopicConfigTable) -> None:
-        """Make the topics those of another broker, with its version (Java: SlaveSynchronize). Raises
-        RequestRefused when one is illegal, without effect, or cannot be written; others may have been."""
+        """Take over the topics of another broker with its deletions and its version (Java: SlaveSynchronize,
+        which also deletes what the table lacks). Raises RequestRefused when one is illegal, without effect,
+        or cannot be written; others may have been."""
         entries = {topic.topic_name: _checked(topic) for topic in table.topic_config_table.values()}
-        await self._replace(entries, table.data_version)
+        await self._replace(entries, table.data_version, table.deletions or {})
+
+    async def know(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Let queues, (topic, queue id), with messages of another broker be read before its table comes:
+        missing topics get default settings, others more queues. Illegal names, and topics that were deleted
+        after their messages, are left out. Raises RequestRefused when one cannot be written."""
+        counts: dict[str, int] = {}
+        for topic, queue_id in queues:
+            counts[topic] = max(counts.get(topic, 0), min(queue_id + 1, MAX_QUEUES_PER_TOPIC))
+        wider = {topic: self._with_queues(topic, count) for topic, count in counts.items()}
+        changed = [(topic, found) for topic, found in wider.items() if found is not None]
+        if changed:
+            _log.warning(
+                "%d topics have messages in queues that topics.json does not have yet; they get these queues,"
+                " and new topics default settings, until the table of the master comes: %s",
+                len(changed),
+                some_names([topic for topic, _ in changed]),
+            )
+        await self._change_all(changed)
+
+    def _with_queues(self, name: str, count: int) -> TopicConfig | None:
+        """The topic with at least this number of queues; None when there is nothing to change."""
+        known = self.configs.get(name)
+        if known is None:
+            if names.is_system_topic(name) or names.topic_fault(name) or self.is_dead(name):
+                return None
+            if not name.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX)):
+                count = max(count, self._config.default_topic_queue_nums)
+            return TopicConfig(topic_name=name, read_queue_nums=count, write_queue_nums=count)
+        if known.read_queue_nums >= count:
+            return None
+        more = max(known.write_queue_nums, count)
+        return msgspec.structs.replace(known, read_queue_nums=count, write_queue_nums=more)
 
     async def delete(self, topic: str) -> bool:
         """Delete the topic, and wait for the device. Returns False when there was none. Sends to it wait
@@ -206,8 +249,8 @@ class TopicTable(SavedTable[TopicConfig]):
         if failure is not None:
             self._auto_created -= 1
 
-    def _apply(self, name: str, config: TopicConfig | None) -> None:
-        super()._apply(name, config)
+    def _apply(self, name: str, config: TopicConfig | None, log_end: int) -> None:
+        super()._apply(name, config, log_end)
         self._deleted.discard(name)
         self._unremoved.discard(name)
         if config is None:
@@ -228,7 +271,7 @@ class TopicTable(SavedTable[TopicConfig]):
             for name in again:
                 self._remove(name)
             if self._unremoved:
-                raise OSError(f"what deleted topics left cannot be removed: {_some(self._unremoved)}")
+                raise OSError(f"what deleted topics left cannot be removed: {some_names(self._unremoved)}")
             if deleted:
                 for settle in self.on_forget:
                     await settle()
@@ -237,7 +280,10 @@ class TopicTable(SavedTable[TopicConfig]):
             raise
 
     def _other_fields(self) -> TopicConfigTable:
-        return TopicConfigTable(data_version=msgspec.structs.replace(self.data_version))
+        return TopicConfigTable(
+            data_version=msgspec.structs.replace(self.data_version),
+            deletions=dict(self.deletions) or msgspec.UNSET,
+        )
 
 
 def _checked(topic: TopicConfig) -> TopicConfig:
@@ -251,11 +297,6 @@ def _checked(topic: TopicConfig) -> TopicConfig:
                 ResponseCode.INVALID_PARAMETER, f"a topic has 0 to {MAX_QUEUES_PER_TOPIC} queues, not {count}"
             )
     return topic
-
-
-def _some(topics: Collection[str]) -> str:
-    """The first names that fit into a log line."""
-    return ", ".join(sorted(topics)[:_MOST_NAMED]) + (", ..." if len(topics) > _MOST_NAMED else "")
 
 
 def _built_in(config: Config) -> list[TopicConfig]:

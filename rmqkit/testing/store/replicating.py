@@ -96,6 +96,23 @@ class Replicating(StoreFixtures):
                     batch = [message("T1", body=b"next", keys="k1"), message("New")]
                     assert await put(target, batch) == await put(source, batch)
 
+    async def test_the_queues_that_a_copy_begins(self, tmp_path: Path, clock: FakeClock) -> None:
+        """An append of copied bytes returns the queues that it has begun, each of them once."""
+        begun: list[tuple[str, int]] = []
+        async with (
+            running(self.make_store(tmp_path / "source", clock, **SETTINGS)) as source,
+            running(self.make_store(tmp_path / "copy", clock, **SETTINGS)) as target,
+        ):
+            for seed in range(3):
+                await fill(source, clock, 40, seed)
+                while target.end_offset < source.end_offset:
+                    at, known = target.end_offset, {*contents(target)}
+                    made = target.append_log(at, source.read_log(at, 2_000))
+                    assert {*made} == contents(target).keys() - known
+                    begun += made
+            assert sorted(begun) == sorted(contents(source))
+            assert target.append_log(target.end_offset, b"") in ([], ())
+
     async def test_a_copy_that_ends_with_a_blank_record(self, tmp_path: Path, clock: FakeClock) -> None:
         """A blank record at the end of a copy can be waited for. After a kill and after a close the copy ends
         behind it or before it, and continues from there."""

@@ -17,7 +17,7 @@ from rmqkit.broker.tables.journal import TableJournal
 from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import ConfigError, RequestRefused
 from rmqkit.model import names
-from rmqkit.model.topic import SubscriptionGroupConfig
+from rmqkit.model.topic import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.testing.clock import FakeClock
 from tests.broker.kit import config_of
@@ -172,3 +172,22 @@ def test_groups_with_offsets_and_without_settings_are_named(
         "2 groups have offsets and are not in subscriptionGroup.json, so they cannot consume: g, h. "
         in caplog.text
     )
+
+
+async def test_a_copy_deletes_only_what_was_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A group that the other table lacks stays and is named, unless the table has its deletion; deletions are
+    remembered over a restart."""
+    async with at_work(tmp_path) as table:
+        for name in ("gone", "kept"):
+            await table.put(SubscriptionGroupConfig(group_name=name))
+        other = SubscriptionGroupTable(
+            data_version=DataVersion(counter=7),
+            subscription_group_table={"new": SubscriptionGroupConfig(group_name="new", retry_max_times=3)},
+            deletions={"gone": 0},
+        )
+        await table.replace(other)
+        assert table.configs.keys() == {"new", "kept", *names.PRESET_GROUPS}
+        assert "lacks 1 entries of this one and does not say that they were deleted" in caplog.text
+        assert table.data_version.same(other.data_version)
+    found = loaded(tmp_path)
+    assert found.deletions == found.table().deletions == {"gone": 0}

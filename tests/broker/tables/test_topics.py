@@ -18,7 +18,7 @@ from rmqkit.errors import ConfigError, RequestRefused, StoreNotWritable
 from rmqkit.limits import MAX_QUEUES_PER_TOPIC
 from rmqkit.model import names
 from rmqkit.model.sysflag import PERM_INHERIT, PERM_READ, PERM_RW
-from rmqkit.model.topic import TopicConfig
+from rmqkit.model.topic import DataVersion, TopicConfig, TopicConfigTable
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.listening import until
@@ -336,3 +336,120 @@ async def test_what_a_deleted_topic_left_goes_before_its_name_is_free(tmp_path: 
         change.when_settled(lambda _: steps.append(f"T is {table.settled('T')}"))
         await change.done()
     assert steps == ["T is removed", "T is None"]
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_deletions_are_remembered_with_the_end_of_the_log(tmp_path: Path, stopped: bool) -> None:
+    """The journal and the file have them until the topic is created again; replicas get them."""
+    async with at_work(tmp_path) as table:
+        for number, name in enumerate(("Gone", "Again")):
+            table.log_end = lambda end=1_000 + number: end  # type: ignore[misc]
+            await table.put(TopicConfig(topic_name=name))
+            await table.delete(name)
+        await table.put(TopicConfig(topic_name="Again"))
+        found = loaded(tmp_path)
+    if stopped:
+        found = loaded(tmp_path)
+        assert set(os.listdir(tmp_path)) <= {"topics.json", "topics.json.bak"}
+    assert found.deletions == found.table().deletions == {"Gone": 1_000}
+    assert found.is_dead("Gone")
+    found.last_record = {"Gone": 1_000}.__getitem__
+    assert not found.is_dead("Gone")
+    assert found.recover({"Gone": [0]}) == []
+    assert (found.get("Gone") is not None, found.is_dead("Again")) == (True, False)
+
+
+async def test_the_newest_deletions_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics that are created and deleted again and again do not let the table grow."""
+    monkeypatch.setattr("rmqkit.broker.tables.saved_table.MAX_REMEMBERED_DELETIONS", 3)
+    async with at_work(tmp_path) as table:
+        for name in ("A", "B", "C", "A", "D"):
+            await table.put(TopicConfig(topic_name=name))
+            await table.delete(name)
+        assert [*table.deletions] == ["C", "A", "D"]
+
+
+async def test_a_copy_deletes_what_the_other_broker_has_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A topic that the other table lacks stays, unless the table has its deletion and the topic no later
+    record; what is kept is named, once. The version is the other one's, and the deletions are passed on."""
+    last = {"Late": 900, "Dead": 499, "Kept": 100, "Empty": -1}
+    removed: list[str] = []
+    async with at_work(tmp_path) as table:
+        table.last_record = lambda name: last.get(name, -1)
+        table.on_delete.append(removed.append)
+        for name in (*last, "Same"):
+            await table.put(TopicConfig(topic_name=name))
+        other = TopicConfigTable(
+            data_version=DataVersion(counter=77, timestamp=5),
+            topic_config_table={"Same": TopicConfig(topic_name="Same", perm=PERM_READ)},
+            deletions={"Dead": 500, "Late": 500, "Empty": 500, "Unknown": 3, "Same": 9},
+        )
+        for _ in range(2):
+            await table.replace(other)
+        assert set(removed) == {"Dead", "Empty"}
+        assert {"Late", "Kept", "Same"} <= table.configs.keys()
+        assert table.data_version.same(other.data_version)
+        assert table.configs["Same"].perm == PERM_READ
+        assert table.deletions == {"Dead": 500, "Empty": 500, "Unknown": 3}
+        kept = [each for each in caplog.messages if "are kept" in each]
+        assert len(kept) == 1
+        assert "lacks 2 entries" in kept[0]
+        assert "Kept, Late." in kept[0]
+        found = loaded(tmp_path)
+        assert found.configs.keys() == table.configs.keys()
+
+
+async def test_an_empty_table_deletes_nothing(tmp_path: Path) -> None:
+    """Nothing follows from what is absent: neither topics nor the built-in ones are gone."""
+    async with at_work(tmp_path) as table:
+        await table.put(TopicConfig(topic_name="T"))
+        before = dict(table.configs)
+        await table.replace(TopicConfigTable())
+        assert table.configs == before
+
+
+async def test_topics_of_copied_messages_are_known(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Queues of messages can be read: of a new topic, with the default number of queues at least, and of a
+    known one; retry topics have no more than they need. What is deleted, the system's or illegal is left
+    out, and what can be read already is not changed."""
+    async with at_work(tmp_path) as table:
+        await table.put(
+            TopicConfig(topic_name="Known", read_queue_nums=4, write_queue_nums=9, perm=PERM_READ)
+        )
+        await table.put(TopicConfig(topic_name="Dead"))
+        await table.delete("Dead")
+        table.deletions["Dead"] = 1
+        await table.know(
+            [
+                ("New", 0),
+                ("Wide", 40),
+                ("Wide", 2),
+                ("%RETRY%g", 0),
+                ("Known", 5),
+                ("SELF_TEST_TOPIC", 0),
+                ("Dead", 0),
+                ("SCHEDULE_TOPIC_XXXX", 3),
+                ("a.b", 0),
+                ("Far", 1 << 30),
+            ]
+        )
+        counts = {
+            name: (found.read_queue_nums, found.write_queue_nums)
+            for name in ("New", "Wide", "%RETRY%g", "Known", "Far")
+            for found in (table.configs[name],)
+        }
+        assert counts == {
+            "New": (8, 8),
+            "Wide": (41, 41),
+            "%RETRY%g": (1, 1),
+            "Known": (6, 9),
+            "Far": (MAX_QUEUES_PER_TOPIC, MAX_QUEUES_PER_TOPIC),
+        }
+        assert table.configs["Known"].perm == PERM_READ
+        assert not {"Dead", "SCHEDULE_TOPIC_XXXX", "a.b"} & table.configs.keys()
+        assert [each for each in caplog.messages if "5 topics have messages in queues" in each]
+        version = table.data_version.counter
+        await table.know([("New", 7), ("Wide", 40), ("Known", 0)])
+        assert table.data_version.counter == version

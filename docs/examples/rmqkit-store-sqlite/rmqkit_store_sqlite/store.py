@@ -176,7 +176,7 @@ class SqliteStore(MessageStore):
         self._end = end
         return [r.at for r in rows]
 
-    def append_log(self, offset: int, data: Buffer) -> None:
+    def append_log(self, offset: int, data: Buffer) -> Sequence[tuple[str, int]]:
         self._require_writable()
         if offset != self._end and self._start != self._end:
             raise StoreError(f"the log ends at {self._end}, bytes for offset {offset} cannot follow")
@@ -194,8 +194,10 @@ class SqliteStore(MessageStore):
             _save_queues(db, queues)
         if found and self._start == self._end:
             self._start = offset
+        made = [queue for queue in queues if queue not in self._queues]
         self._queues, self._end = queues, at
         self.positions.moved()
+        return made
 
     def _insert_copy(
         self,
