@@ -42,7 +42,8 @@ def pub(
     success: bool,
 ) -> TraceRecord:
     """A sent message; `store_host` is the broker's address."""
-    keys = props.KEY_SEPARATOR.join(message.keys)
+    sent = message.all_properties()
+    keys = sent.get(props.KEYS, "")
     text = _record(
         "Pub",
         sent_ms,
@@ -50,7 +51,7 @@ def pub(
         without_namespace(group),
         without_namespace(message.topic),
         message_id,
-        message.tag,
+        sent.get(props.TAGS),
         keys,
         store_host,
         len(message.body),

@@ -17,6 +17,8 @@ from rmqkit.plugin import output
 READER_GROUP = "rmqkit_cli_reader"
 _PULL_MESSAGES = 32
 
+#: Properties that each sending sets, from what the application says.
+_OF_APPLICATION = {props.TAGS, props.KEYS}
 #: Queue -> first offset and end.
 Span = Mapping[MessageQueue, tuple[int, int]]
 
@@ -59,13 +61,16 @@ async def read(
 
 def again(message: ReceivedMessage, topic: str, added: Mapping[str, str] | None = None) -> Message:
     """The message as it was written, for another topic. It gets a new id, and loses the properties of its
-    first sending; `added` are further properties."""
-    own = {name: value for name, value in message.properties.items() if name not in props.OF_ONE_SENDING}
+    first sending; `added` are further properties. Tag and keys are copied as they are stored: a broker has
+    accepted them, so they must not fail at the rules for applications."""
+    own = {
+        name: value
+        for name, value in message.properties.items()
+        if name in _OF_APPLICATION or name not in props.OF_ONE_SENDING
+    }
     return Message(
         topic,
         message.body,
-        tag=message.tag,
-        keys=message.keys,
         properties=own | dict(added or {}),
         ordering_key=message.ordering_key,
         flag=message.flag,

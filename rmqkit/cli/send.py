@@ -187,16 +187,22 @@ def _message(arguments: Namespace, line: bytes) -> Message:
     if not arguments.json_lines:
         return _text_message(arguments, line)
     given = msgspec.json.decode(line, type=_Line)
-    keys = props.split_keys(given.keys) if isinstance(given.keys, str) else given.keys
     own = {name: value for name, value in given.properties.items() if name not in props.OF_ONE_SENDING}
-    ordering_key = given.ordering_key or given.properties.get(props.SHARDING_KEY) or arguments.ordering_key
+    tag, stored_tag = given.tag or arguments.tag, given.properties.get(props.TAGS)
+    keys = props.split_keys(given.keys) if isinstance(given.keys, str) else given.keys
+    stored_keys = given.properties.get(props.KEYS)
+    # What a broker has accepted must not fail at the rules for applications.
+    if given.tag and given.tag == stored_tag:
+        own[props.TAGS], tag = stored_tag, None
+    if stored_keys and keys is not None and tuple(keys) == props.split_keys(stored_keys):
+        own[props.KEYS], keys = stored_keys, ()
     return Message(
         arguments.topic,
         given.content(),
-        tag=given.tag or arguments.tag,
+        tag=tag,
         keys=arguments.key if keys is None else keys,
         properties=dict(arguments.property) | own,
-        ordering_key=ordering_key,
+        ordering_key=given.ordering_key or given.properties.get(props.SHARDING_KEY) or arguments.ordering_key,
         delay_level=given.delay_level or arguments.delay_level,
         flag=given.flag,
     )

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqkit.client import BlockingClient
+from rmqkit.client import BlockingClient, PackedBatch
+from rmqkit.protocol import batch
 from tests.cli.conftest import Ready, Verbs, until
 from tests.programs import PROGRAM, clean_environment
 
@@ -52,6 +53,33 @@ def test_what_is_consumed_can_be_sent(verbs: Verbs) -> None:
     (first,), (copy,) = [json.loads(printed)], verbs.lines("consume", "Copies")
     assert copy["messageId"] != first["messageId"]
     assert (copy["body"], copy["tag"], copy["properties"]["colour"]) == ("hello", "new", "red")
+
+
+@pytest.mark.parametrize("road", ["json-lines", "replay"])
+def test_what_a_broker_has_accepted_is_sent_again(verbs: Verbs, client: BlockingClient, road: str) -> None:
+    """Text that the rules for applications forbid, but that a broker has accepted, is copied: 0x01 in a
+    value, a tag with ||, keys with other blanks than a space. Bytes that are no text are copied as read."""
+    stored = (
+        b"row\x01a\x01b\x02TAGS\x01x||y\x02KEYS\x01k\t1  k\xe3\x80\x802\x02UNIQ_KEY\x01ID\x02"
+        b"half\x01\xe7\xbc\x02"
+    )
+    with client.producer("odd") as producer:
+        body = batch.encode([batch.BatchItem(0, b"odd", stored)])
+        producer.send_packed(PackedBatch(topic="Orders", body=body, count=1))
+    if road == "replay":
+        assert verbs.json("replay", "Orders", "--to", "Copies")["sent"] == 1
+    else:
+        verbs.text("send", "Copies", "--json-lines", stdin=verbs.text("consume", "Orders", "--json"))
+    (copy,) = verbs.lines("consume", "Copies")
+    assert (copy["tag"], copy["keys"]) == ("x||y", ["k\t1", "k\u30002"])
+    assert copy["properties"] | {"WAIT": "", "UNIQ_KEY": ""} == copy["properties"] | {
+        "row": "a\x01b",
+        "KEYS": "k\t1  k\u30002",
+        "half": "\ufffd",
+        "WAIT": "",
+        "UNIQ_KEY": "",
+    }
+    assert verbs.lines("message", "find", "Copies", "--key", "k\u30002")[0]["body"] == "odd"
 
 
 def test_a_run_is_continued_by_its_line(verbs: Verbs) -> None:
