@@ -29,7 +29,7 @@ else:
         """The format "rocketmq". Reading options: `pyspark_rocketmq.options.read.OPTIONS`; writing options:
         `pyspark_rocketmq.options.write.WRITE_OPTIONS`.
 
-        Every method may raise OptionError.
+        Every method may raise OptionError, except `streamReader`, whose reader does so when it is used.
         """
 
         @classmethod
@@ -49,10 +49,9 @@ else:
             return batch_reader(ReadOptions.parse(self.options, streaming=False), schema)
 
         def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-            from pyspark_rocketmq.options.read import ReadOptions
-            from pyspark_rocketmq.stream.reader import StreamReader
+            from pyspark_rocketmq.stream.reader import stream_reader
 
-            return StreamReader(ReadOptions.parse(self.options, streaming=True), schema)
+            return stream_reader(self.options, schema)
 
         def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
             from pyspark_rocketmq.write.writer import Writer

@@ -38,23 +38,29 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def python_faults() -> Iterator[str]:
-    """Faults of the workers' interpreter and its packages."""
-    chosen = os.environ.get("PYSPARK_PYTHON")
-    named = f"PYSPARK_PYTHON = {chosen}" if chosen else "python3 of the path (PYSPARK_PYTHON is not set)"
+    """Faults of the interpreters that Spark starts, and of their packages: data sources with
+    PYSPARK_DRIVER_PYTHON if it is set, everything else with PYSPARK_PYTHON."""
+    workers, sources = os.environ.get("PYSPARK_PYTHON"), os.environ.get("PYSPARK_DRIVER_PYTHON")
+    named = f"PYSPARK_PYTHON = {workers}" if workers else "python3 of the path (PYSPARK_PYTHON is not set)"
     remedy = f"set PYSPARK_PYTHON={sys.executable}, or install rmqkit[spark] there"
+    yield from _interpreter_faults(f"workers start with {named}", workers or "python3", remedy)
+    if sources:
+        remedy = f"unset it, or set PYSPARK_DRIVER_PYTHON={sys.executable}"
+        named = f"data sources start with PYSPARK_DRIVER_PYTHON = {sources}"
+        yield from _interpreter_faults(named, sources, remedy)
+
+
+def _interpreter_faults(starts: str, interpreter: str, remedy: str) -> Iterator[str]:
     try:
-        version, missing = _asked([chosen or "python3", "-c", _ASK_PYTHON])
+        version, missing = _asked([interpreter, "-c", _ASK_PYTHON])
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        yield f"workers cannot start with {named}: {error}; {remedy}"
+        yield f"{starts}, which cannot be asked: {error}; {remedy}"
         return
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if missing:
-        yield f"workers start with {named}, which has no {', '.join(missing)}; {remedy}"
+        yield f"{starts}, which has no {', '.join(missing)}; {remedy}"
     elif tuple(version) != sys.version_info[:2]:
-        own = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        yield (
-            f"workers start with {named}, Python {version[0]}.{version[1]}, and the driver with {own};"
-            f" {remedy}"
-        )
+        yield f"{starts}, Python {version[0]}.{version[1]}, and the driver with {own}; {remedy}"
 
 
 def _asked(command: Sequence[str]) -> tuple[list[int], list[str]]:

@@ -16,6 +16,7 @@ from tests.spark.kit_brokers import Brokers
 def _right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter of the tests, and a recent Java."""
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
     program(tmp_path / "bin" / "java", "echo 'openjdk version \"21.0.1\"' >&2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
@@ -36,7 +37,7 @@ def test_nothing_is_wrong(shared_cluster: Brokers, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        (None, "workers cannot start with PYSPARK_PYTHON"),
+        (None, "workers start with PYSPARK_PYTHON"),
         ("echo 'it is broken' >&2; exit 3", "it is broken"),
         ("echo '[[3, 11], [\"rmqkit\"]]'", "which has no rmqkit"),
         ("echo '[[2, 7], []]'", "Python 2.7, and the driver with"),
@@ -58,6 +59,22 @@ def test_a_wrong_interpreter(
     (line,) = capsys.readouterr().out.splitlines()
     assert said in line
     assert f"set PYSPARK_PYTHON={sys.executable}" in line
+
+
+def test_a_driver_python_without_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark starts data sources with PYSPARK_DRIVER_PYTHON, which notebooks set to a program that is no
+    interpreter; the right one is no fault."""
+    monkeypatch.setenv(
+        "PYSPARK_DRIVER_PYTHON", program(tmp_path / "jupyter", "echo 'no such command' >&2; exit 2")
+    )
+    assert main([]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"data sources start with PYSPARK_DRIVER_PYTHON = {tmp_path / 'jupyter'}")
+    assert "no such command; unset it, or set PYSPARK_DRIVER_PYTHON=" in line
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+    assert main([]) == 0
 
 
 def test_a_wrong_java(

@@ -283,6 +283,24 @@ def test_topic_made_again(cluster: Brokers) -> None:
     assert engine.numbers == list(range(60))
 
 
+@pytest.mark.parametrize("available_now", [False, True])
+def test_wrong_options_end_with_their_reason(
+    spark: SparkSession, tmp_path: Path, available_now: bool
+) -> None:
+    """The error of a query with options that streams do not have, or that exclude each other, ends with the
+    reason, not with a fault of Spark's runner."""
+    for given, said in (
+        ({"endingOffsets": "latest"}, "option endingOffsets does not apply to streaming reads"),
+        ({"topicPattern": "T.*"}, "options topic and topicPattern exclude each other"),
+    ):
+        query = Reading(spark, tmp_path / said, {"nameServer": "127.0.0.1:1", "topic": "T"} | given).start(
+            available_now=available_now
+        )
+        with pytest.raises(StreamingQueryException, match=said) as caught:
+            query.awaitTermination()
+        assert "UnboundLocalError" not in str(caught.value)
+
+
 def test_no_such_topic(spark: SparkSession, cluster: Brokers, tmp_path: Path) -> None:
     """The error of the query names the missing topic."""
     with pytest.raises(StreamingQueryException, match="Nowhere"):

@@ -20,7 +20,7 @@ from pyspark_rocketmq.decode.columns import DEFAULT_COLUMNS, Projection
 from pyspark_rocketmq.decode.schemas import struct_of
 from pyspark_rocketmq.options.read import ReadOptions
 from pyspark_rocketmq.read.planning import Part
-from pyspark_rocketmq.read.source import Bounds, QueueKey, QueueRange
+from pyspark_rocketmq.read.source import Bounds, QueueKey, QueueRange, SourceError
 from pyspark_rocketmq.stream import reader as stream
 from pyspark_rocketmq.stream.reader import StreamReader
 from tests.spark.kit_numbers import Numbers
@@ -115,6 +115,38 @@ def test_lag_is_logged(source: Numbers, caplog: pytest.LogCaptureFixture, wanted
     start = fresh.initialOffset()
     fresh.partitions(start, fresh.latestOffset(start, ReadAllAvailable()))
     assert not caplog.records
+
+
+def test_the_group_gets_what_was_finished(
+    source: Numbers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With commitToGroup, the start of the next batch is committed at each question for its end, once for
+    each position, without topics that are not requested. A failure is a warning, and tried again later."""
+    committed: list[dict[QueueKey, int]] = []
+    failures = [SourceError("the broker is busy")]
+
+    def commit(_: StreamReader, positions: dict[QueueKey, int]) -> None:
+        if failures:
+            raise failures.pop()
+        committed.append(positions)
+
+    asked = reader(commitToGroup="true")
+    monkeypatch.setattr(StreamReader, "_commit_to_group", commit)
+    start = asked.initialOffset()
+    end = asked.latestOffset(start, ReadAllAvailable())
+    assert committed == []
+    assert "offsets of group pyspark-rocketmq were not committed: the broker is busy" in caplog.text
+    asked._commit_after_s = 0.0
+    for _ in range(3):
+        asked.latestOffset(start, ReadAllAvailable())
+    assert committed == [{A: 0, B: 0}]
+    for _ in range(3):
+        assert asked.latestOffset(end, ReadAllAvailable()) is end
+    assert committed[1:] == [{A: 100, B: 10}]
+    more = stored(end)
+    more["q"]["payments"] = {"broker-a": {"0": 3}}
+    asked.latestOffset(more, ReadAllAvailable())
+    assert committed[2:] == [{A: 100, B: 10}]
 
 
 def test_what_goes_to_a_worker(source: Numbers) -> None:

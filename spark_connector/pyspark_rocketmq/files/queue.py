@@ -57,6 +57,8 @@ class StoreQueue:
         self._reader = reader
         self._queue: QueueReader = reader.queue(key.topic, key.queue_id)
         end = reader.readable_end(self._queue)
+        #: Number of units at the end whose records are not in the log.
+        self.unproven = self._queue.end_offset - end
         self.bounds = Bounds(min(self._first(), end), end)
 
     def _first(self) -> int:

@@ -5,11 +5,13 @@
     index    look-ups by key
 
 Works on the directory of a running broker (rmqkit's or Apache's) and on copies; nothing is locked or written.
-Reading stops where the consume queue and the log no longer both prove a message (StoreReader.readable_end).
+Reading stops where the consume queue and the log no longer both prove a message (StoreReader.readable_end);
+entries of the queue behind that are counted and logged.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -28,6 +30,8 @@ from pyspark_rocketmq.read.source import (
 from rmqkit.errors import StoreError
 from rmqkit.protocol.tags import tags_code
 
+log = logging.getLogger(__name__)
+
 
 class FilesSource:
     """See Source. The broker name of a queue is the store's name given by `places`. Blocks are views of the
@@ -37,6 +41,7 @@ class FilesSource:
         """Raises SourceError when there is no store, or one of an unsupported kind."""
         self._path = Path(store_path)
         self._stores = open_stores(self._path)
+        self._told: dict[QueueKey, int] = {}
 
     def topics(self) -> Sequence[str]:
         with reading(self._path):
@@ -61,7 +66,12 @@ class FilesSource:
                 store.reader.log.refresh()
                 for key in (key for key in queues if key.broker == store.broker):
                     queue = _queue(store, key)
+                    if queue is not None and queue.unproven > self._told.get(key, 0):
+                        # A broker may have written the records in between.
+                        store.reader.log.refresh()
+                        queue = _queue(store, key)
                     if queue is not None:
+                        self._tell(store, queue)
                         result[key] = queue.bounds
                     elif key.queue_id in store.queue_ids(key.topic):
                         result[key] = Bounds(0, 0)
@@ -128,6 +138,22 @@ class FilesSource:
     def close(self) -> None:
         for store in self._stores.values():
             store.reader.close()
+
+    def _tell(self, store: Store, queue: StoreQueue) -> None:
+        """Log, once for each number, the entries of a queue whose records are not in the log."""
+        if queue.unproven > self._told.get(queue.key, 0):
+            self._told[queue.key] = queue.unproven
+            log.warning(
+                "%s: topic %s, queue %d is read up to offset %d, although it has %d more entries: their"
+                " records are not in %s. The copy of the directory is incomplete, or its broker has not"
+                " written them yet",
+                store.root,
+                queue.key.topic,
+                queue.key.queue_id,
+                queue.bounds.end,
+                queue.unproven,
+                store.reader.log.row.directory,
+            )
 
     def _named(self, broker: str) -> Store:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from attrs import frozen
@@ -72,6 +73,15 @@ class WriteOptions(ConnectionOptions):
             "same when a batch is written again."
         ),
     )
+    write_name: str | None = option(
+        "writeName",
+        TEXT,
+        where=(WRITE,),
+        meaning=(
+            "Which write of a micro-batch this is, for several in one foreachBatch; part of SPARK_SEQ. "
+            "Default the number of the action in the batch, which other queries of the session may shift."
+        ),
+    )
     skip_committed_batches: bool = option(
         "skipCommittedBatches",
         FLAG,
@@ -109,6 +119,7 @@ class WriteOptions(ConnectionOptions):
         faults = (
             ("topic", topic_fault(options.topic) if options.topic else None),
             ("producerGroup", group_fault(options.producer_group)),
+            ("writeName", _name_fault(options.write_name or "")),
             ("sinkGroup", group_fault(options.sink_group) if options.sink_group else None),
         )
         for name, fault in faults:
@@ -123,6 +134,10 @@ class WriteOptions(ConnectionOptions):
             if self.namespace and not topic.startswith(f"{self.namespace}%")
             else topic
         )
+
+
+def _name_fault(name: str) -> str | None:
+    return None if re.fullmatch(r"[\w-]*", name) else "letters, digits, _ and - are expected"
 
 
 #: All options for writing.

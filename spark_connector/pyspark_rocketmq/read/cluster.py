@@ -314,6 +314,11 @@ class ClusterSource:
                 f"{error}. Is the broker up, and can the driver and every worker reach the address that it"
                 " registered (brokerIP1)?"
             )
+        if isinstance(error, BrokerError) and error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            return FinalError(
+                f"{error}. Reading needs a consumer group: set groupId to one that exists, or let brokers"
+                " create groups (autoCreateSubscriptionGroup)"
+            )
         # A broker may have a reason of the moment for an unspecified error.
         unspecified = isinstance(error, BrokerError) and error.code == ResponseCode.SYSTEM_ERROR
         return SourceError(str(error)) if unspecified else FinalError(str(error))

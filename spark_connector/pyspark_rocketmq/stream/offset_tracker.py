@@ -108,6 +108,7 @@ class Follower:
     _made: dict[str, Any] | None = field(default=None, init=False)
     _told: dict[QueueKey, tuple[int, int]] = field(factory=dict, init=False)
     _means: dict[QueueKey, tuple[float, int]] = field(factory=dict, init=False)
+    _kept_told: bool = field(default=False, init=False)
     _waited_s: float = field(default=0.0, init=False)
     _trigger: Trigger = field(factory=Trigger, init=False)
     _throttle: Throttle = field(init=False)
@@ -162,6 +163,8 @@ class Follower:
         known = {
             queue: position for queue, position in offset.positions.items() if self._rules.includes(queue)
         }
+        kept = {queue: position for queue, position in offset.positions.items() if queue not in known}
+        self._tell_kept(kept)
         standing = self._standing(known)
         if self._target is not None:
             # A queue of the checkpoint that was unavailable when the target was set is added now.
@@ -189,11 +192,21 @@ class Follower:
                 return start
         self._throttle.found_something()
         taken = share(available, self._means_for(available), self._rules.limits) if limited else available
-        ends = standing.absent | {
+        ends = {**kept, **standing.absent} | {
             queue: position + taken[queue] for queue, position in standing.starts.items()
         }
         self._made = offset.followed_by(ends).to_json()
         return self._made
+
+    def _tell_kept(self, kept: Positions) -> None:
+        """Log once which topics of the checkpoint are not requested any more."""
+        if kept and not self._kept_told:
+            self._kept_told = True
+            logger.warning(
+                "the checkpoint has positions of topics or queues that are not requested now; they are kept,"
+                " and read on from there when they are requested again: %s",
+                ", ".join(sorted({queue.topic for queue in kept})),
+            )
 
     def reported(self) -> dict[str, Any] | None:
         """The ends of all queues as seen by the last `latest`, in the form of an offset; None before the

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,10 +24,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_rocketmq.decode.schemas import arrow_schema, fitted, projection_of_schema
-from pyspark_rocketmq.options.read import ReadOptions
+from pyspark_rocketmq.options.read import OptionError, ReadOptions
 from pyspark_rocketmq.read.batch import read_part
 from pyspark_rocketmq.read.planning import Part, plan
-from pyspark_rocketmq.read.source import Selection, SourceError
+from pyspark_rocketmq.read.source import QueueKey, Selection, SourceError
 from pyspark_rocketmq.read.source_cache import close_source, open_source
 from pyspark_rocketmq.stream.lag import Lag, distances
 from pyspark_rocketmq.stream.offset_tracker import Follower, Rules
@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two log lines about the lag.
 _LAG_LOG_EVERY_S = 10.0
+#: Seconds before offsets that could not be committed are committed again.
+_COMMIT_AGAIN_S = 10.0
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -56,6 +58,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._follower: Follower | None = None
         self._lag_logged: float | None = None
+        self._committed: dict[str, Any] | None = None
+        self._commit_after_s = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         """Only what to read is pickled for a worker, not the state of this instance."""
@@ -78,6 +82,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch. Spark has finished everything before `start`: it asks after each batch,
+        also after the last one of a run, and while nothing is new."""
+        if self._options.commit_to_group:
+            self._commit(start)
         return self._following().latest(start, limited=not isinstance(limit, ReadAllAvailable))
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -93,21 +101,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._log_lag(end)
         return plan(batch, follower.mean_bytes(batch), self._options)
 
-    def commit(self, end: dict[str, Any]) -> None:
-        """Spark has finished everything before `end`. It calls this when the next batch is planned, and not
-        for the last batch of a run."""
-        if self._options.commit_to_group:
-            from pyspark_rocketmq.read.cluster import ClusterSource
+    def _commit(self, start: dict[str, Any]) -> None:
+        """Commit positions as offsets of the group when they have changed. A failure is logged, and repeated
+        later: the query continues from its checkpoint in any case."""
+        now = time.monotonic()
+        if start == self._committed or now < self._commit_after_s:
+            return
+        requested = chooser(self._options)
+        positions = StreamOffset.from_json(start).positions
+        try:
+            self._commit_to_group({queue: at for queue, at in positions.items() if requested(queue)})
+            self._committed = start
+        except SourceError as error:
+            self._commit_after_s = now + _COMMIT_AGAIN_S
+            logger.warning("the offsets of group %s were not committed: %s", self._options.group_id, error)
 
-            source = open_source(self._options)
-            assert isinstance(source, ClusterSource)
-            try:
-                source.commit(self._options.group_id, StreamOffset.from_json(end).positions)
-            except SourceError as error:
-                # For dashboards only: the query continues from its checkpoint.
-                logger.warning(
-                    "the offsets of group %s were not committed: %s", self._options.group_id, error
-                )
+    def _commit_to_group(self, positions: Mapping[QueueKey, int]) -> None:
+        from pyspark_rocketmq.read.cluster import ClusterSource
+
+        source = open_source(self._options)
+        assert isinstance(source, ClusterSource)
+        source.commit(self._options.group_id, positions)
 
     def stop(self) -> None:
         """Stop the instance, which may never have been used."""
@@ -148,6 +162,42 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 behind.most,
                 behind.of_topics(),
             )
+
+
+class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of a stream whose options are wrong: it raises the error where Spark reports it. An error of
+    `DataSource.streamReader` itself is hidden by one of Spark's runner (python_streaming_source_runner.py
+    stops a reader that it does not have)."""
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        raise self._error
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error
+
+
+def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    """The reader of a stream; one that raises OptionError when it is used, if the options or the schema are
+    wrong."""
+    try:
+        return StreamReader(ReadOptions.parse(options, streaming=True), schema)
+    except OptionError as error:
+        return RefusedReader(error)
 
 
 def limits_of(options: ReadOptions) -> Limits:

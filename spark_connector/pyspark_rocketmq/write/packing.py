@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -66,11 +67,15 @@ class Identity:
     query      the query's id, stored in its checkpoint; for a batch job an id of the job
     batch      the micro-batch; None for a batch job
     partition  of the frame
+    write      which of the writes of one micro-batch (foreachBatch); empty where there is only one. It is
+               part of SPARK_SEQ, with a digest of the row's content: if the number is another one when the
+               batch is repeated, no row is taken for a different one
     """
 
     query: str
     batch: int | None
     partition: int
+    write: str = ""
 
     def properties(self) -> bytes:
         """All properties except the number of the row, which is appended directly."""
@@ -100,6 +105,7 @@ class Packer:
         self.rows = 0
         self._columns = columns
         self._identity = b"" if identity is None else identity.properties()
+        self._write = "" if identity is None else identity.write
         self._where = "" if identity is None else f" of partition {identity.partition}"
         self._unique_keys = unique_keys
         self._left_out = pa.array(
@@ -117,7 +123,7 @@ class Packer:
             pc.or_kleene(body.is_null(), pc.equal(lengths, 0)),
             "has no body, and RocketMQ accepts no empty message; filter such rows",
         )
-        properties = self._properties(rows, now_ms)
+        properties = self._properties(rows, body, now_ms)
         properties_lengths = _lengths(properties)
         self._refuse(
             pc.greater(properties_lengths, MAX_PROPERTIES_BYTES),
@@ -139,17 +145,22 @@ class Packer:
 
     # --- properties -----------------------------------------------------------------------------------------
 
-    def _properties(self, rows: pa.RecordBatch, now_ms: int) -> pa.LargeBinaryArray:
+    def _properties(self, rows: pa.RecordBatch, body: pa.Array, now_ms: int) -> pa.LargeBinaryArray:
         pieces = []
         if "properties" in self._columns:
             pieces.append(self._mapped(self.column(rows, "properties")))
         for name, column in _COLUMN_OF.items():
             if column in self._columns:
                 pieces.append(self._named(name, self._text(rows, column)))
+        content = [body, *pieces]
         pieces.append(self._unique(rows.num_rows, now_ms))
         if self._identity:
-            numbers = pa.array(np.arange(self.rows, self.rows + rows.num_rows)).cast(pa.string()).cast(_BYTES)
-            pieces += [numbers, pa.scalar(_PROPERTY_END, _BYTES)]
+            pieces.append(
+                pa.array(np.arange(self.rows, self.rows + rows.num_rows)).cast(pa.string()).cast(_BYTES)
+            )
+            if self._write:
+                pieces += [pa.scalar(f".{self._write}-".encode(), _BYTES), _digests(content)]
+            pieces.append(pa.scalar(_PROPERTY_END, _BYTES))
         return pc.binary_join_element_wise(*pieces, _EMPTY, null_handling="skip")
 
     def _text(self, rows: pa.RecordBatch, column: str) -> pa.Array:
@@ -232,6 +243,13 @@ def _present(lists: pa.Array) -> pa.Array:
     counts = np.bincount(rows.filter(kept).to_numpy(), minlength=len(lists))
     offsets = np.concatenate([[0], np.cumsum(counts)])
     return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values.filter(kept))
+
+
+def _digests(pieces: list[pa.Array]) -> pa.Array:
+    """A digest of 64 bits for each row of the pieces, in hexadecimal."""
+    joined = pc.binary_join_element_wise(*pieces, _EMPTY, null_handling="skip")
+    hashes = (blake2b(each, digest_size=8) for each in joined.to_pylist())
+    return pa.array([each.hexdigest().encode() for each in hashes], _BYTES)
 
 
 def _lengths(values: pa.LargeBinaryArray) -> pa.Array:

@@ -35,13 +35,17 @@ class SinkMark:
     group: str
 
     def is_on(self, client: BlockingClient, batch: BatchId) -> bool:
-        """Whether this batch is the last one marked. Raises RmqError."""
+        """Whether this batch is the last one marked; not if the broker refuses to say. Raises RmqError."""
         with client.pull_consumer(self.group) as consumer:
-            return consumer.committed(self._place(client)) == self._offset(batch)
+            try:
+                return consumer.committed(self._place(client)) == self._offset(batch)
+            except BrokerError as error:
+                self._tell_refused(batch, error)
+                return False
 
     def put(self, client: BlockingClient, batch: BatchId) -> None:
-        """Mark a batch that has written something. A topic that does not exist on the broker yet cannot store
-        a mark; the next batch stores its own. Raises RmqError."""
+        """Mark a batch that has written something. If the broker refuses, for example because the topic or
+        the group does not exist, a warning is logged: the rows are written. Raises other RmqErrors."""
         with client.pull_consumer(self.group) as consumer:
             place, offset = self._place(client), self._offset(batch)
             for left in range(_TRIES - 1, -1, -1):
@@ -49,13 +53,21 @@ class SinkMark:
                     consumer.commit(place, offset)
                     return
                 except BrokerError as error:
-                    if error.code == ResponseCode.TOPIC_NOT_EXIST:
-                        log.warning("batch %d is not marked as written: %s", batch.number, error)
-                        return
                     if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST or not left:
-                        raise
+                        self._tell_refused(batch, error)
+                        return
                 # Apache's broker creates a group at the first heartbeat of a consumer, which has been sent.
                 client.run(anyio.sleep, _PAUSE_S)
+
+    def _tell_refused(self, batch: BatchId, error: BrokerError) -> None:
+        log.warning(
+            "batch %d cannot be marked as written, so it would be written again after a failure: %s. The mark"
+            " is an offset of group %s: let brokers create groups (autoCreateSubscriptionGroup), name an"
+            " existing group with the option sinkGroup, or set skipCommittedBatches=false",
+            batch.number,
+            error,
+            self.group,
+        )
 
     def _offset(self, batch: BatchId) -> int:
         return digest_of(f"{self.query}/{batch.number}/{batch.digest}".encode())

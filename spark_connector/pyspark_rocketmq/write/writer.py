@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 #: Local properties of a job that Spark passes to its tasks (JVM: StreamExecution.QUERY_ID_KEY,
 #: MicroBatchExecution.BATCH_ID_KEY).
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+#: Those of a query execution, and of the one that began it (JVM: SQLExecution).
+EXECUTION_ID, ROOT_EXECUTION_ID = "spark.sql.execution.id", "spark.sql.execution.root.id"
 
 
 class SinkError(Exception):
@@ -63,7 +65,12 @@ class Writer(DataSourceArrowWriter):
         """Send the rows of a partition. Raises SinkError."""
         context = _task()
         query, batch = _stream_of(context)
-        identity = Identity(query=query or self._own_id, batch=batch, partition=context.partitionId())
+        identity = Identity(
+            query=query or self._own_id,
+            batch=batch,
+            partition=context.partitionId(),
+            write="" if batch is None else self._job.options.write_name or _number_of_write(context),
+        )
         with _explained(self._job), connect(self._job.options) as client:
             return TaskWritten(
                 write_rows(
@@ -175,6 +182,18 @@ def _stream_of(context: TaskContext) -> tuple[str, int | None]:
     """Id of the query and number of the micro-batch of the task; empty and None in a batch job."""
     query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
     return (query, int(batch)) if query and batch else ("", None)
+
+
+def _number_of_write(context: TaskContext) -> str:
+    """Which execution of its micro-batch this is, counting from 1: each action in foreachBatch is one, and so
+    is each of other queries meanwhile."""
+    own, batch = context.getLocalProperty(EXECUTION_ID), context.getLocalProperty(ROOT_EXECUTION_ID)
+    if own is None or batch is None:
+        raise SinkError(
+            f"Spark does not say which write of the micro-batch this is ({EXECUTION_ID} and"
+            f" {ROOT_EXECUTION_ID} are not set); set the option writeName"
+        )
+    return str(int(own) - int(batch))
 
 
 @contextmanager

@@ -36,6 +36,7 @@ def test_case_and_path_do_not_matter() -> None:
         (SERVER | {"topic": "not a topic"}, "option topic: "),
         (SERVER | {"sinkGroup": "not a group"}, "option sinkGroup: "),
         ({"nameServer": "nonsense"}, "as host:9876;host:9876: address 'nonsense' is not of the form"),
+        (SERVER | {"writeName": "a.b"}, "option writeName: letters, digits"),
         (SERVER | {"maxInFlight": "0"}, "option maxInFlight = '0'"),
         (SERVER | {"secretKey": "pssst"}, "option secretKey: requests cannot be signed yet"),
     ],

@@ -500,15 +500,25 @@ def test_no_such_topic() -> None:
     assert more.waited == []
 
 
-def test_topic_no_longer_asked_for() -> None:
-    """A topic removed from the options is no loss; its positions leave the checkpoint with the next batch."""
+def test_topic_no_longer_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    """A topic removed from the options is no loss; its positions stay in the checkpoint, a warning says so
+    once, and when it is requested again it is read from there."""
     query = Query(Numbers({A: Bounds(0, 10), P: Bounds(0, 5)}), topics=("orders", "payments"))
     _, offset = query.run()
     query.source.held[A] = Bounds(0, 11)
     fewer = query.restarted(topics=("orders",))
     batches, offset = fewer.run(offset)
     assert batches == [[QueueRange(A, 10, 11)]]
-    assert offset == {"q": {"orders": {"broker-a": {"0": 11}}}, "v": 1}
+    assert offset["q"] == {"orders": {"broker-a": {"0": 11}}, "payments": {"broker-a": {"0": 5}}}
+    query.source.held |= {A: Bounds(0, 12), P: Bounds(0, 7)}
+    fewer.now += 10
+    batches, offset = fewer.run(offset)
+    assert batches == [[QueueRange(A, 11, 12)]]
+    assert (
+        caplog.text.count("they are kept, and read on from there when they are requested again: payments")
+        == 1
+    )
+    assert fewer.restarted(topics=("orders", "payments")).run(offset)[0] == [[QueueRange(P, 5, 7)]]
 
 
 def test_reported() -> None:

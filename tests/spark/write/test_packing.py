@@ -121,6 +121,32 @@ def test_rows_tell_where_they_come_from() -> None:
     assert "SPARK_BATCH" not in unpacked(job.pack(table([{"body": b"x"}], "body"), NOW_MS))[0].properties
 
 
+def test_writes_of_one_batch_are_told_apart() -> None:
+    """Two writes of the same rows differ in the number of the write, rows at the same place in their digest,
+    and a repeated write is the same: the digest covers body, tags, keys and properties."""
+
+    def identities(write: str, *rows: Row) -> list[tuple[str, ...]]:
+        identity = Identity(query="q-1", batch=7, partition=3, write=write)
+        made = packer("body", "tags", "keys", "properties", identity=identity)
+        found = unpacked(made.pack(table(list(rows), "body", "tags", "keys", "properties"), NOW_MS))
+        names = ("SPARK_QUERY", "SPARK_BATCH", "SPARK_PART", "SPARK_SEQ")
+        return [tuple(each.properties[name] for name in names) for each in found]
+
+    rows: list[Row] = [
+        {"body": b"x"},
+        {"body": b"y"},
+        {"body": b"x", "tags": "t"},
+        {"body": b"x", "keys": ["t"]},
+        {"body": b"x", "properties": {"t": "u"}},
+    ]
+    first = identities("1", *rows)
+    assert [(batch, seq[:-16]) for _, batch, _, seq in first] == [("7", f"{at}.1-") for at in range(5)]
+    assert first == identities("1", *rows)
+    assert not set(first) & set(identities("2", *rows))
+    alone = [identities("1", row)[0] for row in rows]
+    assert len(set(alone)) == 5
+
+
 def test_unique_keys_differ_within_one_millisecond() -> None:
     """Many batches in the same millisecond have distinct ids."""
     made, rows = packer("body"), table([{"body": b"x"}] * 5000, "body")

@@ -326,6 +326,21 @@ def test_batches_are_cut_by_size() -> None:
     assert list(cut(records.slice(0, 0), 10)) == []
 
 
+def test_a_mark_that_is_refused_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where brokers create no groups, the rows are written nevertheless: the warning names the group and the
+    option. A group that exists is marked."""
+    with brokers(tmp_path, autoCreateSubscriptionGroup=False) as cluster:
+        cluster.create_topic("Unmarked", queues=1)
+        batch = BatchId(3, digest_of(b"a"))
+        refused = SinkMark("query-1", "Unmarked", "spark-sink-query-1")
+        with connect(job(cluster, topic="Unmarked").options) as client:
+            refused.put(client, batch)
+            assert not refused.is_on(client, batch)
+    assert "batch 3 cannot be marked as written" in caplog.text
+    assert "group spark-sink-query-1" in caplog.text
+    assert "option sinkGroup" in caplog.text
+
+
 def test_a_mark_is_on_one_batch_alone(cluster: Brokers) -> None:
     """The mark survives the client, and does not match another query's batch, an earlier one, or another
     batch with the same number."""

@@ -274,6 +274,40 @@ def test_rows_of_foreach_batch_tell_their_batch(
     assert alone[2] is None
 
 
+def test_two_writes_of_a_batch_keep_all_their_rows(
+    spark: SparkSession, shared_cluster: Brokers, tmp_path: Path
+) -> None:
+    """Dropping duplicates by the four properties keeps both writes of a batch, of other rows and of the same
+    rows; a batch that is repeated after a failure adds nothing."""
+    shared_cluster.create_topic("Twice", 1)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "rows.txt").write_text("1\n2\n3\n")
+    failures = iter([True, False])
+
+    def send(frame: DataFrame, number: int) -> None:
+        write(frame, shared_cluster, "Twice")
+        write(frame, shared_cluster, "Twice")
+        write(
+            frame.selectExpr("concat('copy of ', body) AS body"), shared_cluster, "Twice", writeName="copies"
+        )
+        if next(failures):
+            raise RuntimeError("the batch fails after its rows were written")
+
+    rows = spark.readStream.format("text").load(str(tmp_path / "in")).withColumnRenamed("value", "body")
+    writer = rows.writeStream.foreachBatch(send).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer = writer.trigger(availableNow=True)
+    with pytest.raises(StreamingQueryException, match="the batch fails"):
+        writer.start().awaitTermination()
+    writer.start().awaitTermination()
+    names = ("SPARK_QUERY", "SPARK_BATCH", "SPARK_PART", "SPARK_SEQ")
+    found = read(spark, shared_cluster, "Twice").selectExpr(
+        "body", *(f"properties['{name}'] AS {name}" for name in names)
+    )
+    assert found.count() == 18
+    kept = sorted(row.body for row in found.dropDuplicates([*names]).collect())
+    assert kept == ["1", "1", "2", "2", "3", "3", "copy of 1", "copy of 2", "copy of 3"]
+
+
 def test_a_stream_writes_through_an_empty_batch_and_counts_go_on(
     spark: SparkSession, shared_cluster: Brokers, tmp_path: Path
 ) -> None:
