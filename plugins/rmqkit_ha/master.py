@@ -11,7 +11,7 @@ import trio
 from attrs import evolve
 
 from rmqkit.config import FREE_PORT
-from rmqkit.errors import ConfigError, ProtocolError, StoreError
+from rmqkit.errors import ConfigError, ProtocolError, RequestRefused, StoreError
 from rmqkit.log_limit import limited_logger
 from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.broker import Broker
@@ -20,6 +20,7 @@ from rmqkit.plugin.interval import sleep_interval
 from rmqkit.plugin.listen import Listener, bind, start_work
 from rmqkit.plugin.positions import wait_moved
 from rmqkit.plugin.replication import ReplicaProgress
+from rmqkit.plugin.request import REPLICATION, StreamCaller
 from rmqkit.plugin.role import ALL_ROLES, Role
 from rmqkit.plugin.service import Service
 from rmqkit.plugin.store import NotInMemory, Pin
@@ -134,7 +135,10 @@ class HaMaster(Service):
             with scope:
                 with trio.fail_after(given.ha_housekeeping_interval / 1000):
                     stream = await accepted.opened()
+                broker.admit(StreamCaller(stream, REPLICATION))
                 await _Connection(broker, self.replicas, stream, where, self.group).run(scope)
+        except* RequestRefused as group:
+            _peer_log.warning("slave %s refused: %s", where, _first(group))
         except* (ProtocolError, StoreError) as group:
             _peer_log.warning("%s is no slave of this broker, closed: %s", where, _first(group))
         except* trio.TooSlowError:

@@ -41,11 +41,12 @@ from rmqkit.plugin.filter_servers import FilterServers
 from rmqkit.plugin.flush import FlushPolicy
 from rmqkit.plugin.loader import Registry
 from rmqkit.plugin.replication import Replication
-from rmqkit.plugin.request import RequestProcessor
+from rmqkit.plugin.request import REPLICATION, RequestProcessor
 from rmqkit.plugin.store import KeyLookup, MessageStore, NoKeys, NoQueues, QueueLookup
 from rmqkit.plugin.transport import Address
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.message_id import pack_host
+from rmqkit.remoting.admission import Admission, guarding
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.remoting.request_loop import Router
 
@@ -158,6 +159,7 @@ def make_context(
         pool=pool,
         address=str(Address("tcp", ip, port)),
         store_host=pack_host(ip, port),
+        admission=Admission(guarding(registry.rpc_hooks, REPLICATION)),
     )
 
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from rmqkit.plugin.filter_servers import FilterServers
     from rmqkit.plugin.loader import Registry
     from rmqkit.plugin.replication import Replication
+    from rmqkit.plugin.request import Caller
     from rmqkit.plugin.store import MessageStore
+    from rmqkit.remoting.admission import Admission
     from rmqkit.remoting.pool import ConnectionPool
 
 
@@ -56,4 +58,10 @@ class BrokerContext:
     pool: ConnectionPool
     address: str
     store_host: bytes
+    admission: Admission
+
+    def admit(self, caller: Caller) -> None:
+        """See `rmqkit.plugin.broker.Broker`."""
+        self.admission.check(caller)
+
     on_config_change: list[Callable[[], None]] = Factory(list)

@@ -91,7 +91,7 @@ async def run_broker(
         ip, _ = unpack_host(store_host(config))
         store, policy = assemble.make_store(config, registry, clock)
         async with ConnectionPool(
-            connect=Dialer(config, registry, None if scheme == TCP else scheme)
+            connect=Dialer(config, registry, None if scheme == TCP else scheme), hooks=registry.call_hooks
         ) as pool:
             context = assemble.make_context(config, registry, clock, store, policy, pool, ip, address.port)
             await store.open()

@@ -34,9 +34,9 @@ from rmqkit.config import Config
 from rmqkit.errors import ClientError
 from rmqkit.plugin.allocation import AllocationStrategy
 from rmqkit.plugin.connect import Connect
+from rmqkit.plugin.hooks import CallHook
 from rmqkit.remoting.background import BackgroundTask, only_error
 from rmqkit.remoting.dial import Dialer
-from rmqkit.remoting.pool import CallHook
 
 
 class Client:

@@ -32,7 +32,7 @@ from rmqkit.model.message_type import MessageType, message_type
 from rmqkit.model.names import namespace_of
 from rmqkit.model.queue import MessageQueue
 from rmqkit.plugin.hook_runner import Hooks
-from rmqkit.remoting.pool import CallHook
+from rmqkit.plugin.hooks import CallHook
 
 log = logging.getLogger(__name__)
 #: Time limit for closing all hooks together when a client is closed.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rmqkit.plugin.filter_servers import FilterServers
     from rmqkit.plugin.registrations import Registrations
     from rmqkit.plugin.replication import Replication
-    from rmqkit.plugin.request import Peer
+    from rmqkit.plugin.request import Caller, Peer
     from rmqkit.plugin.role import BrokerRole
     from rmqkit.plugin.store import Appended, MessageStore
     from rmqkit.protocol.command import Command
@@ -265,6 +265,10 @@ class Broker(Protocol):
 
     @property
     def pool(self) -> Pool: ...
+
+    def admit(self, caller: Caller) -> None:
+        """Ask the request hooks of the replication port whether a connection to it may stay. Raises
+        RequestRefused."""
 
     @property
     def address(self) -> str:

@@ -71,17 +71,19 @@ class HookEntry(Generic[H_co]):
             found: Mapping[int, Exception] = {_index(at, run): error for at, error in refused.items()}
         except Exception as error:  # noqa: BLE001 - a broken check must admit nothing
             if isinstance(error, RequestRefused) or failures_refuse:
-                return dict.fromkeys(range(len(run)), self._refusal(method, error))
+                return dict.fromkeys(range(len(run)), self.refusal(method, error))
             self.failed(method, error)
             return {}
         refusals: dict[int, RequestRefused] = {}
         for at, cause in found.items():
-            refusal = self._refusal(method, cause)
+            refusal = self.refusal(method, cause)
             if refusal is cause or failures_refuse:
                 refusals[at] = refusal
         return refusals
 
-    def _refusal(self, method: str, error: Exception) -> RequestRefused:
+    def refusal(self, method: str, error: Exception) -> RequestRefused:
+        """What an error of a hook that may refuse means: the error itself if it is a RequestRefused, else
+        SYSTEM_ERROR, counted and logged as a failure."""
         if isinstance(error, RequestRefused):
             return error
         self.failed(method, error)

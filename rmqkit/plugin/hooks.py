@@ -23,7 +23,7 @@ from rmqkit.model.message import PutMessage
 from rmqkit.model.message_type import MessageType, message_type
 from rmqkit.model.names import namespace_of
 from rmqkit.model.run import MessageRun
-from rmqkit.plugin.request import Answers, Peer
+from rmqkit.plugin.request import Answers, Caller, Peer
 from rmqkit.plugin.store import Appended
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command
@@ -506,10 +506,23 @@ class RpcHook:
     processor are passed together, as a run.
 
     `codes` are the request codes that the hook handles, None for all. Requests that no hook handles cost
-    nothing: leave SEND_MESSAGE_V2 out if possible.
+    nothing: leave SEND_MESSAGE_V2 out if possible. Nor do answers cost anything if only `before` is
+    implemented. `servers` are the servers whose connections and requests the hook sees, as `Caller.server`
+    names them; None means every server of the process that handles requests, and the replication port.
     """
 
     codes: frozenset[int] | None = None
+    servers: frozenset[str] | None = None
+
+    @property
+    def sees_answers(self) -> bool:
+        """Whether `after` does anything."""
+        return type(self).after is not RpcHook.after
+
+    def connected(self, caller: Caller) -> None:
+        """Called when a connection has been accepted and its handshake is complete. Raise RequestRefused to
+        close it; any other exception closes it as well."""
+        return
 
     def before(self, requests: Sequence[Command], peer: Peer) -> Refusals | None:
         """Return the refused requests; later hooks and the processor do not see them. Raising refuses the
@@ -526,6 +539,11 @@ class RpcHook:
 
 class EachRequestHook(RpcHook):
     """An RpcHook that processes one request at a time."""
+
+    @property
+    def sees_answers(self) -> bool:
+        kind = type(self)
+        return kind.after is not EachRequestHook.after or kind.after_each is not EachRequestHook.after_each
 
     def before(self, requests: Sequence[Command], peer: Peer) -> Refusals | None:
         refused: dict[int, Exception] = {}
@@ -552,4 +570,22 @@ class EachRequestHook(RpcHook):
 
     def after_each(self, request: Command, answer: Command, peer: Peer) -> None:
         """Observe the answer to one request."""
+        return
+
+
+# --- outgoing requests --------------------------------------------------------------------------------------
+
+
+class CallHook:
+    """Around each request that goes out, from a client or from a server to another one (Java: RPCHook on the
+    client's side). Plain functions; must not block."""
+
+    def before_call(self, request: Command, address: str) -> None:
+        """May add header fields through `request.fields()`. An error is raised to the caller, and nothing is
+        sent."""
+        return
+
+    def after_call(self, request: Command, response: Command, address: str) -> None:
+        """Called with the answer, whatever its code; there is none for a one-way request or after a time-out.
+        Errors are logged and ignored."""
         return

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rmqkit.plugin.dispatcher import LogFollower
     from rmqkit.plugin.filter import FilterServer
     from rmqkit.plugin.flush import FlushPolicyFactory
-    from rmqkit.plugin.hooks import ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
+    from rmqkit.plugin.hooks import CallHook, ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
     from rmqkit.plugin.queue_code import QueueCode
     from rmqkit.plugin.request import RequestProcessor
     from rmqkit.plugin.server import Server
@@ -150,8 +150,14 @@ def rmqkit_register_consume_message_hooks(register: Register[ConsumeMessageHook]
 
 @hookspec
 def rmqkit_register_rpc_hooks(register: Register[RpcHook], config: Config) -> None:
-    """Hooks around every request that a server handles, in `order`. Example: register("acl",
-    CheckSignature())."""
+    """Hooks around every request that a server handles, in `order`; `RpcHook.servers` says which servers.
+    Example: register("acl", CheckSignature())."""
+
+
+@hookspec
+def rmqkit_register_call_hooks(register: Register[CallHook], config: Config) -> None:
+    """Hooks around every request that a server sends to another one, in `order`: a broker to name servers
+    and masters, for example. A client's are passed to the client. Example: register("sign", Sign(key))."""
 
 
 @hookspec

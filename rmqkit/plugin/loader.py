@@ -29,7 +29,7 @@ from rmqkit.plugin.dispatcher import LogFollower
 from rmqkit.plugin.filter import FilterServer
 from rmqkit.plugin.flush import FlushPolicyFactory
 from rmqkit.plugin.hook_runner import HookEntry, Hooks
-from rmqkit.plugin.hooks import ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
+from rmqkit.plugin.hooks import CallHook, ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
 from rmqkit.plugin.queue_code import QueueCode
 from rmqkit.plugin.server import Server
 from rmqkit.plugin.service import Service
@@ -127,6 +127,7 @@ class Registry:
     send_message_hooks: Hooks[SendMessageHook]
     consume_message_hooks: Hooks[ConsumeMessageHook]
     rpc_hooks: Hooks[RpcHook]
+    call_hooks: Hooks[CallHook]
     put_message_hooks: Hooks[PutMessageHook]
     commands: dict[str, Any]
     #: Structs of RocketMQ's settings that plugins own.
@@ -180,13 +181,14 @@ _KINDS = {
     "send_message_hooks": "send message hook",
     "consume_message_hooks": "consume message hook",
     "rpc_hooks": "rpc hook",
+    "call_hooks": "call hook",
     "put_message_hooks": "put message hook",
     "commands": "command",
     "settings": "settings",
 }
 #: What may carry the mark of a hook.
 _FUNCTIONS = (FunctionType, MethodType, staticmethod, classmethod)
-_HOOKS = {"send_message_hooks", "consume_message_hooks", "rpc_hooks", "put_message_hooks"}
+_HOOKS = {"send_message_hooks", "consume_message_hooks", "rpc_hooks", "call_hooks", "put_message_hooks"}
 
 
 def load(config: Config, *, extra: Iterable[tuple[str, object]] = (), entry_points: bool = True) -> Registry:

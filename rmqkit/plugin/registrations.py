@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rmqkit.plugin.acks import AckCondition
     from rmqkit.plugin.filter import FilterServer
     from rmqkit.plugin.hook_runner import Hooks
-    from rmqkit.plugin.hooks import ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
+    from rmqkit.plugin.hooks import CallHook, ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
     from rmqkit.plugin.transport import Address, Transport
 
 
@@ -40,6 +40,9 @@ class Registrations(Protocol):
 
     @property
     def rpc_hooks(self) -> Hooks[RpcHook]: ...
+
+    @property
+    def call_hooks(self) -> Hooks[CallHook]: ...
 
     @property
     def put_message_hooks(self) -> Hooks[PutMessageHook]: ...

@@ -10,9 +10,11 @@ import msgspec
 
 from rmqkit.limits import MAX_REQUESTS_PER_TURN
 from rmqkit.model.buffer import Buffer
+from rmqkit.plugin.transport import ServerStream, TransportInfo
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.error_answer import error_answer
 from rmqkit.protocol.frame import FrameDecoder
+from rmqkit.protocol.message_id import host_text, pack_host
 
 
 class Reply(NamedTuple):
@@ -56,15 +58,48 @@ Outcome = Answer | Ticket | None
 Work = Callable[[], Awaitable[Outcome]]
 
 
-class Peer(ABC):
-    """The other end of an accepted connection, as processors and services see it (Java: Channel)."""
+#: Names of servers, as `Caller.server`; a server of a plugin has its own name.
+BROKER, NAME_SERVER, FILTER_SERVER = "broker", "namesrv", "filter-server"
+#: The port of a broker from which slaves copy the log.
+REPLICATION = "replication"
+
+
+class Caller(ABC):
+    """The other end of an accepted connection: who asks, at which server, and by which door."""
 
     remote_host: bytes
     """Packed address and port, 8 or 20 bytes."""
     remote_text: str
+    server: str
+    """The server that accepted the connection: BROKER, NAME_SERVER, FILTER_SERVER, REPLICATION, or the name
+    of a plugin's server."""
     attributes: dict[str, object]
     """What plugins remember about the connection, under names that begin with the plugin's: an account that
     has been checked, for example."""
+
+    @property
+    @abstractmethod
+    def transport(self) -> TransportInfo:
+        """Listener, encryption and certificate of the connection."""
+
+
+class StreamCaller(Caller):
+    """The caller of a protocol other than RocketMQ's remoting, over an accepted stream."""
+
+    def __init__(self, stream: ServerStream, server: str) -> None:
+        self.remote_host = pack_host(*stream.remote)
+        self.remote_text = host_text(self.remote_host)
+        self.server = server
+        self.attributes = {}
+        self._stream = stream
+
+    @property
+    def transport(self) -> TransportInfo:
+        return self._stream.transport
+
+
+class Peer(Caller):
+    """A caller that sends requests, as processors and services see it (Java: Channel)."""
 
     @property
     @abstractmethod

@@ -38,13 +38,16 @@ _MAX_PARTS = 512
 
 
 class SocketStream(ServerStream):
-    """An accepted socket, non-blocking. The transport gives `remote` and `local`."""
+    """An accepted socket, non-blocking. The transport gives `remote`, `local` and its scheme."""
 
-    def __init__(self, sock: socket.socket, remote: tuple[str, int], local: tuple[str, int]) -> None:
+    def __init__(
+        self, sock: socket.socket, remote: tuple[str, int], local: tuple[str, int], scheme: str = "tcp"
+    ) -> None:
         sock.setblocking(False)
         self.socket = sock
         self.remote = remote
         self.local = local
+        self.scheme = scheme
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         while True:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import anyio.abc
 import trio
 from attrs import frozen
-
-if TYPE_CHECKING:
-    pass
 
 from rmqkit.model.buffer import Buffer
 
@@ -63,12 +59,33 @@ class Address:
         return where if self.scheme == "tcp" else f"{self.scheme}://{where}"
 
 
+@frozen
+class TransportInfo:
+    """By which door a connection came.
+
+    listener      where it was accepted: the address to which the peer connected, with its scheme
+    is_encrypted  whether others on the way cannot read it
+    certificate   the peer's certificate in DER form, checked by the transport; None when it showed none
+    """
+
+    listener: Address
+    is_encrypted: bool = False
+    certificate: bytes | None = None
+
+
 class ServerStream(trio.abc.Stream):
     """One accepted connection. `remote` is the peer as `(ip, port)`, `local` this end; `("127.0.0.1", 0)` for
-    a transport without IP addresses."""
+    a transport without IP addresses. `scheme` is that of the listener's address."""
 
     remote: tuple[str, int]
     local: tuple[str, int]
+    scheme: str = "tcp"
+
+    @property
+    def transport(self) -> TransportInfo:
+        """How the connection came in; complete once `opened` has returned. Default: an unencrypted one to
+        `local`."""
+        return TransportInfo(Address(self.scheme, *self.local))
 
     async def opened(self) -> ServerStream:
         """The stream to read and write, after the handshake if the transport has one. Called once, before all

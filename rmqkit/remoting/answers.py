@@ -13,7 +13,7 @@ from rmqkit.protocol.codes import FLAG_ONEWAY
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.connection import ConnectionCore
 from rmqkit.protocol.error_answer import error_answer
-from rmqkit.remoting.hooks_by_code import Entries
+from rmqkit.remoting.admission import Entries
 
 #: The types of outcomes that are all bytes.
 _ENCODED = {bytes}

@@ -18,11 +18,12 @@ from rmqkit.limits import COUNTED_UNFINISHED_BYTES, MAX_UNFINISHED_BYTES, READ_C
 from rmqkit.log_limit import limited_logger
 from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.request import Outcome, Peer, Ticket, Work
-from rmqkit.plugin.transport import ServerStream
+from rmqkit.plugin.transport import ServerStream, TransportInfo
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.connection import ConnectionCore, Event, State
 from rmqkit.protocol.error_answer import error_answer
-from rmqkit.protocol.message_id import pack_host
+from rmqkit.protocol.message_id import host_text, pack_host
+from rmqkit.remoting.admission import Admission
 from rmqkit.remoting.answers import mismatched, queue_answers
 from rmqkit.remoting.hooks_by_code import HooksByCode
 from rmqkit.remoting.read_fairness import BIG_ANSWER_BYTES, Paced, Turns
@@ -46,11 +47,15 @@ _CLOSED_PER_TURN = 8
 class Shared:
     """What the connections of one server share.
 
-    name    of the server, for log lines
-    handle  serves commands of a connection, from a number on, and returns how far it came
+    name       of the server, for log lines
+    kind       the server, as hooks name it
+    admission  decides whether a connection may stay
+    handle   serves commands of a connection, from a number on, and returns how far it came
     """
 
     name: str
+    kind: str
+    admission: Admission
     hooks: HooksByCode
     handle: Callable[[ServedPeer, Sequence[Command], int], int]
     turns: Turns = field(factory=Turns)
@@ -83,7 +88,8 @@ class ServedPeer(Peer):
 
     def __init__(self, stream: ServerStream, shared: Shared) -> None:
         self.remote_host = pack_host(*stream.remote)
-        self.remote_text = _host_text(*stream.remote)
+        self.remote_text = host_text(self.remote_host)
+        self.server = shared.kind
         self.attributes = {}
         #: trio.current_time, without asking which loop runs.
         self._time = trio.lowlevel.current_clock().current_time
@@ -116,6 +122,10 @@ class ServedPeer(Peer):
         self._unfed = b""
 
     # What processors use.
+
+    @property
+    def transport(self) -> TransportInfo:
+        return self._stream.transport
 
     @property
     def closed(self) -> bool:
@@ -219,12 +229,14 @@ class ServedPeer(Peer):
 
     async def _read(self) -> None:
         """Read, have served what arrived together, and send the answers that are known at once. Raises
-        ProtocolError when the commands before a broken frame are served, and the errors of the stream."""
+        RequestRefused when a hook refuses the connection, ProtocolError when the commands before a broken
+        frame are served, and the errors of the stream."""
         if self.core.state is not State.OPEN:
             return
         self._receiving = True
         self._stream = stream = await self._stream.opened()
         self._receiving = False
+        self._shared.admission.check(self)
         self._sends_now = type(stream).send_now is not ServerStream.send_now
         sockets = socket_loop() if stream.fileno() >= 0 else None
         if sockets is None:
@@ -469,7 +481,3 @@ def _divided(parts: Sequence[Buffer]) -> Iterator[tuple[list[Buffer], int]]:
                 portion, size = [], 0
     if portion:
         yield portion, size
-
-
-def _host_text(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

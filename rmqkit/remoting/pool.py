@@ -18,6 +18,7 @@ from anyio.abc import ByteStream, TaskGroup
 from rmqkit.errors import ClientError, ConfigError, ConnectFailed, RequestTimeout, RmqError
 from rmqkit.plugin.connect import Connect, connect_tcp
 from rmqkit.plugin.hook_runner import Hooks
+from rmqkit.plugin.hooks import CallHook
 from rmqkit.plugin.transport import Address, LanedStream
 from rmqkit.protocol.codes import CLIENT_VERSION, ResponseCode, SerializeType
 from rmqkit.protocol.command import Command
@@ -48,21 +49,6 @@ def parse_address(address: str) -> Address:
     if not parsed.name and not parsed.port:
         raise ConnectFailed(address, "not of the form host:port with a port between 1 and 65535")
     return parsed
-
-
-class CallHook:
-    """Around each request that goes out (Java: RPCHook on the client's side). Plain functions; must not
-    block."""
-
-    def before_call(self, request: Command, address: str) -> None:
-        """May add header fields through `request.fields()`. An error is raised to the caller, and nothing is
-        sent."""
-        return
-
-    def after_call(self, request: Command, response: Command, address: str) -> None:
-        """Called with the answer, whatever its code; there is none for a one-way request or after a time-out.
-        Errors are logged and ignored."""
-        return
 
 
 class _Dial:

@@ -15,7 +15,8 @@ from rmqkit.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.error_answer import error_answer
 from rmqkit.protocol.frame import alike
-from rmqkit.remoting.hooks_by_code import Entries, HooksByCode
+from rmqkit.remoting.admission import Entries
+from rmqkit.remoting.hooks_by_code import HooksByCode, HooksOfCode
 from rmqkit.remoting.joined_run import JoinedRun, Part
 from rmqkit.remoting.peer import ServedPeer
 from rmqkit.remoting.route import Route
@@ -66,9 +67,9 @@ class RequestLoop:
 
     def _choose_routes(self) -> None:
         router, hooks = self._router, self._hooks
-        routes: dict[tuple[int, Entries], Route] = {}
+        routes: dict[tuple[int, HooksOfCode], Route] = {}
 
-        def route(processor: RequestProcessor, hooks: Entries) -> Route:
+        def route(processor: RequestProcessor, hooks: HooksOfCode) -> Route:
             key = id(processor), hooks
             if key not in routes:
                 routes[key] = Route.to(processor, hooks)
@@ -109,8 +110,8 @@ class RequestLoop:
                     at = alike(commands, at, limit)
             run = left = commands[start:at] if at - start < len(commands) else commands
             refused: Mapping[int, Outcome] | None = None
-            if route.hooks:
-                left, refused = self._admit(run, route.hooks, peer)
+            if route.hooks.before:
+                left, refused = self._admit(run, route.hooks.before, peer)
             if peer.turn is not None and len(run) <= route.max_part and at == len(commands):
                 self._joined.add(route, Part(peer, run, left, refused), peer.turn)
             else:

@@ -10,7 +10,7 @@ from rmqkit.plugin.request import JoinedProcessor, Outcome, Peer, RequestProcess
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.error_answer import error_answer
 from rmqkit.remoting.answers import mismatched, queue_answers
-from rmqkit.remoting.hooks_by_code import Entries
+from rmqkit.remoting.hooks_by_code import HooksOfCode
 from rmqkit.remoting.peer import ServedPeer
 
 #: A run of a connection that has this share of the most requests in a run gains little by being joined, and
@@ -29,10 +29,10 @@ class Route:
     name: str
     max_run: int
     max_part: int
-    hooks: Entries
+    hooks: HooksOfCode
 
     @staticmethod
-    def to(processor: RequestProcessor, hooks: Entries) -> Route:
+    def to(processor: RequestProcessor, hooks: HooksOfCode) -> Route:
         joined, max_run, max_part = None, processor.max_run, 0
         if isinstance(processor, JoinedProcessor):
             joined, max_part = processor.process_joined, int(max_run * _LONG_SHARE)
@@ -63,4 +63,4 @@ class Route:
         if refused:
             rest = iter(outcomes)
             outcomes = [refused[id(each)] if id(each) in refused else next(rest) for each in run]
-        queue_answers(peer.core, peer, run, outcomes, self.hooks)
+        queue_answers(peer.core, peer, run, outcomes, self.hooks.after)

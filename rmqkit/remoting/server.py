@@ -8,15 +8,16 @@ from functools import partial
 
 import trio
 
-from rmqkit.errors import ProtocolError
+from rmqkit.errors import ProtocolError, RequestRefused
 from rmqkit.limits import IDLE_TIMEOUT_MS, MAX_CONNECTIONS
 from rmqkit.log_limit import limited_logger
 from rmqkit.plugin.descriptors import is_reserved, left_for_connections
 from rmqkit.plugin.hook_runner import Hooks
 from rmqkit.plugin.hooks import RpcHook
 from rmqkit.plugin.listen import start_work
-from rmqkit.plugin.request import Peer
+from rmqkit.plugin.request import BROKER, Peer
 from rmqkit.plugin.transport import ServerStream
+from rmqkit.remoting.admission import Admission, guarding
 from rmqkit.remoting.hooks_by_code import HooksByCode
 from rmqkit.remoting.peer import ServedPeer, Shared
 from rmqkit.remoting.request_loop import RequestLoop, Router
@@ -33,7 +34,8 @@ class RequestServer:
     """Serves a router on listeners.
 
     router      request code -> processor
-    rpc_hooks   around the requests they want to see, in order
+    rpc_hooks   around the connections and requests that they want to see, in order
+    kind        the server, as hooks name it (`Caller.server`)
     on_closed   called when a connection has ended
     name        for log lines
     """
@@ -43,12 +45,15 @@ class RequestServer:
         router: Router,
         *,
         rpc_hooks: Iterable[RpcHook] = (),
+        kind: str = BROKER,
         on_closed: Callable[[Peer], None] | None = None,
         name: str = "server",
     ) -> None:
         self.peers: set[ServedPeer] = set()
-        hooks = HooksByCode(Hooks.of("rpc hook", rpc_hooks).checked(RpcHook, ("before", "after")))
-        self.shared = Shared(name, hooks, RequestLoop(router, hooks).handle)
+        given = Hooks.of("rpc hook", rpc_hooks).checked(RpcHook, ("connected", "before", "after"))
+        entries = guarding(given, kind)
+        hooks = HooksByCode(entries)
+        self.shared = Shared(name, kind, Admission(entries), hooks, RequestLoop(router, hooks).handle)
         self._on_closed = on_closed
         self._name = name
         self._accepting = trio.CancelScope()
@@ -150,6 +155,8 @@ class RequestServer:
         self.peers.add(peer)
         try:
             await peer.run()
+        except* RequestRefused as group:
+            _log.warning("%s: connection from %s refused: %s", self._name, peer.remote_text, _first(group))
         except* ProtocolError as group:
             _log.warning(
                 "%s: %s broke the protocol, connection closed: %s",

@@ -69,12 +69,12 @@ class _Listening:
         bound, where = await bind(self._registry, self._addresses)
         router = Router(dict(processors), default=default)
         server = RequestServer(
-            router, rpc_hooks=self._registry.rpc_hooks, on_closed=on_closed, name=self._name
+            router, rpc_hooks=self._registry.rpc_hooks, kind=self._name, on_closed=on_closed, name=self._name
         )
         return ServedAddresses(server, bound, where)
 
     def pool(self, config: Config) -> ConnectionPool:
-        return ConnectionPool(connect=Dialer(config, self._registry))
+        return ConnectionPool(connect=Dialer(config, self._registry), hooks=self._registry.call_hooks)
 
 
 def listen_on(registry: Registrations, addresses: Iterable[Address], name: str) -> Listen:

@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 import trio
 
 from rmqkit.errors import ConnectionLost
-from rmqkit.plugin.request import Answer, Outcome, Peer, Reply, RequestProcessor, Ticket, Work
+from rmqkit.plugin.request import BROKER, Answer, Outcome, Peer, Reply, RequestProcessor, Ticket, Work
+from rmqkit.plugin.transport import Address, TransportInfo
 from rmqkit.protocol import frame
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.error_answer import error_answer
 from rmqkit.protocol.message_id import pack_host
+
+_LOOPBACK = TransportInfo(Address("tcp", "127.0.0.1", 10_911))
 
 
 class FakePeer(Peer):
@@ -21,8 +24,16 @@ class FakePeer(Peer):
     closed = False
 
     def __init__(
-        self, host: str = "127.0.0.1", port: int = 40_000, on_call: Callable[[Command], Command] | None = None
+        self,
+        host: str = "127.0.0.1",
+        port: int = 40_000,
+        on_call: Callable[[Command], Command] | None = None,
+        *,
+        server: str = BROKER,
+        transport: TransportInfo = _LOOPBACK,
     ) -> None:
+        self.server = server
+        self._transport = transport
         self.remote_host = pack_host(host, port)
         self.remote_text = f"{host}:{port}"
         self.attributes = {}
@@ -34,6 +45,10 @@ class FakePeer(Peer):
         self._work: list[tuple[Ticket, Work]] = []
         #: Answers by the identities of their requests. The requests are kept, so that identities stay unique.
         self._answer_to: dict[int, tuple[Command, Command]] = {}
+
+    @property
+    def transport(self) -> TransportInfo:
+        return self._transport
 
     def postpone(self, requests: Sequence[Command], *, held: bool = False) -> Ticket:
         if not held:

@@ -114,6 +114,12 @@ class TransportContract(ABC):
             assert len(pack_host(*server.remote)) in (8, 20)
             assert len(pack_host(*server.local)) in (8, 20)
 
+    async def test_a_connection_knows_its_door(self, at: Listening) -> None:
+        """An accepted stream names the listener's address, and a peer that showed no certificate has none."""
+        async with at.pair() as (server, _):
+            assert server.transport.listener == at.address
+            assert server.transport.certificate is None
+
     async def test_an_address_is_taken_once(self, at: Listening, transport: Transport) -> None:
         """A second listener at the same address raises OSError; the first one continues."""
         with pytest.raises(OSError, match=r"\w"):

@@ -21,9 +21,9 @@ from rmqkit.config import Config
 from rmqkit.errors import ConfigError, ConnectFailed, ConnectionLost
 from rmqkit.model.subscription import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from rmqkit.plugin.broker import Broker
-from rmqkit.plugin.hooks import EachRequestHook, RpcHook
+from rmqkit.plugin.hooks import CallHook, EachRequestHook, RpcHook
 from rmqkit.plugin.hookspecs import Register, RegisterProcessor
-from rmqkit.plugin.request import Answer, Outcome, Peer
+from rmqkit.plugin.request import NAME_SERVER, Answer, Outcome, Peer
 from rmqkit.plugin.service import Service
 from rmqkit.protocol import loose_json, record
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -37,7 +37,7 @@ from rmqkit.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from rmqkit.remoting.pool import ConnectionPool
-from rmqkit.testing.broker import dialer, running_broker
+from rmqkit.testing.broker import dialer, running_broker, running_cluster
 from rmqkit.testing.clock import FakeClock
 from tests.ports import LOOPBACK, free_port
 from tests.remoting.wire import Handler
@@ -336,6 +336,40 @@ async def test_rpc_hooks_of_a_plugin(tmp_path: Path) -> None:
             await pool.call(str(running.address), pull(5), CALL_MS)
         ).code == ResponseCode.PULL_OFFSET_MOVED
     assert seen == [("before", 10), ("after", 0), ("before", 11), ("after", 21)]
+
+
+class Sign(CallHook):
+    def before_call(self, request: Command, address: str) -> None:
+        request.fields()["Signature"] = "s"
+
+
+class SignedRequests(EachRequestHook):
+    """Notes the signatures that name servers get, by request code."""
+
+    servers = frozenset({NAME_SERVER})
+
+    def __init__(self) -> None:
+        self.seen: dict[int, str | None] = {}
+
+    def before_each(self, request: Command, peer: Peer) -> None:
+        self.seen[request.code] = request.fields().get("Signature")
+
+
+async def test_call_hooks_of_a_plugin_sign_what_a_broker_sends(tmp_path: Path) -> None:
+    """A broker's registration with its name server carries the fields that a call hook adds."""
+    look = SignedRequests()
+
+    class Hooks:
+        @hookimpl
+        def rmqkit_register_call_hooks(self, register: Register[CallHook], config: Config) -> None:
+            register("sign", Sign())
+
+        @hookimpl
+        def rmqkit_register_rpc_hooks(self, register: Register[RpcHook], config: Config) -> None:
+            register("look", look)
+
+    async with running_cluster(tmp_path, extra=[("hooks", Hooks())]):
+        assert look.seen[RequestCode.REGISTER_BROKER] == "s"
 
 
 @pytest.mark.row("S077", "S264", "S032", "S045")

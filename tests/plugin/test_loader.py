@@ -500,7 +500,7 @@ def test_specs_are_there() -> None:
         " filter_servers"
         " processors queue_codes services servers commands settings"
     )
-    hooks = "send_message_hooks consume_message_hooks rpc_hooks put_message_hooks"
+    hooks = "send_message_hooks consume_message_hooks rpc_hooks call_hooks put_message_hooks"
     expected = {f"rmqkit_register_{kind}" for kind in (kinds + " " + hooks).split()} | {
         "rmqkit_broker_assembled",
         "rmqkit_broker_started",

@@ -23,6 +23,7 @@ from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.connection import ConnectionCore
 from rmqkit.protocol.frame import FrameDecoder
+from rmqkit.remoting.hooks_by_code import NO_HOOKS
 from rmqkit.remoting.joined_run import JoinedRun, Part
 from rmqkit.remoting.route import Route
 from rmqkit.remoting.socket_loop import socket_loop
@@ -276,7 +277,9 @@ def test_a_joined_run_has_no_more_requests_than_any_run() -> None:
     """What is more is another run; nothing is lost."""
     processor = Together()
     parts = [echoes(*range(4 * at, 4 * at + 4)) for at in range(5)]
-    assert joined(Route.to(processor, ()), *parts) == [[(each.opaque, 0) for each in part] for part in parts]
+    assert joined(Route.to(processor, NO_HOOKS), *parts) == [
+        [(each.opaque, 0) for each in part] for part in parts
+    ]
     assert [sum(map(len, run)) for run in processor.runs] == [16, 4]
 
 
@@ -285,7 +288,7 @@ def test_the_bodies_of_a_joined_run_are_bounded() -> None:
     processor = Together()
     half, more = bytes(MAX_JOINED_BYTES // 2), bytes(MAX_JOINED_BYTES + 1)
     parts = [echoes(1, body=half), echoes(2, body=half), echoes(3), echoes(4, body=more), echoes(5)]
-    assert joined(Route.to(processor, ()), *parts) == [[(at, 0)] for at in range(1, 6)]
+    assert joined(Route.to(processor, NO_HOOKS), *parts) == [[(at, 0)] for at in range(1, 6)]
     assert processor.runs == [[[1], [2]], [[3]], [[4]], [[5]]]
 
 
@@ -293,14 +296,14 @@ def test_one_way_requests_are_runs_of_their_own() -> None:
     """They are processed and not answered."""
     processor = Together()
     parts = [echoes(1), echoes(2, oneway=True), echoes(3, oneway=True), echoes(4)]
-    assert joined(Route.to(processor, ()), *parts) == [[(1, 0)], [], [], [(4, 0)]]
+    assert joined(Route.to(processor, NO_HOOKS), *parts) == [[(1, 0)], [], [], [(4, 0)]]
     assert processor.runs == [[[1]], [[2], [3]], [[4]]]
 
 
 def test_an_exception_of_the_processor_answers_every_request() -> None:
     """Each connection gets an error for each of its requests, and the next turn is served."""
     processor = Together(breaks=2)
-    route = Route.to(processor, ())
+    route = Route.to(processor, NO_HOOKS)
     refused = ResponseCode.NO_PERMISSION
     assert joined(route, echoes(1), echoes(2, 3)) == [[(1, refused)], [(2, refused), (3, refused)]]
     assert joined(route, echoes(4), echoes(5)) == [[(4, 0)], [(5, 0)]]
@@ -314,10 +317,10 @@ def test_outcomes_of_another_number_are_errors() -> None:
             return super().process_joined(requests, peers)[1:]
 
     failed = ResponseCode.SYSTEM_ERROR
-    assert joined(Route.to(Short(), ()), echoes(1), echoes(2)) == [[(1, failed)], [(2, failed)]]
+    assert joined(Route.to(Short(), NO_HOOKS), echoes(1), echoes(2)) == [[(1, failed)], [(2, failed)]]
 
 
 def test_a_long_run_is_not_joined() -> None:
     """Only runs of at most a quarter of the greatest length are; other processors' runs never are."""
-    assert Route.to(Together(), ()).max_part == 4
-    assert Route.to(Handler(echo), ()).max_part == 0
+    assert Route.to(Together(), NO_HOOKS).max_part == 4
+    assert Route.to(Handler(echo), NO_HOOKS).max_part == 0

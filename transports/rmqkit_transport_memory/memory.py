@@ -18,7 +18,7 @@ import sniffio
 import trio
 
 from rmqkit.model.buffer import Buffer
-from rmqkit.plugin.transport import Address, ServerStream, Transport
+from rmqkit.plugin.transport import Address, ServerStream, Transport, TransportInfo
 
 #: Capacity of one direction of a connection before the sender blocks; about a socket buffer.
 CAPACITY_BYTES = 256 * 1024
@@ -95,15 +95,18 @@ class Pipe:
 
 
 class MemoryServerStream(ServerStream):
-    """The accepting end."""
+    """The accepting end, of a connection to the listener at `address`."""
 
-    def __init__(
-        self, incoming: Pipe, outgoing: Pipe, remote: tuple[str, int], local: tuple[str, int]
-    ) -> None:
+    def __init__(self, incoming: Pipe, outgoing: Pipe, remote: tuple[str, int], address: Address) -> None:
+        self._address = address
         self._incoming = incoming
         self._outgoing = outgoing
         self.remote = remote
-        self.local = local
+        self.local = (_LOCALHOST, address.port)
+
+    @property
+    def transport(self) -> TransportInfo:
+        return TransportInfo(self._address)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         return await self._incoming.receive(max_bytes or CAPACITY_BYTES)
@@ -222,8 +225,8 @@ class MemoryTransport(Transport):
                     f"{address} listens in another event loop, where memory connections do not lead",
                 )
             there, back = Pipe(), Pipe()
-            remote, local = (_LOCALHOST, 1 + next(_numbers) % 65_535), (_LOCALHOST, address.port)
-            await listener.hand_over(MemoryServerStream(there, back, remote, local))
+            remote = _LOCALHOST, 1 + next(_numbers) % 65_535
+            await listener.hand_over(MemoryServerStream(there, back, remote, address))
         return MemoryClientStream(back, there)
 
     def bound_address(self, listener: trio.abc.Listener[ServerStream]) -> Address:

@@ -17,7 +17,7 @@ import trio
 from attrs import frozen
 
 from rmqkit.model.buffer import Buffer
-from rmqkit.plugin.transport import ServerStream
+from rmqkit.plugin.transport import Address, ServerStream, TransportInfo
 from rmqkit_transport_quic.limits import QUIC_SEND_AHEAD_BYTES
 
 
@@ -215,12 +215,21 @@ class Lane:
 
 
 class QuicServerStream(ServerStream):
-    """A lane that a client opened."""
+    """A lane that a client opened. `certificate` is the client's, in DER form."""
 
-    def __init__(self, lane: Lane, remote: tuple[str, int], local: tuple[str, int]) -> None:
+    scheme = "quic"
+
+    def __init__(
+        self, lane: Lane, remote: tuple[str, int], local: tuple[str, int], certificate: bytes | None
+    ) -> None:
         self.lane = lane
         self.remote = remote
         self.local = local
+        self._certificate = certificate
+
+    @property
+    def transport(self) -> TransportInfo:
+        return TransportInfo(Address(self.scheme, *self.local), True, self._certificate)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         return await self.lane.receive(max_bytes or 65_536)

@@ -160,7 +160,7 @@ class QuicListener(WorkingListener):
     def opened_lane(self, carrier: Carrier, lane: Lane) -> None:
         remote = carrier.machine.get_peer_address()
         assert remote is not None
-        self._lanes.append(QuicServerStream(lane, remote[:2], self.local))
+        self._lanes.append(QuicServerStream(lane, remote[:2], self.local, carrier.machine.certificate))
         self._arrival = _rung(self._arrival)
 
     def ended(self, carrier: Carrier) -> None:

@@ -24,6 +24,7 @@ from aioquic.quic.packet import QuicFrameType
 from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.recovery import QuicPacketSpace
 from aioquic.quic.stream import QuicStream
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import Certificate
 
 #: aioquic logs every fault of a peer and several lines per connection. Users who want these lines set a
@@ -88,6 +89,12 @@ class Machine(QuicConnection):
         """The certificates sent by the peer, its own first; empty when it has sent none."""
         own = self.tls._peer_certificate
         return [] if own is None else [own, *self.tls._peer_certificate_chain]
+
+    @property
+    def certificate(self) -> bytes | None:
+        """The peer's own certificate in DER form; None when it has sent none."""
+        own = self.tls._peer_certificate
+        return None if own is None else own.public_bytes(Encoding.DER)
 
     def unsent_bytes(self, stream_id: int, written: int) -> int:
         """Bytes of a stream that have not been sent, of those given to `send_stream_data`."""

@@ -39,6 +39,11 @@ class TlsChannel:
             return False
         return True
 
+    @property
+    def certificate(self) -> bytes | None:
+        """The peer's certificate in DER form, checked during the handshake; None when it showed none."""
+        return self._object.getpeercert(binary_form=True)
+
     def feed(self, ciphertext: bytes) -> None:
         """Process received ciphertext; empty when the peer has ended."""
         if ciphertext:

@@ -20,7 +20,7 @@ from rmqkit.log_limit import limited_logger
 from rmqkit.model.buffer import CHUNK_BYTES, Buffer, chunks
 from rmqkit.plugin.certificate_files import CertificateFiles
 from rmqkit.plugin.sockets import SocketStream, translated
-from rmqkit.plugin.transport import ServerStream
+from rmqkit.plugin.transport import Address, ServerStream, TransportInfo
 from rmqkit_transport_tcp.channel import TlsChannel
 from rmqkit_transport_tcp.handshakes import HandshakeTurns
 
@@ -42,8 +42,9 @@ class TlsSniffingStream(SocketStream):
         turns: HandshakeTurns,
         *,
         plain: bool,
+        scheme: str,
     ) -> None:
-        super().__init__(sock, remote, local)
+        super().__init__(sock, remote, local, scheme)
         self._certificates = certificates
         self._turns = turns
         self._plain = plain
@@ -61,7 +62,7 @@ class TlsSniffingStream(SocketStream):
             await self.receive_some()
             raise trio.BrokenResourceError("a plain connection to a port that takes only TLS")
         # From here on a plain connection costs no more than without TLS.
-        return SocketStream(self.socket, self.remote, self.local)
+        return SocketStream(self.socket, self.remote, self.local, self.scheme)
 
     async def _first_byte(self) -> bytes:
         while True:
@@ -108,7 +109,12 @@ class TlsServerStream(ServerStream):
         self._channel = channel
         self.remote = below.remote
         self.local = below.local
+        self.scheme = below.scheme
         self._sending = False
+
+    @property
+    def transport(self) -> TransportInfo:
+        return TransportInfo(Address(self.scheme, *self.local), True, self._channel.certificate)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         wanted = max_bytes or READ_CHUNK_BYTES

@@ -39,16 +39,26 @@ class SecureListener(WorkingListener):
     """A bound, listening socket for TLS connections, and with `plain` also for others."""
 
     def __init__(
-        self, sock: ListeningSocket, certificates: CertificateFiles[ssl.SSLContext], *, plain: bool
+        self,
+        sock: ListeningSocket,
+        certificates: CertificateFiles[ssl.SSLContext],
+        *,
+        plain: bool,
+        scheme: str,
     ) -> None:
         self.socket = sock
+        self._scheme = scheme
         self._certificates = certificates
         self._turns = HandshakeTurns()
         self._plain = plain
 
     async def accept(self) -> ServerStream:
         return TlsSniffingStream(
-            *await accepted_without_delay(self.socket), self._certificates, self._turns, plain=self._plain
+            *await accepted_without_delay(self.socket),
+            self._certificates,
+            self._turns,
+            plain=self._plain,
+            scheme=self._scheme,
         )
 
     async def run(self) -> None:
@@ -89,7 +99,10 @@ async def secure_listener(address: Address, config: Config, *, plain: bool) -> S
     sock = await bound_socket(address)
     try:
         return SecureListener(
-            sock, CertificateFiles(config, str(bound_at(sock, "tls")), server_context), plain=plain
+            sock,
+            CertificateFiles(config, str(bound_at(sock, "tls")), server_context),
+            plain=plain,
+            scheme=address.scheme,
         )
     except BaseException:
         sock.close()

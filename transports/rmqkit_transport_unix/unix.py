@@ -20,7 +20,7 @@ import anyio.abc
 import trio
 
 from rmqkit.plugin.sockets import BACKLOG, ListeningSocket, SocketStream, accepted
-from rmqkit.plugin.transport import Address, ServerStream, Transport
+from rmqkit.plugin.transport import Address, ServerStream, Transport, TransportInfo
 
 #: Access only for the user of the server.
 DEFAULT_MODE = 0o600
@@ -30,6 +30,18 @@ MAX_PATH_BYTES = 103
 #: The folder is locked during a bind.
 _LOCK_TRIES, _LOCK_PAUSE_S = 100, 0.02
 _NOWHERE = ("127.0.0.1", 0)
+
+
+class UnixServerStream(SocketStream):
+    """An accepted connection to the socket at `path`."""
+
+    def __init__(self, sock: socket.socket, path: Path) -> None:
+        super().__init__(sock, _NOWHERE, _NOWHERE, "unix")
+        self._path = path
+
+    @property
+    def transport(self) -> TransportInfo:
+        return TransportInfo(Address(self.scheme, name=str(self._path)))
 
 
 class UnixListener(trio.abc.Listener[ServerStream]):
@@ -42,7 +54,7 @@ class UnixListener(trio.abc.Listener[ServerStream]):
 
     async def accept(self) -> ServerStream:
         sock, _ = await accepted(self.socket)
-        return SocketStream(sock, _NOWHERE, _NOWHERE)
+        return UnixServerStream(sock, self.path)
 
     async def aclose(self) -> None:
         if self.socket.fileno() >= 0 and _identity(self.path) == self._file:

@@ -20,6 +20,7 @@ from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.connection import ConnectionCore
 from rmqkit.protocol.frame import FrameDecoder, encode
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
+from rmqkit.remoting.hooks_by_code import NO_HOOKS
 from rmqkit.remoting.joined_run import Part
 from rmqkit.remoting.route import Route
 from rmqkit.testing.peer import FakePeer
@@ -101,7 +102,7 @@ async def outcome(requests: Sequence[Command], counts: Sequence[int]) -> tuple[l
     """The log and the answers by opaque, when so many requests come from one connection each."""
     with tempfile.TemporaryDirectory() as directory:
         async with open_desk(Path(directory)) as desk:
-            route = Route.to(desk.router.processors[RequestCode.SEND_MESSAGE_V2], ())
+            route = Route.to(desk.router.processors[RequestCode.SEND_MESSAGE_V2], NO_HOOKS)
             parts, start = [], 0
             for number, count in enumerate(counts):
                 own = requests[start : start + count]

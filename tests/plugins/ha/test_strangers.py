@@ -9,6 +9,13 @@ from pathlib import Path
 import anyio
 import pytest
 
+from rmqkit import hookimpl
+from rmqkit.config import Config
+from rmqkit.errors import RequestRefused
+from rmqkit.plugin.hooks import RpcHook
+from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.request import REPLICATION, Caller
+from rmqkit.protocol.codes import ResponseCode
 from rmqkit_ha.frames import frame_head, report
 from rmqkit_ha.greeting import MAGIC, Greeting, packed
 from tests.plugins.ha.pair import (
@@ -16,6 +23,7 @@ from tests.plugins.ha.pair import (
     dialed,
     follow,
     group_of,
+    ha_master,
     lead,
     linked,
     running_master,
@@ -54,6 +62,37 @@ async def test_a_stranger_is_closed_with_one_line(
         assert "is no slave of this broker, closed" in lines[0]
         await send(master, b"one")
         await caught_up(master, slave)
+
+
+class Guard(RpcHook):
+    """Refuses every slave."""
+
+    servers = frozenset({REPLICATION})
+
+    def __init__(self) -> None:
+        self.seen: list[Caller] = []
+
+    def connected(self, caller: Caller) -> None:
+        self.seen.append(caller)
+        raise RequestRefused(ResponseCode.NO_PERMISSION, "no slaves today")
+
+    @hookimpl
+    def rmqkit_register_rpc_hooks(self, register: Register[RpcHook], config: Config) -> None:
+        register("guard", self)
+
+
+async def test_a_request_hook_guards_the_port(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A slave whose connection a hook refuses copies nothing, and the hook is told by which door it came."""
+    guard = Guard()
+    async with running_master(tmp_path / "m", extra=[("guard", guard)]) as master:
+        async with dialed(master) as stranger:
+            with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)), anyio.fail_after(60):
+                await stranger.receive()
+        (caller,) = guard.seen
+        assert caller.server == REPLICATION
+        assert str(caller.transport.listener) == master.context.replication.own
+        assert any(each.getMessage().endswith("refused: no slaves today") for each in caplog.records)
+        assert not ha_master(master).replicas.connected
 
 
 @pytest.mark.row("S278")

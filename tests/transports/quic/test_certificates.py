@@ -101,6 +101,8 @@ async def test_a_client_with_a_good_certificate_is_let_in(
         server = await pair.accepted(client)
         await server.send_all(b"welcome")
         assert await kit.read(client, 7) == b"welcome"
+        assert server.transport.is_encrypted
+        assert server.transport.certificate is not None
 
 
 async def test_a_client_without_one(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -7,7 +7,7 @@ import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -249,6 +249,29 @@ async def test_client_certificates(tmp_path: Path, wanted: str, caplog: pytest.L
             "TLS handshake with 127.0.0.1 failed: certificate not accepted: certificate has expired"
             in caplog.messages
         )
+
+
+async def test_the_door_shows_the_clients_certificate(tmp_path: Path) -> None:
+    """The accepted stream has the checked certificate of the client, the bytes of its file."""
+    demand = {"tls.server.need.client.auth": "require", "tls.server.mode": "enforcing"} | certs.trust(
+        tmp_path, "server"
+    )
+    own = certs.write(tmp_path, "client")
+    async with serving(certs.write(tmp_path), demand) as at, trio.open_nursery() as nursery:
+        nursery.start_soon(_stay, at, certs.trust(tmp_path), own)
+        async with await (await at.listener.accept()).opened() as stream:
+            shown = stream.transport
+    assert shown.is_encrypted
+    assert shown.certificate is not None
+    pem = await trio.Path(own["tls.client.certPath"]).read_text(encoding="ascii")
+    assert ssl.DER_cert_to_PEM_cert(shown.certificate).split() == pem.split()
+
+
+async def _stay(at: Listening, *tables: dict[str, Any]) -> None:
+    """Connect, and wait for the server's end."""
+    async with await connect(at, *tables) as client:
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+            await client.receive()
 
 
 async def told(at: Listening, *tables: dict[str, Any]) -> str:

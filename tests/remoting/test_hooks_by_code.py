@@ -1,0 +1,73 @@
+"""Which hooks see which requests and answers."""
+
+from __future__ import annotations
+
+from rmqkit.plugin.hook_runner import Hooks
+from rmqkit.plugin.hooks import EachRequestHook, RpcHook
+from rmqkit.plugin.request import BROKER, NAME_SERVER, Answers, Peer
+from rmqkit.protocol.command import Command
+from rmqkit.remoting.admission import guarding
+from rmqkit.remoting.hooks_by_code import HooksByCode
+
+
+class Checks(EachRequestHook):
+    """Looks at requests only."""
+
+    def before_each(self, request: Command, peer: Peer) -> None:
+        return
+
+
+class Observes(EachRequestHook):
+    """Looks at answers, too."""
+
+    def after_each(self, request: Command, answer: Command, peer: Peer) -> None:
+        return
+
+
+class ObservesRuns(RpcHook):
+    """Looks at the answers of a run."""
+
+    codes = frozenset({7})
+
+    def after(self, requests: object, answers: Answers, peer: Peer) -> None:
+        return
+
+
+class GuardsNameServers(RpcHook):
+    servers = frozenset({NAME_SERVER})
+
+
+def by_code(*hooks: RpcHook, server: str = BROKER) -> HooksByCode:
+    return HooksByCode(guarding(Hooks.of("rpc hook", hooks), server))
+
+
+def names(entries: object) -> list[str]:
+    assert isinstance(entries, tuple)
+    return [type(entry.hook).__name__ for entry in entries]
+
+
+def test_a_hook_without_after_is_shown_no_answers() -> None:
+    """Every hook of a code sees its requests; the answers go to those that look at them."""
+    found = by_code(Checks(), Observes(), ObservesRuns())
+    assert names(found.of(1).before) == ["Checks", "Observes"]
+    assert names(found.of(1).after) == ["Observes"]
+    assert names(found.of(7).before) == ["Checks", "Observes", "ObservesRuns"]
+    assert names(found.of(7).after) == ["Observes", "ObservesRuns"]
+
+
+def test_neighbours_whose_answers_the_same_hooks_see_are_one_part() -> None:
+    """A hook that only checks does not divide the answers of a run."""
+    found = by_code(Checks(), ObservesRuns())
+    requests = [Command(code=code) for code in (1, 2, 7, 7, 3)]
+    assert [(names(entries), part) for entries, part in found.parts(requests)] == [
+        ([], slice(0, 2)),
+        (["ObservesRuns"], slice(2, 4)),
+        ([], slice(4, 5)),
+    ]
+
+
+def test_a_hook_guards_the_servers_that_it_names() -> None:
+    """A hook without `servers` guards all of them."""
+    hooks = Checks(), GuardsNameServers()
+    assert names(by_code(*hooks).of(1).before) == ["Checks"]
+    assert names(by_code(*hooks, server=NAME_SERVER).of(1).before) == ["Checks", "GuardsNameServers"]
