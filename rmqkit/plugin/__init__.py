@@ -28,6 +28,7 @@
     connect           connecting by TCP, for transports
     certificate_files certificates that are read again when they change, for transports
     self_signed       the certificate of the TLS test mode, for transports
+    disk              disk usage as `df` shows it
     descriptors       file descriptors reserved from connections
     directory_lock    the lock of a store directory
     output            printing for commands
