@@ -28,7 +28,7 @@ from typing import Any
 
 import trio
 
-from rmqkit.broker.run import SystemClock
+from rmqkit.broker.system_clock import SystemClock
 from rmqkit.config import Config, load
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage

@@ -20,7 +20,7 @@ import trio
 
 from rmqkit import config as settings
 from rmqkit.broker.assemble import make_store
-from rmqkit.broker.run import SystemClock
+from rmqkit.broker.system_clock import SystemClock
 from rmqkit.model.message import PutMessage
 from rmqkit.plugin import loader
 from rmqkit.plugin.flush import Level

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rmqkit import hookimpl
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError
-from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.command import Verb
 from rmqkit.plugin.hookspecs import Register
 from rmqkit.plugin.service import Service
@@ -20,17 +19,13 @@ _AFTER_REPLICATION = -5
 
 @hookimpl
 def rmqkit_register_services(register: Register[Service], config: Config) -> None:
+    """Raises ConfigError when the broker is not in an elected group."""
     if options(config).coordinator:
+        if not config.plugins.get("ha", {}).get("elected") or "ha" in config.disabled_plugins:
+            raise ConfigError("plugins.failover.coordinator: set plugins.ha.elected = true")
         register(PLUGIN, FailoverService(connected), order=_AFTER_REPLICATION)
 
 
 @hookimpl
 def rmqkit_register_commands(register: Register[Verb], config: Config) -> None:
     register(PLUGIN, FAILOVER)
-
-
-@hookimpl(trylast=True)
-def rmqkit_broker_assembled(broker: Broker) -> None:
-    """Raises ConfigError when the broker is not in an elected group."""
-    if options(broker.config).coordinator and broker.replication.group is None:
-        raise ConfigError("plugins.failover.coordinator: set plugins.ha.elected = true")

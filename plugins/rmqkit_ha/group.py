@@ -10,7 +10,7 @@ import trio
 from attrs import define
 
 from rmqkit.config import CONSUME_QUEUE
-from rmqkit.errors import ConfigError, ProtocolError, RequestRefused, StoreError
+from rmqkit.errors import ProtocolError, RequestRefused, StoreError
 from rmqkit.plugin.acks import AckCondition
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.positions import LogPosition
@@ -21,7 +21,7 @@ from rmqkit_ha.damage import Damage
 from rmqkit_ha.epochs import Epochs
 from rmqkit_ha.greeting import Greeting, Welcome
 from rmqkit_ha.limits import MAX_MEMBERS
-from rmqkit_ha.settings import SYNC_MASTER, HaSettings, options
+from rmqkit_ha.settings import options
 
 _log = logging.getLogger(__name__)
 #: A position beyond every offset.
@@ -68,10 +68,6 @@ class ElectedGroup(ReplicaGroup):
 
     def begin(self, broker: Broker, damage: Damage) -> None:
         """Fence an assembled broker until it is elected. Raises ConfigError."""
-        if broker.config.owned(HaSettings).broker_role != SYNC_MASTER:
-            raise ConfigError(
-                f"plugins.ha.elected: set brokerRole = {SYNC_MASTER} on every member of the group"
-            )
         self._broker, self._damage = broker, damage
         self.name = options(broker.config).member_name or broker.address
         self._in_sync = frozenset({self.name})

@@ -348,14 +348,11 @@ async def _bound(broker: Broker) -> tuple[list[Listener], Address]:
 
 
 def listen_address(broker: Broker) -> Address:
-    """Where the master listens for slaves. Raises ConfigError."""
+    """Where the master listens for slaves."""
     config = broker.config
     text = options(config).listen
     if text:
-        try:
-            return Address.parse(text)
-        except ValueError as error:
-            raise ConfigError(f"plugins.ha.listen: {error}") from error
+        return Address.parse(text)
     port = config.owned(HaSettings).ha_listen_port
     if port is None:
         port = config.listen_port + 1 if config.listen_port else 0

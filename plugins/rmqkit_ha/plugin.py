@@ -19,7 +19,7 @@ from rmqkit_ha.damage import Damage
 from rmqkit_ha.group import ElectedGroup, InSyncCondition
 from rmqkit_ha.master import HaMaster
 from rmqkit_ha.replicas import ReplicaCondition, Replicas, condition
-from rmqkit_ha.settings import SLAVE, SYNC_MASTER, HaSettings, is_replicating, options
+from rmqkit_ha.settings import SLAVE, SYNC_MASTER, HaSettings, check, is_replicating, options
 from rmqkit_ha.slave import HaSlave
 from rmqkit_ha.status import HaInfo, HaStatus
 
@@ -48,7 +48,9 @@ def rmqkit_register_ack_conditions(register: Register[AckCondition], config: Con
 
 
 @hookimpl
-def rmqkit_register_services(register: Register[Service]) -> None:
+def rmqkit_register_services(register: Register[Service], config: Config) -> None:
+    """Raises ConfigError when the table [plugins.ha] contradicts itself or the settings."""
+    check(config)
     register("ha-master", HaMaster(), order=_BEFORE_REGISTRATION)
     register("ha-slave", HaSlave(), order=_BEFORE_REGISTRATION)
 

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from rmqkit.config import Config, IntervalMs, Live
+from rmqkit.errors import ConfigError
+from rmqkit.plugin.transport import Address
 from rmqkit_ha.limits import MAX_NAME_CHARS
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
@@ -96,6 +98,23 @@ class HaOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def options(config: Config) -> HaOptions:
     """The table [plugins.ha]. Raises ConfigError."""
     return config.plugin_settings("ha", HaOptions)
+
+
+def check(config: Config) -> None:
+    """Raises ConfigError when the table [plugins.ha] has no address, or contradicts the settings. Invalid
+    values of the settings are left to the check of a start, which reports them all."""
+    given = options(config)
+    try:
+        if given.listen:
+            Address.parse(given.listen)
+    except ValueError as error:
+        raise ConfigError(f"plugins.ha.listen: {error}") from error
+    try:
+        role = config.owned(HaSettings).broker_role
+    except ConfigError:
+        return
+    if given.elected and role != SYNC_MASTER:
+        raise ConfigError(f"plugins.ha.elected: set brokerRole = {SYNC_MASTER} on every member of the group")
 
 
 def is_replicating(config: Config) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import cast
 
@@ -50,7 +49,6 @@ from rmqkit.remoting.admission import Admission, guarding
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.remoting.request_loop import Router
 
-_log = logging.getLogger(__name__)
 _SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 _REPLIES = (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
 #: Not served on the fast port (Java: PullMessageProcessor is registered on the normal server only).
@@ -62,24 +60,21 @@ def make_store(config: Config, registry: Registry, clock: Clock) -> tuple[Messag
     PluginError when no plugin registers them, ConfigError when the store requires an omitted part, or the
     directory contains another kind of store."""
     _refuse_other_kinds(config, registry)
+    return configured_store(config, registry, clock)
+
+
+def configured_store(config: Config, registry: Registry, clock: Clock) -> tuple[MessageStore, FlushPolicy]:
+    """The same whatever the directory contains, which is not looked at."""
     policy: FlushPolicy = registry.chosen("flush_policies", config.flush_policy)(config)
     store: MessageStore = registry.chosen("stores", config.store)(config, clock, policy)
     if config.enable_consume_queue_ext and not (store.has_extensions and CONSUME_QUEUE in config.dispatchers):
         raise ConfigError(
             "enableConsumeQueueExt = true: only the consume queues of the store mmap have extensions"
         )
-    if config.enable_calc_filter_bit_map and not config.enable_consume_queue_ext:
-        _log.warning("enableCalcFilterBitMap has no effect without enableConsumeQueueExt")
     store.queue_codes = registry.queue_codes
     dispatchers = choose(config, registry).values()
     if CONSUME_QUEUE not in config.dispatchers:
-        queues = first_of(QueueLookup, dispatchers)  # type: ignore[type-abstract]
-        if queues is None:
-            _log.warning(
-                "dispatchers names neither consume-queue nor one in its place: messages are kept, but cannot"
-                " be read from queues"
-            )
-        store.use_external_consume_queue(queues or NoQueues())
+        store.use_external_consume_queue(first_of(QueueLookup, dispatchers) or NoQueues())  # type: ignore[type-abstract]
     if INDEX not in config.dispatchers or not config.message_index_enable:
         store.use_external_index(first_of(KeyLookup, dispatchers) or NoKeys())  # type: ignore[type-abstract]
     return store, policy

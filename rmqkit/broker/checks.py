@@ -7,13 +7,15 @@ They consider settings and plugins together; checks of settings alone are in `rm
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from ipaddress import ip_address
 
 from rmqkit import rocketmq_settings
-from rmqkit.broker.dispatch.manager import choose
-from rmqkit.config import Config, setting_fields
+from rmqkit.broker.assemble import configured_store
+from rmqkit.broker.dispatch.manager import choose, first_of
+from rmqkit.broker.system_clock import SystemClock
+from rmqkit.config import CONSUME_QUEUE, Config, address_faults, address_warnings, setting_fields
 from rmqkit.errors import ConfigError, Fault
 from rmqkit.plugin.loader import Registry
+from rmqkit.plugin.store import QueueLookup
 from rmqkit.plugin.transport import Address
 
 
@@ -28,11 +30,12 @@ def check(config: Config, registry: Registry) -> None:
 def faults(config: Config, registry: Registry, *, name_server: bool = False) -> list[Fault]:
     """The faults that keep a broker from starting with these settings and plugins, and a name server of the
     same process."""
-    return [
+    found = [
         *setting_faults(config, registry),
-        *_unreachable(config),
+        *address_faults(config),
         *_choice_faults(config, registry, name_server),
     ]
+    return found or list(_store_faults(config, registry))
 
 
 def setting_faults(config: Config, registry: Registry) -> Iterator[Fault]:
@@ -48,7 +51,14 @@ def setting_faults(config: Config, registry: Registry) -> Iterator[Fault]:
 
 
 def warnings(config: Config, registry: Registry) -> Iterator[Fault]:
-    """Settings without effect: RocketMQ's in one line, and tables of disabled plugins."""
+    """An address for clients where nobody listens, and settings without effect: RocketMQ's in one line, and
+    tables of disabled plugins."""
+    yield from address_warnings(config)
+    if config.enable_calc_filter_bit_map and not config.enable_consume_queue_ext:
+        yield Fault(
+            "enableCalcFilterBitMap", "enableCalcFilterBitMap has no effect without enableConsumeQueueExt"
+        )
+    yield from _unread_queues(config, registry)
     unused = rocketmq_settings.without_effect(config.unknown, setting_fields(registry.settings.values()))
     if unused:
         listed = "; ".join(f"{', '.join(keys)} ({reason})" for reason, keys in unused.items())
@@ -73,25 +83,27 @@ def warnings(config: Config, registry: Registry) -> Iterator[Fault]:
             )
 
 
-def _source(config: Config, key: str) -> str:
-    return config.sources.get(key, "default")
-
-
-def _unreachable(config: Config) -> Iterator[Fault]:
-    """The wildcard address as the one that clients connect to: each would connect to its own machine."""
-    key, host = (
-        ("brokerIP1", config.broker_ip1) if config.broker_ip1 else ("bindAddress", config.bind_address)
-    )
-    try:
-        unspecified = not host or ip_address(host).is_unspecified
-    except ValueError:
+def _unread_queues(config: Config, registry: Registry) -> Iterator[Fault]:
+    if CONSUME_QUEUE in config.dispatchers:
         return
-    if unspecified:
+    try:
+        queues = first_of(QueueLookup, choose(config, registry).values())  # type: ignore[type-abstract]
+    except ConfigError:
+        return
+    if queues is None:
         yield Fault(
-            key,
-            f"setting {key} = {host!r} ({_source(config, key)}): clients would be told this address, and none"
-            " can reach it; set brokerIP1 to the address of this machine that clients use",
+            "dispatchers",
+            "dispatchers names neither consume-queue nor one in its place: messages are kept, but cannot be"
+            " read from queues",
         )
+
+
+def _store_faults(config: Config, registry: Registry) -> Iterator[Fault]:
+    """Settings of which the store cannot be made; it is made, and not opened."""
+    try:
+        configured_store(config, registry, SystemClock())
+    except ConfigError as error:
+        yield from error.faults
 
 
 def _choice_faults(config: Config, registry: Registry, name_server: bool) -> Iterator[Fault]:
@@ -100,7 +112,7 @@ def _choice_faults(config: Config, registry: Registry, name_server: bool) -> Ite
         try:
             choice()
         except (ConfigError, ValueError) as error:
-            where = f"setting {key} ({_source(config, key)}): "
+            where = f"setting {key} ({config.sources.get(key, 'default')}): "
             yield Fault(key, where + str(error).removeprefix(where))
 
 

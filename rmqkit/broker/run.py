@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from time import time
 
 import trio
 from attrs import define
@@ -21,6 +20,7 @@ from rmqkit.broker.processors.embedded_name_server import EmbeddedNameServer
 from rmqkit.broker.role import ServiceRunner
 from rmqkit.broker.role_refusals import follow_role
 from rmqkit.broker.stats import SAMPLE_MS
+from rmqkit.broker.system_clock import SystemClock
 from rmqkit.config import FREE_PORT, Config, store_host, with_texts
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.clock import Clock
@@ -44,13 +44,6 @@ _HOUSEKEEPING_MS = 10_000
 _PERSIST_FILTERS_MS = 10_000
 _DISPATCH_LOG_MS = 60_000
 _PORT_TRIES = 20
-
-
-class SystemClock:
-    """Wall-clock time."""
-
-    def now_ms(self) -> int:
-        return int(time() * 1000)
 
 
 @define(eq=False)

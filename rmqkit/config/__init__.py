@@ -8,7 +8,7 @@ from rmqkit.config.loading import NAMESRV_VARIABLE, examine, load, read_file
 from rmqkit.config.owned import Kinds, SettingsType, live_keys, spellings
 from rmqkit.config.owned import fields as setting_fields
 from rmqkit.config.schema import ALL_DISPATCHERS, CONSUME_QUEUE, FREE_PORT, INDEX, STORE_DISPATCHERS, Config
-from rmqkit.config.store_host import store_host
+from rmqkit.config.store_host import address_faults, address_warnings, store_host
 from rmqkit.config.values import LIVE, PORT, IntervalMs, KeptMs, Live, PauseMs, has_mark
 
 __all__ = [
@@ -27,6 +27,8 @@ __all__ = [
     "Live",
     "PauseMs",
     "SettingsType",
+    "address_faults",
+    "address_warnings",
     "examine",
     "has_mark",
     "live_keys",

@@ -94,3 +94,74 @@ def test_a_table_of_a_plugin_that_is_off_is_warned_of() -> None:
     assert warning.key == "plugins.audit"
     assert "set hooks = audit" in warning.text
     assert list(checks.warnings(*loaded(hooks="audit", **{"plugins.audit.maxBytes": "100000"}))) == []
+
+
+@pytest.mark.parametrize("key", ["brokerIP1", "bindAddress"])
+@pytest.mark.parametrize("host", ["${HOST_IP}", "192.168.1.5:10911", "外网ip", "no such host", "256.1.1.1"])
+def test_a_host_without_an_address_is_found_before_the_start(key: str, host: str) -> None:
+    """Placeholders, ports and misspelt addresses are refused by the settings they stand in, with a remedy."""
+    (fault,) = checks.faults(*loaded(**{key: host}))
+    assert fault.key == key
+    assert repr(host) in fault.text
+    assert "IP address" in fault.text
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "fd00::1:7a", "localhost", "10.1.2.3"])
+def test_a_host_with_an_address_is_accepted(host: str) -> None:
+    """IPv4, IPv6 without brackets, and names."""
+    assert checks.faults(*loaded(brokerIP1=host)) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "listens", "warned"),
+    [
+        ("10.1.2.3", None, True),
+        ("127.9.9.9", None, True),
+        ("10.1.2.3", "localhost", True),
+        ("fd00::1", "::1", True),
+        ("127.0.0.1", None, False),
+        ("localhost", "127.0.0.1", False),
+        ("10.1.2.3", "0.0.0.0", False),
+        ("10.1.2.3", "10.9.9.9", False),
+    ],
+)
+def test_an_address_where_nothing_listens_is_warned_of(told: str, listens: str | None, warned: bool) -> None:
+    """A broker on the loopback that tells clients another address is not reached there; the warning names
+    both settings. A wildcard, or another network behind a translation of addresses, is not warned of."""
+    keys = {"brokerIP1": told} | ({} if listens is None else {"bindAddress": listens})
+    found = list(checks.warnings(*loaded(**keys)))
+    assert [warning.key for warning in found] == ["brokerIP1"] * warned
+    assert all("bindAddress = 0.0.0.0" in warning.text for warning in found)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"store": "memory", "enableConsumeQueueExt": "true"}, "enableConsumeQueueExt"),
+        ({"store": "lmdb", "dispatchers": "index"}, "consume queues"),
+        ({"brokerRole": "SLAVE", "brokerId": "1", "plugins.ha.listen": "10.0.0.5"}, "plugins.ha.listen"),
+        ({"plugins.ha.elected": "true"}, "brokerRole = SYNC_MASTER"),
+        ({"plugins.failover.coordinator": "etcd://127.0.0.1:2379"}, "plugins.ha.elected = true"),
+    ],
+)
+def test_what_contradicts_is_found_before_the_start(keys: dict[str, str], words: str) -> None:
+    """A store that cannot be made of the settings, and tables of plugins that contradict them."""
+    try:
+        found = [fault.text for fault in checks.faults(*loaded(**keys))]
+    except ConfigError as error:
+        found = [fault.text for fault in error.faults]
+    assert [words in text for text in found] == [True]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"enableCalcFilterBitMap": "true"}, "no effect without enableConsumeQueueExt"),
+        ({"dispatchers": ""}, "cannot be read from queues"),
+    ],
+)
+def test_settings_that_do_less_than_they_say_are_warned_of(keys: dict[str, str], words: str) -> None:
+    """A start is possible with them."""
+    config, registry = loaded(store="mmap", **keys)
+    assert checks.faults(config, registry) == []
+    assert [words in warning.text for warning in checks.warnings(config, registry)] == [True]

@@ -164,3 +164,12 @@ def test_secrets_are_not_shown(rmqkit: Run, tmp_path: Path) -> None:
     checked = rmqkit("config", "check", "broker.toml")
     assert "tls.server.keyPassword" in shown.stdout
     assert "hunter2" not in shown.stdout + shown.stderr + checked.stdout + checked.stderr
+
+
+def test_addresses_are_checked_as_by_a_start(tmp_path: Path) -> None:
+    """A placeholder is an error of its line; an address where nothing would listen is a warning."""
+    (problem,) = found(tmp_path, "brokerName=b\nbrokerIP1=${HOST_IP}\n", "broker.conf")
+    assert (problem.severity, problem.key, problem.line) == (ERROR, "brokerIP1", 2)
+    (problem,) = found(tmp_path, "brokerName=b\nbrokerIP1=10.1.2.3\n", "broker.conf")
+    assert (problem.severity, problem.key, problem.line) == (WARNING, "brokerIP1", 2)
+    assert "set bindAddress = 0.0.0.0" in problem.text

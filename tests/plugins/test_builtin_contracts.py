@@ -42,6 +42,7 @@ from tests.plugins.failover import test_commands as failover_commands
 from tests.plugins.filter import test_python as python_filters
 from tests.plugins.filter import test_sql92 as sql92
 from tests.plugins.filter import test_tag as tags
+from tests.plugins.ha import test_electing as electing
 from tests.stores import test_lmdb, test_memory, test_mmap
 from tests.stores.tools import test_contract as store_tools
 from tests.transports.memory import test_memory as pipes
@@ -235,6 +236,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("rpc hook", "audit"): (hooks, "TestRequestAudit"),
     ("rpc hook", "metrics"): (hooks, "TestRpcMetrics"),
     ("put message hook", "delay"): (hooks, "TestParkDelayed"),
+    ("acknowledgement condition", "replicas"): (electing, "TestCondition"),
     ("command", "failover"): (failover_commands, "TestFailoverVerb"),
 }
 #: Kinds that are values rather than objects with an interface.
@@ -243,7 +245,12 @@ VALUES = {"settings", "queue code"}
 
 def test_everything_that_is_built_in_runs_the_contract_of_its_kind() -> None:
     """Every thing that a built-in plugin registers, and nothing else, is named above with its tests."""
-    flags = {"hooks": ["audit", "metrics", "trace"], "plugins.failover.coordinator": "memory://contract"}
+    flags = {
+        "hooks": ["audit", "metrics", "trace"],
+        "brokerRole": "SYNC_MASTER",
+        "plugins.ha.elected": True,
+        "plugins.failover.coordinator": "memory://contract",
+    }
     registered = loader.load(load(environ={}, flags=flags)).registrations
     builtin = {(each.kind, each.name) for each in registered if each.kind not in VALUES}
     assert builtin == set(COVERED)

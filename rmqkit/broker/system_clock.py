@@ -1,0 +1,12 @@
+"""The clock of a broker outside tests."""
+
+from __future__ import annotations
+
+from time import time
+
+
+class SystemClock:
+    """Wall-clock time."""
+
+    def now_ms(self) -> int:
+        return int(time() * 1000)
