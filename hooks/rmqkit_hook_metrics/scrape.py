@@ -133,6 +133,12 @@ READ_FAULTS = Family(
     "Reads that were led past a damaged place of the log",
     _STORAGE,
 )
+ASIDE = Family(
+    "rmqkit_records_set_aside_total",
+    "counter",
+    "Records that could not be passed on; those that are not kept are gone",
+    ("service", "kept"),
+)
 FAILURES = Family(
     "rmqkit_hook_failures_total",
     "counter",
@@ -196,6 +202,8 @@ class Scrape:
         yield from lines(
             DEAD, [((group, topic, _system(topic, group)), count) for (group, topic), count in dead]
         )
+        aside = sorted(self._broker.stats.aside.items())
+        yield from lines(ASIDE, [((service, flag(kept)), count) for (service, kept), count in aside])
         yield from lines(TOPIC_MS, _histograms(counts.topics.items()))
         yield from lines(GROUP_MS, _histograms(counts.groups.items()))
         yield from lines(

@@ -3,7 +3,6 @@ ScheduleMessageService)."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 
 import trio
@@ -20,12 +19,12 @@ from rmqkit.plugin.internal_queue import InternalQueueFollower
 from rmqkit.plugin.json_file import JsonFile
 from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
+from rmqkit.plugin.set_aside import prepare
 from rmqkit.plugin.store import QueueUnit
 from rmqkit.protocol import record
 from rmqkit.protocol.tags import tags_code
 from rmqkit_delay.settings import DelaySettings
 
-_log = logging.getLogger(__name__)
 #: The longest time until the service notices that the clock was set, or the queues were truncated.
 _PAUSE_S = 1.0
 
@@ -43,6 +42,7 @@ class DelayService(Service):
 
     async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
         await broker.topics.ensure(names.SCHEDULE_TOPIC, len(self._levels_ms))
+        await prepare(broker)
         self._delivery = delivery = Delivery(broker, self._levels_ms)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
@@ -66,6 +66,8 @@ class DelayService(Service):
 class Delivery(InternalQueueFollower):
     """Puts messages under their real topics. Queue ids are levels minus one; delayOffset.json contains
     levels."""
+
+    service = DelayService.name
 
     def __init__(self, broker: Broker, levels_ms: Sequence[int]) -> None:
         """Raises ConfigError when delayOffset.json cannot be read."""
@@ -105,38 +107,27 @@ class Delivery(InternalQueueFollower):
     def due_in_s(self, queue_id: int, unit: QueueUnit) -> float:
         return (unit.tags_code - self.broker.clock.now_ms()) / 1000
 
-    def take(self, queue_id: int, units: Sequence[QueueUnit], records: Sequence[Buffer | None]) -> int:
-        """Deliver messages. A refused message pauses the level; an unreadable one is dropped with a log
-        line."""
-        for number, (unit, found) in enumerate(zip(units, records, strict=True)):
-            message = _restore(unit, found)
-            if message is None:
-                continue
-            (result,) = self.broker.put.append(MessageRun([message]))
-            if isinstance(result, RequestRefused):
-                _log.error(
-                    "delayed message at %s not delivered, trying again: %s", unit.physical_offset, result
-                )
-                return number
-            self.broker.stats.put(message.topic, result.size_bytes)
-        return len(units)
-
-
-def _restore(unit: QueueUnit, found: Buffer | None) -> PutMessage | None:
-    """The message under its real topic; None, with a log line, if it cannot be delivered. Its stored
-    properties keep DELAY, REAL_TOPIC and REAL_QID, as in Java."""
-    if found is None:
-        _log.error("delayed message at %s is gone from the log, dropped", unit.physical_offset)
+    def take(self, queue_id: int, unit: QueueUnit, record: Buffer) -> RequestRefused | None:
+        """Deliver a message. Raises DecodeError."""
+        message = _restore(record)
+        (result,) = self.broker.put.append(MessageRun([message]))
+        if isinstance(result, RequestRefused):
+            return result
+        self.broker.stats.put(message.topic, result.size_bytes)
         return None
+
+
+def _restore(found: Buffer) -> PutMessage:
+    """The message under its real topic. Its stored properties keep DELAY, REAL_TOPIC and REAL_QID, as in
+    Java. Raises DecodeError for a message that cannot be read or has no legal real topic."""
+    stored = record.unpack(found)
+    topic, number = (stored.properties.get(name) for name in (props.REAL_TOPIC, props.REAL_QUEUE_ID))
     try:
-        stored = record.unpack(found)
-        topic, queue_id = stored.properties[props.REAL_TOPIC], int(stored.properties[props.REAL_QUEUE_ID])
-    except (DecodeError, KeyError, ValueError) as error:
-        _log.error("delayed message at %s cannot be read, dropped: %s", unit.physical_offset, error)
-        return None
-    if topic == names.HALF_TOPIC or names.topic_fault(topic):
-        _log.error("delayed message at %s has the real topic %r, dropped", unit.physical_offset, topic)
-        return None
+        queue_id = int(number or "")
+    except ValueError as error:
+        raise DecodeError(f"it has the real queue {number!r}") from error
+    if topic is None or topic == names.HALF_TOPIC or names.topic_fault(topic):
+        raise DecodeError(f"it has the real topic {topic!r}")
     properties = {name: value for name, value in stored.properties.items() if name != props.DELAY}
     return PutMessage(
         topic=topic,

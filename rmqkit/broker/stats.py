@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
@@ -111,6 +111,8 @@ class BrokerStats:
         self.groups = self._pairs()
         self.sent_back = self._pairs()
         self.dead_lettered = self._pairs()
+        #: (service, whether it was kept) -> number of records that were set aside.
+        self.aside: Counter[tuple[str, bool]] = Counter()
         self.put_messages = 0
         self.put_bytes = 0
         self.got_messages = 0
@@ -174,6 +176,10 @@ class BrokerStats:
         """The store was read for a pull."""
         if seconds > self.longest_read_s:
             self.longest_read_s = seconds
+
+    def set_aside(self, service: str, *, kept: bool) -> None:
+        """A service could not pass on a record; it was kept aside, or is gone."""
+        self.aside[service, kept] += 1
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted."""

@@ -29,6 +29,7 @@ _BUILT_IN = {
     "group": "rmqkit.cli.group:GROUP",
     "message": "rmqkit.cli.message:MESSAGE",
     "dlq": "rmqkit.cli.dead_letters:DLQ",
+    "set-aside": "rmqkit.cli.set_aside:SET_ASIDE",
     "status": "rmqkit.cli.status:STATUS",
     "bench": "rmqkit.cli.bench:BENCH",
     "doctor": "rmqkit.cli.doctor:DOCTOR",

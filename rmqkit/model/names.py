@@ -22,6 +22,8 @@ HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
+#: Records that a broker could not pass on (`rmqkit.plugin.set_aside`); no topic of RocketMQ's.
+SET_ASIDE_TOPIC = "rmq_sys_SET_ASIDE"
 
 SYSTEM_TOPICS = frozenset(
     {
@@ -39,7 +41,15 @@ SYSTEM_TOPICS = frozenset(
 )
 #: Clients may not send to these topics.
 NO_SEND_TOPICS = frozenset(
-    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        SET_ASIDE_TOPIC,
+    }
 )
 PRESET_GROUPS = (
     "TOOLS_CONSUMER",

@@ -24,6 +24,7 @@
     command           verbs of the command line
     store_tools       what `rmqkit store` does with a directory
     listen            binds addresses through the transports
+    set_aside         puts aside what a service cannot read or deliver
     sockets           accepted sockets of the operating system, for transports
     connect           connecting by TCP, for transports
     certificate_files certificates that are read again when they change, for transports
@@ -33,6 +34,7 @@
     directory_lock    the lock of a store directory
     output            printing for commands
     document          messages as JSON documents
+    disk              disk usage as `df` shows it
     clock             wall-clock time, passed in
     cold_reads        reads of data that may be on the device alone, without blocking the loop
     log_state         facts about a broker's log

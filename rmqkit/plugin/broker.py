@@ -199,8 +199,15 @@ class Stats(Protocol):
     @property
     def dead_lettered(self) -> DeadLetters: ...
 
+    @property
+    def aside(self) -> Mapping[tuple[str, bool], int]:
+        """(service, whether it was kept) -> number of records that could not be passed on."""
+
     def put(self, topic: str, size_bytes: int) -> None:
         """Count one stored message; `Appender` does not count."""
+
+    def set_aside(self, service: str, *, kept: bool) -> None:
+        """Count one record that a service could not pass on; `rmqkit.plugin.set_aside` does."""
 
 
 class Pool(Protocol):

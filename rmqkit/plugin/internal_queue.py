@@ -11,14 +11,17 @@ from typing import Final
 
 import trio
 
-from rmqkit.errors import StoreError
+from rmqkit.errors import DecodeError, MessageIllegal, RequestRefused, StoreError
+from rmqkit.log_limit import limited_logger
 from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.cold_reads import all_of, retry_when_cached
 from rmqkit.plugin.interval import sleep_interval
+from rmqkit.plugin.set_aside import Origin, set_aside
 from rmqkit.plugin.store import NotInMemory, QueueUnit
+from rmqkit.protocol.codes import is_temporary
 
-_log = logging.getLogger(__name__)
+_log: Final[logging.Logger] = limited_logger(__name__)
 #: Maximum number of units per read of a queue.
 MAX_RUN: Final = 64
 #: Pause of a queue without new messages.
@@ -34,8 +37,12 @@ class InternalQueueFollower(ABC):
 
     A subclass decides which units are due, handles their messages, and saves offsets. Life cycle: `begin`,
     `run` with `persist_regularly` beside it, `stop`. A queue whose messages are no longer in memory is read
-    in a separate task while the other queues continue.
+    in a separate task while the other queues continue. A message that cannot be read or handled is set aside
+    (`rmqkit.plugin.set_aside`), and those behind it follow.
     """
+
+    #: The name of the service, for what is set aside.
+    service: str
 
     #: The longest pause between two looks at a queue, in seconds.
     pause_s: float = POLL_S
@@ -64,10 +71,11 @@ class InternalQueueFollower(ABC):
         return self.pause_s
 
     @abstractmethod
-    def take(self, queue_id: int, units: Sequence[QueueUnit], records: Sequence[Buffer | None]) -> int:
-        """Handle messages that are due; returns the number of finished ones, from the first on. The rest is
-        passed again after `RETRY_S`. A record is None when it is no longer in the log. Must not block; an
-        exception ends `run`."""
+    def take(self, queue_id: int, unit: QueueUnit, record: Buffer) -> RequestRefused | None:
+        """Handle one message that is due. Returns the refusal if it was not taken: after a temporary one the
+        message is passed again in `RETRY_S`, before those behind it; after another one, and after an
+        exception, it is set aside; OSError and StoreError, but MessageIllegal, count as temporary. Must not
+        block."""
 
     @abstractmethod
     async def save(self, offsets: Mapping[int, int]) -> None:
@@ -113,11 +121,20 @@ class InternalQueueFollower(ABC):
     def _step(self, queue_id: int) -> bool:
         """Pass on one run; False when there was nothing to do. Raises NotInMemory before anything is passed
         on."""
-        store, offset = self.broker.store, self.offsets[queue_id]
-        end = store.max_offset(self.topic, queue_id)
         if self._stopped:
             return False
         self._not_before_s[queue_id] = trio.current_time() + self.pause_s
+        try:
+            return self._run_of(queue_id)
+        except (OSError, StoreError) as error:
+            _log.error("queue %s of %s cannot be read, trying again: %s", queue_id, self.topic, error)
+            self._not_before_s[queue_id] = trio.current_time() + RETRY_S
+            return False
+
+    def _run_of(self, queue_id: int) -> bool:
+        """As `_step`. Raises OSError and StoreError, too."""
+        store, offset = self.broker.store, self.offsets[queue_id]
+        end = store.max_offset(self.topic, queue_id)
         units = store.read_units(self.topic, queue_id, offset, MAX_RUN) if offset < end else []
         if not units:
             # The front of the queue may have been removed, or its end truncated.
@@ -132,14 +149,35 @@ class InternalQueueFollower(ABC):
         units = units[:due]
         if not units:
             return False
-        done = self.take(
-            queue_id, units, all_of(partial(store.read_record, unit.physical_offset) for unit in units)
-        )
-        if done < len(units):
-            self._not_before_s[queue_id] = trio.current_time() + RETRY_S
-        if done:
-            self._move(queue_id, units[done - 1].queue_offset + 1)
+        records = all_of(partial(store.read_record, unit.physical_offset) for unit in units)
+        for unit, record in zip(units, records, strict=True):
+            if not self._pass_on(queue_id, unit, record):
+                self._not_before_s[queue_id] = trio.current_time() + RETRY_S
+                break
+            self._move(queue_id, unit.queue_offset + 1)
         return True
+
+    def _pass_on(self, queue_id: int, unit: QueueUnit, record: Buffer | None) -> bool:
+        """Have a message handled, or set it aside. False when it has to come again. Raises OSError and
+        StoreError for a fault that is not the message's."""
+        origin = Origin(self.service, self.topic, queue_id, unit.queue_offset, unit.physical_offset)
+        if record is None:
+            return set_aside(self.broker, origin, None, "no record begins at its offset")
+        try:
+            refused = self.take(queue_id, unit, record)
+        except (DecodeError, MessageIllegal) as error:
+            return set_aside(self.broker, origin, record, str(error))
+        except (OSError, StoreError):
+            raise
+        except Exception as error:  # noqa: BLE001 - one message stops neither the others nor the broker
+            _log.error("%s cannot be handled", origin, exc_info=True)
+            return set_aside(self.broker, origin, record, f"{type(error).__name__}: {error}")
+        if refused is None:
+            return True
+        if is_temporary(refused.code):
+            _log.error("%s is not passed on, trying again: %s", origin, refused)
+            return False
+        return set_aside(self.broker, origin, record, str(refused))
 
     def _move(self, queue_id: int, offset: int) -> None:
         self._dirty |= offset != self.offsets[queue_id]

@@ -213,6 +213,27 @@ class ResponseCode(IntEnum):
     GO_AWAY = 1500
 
 
+#: Codes of refusals because of the state of a broker: another try may succeed. All others are for good.
+_TEMPORARY = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.NOT_LEADER_FOR_QUEUE,
+        ResponseCode.GO_AWAY,
+    }
+)
+
+
+def is_temporary(code: int) -> bool:
+    """Whether another try of what was refused with this code may succeed."""
+    return code in _TEMPORARY
+
+
 #: LanguageCode ordinals of the binary header; index = code (Java: LanguageCode).
 LANGUAGES: tuple[str, ...] = (
     "JAVA",

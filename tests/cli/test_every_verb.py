@@ -14,6 +14,7 @@ from rmqkit.cli import whole_parser
 from rmqkit.client import BlockingClient, ReceivedMessage
 from tests.cli.conftest import PATIENCE_S, Ready, Run, Start
 from tests.cli.test_dead_letters import killed
+from tests.cli.test_set_aside import put_aside
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,6 +39,8 @@ CALLS = {
     "dlq list": "",
     "dlq show": "billing",
     "dlq resend": "billing --all",
+    "set-aside list": "",
+    "set-aside show": "broker-a:0",
     "status": "",
     "bench produce": "Orders --messages 10",
     "bench consume": "Orders --messages 10",
@@ -100,6 +103,7 @@ def test_no_verb_is_forgotten() -> None:
 def message_id(client: BlockingClient) -> Iterator[str]:
     """A message with a key, beside dead letters of a group with a member that is online."""
     killed(client, "billing", b"one", b"two")
+    put_aside(client, "packing", b"long")
     with client.producer("p") as producer:
         sent = producer.send("Orders", b"three", keys=["k"])
     consumed = threading.Event()

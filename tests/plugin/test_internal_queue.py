@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -12,11 +13,14 @@ import trio
 import trio.testing
 
 from rmqkit.config import Config
-from rmqkit.errors import StoreNotWritable
+from rmqkit.errors import DecodeError, MessageIllegal, RequestRefused, StoreError, StoreNotWritable
+from rmqkit.model import names, set_aside
 from rmqkit.model.buffer import Buffer
+from rmqkit.model.run import MessageRun
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.internal_queue import MAX_RUN, POLL_S, RETRY_S, InternalQueueFollower
-from rmqkit.plugin.store import NotInMemory, QueueUnit
+from rmqkit.plugin.store import Appended, NotInMemory, QueueUnit
+from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.record import unpack
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import FlushWhenWanted, message
@@ -26,6 +30,7 @@ TOPIC = "rmq_sys_inner"
 A_LOOK_S = 1.5 * POLL_S
 #: What the device needs for a read.
 FETCH_S = 0.001
+BUSY = RequestRefused(ResponseCode.SYSTEM_BUSY, "busy")
 
 
 class Store(MemoryStore):
@@ -37,12 +42,15 @@ class Store(MemoryStore):
         self.cold: set[int] = set()
         self.device = trio.Event()
         self.one_run = False
+        self.broken: set[int] = set()
 
     def read_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueUnit]:
         if queue_id in self.cold and not self.device.is_set():
             raise NotInMemory(queue_id)
         if self.one_run:
             self.device = trio.Event()
+        if queue_id in self.broken:
+            raise OSError(errno.EIO, "Input/output error")
         return super().read_units(topic, queue_id, offset, count)
 
     async def fetch(self, missed: NotInMemory) -> None:
@@ -56,20 +64,32 @@ class Store(MemoryStore):
 
 
 class Noted(InternalQueueFollower):
-    """Keeps the messages it is given. Handles one run up to the body `stuck`; messages after `limit` are not
-    due."""
+    """Keeps the messages it is given. Messages after `limit` are not due."""
+
+    service = "noted"
 
     def __init__(self, store: Store, saved: Mapping[int, int] | None = None, queues: int = 1) -> None:
         self.settled: Exception | None = None
-        self.runs: list[list[bytes]] = []
+        self.bodies: list[bytes] = []
         self.saves: list[dict[int, int]] = []
-        self.stuck: bytes | None = None
+        #: What happens to messages with these bodies.
+        self.faults: dict[bytes, Exception] = {}
         self.limit = 1 << 60
         self.on_change: list[Callable[[], None]] = []
-        put = SimpleNamespace(settle_everything=self._settle)
-        super().__init__(
-            cast(Broker, SimpleNamespace(store=store, put=put, on_config_change=self.on_change)), TOPIC
+        #: (service, kept) of records that were set aside.
+        self.aside: list[tuple[str, bool]] = []
+        self.full: RequestRefused | None = None
+        broker = SimpleNamespace(
+            store=store,
+            put=SimpleNamespace(settle_everything=self._settle, append=self._append),
+            on_config_change=self.on_change,
+            clock=FakeClock(),
+            stats=SimpleNamespace(
+                put=lambda topic, size_bytes: None,
+                set_aside=lambda service, kept: self.aside.append((service, kept)),
+            ),
         )
+        super().__init__(cast(Broker, broker), TOPIC)
         self.begin(saved or {}, range(queues))
 
     async def _settle(self) -> None:
@@ -77,18 +97,21 @@ class Noted(InternalQueueFollower):
         if self.settled is not None:
             raise self.settled
 
-    @property
-    def bodies(self) -> list[bytes]:
-        return [body for run in self.runs for body in run]
+    def _append(self, run: MessageRun) -> Sequence[Appended | RequestRefused]:
+        return self.broker.store.append(run.messages) if self.full is None else [self.full] * len(run)
 
     def due(self, queue_id: int, units: Sequence[QueueUnit]) -> int:
         return sum(unit.queue_offset < self.limit for unit in units)
 
-    def take(self, queue_id: int, units: Sequence[QueueUnit], records: Sequence[Buffer | None]) -> int:
-        bodies = [unpack(found).body if found is not None else b"gone" for found in records]
-        done = bodies.index(self.stuck) if self.stuck in bodies else len(bodies)
-        self.runs.append(bodies[:done])
-        return done
+    def take(self, queue_id: int, unit: QueueUnit, record: Buffer) -> RequestRefused | None:
+        body = unpack(record).body
+        if body in self.faults:
+            fault = self.faults[body]
+            if isinstance(fault, RequestRefused):
+                return fault
+            raise fault
+        self.bodies.append(body)
+        return None
 
     async def save(self, offsets: Mapping[int, int]) -> None:
         await trio.lowlevel.checkpoint()
@@ -133,13 +156,13 @@ async def running(follower: Noted) -> AsyncIterator[None]:
 
 
 async def test_messages_come_in_order_in_runs(store: Store, autojump_clock: trio.testing.MockClock) -> None:
-    """A queue is handed on from its offset to its end, one run at each look, and later messages follow."""
+    """A queue is handed on from its offset to its end, more than one run as well, and later ones follow."""
     follower = Noted(store)
     numbers = [b"%d" % number for number in range(2 * MAX_RUN + 3)]
     store.add(*numbers)
     async with running(follower):
         await trio.sleep(4 * POLL_S)
-        assert [len(run) for run in follower.runs] == [MAX_RUN, MAX_RUN, 3]
+        assert follower.bodies == numbers
         store.add(b"later")
         await trio.sleep(A_LOOK_S)
     assert follower.bodies == [*numbers, b"later"]
@@ -184,16 +207,117 @@ async def test_what_could_not_be_done_comes_again(
     affected."""
     follower = Noted(store, queues=2)
     store.add(b"a", b"b", b"c")
-    follower.stuck = b"b"
+    follower.faults[b"b"] = BUSY
     async with running(follower):
         await trio.sleep(A_LOOK_S)
         assert (follower.bodies, follower.offsets[0]) == ([b"a"], 1)
-        follower.stuck = None
+        follower.faults.clear()
         store.add(b"other", queue_id=1)
         await trio.sleep(RETRY_S - 1)
         assert follower.bodies == [b"a", b"other"]
         await trio.sleep(2)
     assert follower.bodies == [b"a", b"other", b"b", b"c"]
+
+
+def kept(store: Store) -> list[tuple[bytes, str]]:
+    """The bodies of the records that were set aside, and the reasons; their origin is that of queue 0."""
+    found: list[tuple[bytes, str]] = []
+    for unit in store.read_units(names.SET_ASIDE_TOPIC, 0, 0, 99):
+        message = unpack(store.read_record(unit.physical_offset) or b"")
+        origin, reason = set_aside.read(message.properties)
+        record = unpack(message.body) if message.body else None
+        assert (origin.service, origin.topic, origin.queue_id) == ("noted", TOPIC, 0)
+        if record is not None:
+            place = record.queue_offset, record.physical_offset
+            assert (origin.queue_offset, origin.physical_offset) == place
+        found.append((record.body if record else b"", reason))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (DecodeError("no text"), "no text"),
+        (MessageIllegal("too long"), "too long"),
+        (RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "too large"), "too large"),
+        (RequestRefused(ResponseCode.NO_PERMISSION, "not this one"), "not this one"),
+        (KeyError("REAL_TOPIC"), "KeyError: 'REAL_TOPIC'"),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+async def test_what_can_never_be_done_is_set_aside(
+    store: Store,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+    fault: Exception,
+    reason: str,
+) -> None:
+    """With a line that names it, a count and the whole record; the messages behind it follow at once."""
+    follower = Noted(store)
+    store.add(b"a", b"b", b"c")
+    follower.faults[b"b"] = fault
+    async with running(follower):
+        await trio.sleep(A_LOOK_S)
+    assert (follower.bodies, follower.offsets) == ([b"a", b"c"], {0: 3})
+    assert kept(store) == [(b"b", reason)]
+    assert follower.aside == [("noted", True)]
+    assert sum("set aside" in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_a_fault_of_the_store_is_no_fault_of_the_message(
+    store: Store, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The message comes again, and is not set aside; nor is one for which there is no room now."""
+    follower = Noted(store)
+    store.add(b"a", b"b", b"c")
+    faults = OSError("no device"), StoreError("closed"), StoreNotWritable("full"), DecodeError("no text")
+    async with running(follower):
+        for number, fault in enumerate(faults):
+            follower.faults[b"b"] = fault
+            follower.full = BUSY
+            await trio.sleep(RETRY_S + A_LOOK_S)
+            assert (follower.bodies, follower.offsets, follower.aside) == ([b"a"], {0: 1}, []), number
+        follower.full = None
+        await trio.sleep(RETRY_S + A_LOOK_S)
+    assert (follower.bodies, kept(store)) == ([b"a", b"c"], [(b"b", "no text")])
+    assert "trying again" in caplog.text
+
+
+async def test_a_record_that_is_not_there_is_told(
+    store: Store, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its place is set aside without a record; of what was removed with the log there is a count and a line
+    alone."""
+    follower = Noted(store)
+    store.add(b"a", b"b", b"c")
+    offsets = [unit.physical_offset for unit in store.read_units(TOPIC, 0, 0, 3)]
+    del store._log.records[offsets[1]]
+    async with running(follower):
+        await trio.sleep(A_LOOK_S)
+    assert (follower.bodies, kept(store)) == ([b"a", b"c"], [(b"", "no record begins at its offset")])
+    again = Noted(store)
+    store._log.start = offsets[2]
+    async with running(again):
+        await trio.sleep(A_LOOK_S)
+    assert (again.bodies, len(kept(store)), again.aside) == ([b"a", b"c"], 1, [("noted", False)])
+    assert "removed with the log" in caplog.text
+
+
+async def test_a_queue_that_cannot_be_read_is_read_again(
+    store: Store, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error of the device ends neither the service nor the other queues."""
+    follower = Noted(store, queues=2)
+    store.add(b"a")
+    store.add(b"other", queue_id=1)
+    store.broken.add(0)
+    async with running(follower):
+        await trio.sleep(A_LOOK_S)
+        assert follower.bodies == [b"other"]
+        store.broken.clear()
+        await trio.sleep(RETRY_S)
+    assert follower.bodies == [b"other", b"a"]
+    assert "cannot be read, trying again: [Errno 5]" in caplog.text
 
 
 async def test_cold_queues_hold_up_no_other(store: Store, autojump_clock: trio.testing.MockClock) -> None:

@@ -10,9 +10,10 @@ from random import randrange
 from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors import send_checks as checks
 from rmqkit.broker.tables.saved_table import when_saved
-from rmqkit.errors import DecodeError, RequestRefused
+from rmqkit.errors import DecodeError, MessageIllegal, RequestRefused
 from rmqkit.model import names
 from rmqkit.model import properties as props
+from rmqkit.model.buffer import Buffer
 from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.run import MessageRun
 from rmqkit.model.sysflag import PERM_WRITE
@@ -20,14 +21,17 @@ from rmqkit.model.topic import TopicConfig
 from rmqkit.plugin.cold_reads import read_cached
 from rmqkit.plugin.hooks import SEND_BACK, SEND_BACK_TO_DLQ, ConsumeContext, ConsumeMessageHook
 from rmqkit.plugin.request import EachRequest, Outcome, Peer, Ticket
+from rmqkit.plugin.set_aside import Origin, set_aside
 from rmqkit.protocol import record
-from rmqkit.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode
+from rmqkit.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode, is_temporary
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import ConsumerSendMsgBackRequestHeader
 from rmqkit.protocol.message_id import offset_message_id
 
 #: Delay level of the first retry; each further one uses the next level.
 FIRST_RETRY_LEVEL = 3
+#: The name under which messages are set aside.
+_SERVICE = "send-back"
 
 
 class SendBackProcessor(EachRequest):
@@ -56,19 +60,28 @@ class SendBackProcessor(EachRequest):
         retry = checks.retry_topic(broker, group)
         if not retry.writable:
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"topic {retry.topic_name} may not be written")
-        original = self._original(header.offset)
+        found = self._found(header.offset)
+        try:
+            original = record.unpack(found)
+        except DecodeError as error:
+            return self._set_aside(request, header, found, str(error))
         limit = group.retry_max_times
         if request.version >= VERSION_MAX_RECONSUME_TIMES and header.max_reconsume_times is not None:
             limit = header.max_reconsume_times
         to_dead_letters = original.reconsume_times >= limit or header.delay_level < 0
         target = checks.dead_letter_topic(broker, header.group) if to_dead_letters else retry
         queue_id = 0 if to_dead_letters else randrange(max(target.write_queue_nums, 1))
-        message = self._copy(original, target, queue_id, None if to_dead_letters else header.delay_level)
+        try:
+            message = self._copy(original, target, queue_id, None if to_dead_letters else header.delay_level)
+        except MessageIllegal as error:
+            return self._set_aside(request, header, found, str(error))
         tell = partial(self._tell, request, header, original, peer, target)
         (at,) = broker.put.append(MessageRun([message]))
         if isinstance(at, RequestRefused):
             tell(at.code)
-            raise at
+            if is_temporary(at.code):
+                raise at
+            return self._set_aside(request, header, found, str(at))
         table = broker.stats.dead_lettered if to_dead_letters else broker.stats.sent_back
         table[header.group, original.topic].add(1)
         if broker.put.is_settled(message.wait, at):
@@ -90,19 +103,30 @@ class SendBackProcessor(EachRequest):
         tell(ResponseCode.SYSTEM_ERROR)
         ticket.complete((answer(request, ResponseCode.SYSTEM_ERROR, remark),))
 
-    def _original(self, offset: int) -> StoredMessage:
+    def _found(self, offset: int) -> Buffer:
         found = self._broker.store.read_record(offset) if offset >= 0 else None
         if found is None:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"no message begins at commit-log offset {offset}"
             )
-        try:
-            return record.unpack(found)
-        except DecodeError as error:
+        return found
+
+    def _set_aside(
+        self, request: Command, header: ConsumerSendMsgBackRequestHeader, found: Buffer, reason: str
+    ) -> Command:
+        """The answer for a message that can go neither to a retry topic nor to dead letters: SUCCESS, for it
+        is set aside, and its consumer would send it back again and again. Raises RequestRefused when it
+        cannot be set aside now; Unsaved."""
+        self._broker.topics.require(names.SET_ASIDE_TOPIC, 1)
+        place = record.peek_place(found)
+        origin = Origin(_SERVICE, _topic_of(found, header), place.queue_id, place.queue_offset, header.offset)
+        reason = f"sent back by group {header.group}: {reason}"
+        if not set_aside(self._broker, origin, found, reason):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"the message at commit-log offset {offset} cannot be read: {error}",
-            ) from error
+                f"the message at commit-log offset {header.offset} cannot be sent back: {reason}",
+            )
+        return answer(request)
 
     def _copy(
         self, original: StoredMessage, target: TopicConfig, queue_id: int, delay_level: int | None
@@ -164,3 +188,11 @@ class SendBackProcessor(EachRequest):
             target_topic=target.topic_name,
         )
         self._hooks.tell("after", context)
+
+
+def _topic_of(found: Buffer, header: ConsumerSendMsgBackRequestHeader) -> str:
+    """The topic in the record, or the one that the consumer names."""
+    try:
+        return record.unpack(found, check_crc=False).topic
+    except DecodeError:
+        return header.origin_topic or ""

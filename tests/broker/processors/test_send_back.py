@@ -8,12 +8,12 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from rmqkit.limits import MAX_PROPERTIES_BYTES
-from rmqkit.model import names
-from rmqkit.model import properties as props
-from rmqkit.model.message import StoredMessage
+from rmqkit.model import names, set_aside
+from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.sysflag import PERM_READ
 from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
 from rmqkit.protocol.codes import ResponseCode
+from rmqkit.protocol.record import unpack
 from rmqkit.testing.peer import FakePeer
 from tests.broker.desk import BrokerHarness
 
@@ -124,6 +124,32 @@ async def test_the_last_failure_is_a_dead_letter(
     )
 
 
+async def test_a_message_that_cannot_be_sent_back_is_set_aside(desk: BrokerHarness) -> None:
+    """Its properties leave no room for those of a retry: the consumer is answered SUCCESS, for it would ask
+    for ever."""
+    await failed(desk)
+    message = PutMessage(topic="T", queue_id=2, body=b"body", properties={}, properties_bytes=b"")
+    message.set_properties({"p": "x" * (MAX_PROPERTIES_BYTES - 3)})
+    (at,) = desk.broker.store.append([message])
+    for level in (0, -1):
+        answer = await desk.send_back(at.physical_offset, delay_level=level)
+        assert (answer.code, answer.remark) == (0, None)
+    assert parked(desk, 3) == desk.stored("%DLQ%g") == []
+    for kept in desk.stored(names.SET_ASIDE_TOPIC):
+        origin, reason = set_aside.read(kept.properties)
+        assert unpack(kept.body).properties == message.properties
+        assert (origin.service, origin.topic, origin.queue_id, origin.queue_offset) == (
+            "send-back",
+            "T",
+            2,
+            0,
+        )
+        assert origin.physical_offset == at.physical_offset
+        assert reason.startswith("sent back by group g: properties of 32")
+    assert desk.broker.stats.aside == {("send-back", True): 2}
+    assert desk.broker.stats.dead_lettered.count(("g", "T")) == 0
+
+
 @pytest.mark.row("S228")
 async def test_the_retry_topic_comes_with_its_queues(desk: BrokerHarness) -> None:
     """The topic has retryQueueNums queues, at most 1024; the retry goes to one of them."""
@@ -188,16 +214,6 @@ async def test_permissions(opened: Opened) -> None:
         original = await failed(desk)
         await desk.broker.topics.put(TopicConfig(topic_name="%RETRY%g", perm=PERM_READ))
         assert (await desk.send_back(original.physical_offset)).code == ResponseCode.NO_PERMISSION
-
-
-async def test_properties_that_grow_too_long(desk: BrokerHarness) -> None:
-    """If the properties exceed the limit with those of the retry, the answer is MESSAGE_ILLEGAL and the
-    consumer keeps the message."""
-    await desk.sent(properties={"UNIQ_KEY": "K"})
-    ours = len(props.encode(desk.stored()[0].properties))
-    await desk.sent(properties={"UNIQ_KEY": "K", "x": "y" * (MAX_PROPERTIES_BYTES - ours - 3)})
-    assert (await desk.send_back(desk.stored()[1].physical_offset)).code == ResponseCode.MESSAGE_ILLEGAL
-    assert parked(desk, 3) == []
 
 
 async def test_ipv6_births_survive(desk: BrokerHarness) -> None:

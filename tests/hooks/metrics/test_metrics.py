@@ -167,6 +167,16 @@ async def test_traffic_is_counted_by_topic_and_kind(tmp_path: Path) -> None:
     }
 
 
+async def test_records_set_aside_are_counted(tmp_path: Path) -> None:
+    """By the service that could not pass them on, and whether they were kept."""
+    async with measured(tmp_path) as running:
+        for kept in (True, True, False):
+            running.context.stats.set_aside("delay", kept=kept)
+        samples = await scraped(running)
+    assert of(samples, "rmqkit_records_set_aside_total", service="delay", kept="true") == 2
+    assert of(samples, "rmqkit_records_set_aside_total", service="delay", kept="false") == 1
+
+
 async def test_lag_is_what_is_not_committed(tmp_path: Path) -> None:
     """Messages pulled but not committed are in flight, the others are ready; the ages are those of the oldest
     message of each. By topic, and by queue."""

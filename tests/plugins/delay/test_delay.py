@@ -18,13 +18,13 @@ from attrs import define
 from rmqkit import hookimpl
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused, StoreNotWritable
-from rmqkit.model import names
+from rmqkit.model import names, set_aside
 from rmqkit.model.message import PutMessage
-from rmqkit.model.run import MessageRun
 from rmqkit.plugin.flush import Level
 from rmqkit.plugin.hooks import EachPutHook, PutMessageHook
 from rmqkit.plugin.hookspecs import Register
 from rmqkit.protocol.codes import ResponseCode
+from rmqkit.protocol.record import unpack
 from rmqkit_delay.park import ParkDelayed
 from tests.broker.cold import cold_desk, store_of
 from tests.broker.desk import BrokerHarness, bodies, open_desk
@@ -378,27 +378,57 @@ async def test_a_delivery_that_is_refused_is_tried_again(
         {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "x"},
         {"DELAY": "1", "REAL_TOPIC": "../x", "REAL_QID": "0"},
         {"DELAY": "1", "REAL_TOPIC": names.HALF_TOPIC, "REAL_QID": "0"},
+        {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "-1"},
+        {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": str(1 << 40)},
+        {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "0", "TRAN_MSG": "true"},
+        {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "0", "TIMER_DELAY_SEC": "5"},
     ],
 )
-async def test_a_parked_message_that_leads_nowhere_is_dropped(
+async def test_a_parked_message_that_leads_nowhere_is_set_aside(
     autojump_clock: trio.testing.MockClock,
     tmp_path: Path,
     properties: dict[str, str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With a log line; the next one is delivered. Half messages least of all may come out that way."""
+    """With a log line and a count; the next one is delivered. Half messages least of all may come out that
+    way."""
     async with open_desk(tmp_path) as desk, delivering(desk):
         bad = PutMessage(
             topic=names.SCHEDULE_TOPIC, queue_id=0, body=b"bad", properties={}, properties_bytes=b""
         )
         bad.set_properties(properties)
-        desk.broker.put.append(MessageRun([bad]))
+        desk.broker.store.append([bad])
         await desk.sent(body=b"good", properties={"DELAY": "1"})
         before = set(desk.broker.store.queues())
         await after(desk, 1_000)
         assert found(desk) == [b"good"]
-        assert set(desk.broker.store.queues()) - before == {"T"}
-    assert "dropped" in caplog.text
+        assert set(desk.broker.store.queues()) - before == {"T", names.SET_ASIDE_TOPIC}
+        (kept,) = desk.stored(names.SET_ASIDE_TOPIC)
+        origin, _ = set_aside.read(kept.properties)
+        assert unpack(kept.body).properties_bytes == bad.properties_bytes
+        assert (origin.service, origin.topic, origin.queue_offset) == ("delay", names.SCHEDULE_TOPIC, 0)
+        assert desk.broker.stats.aside == {("delay", True): 1}
+        assert bodies(await desk.pull(topic=names.SET_ASIDE_TOPIC)) == [kept.body]
+        refused = await desk.send(names.SET_ASIDE_TOPIC)
+        assert refused.code == ResponseCode.NO_PERMISSION
+    assert "set aside" in caplog.text
+
+
+async def test_a_damaged_message_is_set_aside_with_its_bytes(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    """A body whose checksum is wrong is delivered to nobody as if it were whole."""
+    async with cold_desk(partial(open_desk, tmp_path)) as desk, delivering(desk):
+        for body in (b"before", b"damaged", b"behind"):
+            await desk.sent(body=body, properties={"DELAY": "1"})
+        records = store_of(desk)._log.records
+        (at,) = (offset for offset, record in records.items() if b"damaged" in record)
+        records[at] = records[at].replace(b"damaged", b"dAmaged")
+        await after(desk, 1_000)
+        assert found(desk) == [b"before", b"behind"]
+        (kept,) = desk.stored(names.SET_ASIDE_TOPIC)
+        assert kept.body == records[at]
+        assert "CRC" in set_aside.read(kept.properties)[1]
 
 
 def test_a_message_is_parked_once() -> None:
