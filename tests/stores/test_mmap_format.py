@@ -12,7 +12,8 @@ from rmqkit.errors import StoreCorrupt
 from rmqkit.model.message import PutMessage
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import ALL, SMALL, FlushWhenWanted, bodies, message, records, running, store_config
-from rmqkit_store_mmap.queue.consume_queue import ALLOCATION_STEP_BYTES, MappedFiles
+from rmqkit_store_mmap.queue.consume_queue import ALLOCATION_STEP_BYTES, LEAST_ALLOCATION_BYTES, MappedFiles
+from rmqkit_store_mmap.queue.units import UNIT_BYTES
 from rmqkit_store_mmap.store import MmapStore
 
 #: 0x18BCFE56800 ms.
@@ -185,7 +186,26 @@ async def test_files_are_full_length_but_take_little_disk(tmp_path: Path) -> Non
         assert (tmp_path / "consumequeue" / "Orders" / "0" / ("0" * 20)).stat().st_size == 300_000 * 20
         statistics = store.statistics()
         assert statistics.file_count == 6
-        assert (32 << 20) + ALLOCATION_STEP_BYTES < statistics.disk_bytes < 40 << 20
+        assert (32 << 20) + LEAST_ALLOCATION_BYTES < statistics.disk_bytes < 40 << 20
+
+
+async def test_the_disk_space_of_a_queue_grows_with_its_units(tmp_path: Path) -> None:
+    """A queue of one message takes a block of 4 KiB, one of many at most twice its units, and a large one at
+    most 64 KiB that it does not use yet. Its file has its full length from the start."""
+    path = tmp_path / "consumequeue" / "Orders" / "0" / ("0" * 20)
+    async with running(make(tmp_path, mapped_file_size_consume_queue=6_000_000)) as store:
+        seen, count = [], 0
+        while count < 8_000:
+            store.append([message(body=b"") for _ in range(max(1, count // 4))])
+            count = store.max_offset("Orders", 0)
+            status = path.stat()
+            taken, used = status.st_blocks * 512, count * UNIT_BYTES
+            assert used <= taken <= max(used + ALLOCATION_STEP_BYTES if used > 65_536 else 2 * used, 4_096)
+            assert status.st_size == 6_000_000
+            seen.append(taken)
+        assert seen[0] == LEAST_ALLOCATION_BYTES
+        assert {4_096, 8_192, 16_384, 32_768, 65_536, 131_072} <= set(seen)
+        assert len(bodies(store)) == count
 
 
 async def test_more_queues_than_may_be_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

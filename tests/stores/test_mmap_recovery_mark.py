@@ -31,6 +31,10 @@ from rmqkit_store_mmap.log.disk import Disk
 from rmqkit_store_mmap.log.scan import Found, parse_record
 from rmqkit_store_mmap.open.checkpoint import CHECKPOINT_BYTES, Checkpoint, IndexMark, Mark, QueueMark
 from rmqkit_store_mmap.open.recovery import Recovery
+from rmqkit_store_mmap.queue import consume_queue
+from rmqkit_store_mmap.queue.consume_queue import allocated_bytes
+from rmqkit_store_mmap.queue.unit_tail import pure_tail
+from rmqkit_store_mmap.queue.units import UNIT_BYTES
 from rmqkit_store_mmap.store import MmapStore
 
 SEGMENT_BYTES = 66_560
@@ -488,6 +492,7 @@ async def test_a_start_opens_the_file_of_a_queue_once(
         return really(path, *arguments, **options)
 
     monkeypatch.setattr(os, "open", counting)
+    monkeypatch.setattr(consume_queue, "tail", pure_tail)
     store = make(directory, mapped_file_size_consume_queue=20_000)
     await store.open()
     monkeypatch.undo()
@@ -495,6 +500,40 @@ async def test_a_start_opens_the_file_of_a_queue_once(
     assert len([path for path in opened if "consumequeue" in path]) == len(held) + 1 == 71
     assert contents(store) == held
     await store.close()
+
+
+@pytest.mark.parametrize("units", [1, 300])
+async def test_a_start_after_a_kill_reads_little_of_each_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, units: int
+) -> None:
+    """Where nothing came after the mark, a start reads the blocks of the units and no more, however often it
+    is killed again: what it reads may not make blocks count as data that were only allocated."""
+    most_bytes = allocated_bytes(units * UNIT_BYTES) + 2 * UNIT_BYTES
+    async with running(make(tmp_path, mapped_file_size_consume_queue=600_000)) as store:
+        assert isinstance(store, MmapStore)
+        store.append([message(queue_id=queue_id) for queue_id in range(20) for _ in range(units)])
+        await bring(store)
+    monkeypatch.setattr(consume_queue, "tail", pure_tail)
+    sizes: list[int] = []
+    really = os.pread
+
+    def counting(fd: int, size_bytes: int, offset: int) -> bytes:
+        data = really(fd, size_bytes, offset)
+        if "consumequeue" in os.readlink(f"/proc/self/fd/{fd}"):
+            sizes.append(len(data))
+        return data
+
+    (tmp_path / "abort").touch()
+    for _ in range(3):
+        monkeypatch.setattr(os, "pread", counting)
+        store = make(tmp_path, mapped_file_size_consume_queue=600_000)
+        await store.open()
+        monkeypatch.setattr(os, "pread", really)
+        assert {store.max_offset("Orders", queue_id) for queue_id in range(20)} == {units}
+        await store.close()
+        assert sum(sizes) <= 20 * most_bytes
+        sizes.clear()
+        (tmp_path / "abort").touch()
 
 
 @pytest.mark.parametrize("at", [2_000, 19_000])

@@ -14,7 +14,7 @@ from rmqkit.errors import StoreCorrupt, StoreError, StoreNotWritable
 from rmqkit.model.buffer import Buffer
 from rmqkit.protocol.record import BLANK_BYTES, MIN_RECORD_BYTES, peek_store_timestamp
 from rmqkit_store_mmap.log.disk import Disk, not_writable, zero_range
-from rmqkit_store_mmap.log.segment import Segment
+from rmqkit_store_mmap.log.segment import Segment, offset_name
 
 #: Disk space is allocated ahead of the write position in steps of this size: large enough for allocations to
 #: be rare, small enough not to waste space.
@@ -411,7 +411,7 @@ class FileMissing(StoreCorrupt):
     """A file is missing between two others."""
 
 
-def checked_files(directory: Path, size_bytes: int) -> list[int]:
+def checked_files(directory: str | Path, size_bytes: int) -> list[int]:
     """Start offsets of a directory's files in order. An empty last file is deleted, because a crash may leave
     one. Raises StoreCorrupt."""
     found: list[tuple[int, int]] = []
@@ -426,17 +426,19 @@ def checked_files(directory: Path, size_bytes: int) -> list[int]:
             found.append((int(entry.name), entry.stat().st_size))
     found.sort()
     if found and found[-1][1] == 0:
-        (directory / f"{found.pop()[0]:020d}").unlink()
+        os.unlink(_named(directory, found.pop()[0]))
     expected = found[0][0] if found else 0
     for base, length in found:
         if base != expected:
-            before = directory / f"{expected - size_bytes:020d}"
             raise FileMissing(
-                f"{before} is followed by offset {base}; the file of offset {expected} is missing"
+                f"{_named(directory, expected - size_bytes)} is followed by offset {base}; the file of offset"
+                f" {expected} is missing"
             )
         if length != size_bytes:
-            raise StoreCorrupt(
-                f"{directory / f'{base:020d}'} has {length} bytes, the settings say {size_bytes}"
-            )
+            raise StoreCorrupt(f"{_named(directory, base)} has {length} bytes, the settings say {size_bytes}")
         expected = base + size_bytes
     return [base for base, _ in found]
+
+
+def _named(directory: str | Path, base: int) -> str:
+    return os.path.join(directory, offset_name(base))

@@ -205,7 +205,7 @@ class Recovery:
             )
             _log.warning("%s; the queues are made again from the log", reason)
             for queue in queues.by_key.values():
-                if not self._begins_well(queue) or (log.min_offset == 0 and queue.files().first > 0):
+                if not self._begins_well(queue) or (log.min_offset == 0 and queue.first > 0):
                     queue.destroy()
                 self._drop_unproven(queue)
         self._redispatch.queues_from = log.min_offset if self._redispatch.rebuild else mark.queues.offset
@@ -251,7 +251,7 @@ class Recovery:
     def _begins_well(self, queue: ConsumeQueue) -> bool:
         """Whether no first file is missing except by a trim: the queue begins at 0, or before the start of
         the log, or has no units."""
-        first = queue.files().first
+        first = queue.first
         return (
             first == 0
             or first == queue.next_offset
@@ -294,7 +294,7 @@ class Recovery:
         )
 
     def _drop_unproven(self, queue: ConsumeQueue) -> None:
-        first = offset = queue.files().first
+        first = offset = queue.first
         for offset in range(queue.next_offset, first, -1):
             if self._names_its_record(queue, check_body=False):
                 break

@@ -112,7 +112,7 @@ class Redispatch:
         )
         if found.physical_offset >= self.queues_from and not found.sys_flag & UNQUEUED and not dead:
             queue = self._queues.make(found.topic, found.queue_id)
-            if self.rebuild and 0 <= found.queue_offset < queue.files().first:
+            if self.rebuild and 0 <= found.queue_offset < queue.first:
                 queue.destroy()  # its first files were lost
             if found.end > queue.max_physical:
                 self._place(queue, found)
@@ -153,9 +153,7 @@ class Redispatch:
             or self._is_new(queue)
         ):
             return True
-        return queue.next_offset <= found.queue_offset or (
-            self.rebuild and found.queue_offset < queue.files().first
-        )
+        return queue.next_offset <= found.queue_offset or (self.rebuild and found.queue_offset < queue.first)
 
     def _is_new(self, queue: ConsumeQueue) -> bool:
         """Whether a queue has no readable units."""

@@ -3,13 +3,13 @@ older files are opened for each read."""
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import shutil
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from rmqkit.errors import StoreCorrupt
@@ -22,12 +22,14 @@ from rmqkit_store_mmap.log.mincore import PAGES, address_of
 from rmqkit_store_mmap.log.segment import offset_name
 from rmqkit_store_mmap.queue.extension import QueueExtension, last_address
 from rmqkit_store_mmap.queue.queue_trim import QueueFiles, first_kept
+from rmqkit_store_mmap.queue.unit_tail import NEVER, tail
 from rmqkit_store_mmap.queue.units import FILLER, FILLER_SIZE, UNIT, UNIT_BYTES
 
 __all__ = ["FILLER", "FILLER_SIZE", "UNIT", "UNIT_BYTES", "ConsumeQueue", "MappedFiles"]
 
-#: Disk space of a queue's file is allocated in steps of this size, which is small because there may be
-#: thousands of queues.
+#: Disk space of a queue's file is allocated in powers of two from the smallest to the largest of these sizes,
+#: then in steps of the largest: most of many thousands of queues have few units.
+LEAST_ALLOCATION_BYTES = 4 * 1024
 ALLOCATION_STEP_BYTES = 64 * 1024
 #: Maximum number of mapped queue files; each costs a descriptor.
 MAX_MAPPED_FILES = 384
@@ -36,7 +38,6 @@ HOT_BYTES = 1024 * 1024
 _RECOVERED_FILES = 3
 _NOT_MAPPED = bytearray()
 _READ_UNITS = 1024
-_NEVER = 1 << 63
 #: Read-ahead when units are not in memory, because reads of old units are usually sequential.
 _AHEAD_BYTES = 256 * 1024
 
@@ -67,14 +68,14 @@ class MappedFiles:
 
 class ConsumeQueue:
     """The units of one queue. Offsets count units; `next_offset` is exclusive. `room_end` is the first offset
-    without allocated disk space. `head` contains the fields that all records of the queue share.
+    without allocated disk space. `place` is the path of the queue's directory.
     """
 
     def __init__(
         self,
         topic: str,
         queue_id: int,
-        directory: Path,
+        place: str,
         file_bytes: int,
         disk: Disk,
         mapped: MappedFiles,
@@ -82,8 +83,7 @@ class ConsumeQueue:
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        self.head = TopicHead.of(topic)
-        self.directory = directory
+        self._place = place
         self.extension = extension
         self.file_units = file_bytes // UNIT_BYTES
         self.min_offset = 0
@@ -108,6 +108,20 @@ class ConsumeQueue:
         self._disk = disk
         self._mapped = mapped
 
+    @cached_property
+    def head(self) -> TopicHead:
+        """The fields that all records of the queue share."""
+        return TopicHead.of(self.topic)
+
+    @property
+    def directory(self) -> Path:
+        return Path(self._place)
+
+    @property
+    def first(self) -> int:
+        """The offset at which the first file begins."""
+        return self._first
+
     # --- writing --------------------------------------------------------------------------------------------
 
     def reserve(self, stop: int) -> None:
@@ -127,12 +141,8 @@ class ConsumeQueue:
     def _allocate(self, base: int, at: int, stop: int) -> int:
         """Allocate disk space for units [at, stop) of the file that begins at queue offset `base`, rounded
         up. Returns the queue offset at which the allocated space ends. Raises StoreNotWritable."""
-        path = self._path(base)
-        start, length = (
-            at * UNIT_BYTES,
-            -(-stop * UNIT_BYTES // ALLOCATION_STEP_BYTES) * ALLOCATION_STEP_BYTES,
-        )
-        length = min(self._file_bytes, length) - start
+        path, start = self._path(base), at * UNIT_BYTES
+        length = min(self._file_bytes, allocated_bytes(stop * UNIT_BYTES)) - start
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._new_files |= not path.exists()
@@ -155,11 +165,12 @@ class ConsumeQueue:
             try:
                 fd = os.open(self._path(base), os.O_RDWR | os.O_CLOEXEC)
                 try:
-                    # The first write through a map reads ahead, up to the whole file; this one does not.
-                    self._disk.write(fd, (bytes(UNIT_BYTES),), at * UNIT_BYTES)
-                    self.view = self._map = mmap.mmap(fd, self._file_bytes)
+                    mapped = mmap.mmap(fd, self._file_bytes)
                 finally:
                     os.close(fd)
+                # The first write to a page would read ahead, up to the whole file.
+                mapped.madvise(mmap.MADV_RANDOM)
+                self.view = self._map = mapped
             except OSError as error:
                 raise not_writable(f"cannot map {self._path(base)}", error) from error
             self.base_offset = base
@@ -244,7 +255,7 @@ class ConsumeQueue:
             return True
         found = False
         base = offset - offset % self.file_units
-        for other in checked_files(self.directory, self._file_bytes) if self.directory.is_dir() else []:
+        for other in checked_files(self._place, self._file_bytes) if self.directory.is_dir() else []:
             if other // UNIT_BYTES > base:
                 (self.directory / offset_name(other)).unlink()
                 found = True
@@ -288,7 +299,7 @@ class ConsumeQueue:
         for data in self.data(at, self.next_offset - at):
             for physical_offset, size_bytes, _ in UNIT.iter_unpack(data):
                 start, stop, new_size = stretches[
-                    max(0, bisect_right(stretches, (physical_offset, _NEVER, 0)) - 1)
+                    max(0, bisect_right(stretches, (physical_offset, NEVER, 0)) - 1)
                 ]
                 if (
                     start <= physical_offset < stop
@@ -374,7 +385,7 @@ class ConsumeQueue:
         `flushed_to`: all units of records before this log offset are known to be on the device; after a crash
         the queue then ends after these units, found by bisection.
         """
-        bases = [base // UNIT_BYTES for base in checked_files(self.directory, self._file_bytes)]
+        bases = [base // UNIT_BYTES for base in checked_files(self._place, self._file_bytes)]
         if not bases:
             return
         if bases[0] % self.file_units:
@@ -386,7 +397,11 @@ class ConsumeQueue:
             self.next_offset = self._walk(start, bases[-1] + self.file_units)
             self._find_max_physical()
         else:
-            self._find_end(bases if crashed else bases[-_RECOVERED_FILES:], flushed_to if crashed else None)
+            if crashed:
+                assert flushed_to is not None
+                self._find_end(bases, flushed_to)
+            else:
+                self._find_end(bases[-_RECOVERED_FILES:], NEVER)
             start = self.next_offset
         self.flushed_offset = start
         if self.extension is not None:
@@ -403,9 +418,9 @@ class ConsumeQueue:
                 at += 1
         return stop
 
-    def _find_end(self, bases: Sequence[int], log_end: int | None) -> None:
-        """Set `next_offset` to the end of the units, or of the units of records before `log_end` if that is
-        given, by bisection among the files, then in the file, then in memory."""
+    def _find_end(self, bases: Sequence[int], log_end: int) -> None:
+        """Set `next_offset` to the end of the units of records before `log_end`, by bisection among the files
+        and in the file."""
         base = bases[0]
         if len(bases) > 1:
             base = bases[
@@ -417,48 +432,21 @@ class ConsumeQueue:
                     - 1,
                 )
             ]
-        fd = os.open(self._path(base), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            low, high = 0, -(-os.lseek(fd, 0, os.SEEK_HOLE) // UNIT_BYTES)
-            while high - low > _READ_UNITS:
-                middle = (low + high) // 2
-                if _is_end(os.pread(fd, UNIT_BYTES, middle * UNIT_BYTES), 0, log_end):
-                    high = middle
-                else:
-                    low = middle + 1
-            start = max(low - 1, 0)
-            data = os.pread(
-                fd, min(high * UNIT_BYTES, self._file_bytes) - start * UNIT_BYTES, start * UNIT_BYTES
-            )
-            count = bisect_left(
-                range(len(data) // UNIT_BYTES), True, key=lambda at: _is_end(data, at, log_end)
-            )
-            self.next_offset = base + start + count
-            behind = data[count * UNIT_BYTES :].lstrip(b"\0")
-            self._ends_clean = (
-                not behind and base == bases[-1] and not _has_data(fd, start * UNIT_BYTES + len(data))
-            )
-            if base == self._first and count:
-                first, size_bytes, _ = UNIT.unpack(
-                    data[:UNIT_BYTES] if start == 0 else os.pread(fd, UNIT_BYTES, 0)
-                )
-                self._first_physical = -1 if size_bytes == FILLER_SIZE else first
-        finally:
-            os.close(fd)
-        if count:
-            self._take_last(
-                QueueUnit(self.next_offset - 1, *UNIT.unpack_from(data, (count - 1) * UNIT_BYTES))
-            )
-        else:
+        count, first, last, is_clean = tail(self._place_of(base), self._file_bytes, log_end)
+        self.next_offset = base + count
+        self._ends_clean = is_clean and base == bases[-1]
+        if not count:
             self._find_max_physical()
+            return
+        self._last_unit = last
+        if base == self._first:
+            physical_offset, size_bytes, _ = UNIT.unpack(first)
+            self._first_physical = -1 if size_bytes == FILLER_SIZE else physical_offset
 
     def _find_max_physical(self) -> None:
         self.max_physical = 0
         if self.next_offset > self._first:
-            self._take_last(self.unit(self.next_offset - 1))
-
-    def _take_last(self, unit: QueueUnit) -> None:
-        self.max_physical = 0 if unit.size_bytes == FILLER_SIZE else unit.physical_offset + unit.size_bytes
+            self._last_unit = UNIT.pack(*self.unit(self.next_offset - 1)[1:])
 
     def _cut_extension(self) -> None:
         """Let the extension continue behind the last unit that has one. Raises OSError. Blocks."""
@@ -512,20 +500,19 @@ class ConsumeQueue:
         return self._path(offset - offset % self.file_units)
 
     def _path(self, base: int) -> Path:
-        return self.directory / offset_name(base * UNIT_BYTES)
+        return Path(self._place_of(base))
+
+    def _place_of(self, base: int) -> str:
+        return f"{self._place}/{offset_name(base * UNIT_BYTES)}"
 
 
-def _is_end(data: bytes | bytearray, number: int, log_end: int | None) -> bool:
+def allocated_bytes(stop: int) -> int:
+    """The bytes to allocate in a file whose units end at byte `stop`."""
+    if stop > ALLOCATION_STEP_BYTES:
+        return -(-stop // ALLOCATION_STEP_BYTES) * ALLOCATION_STEP_BYTES
+    return int(max(LEAST_ALLOCATION_BYTES, 1 << (stop - 1).bit_length()))
+
+
+def _is_end(data: bytes | bytearray, number: int, log_end: int) -> bool:
     physical_offset, size_bytes, _ = UNIT.unpack_from(data, number * UNIT_BYTES)
-    return physical_offset < 0 or size_bytes <= 0 or (log_end is not None and physical_offset >= log_end)
-
-
-def _has_data(fd: int, start: int) -> bool:
-    """Whether a file has data, not only holes, from byte `start` on. Raises OSError."""
-    try:
-        os.lseek(fd, start, os.SEEK_DATA)
-    except OSError as error:
-        if error.errno == errno.ENXIO:
-            return False
-        raise
-    return True
+    return bool(physical_offset < 0 or size_bytes <= 0 or physical_offset >= log_end)

@@ -62,10 +62,10 @@ class Extensions:
     written: bool
 
     def of(self, topic: str, queue_id: int, disk: Disk) -> QueueExtension | None:
-        directory = self.directory / topic / str(queue_id)
-        if not self.written and not directory.is_dir():
+        place = f"{self.directory}/{topic}/{queue_id}"
+        if not self.written and not os.path.isdir(place):
             return None
-        return QueueExtension(directory, self.file_bytes, disk, written=self.written)
+        return QueueExtension(Path(place), self.file_bytes, disk, written=self.written)
 
     def forget_topic(self, topic: str) -> None:
         """Delete what is left of a topic without queues. Raises OSError."""

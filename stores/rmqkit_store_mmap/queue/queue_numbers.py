@@ -107,6 +107,11 @@ class NumberedQueue(ConsumeQueue):
     def correct_min(self, log_min: int) -> None:
         return
 
+    @property
+    def first(self) -> int:
+        """The end: there are no files."""
+        return self.next_offset
+
     def files(self) -> QueueFiles:
         """A state without units: the first offset is the end."""
         return QueueFiles(
@@ -178,7 +183,7 @@ class NumberTable(QueueTable):
         return NumberedQueue(
             topic,
             queue_id,
-            self.directory / topic / str(queue_id),
+            f"{self.directory}/{topic}/{queue_id}",
             self._file_bytes,
             self._disk,
             self._mapped,

@@ -96,10 +96,10 @@ class QueueTable:
 
     def new(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Create a queue without adding it to the table."""
-        directory = self.directory / topic / str(queue_id)
+        place = f"{self.directory}/{topic}/{queue_id}"
         extensions = self._extensions
         extension = None if extensions is None else extensions.of(topic, queue_id, self._disk)
-        return ConsumeQueue(topic, queue_id, directory, self._file_bytes, self._disk, self._mapped, extension)
+        return ConsumeQueue(topic, queue_id, place, self._file_bytes, self._disk, self._mapped, extension)
 
     def forget(self, topic: str, queue_id: int) -> None:
         """Delete a queue if it exists. Raises OSError."""
@@ -146,12 +146,12 @@ class QueueTable:
     def new_mark(self, log_offset: int) -> QueueMark:
         """The value for `mark` once all present units, those of the records before `log_offset`, are on the
         device."""
-        used = [queue.files() for queue in self.by_key.values() if queue.next_offset > 0]
+        used = [queue for queue in self.by_key.values() if queue.next_offset > 0]
         return QueueMark(
             log_offset,
             len(used),
-            sum(files.next_offset for files in used),
-            sum(files.first for files in used),
+            sum(queue.next_offset for queue in used),
+            sum(queue.first for queue in used),
         )
 
     def was_cut(self) -> None:

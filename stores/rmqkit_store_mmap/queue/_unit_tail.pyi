@@ -1,0 +1,3 @@
+from rmqkit_store_mmap.queue.unit_tail import Tail
+
+def tail(path: str, file_bytes: int, log_end: int) -> Tail: ...
