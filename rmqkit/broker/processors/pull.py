@@ -69,6 +69,8 @@ class _Pull(msgspec.Struct, eq=False, gc=False):
     ticket: Ticket | None = None
     #: When it is answered at the latest, once it has been held.
     deadline_ms: int = 0
+    #: Whether it is held for a member of its group.
+    of_member: bool = False
 
     def __call__(self, final: bool) -> int | None:
         return self.processor.retry(self, final)
@@ -173,6 +175,19 @@ class PullProcessor(RequestProcessor):
                 ResponseCode.INVALID_PARAMETER,
                 f"queue {header.queue_id} of topic {header.topic} does not exist, it has"
                 f" {topic.read_queue_nums}",
+            )
+
+    def _is_member(self, pull: _Pull) -> bool:
+        group = self._broker.clients.consumers.get(pull.header.consumer_group)
+        return group is not None and pull.peer in group.members
+
+    def _check_member(self, pull: _Pull) -> None:
+        """Check that the consumer for which a pull was held is still there: otherwise its answer would move
+        the group's progress without being read. Raises RequestRefused."""
+        if pull.of_member and not self._is_member(pull):
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"this client has left the consumer group {pull.header.consumer_group} while its pull was held",
             )
 
     def _limits(self, header: PullMessageRequestHeader) -> ReadLimits:
@@ -280,6 +295,7 @@ class PullProcessor(RequestProcessor):
                 else self._broker.config.short_polling_time_mills
             )
             pull.deadline_ms = self._broker.clock.now_ms() + min(max(hold_ms, 0), MAX_HOLD_MS)
+        pull.of_member = self._is_member(pull)
         # An empty queue is read at 0; new messages get offset 0 or more.
         held = HeldPull(
             pull.request,
@@ -301,6 +317,7 @@ class PullProcessor(RequestProcessor):
         outcome: Outcome | None
         try:
             self._check(pull.header)
+            self._check_member(pull)
             if pull.filter.needs_records:
                 outcome = self._filtered_again(pull, final)
             else:

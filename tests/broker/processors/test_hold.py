@@ -14,12 +14,13 @@ from rmqkit.broker import held_pulls
 from rmqkit.config import Config
 from rmqkit.limits import MAX_HOLD_MS
 from rmqkit.model.buffer import Buffer
-from rmqkit.model.subscription import SubscriptionData
+from rmqkit.model.subscription import ConsumerData, SubscriptionData
 from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
 from rmqkit.plugin.filter import CompiledFilter, FilterServer
 from rmqkit.plugin.hookspecs import Register
 from rmqkit.protocol import record
-from rmqkit.protocol.codes import ResponseCode
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.headers import UnregisterClientRequestHeader
 from rmqkit.testing.peer import FakePeer
 from tests.broker.desk import BrokerHarness, bodies, places
 
@@ -237,6 +238,28 @@ async def test_a_pull_too_many_is_answered_at_once(
     monkeypatch.setattr(held_pulls, "MAX_HELD_PULLS_PER_CONNECTION", 1)
     await hold(desk)
     assert (await desk.pull(sys_flag=HOLD)).code == ResponseCode.PULL_NOT_FOUND
+
+
+@pytest.mark.parametrize("subscription", ["*", "news"])
+async def test_a_pull_of_a_member_that_has_left_moves_nothing(desk: BrokerHarness, subscription: str) -> None:
+    """A held pull whose consumer has unregistered is refused when a message arrives, and the group's pull
+    offset stays; a pull of a connection that never was a member goes on."""
+    data = ConsumerData(group_name="g", subscription_data_set=[SubscriptionData(topic="T")])
+    await desk.heartbeat(data, client_id="c1")
+    await hold(desk, subscription=subscription)
+    pulled = desk.broker.offsets.pulled
+    pulled.set("g", "T", 0, 0)
+    header = UnregisterClientRequestHeader(client_id="c1", consumer_group="g")
+    assert (await desk.ask(RequestCode.UNREGISTER_CLIENT, header)).code == 0
+    await desk.sent(body=b"x", properties={"TAGS": "news"})
+    (refused,) = desk.peer.answers
+    assert refused.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    assert pulled.get("g", "T", 0) == 0
+    other = FakePeer()
+    await hold(desk, peer=other, offset=1)
+    await desk.sent(body=b"y")
+    assert bodies(other.answers[0]) == [b"y"]
+    assert pulled.get("g", "T", 0) == 2
 
 
 async def test_a_pull_of_a_connection_that_is_gone_is_not_answered(desk: BrokerHarness) -> None:
