@@ -37,6 +37,8 @@ MAX_PULL_OFFSETS = 65_536
 MAX_RESET_OFFSETS = 65_536
 #: Topics, or pairs of group and topic, with message counts; each takes a few hundred bytes.
 MAX_STATS_ITEMS = 65_536
+#: Time for which an administrative change of topics waits for the name servers to know it.
+MAX_ANNOUNCEMENT_MS = 3_000
 #: Queues of one topic; the offset table and the consume queues grow with it.
 MAX_QUEUES_PER_TOPIC = 4_096
 #: Unanswered requests of one connection before the server stops reading from it. Held pulls do not count.

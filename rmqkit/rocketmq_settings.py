@@ -103,7 +103,6 @@ PROMISES: dict[str, Promise] = {
     "clusterTest": Promise(_OFF, _NAMESRV),
     "enableTopicList": Promise(("true",), _NAMESRV),
     "needWaitForService": Promise(_OFF, _NAMESRV),
-    "deleteTopicWithBrokerRegistration": Promise(_OFF, _NAMESRV),
     "socksProxyConfig": Promise(("{}", ""), "this build connects directly, without a proxy"),
 }
 
@@ -117,7 +116,8 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             fileReservedTime deleteWhen diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio
             diskSpaceWarningLevelRatio cleanFileForciblyEnable cleanResourceInterval
             deleteCommitLogFilesInterval deleteFileBatchMax scanNotActiveBrokerInterval kvConfigPath
-            orderMessageEnable enableAllTopicList returnOrderTopicConfigToBroker metricsPromExporterHost
+            orderMessageEnable enableAllTopicList returnOrderTopicConfigToBroker
+            deleteTopicWithBrokerRegistration metricsPromExporterHost
             metricsPromExporterPort metricsLabel flushIntervalCommitLog flushCommitLogLeastPages
             flushCommitLogThoroughInterval commitIntervalCommitLog commitCommitLogLeastPages
             commitCommitLogThoroughInterval brokerIP2 haListenPort haSendHeartbeatInterval

@@ -115,7 +115,9 @@ class BrokerRequests:
         if peer.closed:
             return answer(request)
         known = new.key in self._state.tables.live
-        outcome = self._state.tables.register(new, self._state.now_ms())
+        outcome = self._state.tables.register(
+            new, self._state.now_ms(), is_complete=self._state.settings.delete_topic_with_broker_registration
+        )
         if not outcome.accepted:
             _log.warning(
                 "%s ignored: the address it would replace is alive with a newer state version",

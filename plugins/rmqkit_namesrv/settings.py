@@ -14,4 +14,5 @@ class NameServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
     kv_config_path: str = ""
     order_message_enable: Live[bool] = False
     enable_all_topic_list: Live[bool] = True
+    delete_topic_with_broker_registration: Live[bool] = False
     return_order_topic_config_to_broker: Live[bool] = True

@@ -21,7 +21,7 @@ Intended differences from Java:
 - REGISTER_TOPIC writes the known brokers and skips the unknown ones (Java stops at the first unknown one).
 
 As in Java, a topic missing from a later registration stays, because a 5.x broker that registers incrementally
-sends only changes.
+sends only changes; where registrations count as complete (deleteTopicWithBrokerRegistration), it goes.
 
 A broker has up to MAX_REGISTERED_TOPICS topics, and one call must not visit them all. So the topics of a
 registration are first kept beside `topics` and count from then on; `step` moves them there, a slice at a
@@ -56,10 +56,11 @@ _SLICE = 256
 @frozen(eq=False)
 class _Landing:
     """Registered topics that are on their way into `topics`. They replace the entries there, or only add
-    missing ones."""
+    missing ones; if they are complete, other entries of the broker go."""
 
     queues: dict[str, QueueData]
     replaces: bool
+    is_complete: bool
 
 
 class RouteTables:
@@ -87,11 +88,11 @@ class RouteTables:
 
     # Registration and expiry of brokers.
 
-    def register(self, new: Registration, now_ms: int) -> Registered:
+    def register(self, new: Registration, now_ms: int, *, is_complete: bool = False) -> Registered:
         """Apply a registration (behaviour sheet, D3). If a broker id changes its address, the new address
         wins, unless the old one is alive with a higher state version: then the registration is ignored and
         its address is not listed under any id, or remains as it is when it has registered with a higher one
-        itself.
+        itself. `is_complete`: topics of the broker that are missing here leave the routes.
 
         Raises RequestRefused when a table is full; nothing is changed then.
         """
@@ -120,7 +121,8 @@ class RouteTables:
             del broker.broker_addrs[broker_id]
         broker.broker_addrs[new.broker_id] = new.address
         broker.enable_acting_master = new.enable_acting_master is True
-        self._define_topics(broker, new, first or self.version_changed(new.key, new.data_version))
+        changed = first or self.version_changed(new.key, new.data_version)
+        self._define_topics(broker, new, changed, is_complete)
         self._disconnect(new.key)
         self.live[new.key] = LiveBroker(
             new.key,
@@ -257,9 +259,11 @@ class RouteTables:
     def topics_of_cluster(self, cluster: str) -> list[str]:
         found: set[str] = set()
         for name in self.clusters.get(cluster, ()):
-            found.update(self._topics_of.get(name, ()))
-            if name in self._landing:
-                found.update(self._landing[name].queues)
+            landing = self._landing.get(name)
+            if landing is None or not landing.is_complete:
+                found.update(self._topics_of.get(name, ()))
+            if landing is not None:
+                found.update(landing.queues)
         return sorted(found)
 
     def topics_by_flag(self, wanted: int, unwanted: int = 0) -> list[str]:
@@ -296,6 +300,8 @@ class RouteTables:
             self.on_work()
 
     def _land(self, name: str, landing: _Landing) -> Iterator[None]:
+        if landing.is_complete:
+            yield from self._drop_missing(name, landing)
         for number, (topic, queue) in enumerate(landing.queues.items(), 1):
             if self._landing.get(name) is not landing:
                 break
@@ -306,6 +312,16 @@ class RouteTables:
         if self._landing.get(name) is landing:
             del self._landing[name]
         yield from _emptied(landing.queues)
+
+    def _drop_missing(self, name: str, landing: _Landing) -> Iterator[None]:
+        """Remove the broker's topics that its complete registration lacks."""
+        topics = iter(list(self._topics_of.get(name, ())))
+        while (part := list(islice(topics, _SLICE))) and self._landing.get(name) is landing:
+            for topic in part:
+                if topic not in landing.queues and name in self.topics.get(topic, ()):
+                    self._drop(topic, name)
+            if len(part) == _SLICE:
+                yield
 
     def _remove_topics(self, name: str, topics: set[str]) -> Iterator[None]:
         while topics:
@@ -336,6 +352,8 @@ class RouteTables:
         found = {name: queue for name, queue in queues.items() if name not in self._leaving}
         for name, landing in self._landing.items():
             queue = landing.queues.get(topic)
+            if queue is None and landing.is_complete:
+                found.pop(name, None)
             if queue is not None and (landing.replaces or name not in found):
                 found[name] = queue
         return found
@@ -359,13 +377,13 @@ class RouteTables:
             self.clusters.setdefault(new.cluster, set()).add(new.broker_name)
         return broker
 
-    def _define_topics(self, broker: BrokerData, new: Registration, changed: bool) -> None:
+    def _define_topics(self, broker: BrokerData, new: Registration, changed: bool, is_complete: bool) -> None:
         """Only the master defines topics, or for brokers from 5.0 on the slave with the lowest id."""
         leads = new.enable_acting_master is not None and new.broker_id == min(broker.broker_addrs)
         if new.broker_id != MASTER_ID and not leads:
             self._add_work(_emptied(new.topics))
         elif new.topics:
-            landing = self._landing[new.broker_name] = _Landing(new.topics, changed)
+            landing = self._landing[new.broker_name] = _Landing(new.topics, changed, is_complete)
             self._add_work(self._land(new.broker_name, landing))
 
     def _registered(self, broker: BrokerData, new: Registration) -> Registered:

@@ -4,8 +4,10 @@ sheet, C9).
 Each name server has its own task, so a dead or slow one does not delay the others. Registrations are made at
 the start, after ten seconds, then once per period, and whenever topics or filter servers change. Changes in
 quick succession share a registration: the first is sent at once, the next after a gap proportional to the
-duration of a registration. So a client finds the route of a topic that it has just created, and a broker with
-many topics is not busy registering. A failure is logged, and the next round retries.
+duration of a registration, which is shorter while an administrative request waits for it: such a request is
+answered when all name servers have been told. So a client finds the route of a topic that it has just
+created, and a broker with many topics is not busy registering. A failure is logged, and the next round
+retries.
 
 Two brokers with the same name and id would alternately hide each other's messages. Each round therefore first
 queries which address has them at the name server: another broker that answers there prevents the start, and
@@ -51,7 +53,8 @@ INITIAL_DELAY_MS = 10_000
 MIN_PERIOD_MS = 10_000
 MAX_PERIOD_MS = 60_000
 #: Minimum and maximum time between two registrations of changed topics with one name server; in between, it
-#: is `GAP_FACTOR` times the duration of the last registration.
+#: is `GAP_FACTOR` times the duration of the last registration. While somebody waits, the gap is divided by
+#: the factor.
 MIN_GAP_MS = 5
 MAX_GAP_MS = 1_000
 GAP_FACTOR = 4
@@ -85,6 +88,7 @@ class RegistrationService(Service):
                 for listeners in wakers:
                     listeners.extend(loop.wake for loop in loops)
                 broker.on_config_change.extend(loop.look for loop in loops)
+                broker.topics.on_announce.extend(loop.announced for loop in loops)
                 try:
                     async with trio.open_nursery() as first_round:
                         for loop in loops:
@@ -94,6 +98,7 @@ class RegistrationService(Service):
                 finally:
                     for loop in loops:
                         broker.on_config_change.remove(loop.look)
+                        broker.topics.on_announce.remove(loop.announced)
                     for listeners in wakers:
                         for loop in loops:
                             listeners.remove(loop.wake)
@@ -120,11 +125,31 @@ class _Loop:
         self._is_stale = False
         self._registered = False
         self._took_ms = 0.0
+        #: Number of changes, how many of them an attempt has told, and whether somebody waits for one.
+        self._changes = 0
+        self._told = 0
+        self._attempted = trio.Event()
+        self._awaited = trio.Event()
 
     def wake(self) -> None:
         """Listener for changed topics."""
+        self._changes += 1
         self._is_stale = True
         self._woken.set()
+
+    async def announced(self) -> None:
+        """Wait until the changes made so far were told to the name server. One that could not be told the
+        last ones is not waited for."""
+        changes = self._changes
+        while self._told < changes and self._registered:
+            self._awaited.set()
+            await self._attempted.wait()
+
+    def _attempt_ended(self, told: int) -> None:
+        """Let those continue that wait for so many changes."""
+        self._told = max(self._told, told)
+        event, self._attempted = self._attempted, trio.Event()
+        event.set()
 
     def look(self) -> None:
         """Listener for changed settings: the period may be another one."""
@@ -135,8 +160,10 @@ class _Loop:
         task_status.started()
         round_s, is_first = trio.current_time(), True
         while True:
-            gap_ms = min(max(GAP_FACTOR * self._took_ms, MIN_GAP_MS), MAX_GAP_MS)
+            gap_ms = min(max(self._took_ms, MIN_GAP_MS / GAP_FACTOR), MAX_GAP_MS / GAP_FACTOR)
             await trio.sleep(gap_ms / 1000)
+            with trio.move_on_after((GAP_FACTOR - 1) * gap_ms / 1000):
+                await self._awaited.wait()
             wait_ms = INITIAL_DELAY_MS if is_first else self._period_ms()
             with trio.move_on_at(round_s + wait_ms / 1000):
                 await self._woken.wait()
@@ -197,13 +224,21 @@ class _Loop:
 
     def _failed(self, error: RmqError) -> None:
         self._registered = False
+        self._attempt_ended(self._changes)
         _log.warning(
             "cannot register with the name server %s, next try in the next round: %s", self._address, error
         )
 
     async def _register(self) -> None:
         """One attempt. Every failure is logged with the name server's address."""
-        self._is_stale = False
+        self._is_stale, self._awaited = False, trio.Event()
+        changes = self._changes
+        try:
+            await self._tell()
+        finally:
+            self._attempt_ended(changes)
+
+    async def _tell(self) -> None:
         broker, address = self._broker, self._address
         if _is_nobody(broker):
             return

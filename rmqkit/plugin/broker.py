@@ -8,7 +8,7 @@ called from another thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -44,6 +44,12 @@ class Topics(Protocol):
     def on_change(self) -> list[Callable[[], None]]:
         """Functions that are called, without arguments, after each change; append and remove your own. They
         must not block."""
+
+    @property
+    def on_announce(self) -> list[Callable[[], Awaitable[None]]]:
+        """Functions that wait until others know the changes made so far; append and remove your own. A
+        request that changes topics is answered when all have returned, or after a time limit, which cancels
+        them. They must not raise."""
 
     def get(self, topic: str) -> TopicConfig | None:
         """The topic; None if there is none with that name."""

@@ -134,6 +134,7 @@ class AdminProcessor(ProcessorByCode):
 
     async def _put_topics(self, configs: Sequence[TopicConfig]) -> None:
         await self._broker.topics.put_all(configs)
+        await self._broker.topics.announced()
 
     async def _delete_topic(self, request: Command) -> Command:
         topic = request.header(DeleteTopicRequestHeader).topic
@@ -144,6 +145,7 @@ class AdminProcessor(ProcessorByCode):
         if await self._broker.topics.delete(topic):
             await self._broker.offsets.persist()
             self._broker.stats.forget_topic(topic)
+            await self._broker.topics.announced()
         return answer(request)
 
     def _is_system(self, topic: str) -> bool:

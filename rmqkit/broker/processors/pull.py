@@ -187,7 +187,7 @@ class PullProcessor(RequestProcessor):
         if pull.of_member and not self._is_member(pull):
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"this client has left the consumer group {pull.header.consumer_group} while its pull was held",
+                f"this client has left the consumer group {pull.header.consumer_group}, its pull was held",
             )
 
     def _limits(self, header: PullMessageRequestHeader) -> ReadLimits:

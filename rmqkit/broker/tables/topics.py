@@ -12,7 +12,7 @@ import trio
 from rmqkit.broker.tables.saved_table import SavedTable, Unsaved, again_when_saved, some_names
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused, StoreError
-from rmqkit.limits import MAX_AUTO_CREATED_TOPICS, MAX_QUEUES_PER_TOPIC
+from rmqkit.limits import MAX_ANNOUNCEMENT_MS, MAX_AUTO_CREATED_TOPICS, MAX_QUEUES_PER_TOPIC
 from rmqkit.model import names
 from rmqkit.model.sysflag import PERM_INHERIT, PERM_RW
 from rmqkit.model.topic import TopicConfig, TopicConfigTable
@@ -30,6 +30,7 @@ class TopicTable(SavedTable[TopicConfig]):
     on_delete   called with the name as soon as a topic is gone, before its name can be used again
     on_forget   called before a deletion is dropped from the journal: the deletion of what belonged to the
                 topic must then be on the device. May raise OSError
+    on_announce called to wait until others know the changes made so far
     """
 
     def __init__(self, config: Config, clock: Clock, directory: Path) -> None:
@@ -41,6 +42,7 @@ class TopicTable(SavedTable[TopicConfig]):
         self.last_record: Callable[[str], int] = lambda _: -1
         self.on_delete: list[Callable[[str], None]] = []
         self.on_forget: list[Callable[[], Awaitable[None]]] = []
+        self.on_announce: list[Callable[[], Awaitable[None]]] = []
         self._auto_created = 0
         #: Deleted topics in the journal that were not created again; see `recover`.
         self._deleted: set[str] = set()
@@ -66,6 +68,14 @@ class TopicTable(SavedTable[TopicConfig]):
         self._unfolded = True
         for listener in self.on_change:
             listener()
+
+    async def announced(self) -> None:
+        """Wait until the name servers know the changes made so far, for MAX_ANNOUNCEMENT_MS at most (Java:
+        registerBrokerAll, which waits for the answers)."""
+        with trio.move_on_after(MAX_ANNOUNCEMENT_MS / 1000):
+            async with trio.open_nursery() as nursery:
+                for known in self.on_announce:
+                    nursery.start_soon(known)
 
     def recover(self, stored: Mapping[str, Sequence[int]]) -> list[str]:
         """Compare the table with the store's queues (topic -> queue ids) after `load`. Returns the deleted

@@ -592,3 +592,36 @@ def test_a_live_broker_that_is_replaced_is_named() -> None:
     assert tables.register(registration(address="10.0.0.9:1"), 0).replaced == A
     tables.expire(1_000_000)
     assert tables.register(registration(), 0).replaced is None
+
+
+@pytest.mark.parametrize("slice_topics", [1, 256])
+def test_topics_that_a_complete_registration_lacks_leave_the_routes(
+    monkeypatch: pytest.MonkeyPatch, slice_topics: int
+) -> None:
+    """They are gone at once, however much work is unfinished, from all lists; those of other brokers, and of
+    registrations that need not be complete, stay. A slave's registration removes nothing."""
+    monkeypatch.setattr(tables_module, "_SLICE", slice_topics)
+    tables = RouteTables()
+    names = [f"T{number}" for number in range(9)]
+    everything = [topic(name) for name in names]
+    tables.register(registration(*everything), 0, is_complete=True)
+    other = registration(*everything, broker_name="broker-b", address=B, cluster="d")
+    tables.register(other, 0, is_complete=True)
+    tables.register(registration(topic("T0"), counter=2), 0)
+    tables.register(
+        registration(topic("T0"), counter=2, broker_id=1, address=SLAVE, enable_acting_master=None),
+        0,
+        is_complete=True,
+    )
+    assert tables.topics_of_cluster("c") == names
+    tables.register(registration(topic("T0"), topic("new"), counter=3), 0, is_complete=True)
+    for _ in range(2):
+        assert tables.topics_of_cluster("c") == ["T0", "new"]
+        assert sorted(tables.all_topics()) == [*names, "new"]
+        routes = {name: tables.route(name) for name in names}
+        assert [name for name, route in routes.items() if route and len(route.queue_datas) == 2] == ["T0"]
+        assert all(route is not None and route.broker_datas[-1].cluster == "d" for route in routes.values())
+        tables.finish()
+    tables.unregister("d", B, "broker-b")
+    tables.finish()
+    assert sorted(tables.all_topics()) == ["T0", "new"]

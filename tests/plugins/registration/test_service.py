@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -98,6 +98,7 @@ class FakePool:
 class FakeTopics:
     configs: dict[str, TopicConfig] = field(factory=dict)
     on_change: list[Callable[[], None]] = field(factory=list)
+    on_announce: list[Callable[[], Awaitable[None]]] = field(factory=list)
     counter: int = 0
 
     def table(self) -> TopicConfigTable:
@@ -570,3 +571,49 @@ def test_the_body_is_strict_json(rig: Rig) -> None:
         "topicQueueMappingDetailMap",
         "topicQueueMappingInfoMap",
     }
+
+
+async def test_a_change_is_awaited_until_the_name_servers_know_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Who waits after a change continues when an attempt that contains it has ended at every name server; a
+    registration that was under way before does not count. The wait shortens the gap before it."""
+    rig = Rig()
+    rig.pool.took_s = 0.1
+    async with rig.serving():
+        rig.topics.add("before")
+        await trio.sleep(0.5)
+        seen = len(rig.pool.calls)
+        rig.topics.add("under way")
+        await trio.sleep(0.45)
+        assert len(rig.pool.calls) > seen
+        rig.topics.add("T")
+        began_s = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for known in rig.topics.on_announce:
+                nursery.start_soon(known)
+        assert trio.current_time() - began_s < 0.4
+        for address in (ONE, TWO):
+            last = [call for call in rig.pool.calls if call.address == address][-1]
+            assert "T" in decoded(last.command.body).topic_config_serialize_wrapper.topic_config_table
+    assert rig.topics.on_announce == []
+
+
+async def test_a_name_server_that_does_not_answer_is_awaited_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The attempt that fails ends the wait, and later changes do not wait for that name server."""
+    rig = Rig()
+    async with rig.serving():
+        rig.pool.faults[TWO] = ConnectFailed(TWO, "refused")
+        for name in ("T", "U"):
+            rig.topics.add(name)
+            async with trio.open_nursery() as nursery:
+                for known in rig.topics.on_announce:
+                    nursery.start_soon(known)
+        rig.pool.faults[TWO] = "silent"
+        rig.topics.add("V")
+        with trio.fail_after(3):
+            async with trio.open_nursery() as nursery:
+                for known in rig.topics.on_announce:
+                    nursery.start_soon(known)
