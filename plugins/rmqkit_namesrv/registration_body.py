@@ -28,6 +28,7 @@ from rmqkit.errors import DecodeError
 from rmqkit.limits import MAX_INFLATED_REGISTRATION_BYTES, MAX_REGISTERED_TEXT_LENGTH, MAX_REGISTERED_TOPICS
 from rmqkit.model.buffer import CHUNK_BYTES
 from rmqkit.model.route import RegisterBrokerBody
+from rmqkit.model.text import text_of
 from rmqkit.model.topic import DataVersion, TopicConfig, TopicConfigTable
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import VERSION_REGISTER_BODY, VERSION_REGISTER_MAPPING
@@ -236,7 +237,7 @@ class _Reader:
 
 def _topic(block: bytes) -> TopicConfig:
     try:
-        name, read, write, perm, filter_type, *attributes = block.decode().split(" ", 5)
+        name, read, write, perm, filter_type, *attributes = text_of(block).split(" ", 5)
         config = TopicConfig(
             topic_name=name,
             read_queue_nums=int(read),

@@ -8,6 +8,7 @@ from functools import partial
 from rmqkit.config import live_keys, parse_properties, properties_text, with_texts
 from rmqkit.errors import ConfigError, RequestRefused
 from rmqkit.model.route import KVTable
+from rmqkit.model.text import text_of
 from rmqkit.plugin.request import Answer, Outcome, Peer
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
@@ -76,12 +77,7 @@ class SettingsRequests:
         """Apply settings given as properties text. All are applied or none. The change lasts until the
         process ends: Java writes it to its file, but here the file belongs to the operator. A key that cannot
         change at run time is refused; Java ignores it silently."""
-        try:
-            given = parse_properties(request.body.decode())
-        except UnicodeDecodeError as error:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, f"the properties are not UTF-8: {error}"
-            ) from error
+        given = parse_properties(text_of(request.body))
         forbidden = sorted(_FORBIDDEN.intersection(given))
         if forbidden:
             raise RequestRefused(

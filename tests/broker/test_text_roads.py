@@ -25,6 +25,7 @@ from rmqkit.protocol.headers import PushReplyMessageRequestHeader
 from rmqkit.protocol.record import unpack
 from rmqkit.testing.broker import dialer, running_broker
 from rmqkit.testing.clock import FakeClock
+from tests.raw_headers import raw_frame, send_fields
 
 LIMIT_S = 60
 GROUP = "odd_group"
@@ -33,8 +34,6 @@ _PIECES = (
     b"\x01", b"\xa4", "编号".encode("gbk"), "编号".encode(), b"\xe7\xbc", b"\xed\xa0\xbd", b"\xf0\x9f\x98",
     b"\xff", b"\x00", b"\t", b" ", b"\n", "\u3000\u00a0".encode(), b'"', b"\\", b"a", b"0", "😀".encode(),
 )  # fmt: skip
-#: Bytes in a JSON string -> how they are written there.
-_ESCAPED = {each: b"\\u%04x" % each for each in range(0x20)} | {0x22: b'\\"', 0x5C: b"\\\\"}
 
 
 def odd_properties(random: Random) -> bytes:
@@ -50,22 +49,6 @@ def odd_properties(random: Random) -> bytes:
 
 def items_of(properties: bytes) -> set[bytes]:
     return {item for item in properties.split(b"\x02") if item}
-
-
-def header(codec: SerializeType, code: int, fields: Mapping[str, bytes], version: int = 317) -> bytes:
-    """A header whose fields are these bytes, as Go's client writes them."""
-    if codec is SerializeType.JSON:
-        members = [
-            b'"%s":"%s"' % (name.encode(), b"".join(_ESCAPED.get(each, bytes((each,))) for each in value))
-            for name, value in fields.items()
-        ]
-        start = b'{"code":%d,"flag":0,"language":"GO","opaque":1,"version":%d,' % (code, version)
-        return start + b'"extFields":{' + b",".join(members) + b"}}"
-    entries = b"".join(
-        pack(">h", len(name)) + name.encode() + pack(">i", len(value)) + value
-        for name, value in fields.items()
-    )
-    return pack(">hBhii", code, 9, version, 1, 0) + pack(">ii", 0, len(entries)) + entries
 
 
 class Connection:
@@ -87,9 +70,10 @@ class Connection:
     async def ask(
         self, codec: SerializeType, code: int, fields: Mapping[str, bytes], body: bytes = b""
     ) -> Command:
-        head = header(codec, code, fields)
-        total = 4 + len(head) + len(body)
-        await self._stream.send(pack(">iI", total, codec << 24 | len(head)) + head + body)
+        return await self.send(raw_frame(codec, code, fields, body))
+
+    async def send(self, request: bytes) -> Command:
+        await self._stream.send(request)
         return await self.next()
 
 
@@ -97,11 +81,6 @@ class Connection:
 async def connected(running: RunningBroker) -> AsyncIterator[Connection]:
     async with await dialer()(running.address, LIMIT_S * 1000) as stream:
         yield Connection(stream)
-
-
-def sending(topic: str, properties: bytes, **more: bytes) -> dict[str, bytes]:
-    fields = {"a": b"pg", "b": topic.encode(), "c": b"TBW102", "d": b"1", "e": b"0", "f": b"0", "g": b"5"}
-    return fields | {"h": b"0", "i": properties, "j": b"0", "k": b"false", "m": b"false"} | more
 
 
 def stored(running: RunningBroker, topic: str) -> list[StoredMessage]:
@@ -140,13 +119,15 @@ async def test_each_road_keeps_what_arrived(tmp_path: Path, codec: SerializeType
     async with running_broker(tmp_path, clock=clock) as running, connected(running) as connection:
         expected: list[bytes] = []
         for at, more in enumerate((unique, b"", unique + b"DELAY\x011\x02", b"DELAY\x011\x02")):
-            fields = sending("T", more + own[at])
+            fields = send_fields("T", more + own[at])
             got = await connection.ask(codec, RequestCode.SEND_MESSAGE_V2, fields, b"%d" % at)
             assert got.code == ResponseCode.SUCCESS, got.remark
             if not more.endswith(b"DELAY\x011\x02"):
                 expected.append(read[at])
         body = batch.encode(batch.BatchItem(0, b"%d" % at, own[at]) for at in (4, 5))
-        got = await connection.ask(codec, RequestCode.SEND_BATCH_MESSAGE, sending("T", b"", m=b"true"), body)
+        got = await connection.ask(
+            codec, RequestCode.SEND_BATCH_MESSAGE, send_fields("T", b"", m=b"true"), body
+        )
         assert got.code == ResponseCode.SUCCESS, got.remark
         expected += own[4:]
         parked = await arrived(running, names.SCHEDULE_TOPIC, 2)
@@ -197,7 +178,7 @@ async def test_a_reply_keeps_its_text(tmp_path: Path, codec: SerializeType, seed
         # A client id that is no UTF-8 is found by the same bytes.
         to = b"REPLY_TO_CLIENT\x01c\xa4\x01\x02"
         got = await responder.ask(
-            codec, RequestCode.SEND_REPLY_MESSAGE_V2, sending(topic, properties + to), b"x"
+            codec, RequestCode.SEND_REPLY_MESSAGE_V2, send_fields(topic, properties + to), b"x"
         )
         assert got.code == ResponseCode.SUCCESS, got.remark
         found = (pushed[0].header(PushReplyMessageRequestHeader).properties or "").encode()
@@ -222,8 +203,7 @@ async def test_half_of_a_surrogate_pair_closes_nothing(tmp_path: Path, where: st
     head = f'{{"code":10,"opaque":1,"language":"OTHER",{remark}"extFields":{{{members}}}}}'.encode()
     async with running_broker(tmp_path) as running, connected(running) as connection:
         for _ in range(2):
-            await connection._stream.send(pack(">iI", 5 + len(head), len(head)) + head + b"b")
-            got = await connection.next()
+            got = await connection.send(pack(">iI", 5 + len(head), len(head)) + head + b"b")
             refused = where == "topic"
             assert got.code == (ResponseCode.INVALID_PARAMETER if refused else ResponseCode.SUCCESS)
         if where == "properties":

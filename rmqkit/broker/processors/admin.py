@@ -28,6 +28,7 @@ from rmqkit.model.attributes import (
     Attribute,
     AttributeFault,
 )
+from rmqkit.model.text import text_of
 from rmqkit.model.topic import (
     CreateTopicListRequestBody,
     DelayOffsetFile,
@@ -290,10 +291,7 @@ class AdminProcessor(ProcessorByCode):
         return response
 
     async def _update_config(self, request: Command) -> Command:
-        try:
-            texts = settings.parse_properties(request.body.decode())
-        except UnicodeDecodeError as error:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {error}") from error
+        texts = settings.parse_properties(text_of(request.body))
         return answer(request, remark=await self._live_settings.update(texts))
 
     async def _runtime_info(self, request: Command) -> Command:

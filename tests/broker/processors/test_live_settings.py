@@ -149,3 +149,12 @@ async def test_a_file_that_cannot_be_written_changes_nothing(desk: BrokerHarness
     with pytest.raises(RequestRefused, match="cannot be written"):
         await LiveSettings(desk.broker).update({"fileReservedTime": "12"})
     assert desk.broker.config.owned(RetentionSettings).file_reserved_time == 48
+
+
+async def test_settings_that_are_no_text(desk: BrokerHarness) -> None:
+    """Bytes that are not UTF-8, as in a Chinese comment, are read with replacement and hinder no setting."""
+    comment = "# 编号\n".encode("gbk")
+    body = comment + b"brokerPermission=4\n"
+    changed = await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)
+    assert changed.code == ResponseCode.SUCCESS
+    assert "brokerPermission=4" in (await desk.ask(RequestCode.GET_BROKER_CONFIG)).body.decode().splitlines()

@@ -274,9 +274,17 @@ def test_a_length_that_cannot_be(size: int) -> None:
         b"TopicTest 4 99999999999 6 SINGLE_TAG",
         b" 4 4 6 SINGLE_TAG",
         b"TopicTest 4 4 6 SINGLE_TAG [1]",
-        b"\xff 4 4 6 SINGLE_TAG",
     ],
 )
 def test_a_topic_that_makes_no_sense(text: bytes) -> None:
     with pytest.raises(DecodeError):
         decode(zlib.compress(block(VERSION_JSON) + pack(">i", 1) + block(text) + block(b"[]")), V5_3_3)
+
+
+def test_a_topic_that_is_no_text() -> None:
+    """A topic or attribute that is not UTF-8 is read with replacement: it does not keep the broker with all
+    its topics out."""
+    text = b'Odd\xa4 4 4 6 SINGLE_TAG {"+a\xa4":"\xe7\xbc"}'
+    found = decode(zlib.compress(block(VERSION_JSON) + pack(">i", 1) + block(text) + block(b"[]")), V5_3_3)
+    ((name, topic),) = found.topic_config_serialize_wrapper.topic_config_table.items()
+    assert (name, topic.attributes) == ("Odd\ufffd", {"+a\ufffd": "\ufffd"})
