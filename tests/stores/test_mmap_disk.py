@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rmqkit_store_mmap.log import disk
-from rmqkit_store_mmap.log.disk import create_file
+from rmqkit_store_mmap.log.disk import Disk, create_file
 
 BYTES = 12_345
 
@@ -92,3 +94,59 @@ def test_a_file_that_cannot_be_created_leaves_nothing(
         create_file(tmp_path / "00000000000000000000", BYTES)
     assert not list(tmp_path.iterdir())
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+class CountingDisk(Disk):
+    """Counts the flushes."""
+
+    def __init__(self) -> None:
+        self.files: list[Path] = []
+        self.file_systems = 0
+
+    def sync_path(self, path: Path) -> None:
+        self.files.append(path)
+        super().sync_path(path)
+
+    def sync_file_system(self, fd: int) -> None:
+        self.file_systems += 1
+        super().sync_file_system(fd)
+
+
+def test_many_files_are_flushed_with_their_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few files are flushed one by one; many by one flush of their file system, also if some were deleted,
+    but not where that would not report failed writes."""
+    paths = [tmp_path / str(number) for number in range(disk.MANY_FILES)]
+    for path in paths[1:]:
+        path.touch()
+    counting = CountingDisk()
+    counting.sync_paths(paths[:-1])
+    assert (counting.files, counting.file_systems) == (paths[:-1], 0)
+    counting = CountingDisk()
+    counting.sync_paths(paths)
+    assert (counting.files, counting.file_systems) == ([], 1)
+    for release, alone in (
+        ("5.7.99-generic", True),
+        ("5.8", False),
+        ("6.1.0-18-amd64", False),
+        ("4.19", True),
+    ):
+        monkeypatch.setattr(os, "uname", lambda release=release: SimpleNamespace(release=release))
+        counting = CountingDisk()
+        counting.sync_paths(paths)
+        assert (counting.files == paths) == alone
+
+
+def test_a_file_system_that_cannot_be_flushed_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's error is raised."""
+
+    def fails(fd: int) -> int:
+        ctypes.set_errno(errno.EIO)
+        return -1
+
+    monkeypatch.setattr(disk, "_syncfs", fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        Disk().sync_paths([tmp_path] * disk.MANY_FILES)

@@ -430,8 +430,7 @@ class Recovery:
             )
         if cut_bytes or cut_segments or crashed or self._damages:
             log.sync_range(min([max(start, self._proven), *(damage.start for damage in self._damages)]), end)
-        for path in paths:
-            self._disk.sync_path(path)
+        self._disk.sync_paths(list(paths))
 
     def _mark_queues(self, mark: Mark | None) -> None:
         """Set the mark of the queues. The old mark remains until the rebuilt units are on the device. If
@@ -439,9 +438,14 @@ class Recovery:
         flushed now."""
         queues = self._queues
         if self._redispatch.rebuild or self._damages:
+            self._disk.sync_paths(
+                list(
+                    dict.fromkeys(
+                        path for queue in queues.by_key.values() for path in queue.unflushed_files()
+                    )
+                )
+            )
             for queue in queues.by_key.values():
-                for path in queue.unflushed_files():
-                    self._disk.sync_path(path)
                 queue.flushed_offset = queue.next_offset
         if all(queue.flushed_offset >= queue.next_offset for queue in queues.by_key.values()):
             queues.mark = queues.new_mark(self._log.position)

@@ -197,16 +197,12 @@ class QueueTable:
                 paths.update(dict.fromkeys(queue.unflushed_files()))
         if due:
             try:
-                await trio.to_thread.run_sync(self._sync, list(paths))
+                await trio.to_thread.run_sync(self._disk.sync_paths, list(paths))
             except OSError:
                 self.doubtful = True
                 raise
             for queue, offset in due:
                 queue.flushed_offset = max(queue.flushed_offset, min(offset, queue.next_offset))
-
-    def _sync(self, paths: Sequence[Path]) -> None:
-        for path in paths:
-            self._disk.sync_path(path)
 
     def unmap(self) -> None:
         for queue in self.by_key.values():
