@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from rmqkit.config import parse_properties
+from rmqkit.config import decoded_properties, encoded_properties, parse_properties
 from rmqkit.errors import ConfigError
 
 #: A value as it is written into a file.
@@ -24,13 +24,17 @@ def change(path: Path, values: Mapping[str, Value]) -> None:
     """Set settings in a TOML file (ending .toml) or in Java properties; blocks until the new file is on the
     device. Keys have no dots.
 
-    The file is replaced as a whole, so a reader sees the old or the new one; permissions and symbolic links
-    stay. Raises OSError, and ConfigError when the file is written in a way that cannot be changed line by
-    line.
+    The file is replaced as a whole, so a reader sees the old or the new one; permissions, symbolic
+    links and the encoding of properties stay. Raises OSError, UnicodeDecodeError for TOML that is not UTF-8,
+    and ConfigError when the file is written in a way that cannot be changed line by line.
     """
     path = path.resolve()
-    text = path.read_text(encoding="utf-8")
-    _replace(path, edited(text, values, toml=path.suffix.lower() == ".toml").encode())
+    data = path.read_bytes()
+    if path.suffix.lower() == ".toml":
+        _replace(path, edited(data.decode(), values, toml=True).encode())
+    else:
+        text, encoding = decoded_properties(data)
+        _replace(path, encoded_properties(edited(text, values, toml=False), encoding))
 
 
 def edited(text: str, values: Mapping[str, Value], *, toml: bool) -> str:

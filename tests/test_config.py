@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqkit.config import Config, load, parse_properties, properties_text, with_values
+from rmqkit.config import (
+    Config,
+    decoded_properties,
+    encoded_properties,
+    load,
+    parse_properties,
+    properties_text,
+    with_values,
+)
 from rmqkit.errors import ConfigError
 from rmqkit.rocketmq_settings import bare
 
@@ -265,14 +273,33 @@ def test_numbers_where_text_belongs() -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    """A missing, a broken and an undecodable file are named."""
+    """A missing, a broken and an undecodable file of TOML are named."""
     with pytest.raises(ConfigError, match=r"none\.toml"):
         load(tmp_path / "none.toml", environ={})
     with pytest.raises(ConfigError, match=r"bad\.toml is not TOML"):
         load(written(tmp_path / "bad.toml", "a = = 1"), environ={})
-    (tmp_path / "latin.conf").write_bytes(b"brokerName=\xff\n")
-    with pytest.raises(ConfigError, match=r"latin\.conf"):
-        load(tmp_path / "latin.conf", environ={})
+    (tmp_path / "latin.toml").write_bytes(b"brokerName='\xff'\n")
+    with pytest.raises(ConfigError, match=r"latin\.toml is not TOML, which is UTF-8"):
+        load(tmp_path / "latin.toml", environ={})
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "gbk", "gb18030", "big5", "cp932", "latin-1"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_properties_have_any_encoding(tmp_path: Path, encoding: str, end: str) -> None:
+    """Java reads Latin-1: comments of another encoding are odd text, and the settings count, the first one
+    after a byte order mark as well."""
+    comment = "é" if encoding == "latin-1" else "中文"
+    lines = ["brokerName=first", f"# {comment}", "regionId = after ", ""]
+    (tmp_path / "broker.conf").write_bytes(end.join(lines).encode(encoding))
+    config = load(tmp_path / "broker.conf", environ={})
+    assert (config.broker_name, config.region_id, config.warnings) == ("first", "after", ())
+
+
+@given(st.binary(max_size=200))
+def test_every_file_of_properties_has_a_text(data: bytes) -> None:
+    """The bytes come back as they were, whatever they are."""
+    text, encoding = decoded_properties(data)
+    assert encoded_properties(text, encoding) == data
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqkit.config import parse_properties
+from rmqkit.config import load, parse_properties
 from rmqkit.config_file import change, edited
 from rmqkit.errors import ConfigError
 
@@ -67,3 +67,16 @@ def test_the_file_is_replaced_with_its_permissions(tmp_path: Path) -> None:
     assert path.read_text() == "brokerName=a\nfileReservedTime=12\n"
     assert path.stat().st_mode & 0o777 == 0o600
     assert [entry.name for entry in sorted(tmp_path.iterdir())] == ["broker.conf", "link.conf"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "gbk"])
+def test_the_encoding_of_properties_stays(tmp_path: Path, encoding: str) -> None:
+    """Comments keep their bytes; a value that the encoding lacks is written as an escape."""
+    before = "# 中文\nbrokerName=a\n".encode(encoding)
+    path = tmp_path / "broker.conf"
+    path.write_bytes(before)
+    change(path, {"brokerName": "b", "regionId": "\u6e2f\U0001f600"})
+    after = path.read_bytes()
+    assert after.startswith(before.replace(b"=a\n", b"=b\n"))
+    values = load(path, environ={})
+    assert (values.broker_name, values.region_id) == ("b", "\u6e2f\U0001f600")

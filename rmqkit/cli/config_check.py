@@ -17,6 +17,7 @@ from rmqkit.plugin import loader, output
 from rmqkit.plugin.loader import Registry
 
 ERROR, WARNING = "error", "warning"
+_LINE_END = re.compile(r"\r\n|\r|\n")
 _TOML_LINE = re.compile(r"at line (\d+)")
 _HEADER = re.compile(r"\s*\[([^\[\]]+)\]\s*(#.*)?")
 _KEY = re.compile(
@@ -89,12 +90,12 @@ def with_plugins(config: Config) -> tuple[Registry | None, list[Fault], list[Fau
 def _lines_of(path: Path) -> dict[str, int]:
     """Key -> its line, with the name of its table in TOML; the last line when a key occurs several times."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        text = settings.file_text(path)
+    except ConfigError:
         return {}
     found: dict[str, int] = {}
     table = ""
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(_LINE_END.split(text), 1):
         header = _HEADER.fullmatch(line)
         match = _KEY.match(line)
         if header and path.suffix.lower() == ".toml":

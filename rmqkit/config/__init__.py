@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from rmqkit.config.changing import with_texts, with_values
-from rmqkit.config.java_properties import parse_properties, properties_text
-from rmqkit.config.loading import NAMESRV_VARIABLE, examine, load, read_file
+from rmqkit.config.java_properties import (
+    decoded_properties,
+    encoded_properties,
+    parse_properties,
+    properties_text,
+)
+from rmqkit.config.loading import NAMESRV_VARIABLE, examine, file_text, load, read_file
 from rmqkit.config.owned import Kinds, SettingsType, live_keys, spellings
 from rmqkit.config.owned import fields as setting_fields
 from rmqkit.config.schema import ALL_DISPATCHERS, CONSUME_QUEUE, FREE_PORT, INDEX, STORE_DISPATCHERS, Config
@@ -29,7 +34,10 @@ __all__ = [
     "SettingsType",
     "address_faults",
     "address_warnings",
+    "decoded_properties",
+    "encoded_properties",
     "examine",
+    "file_text",
     "has_mark",
     "live_keys",
     "load",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
+from struct import iter_unpack
 from typing import Any
 
 from rmqkit.config.owned import Kinds
@@ -11,7 +13,27 @@ from rmqkit.config.schema import Config
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _PROPERTY = re.compile(r"((?:\\.|[^\\=: \t])*)[ \t]*[=: \t]?[ \t]*(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_NOT_LATIN = re.compile("[^\\x00-\\xff]")
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def decoded_properties(data: bytes) -> tuple[str, str]:
+    """The text of a file in the Properties format, and its encoding: UTF-8, without a byte order mark, else
+    Latin-1, as Java reads it: then a comment in another encoding, such as GBK, is odd text and no error."""
+    try:
+        encoding = "utf-8-sig" if data.startswith(BOM_UTF8) else "utf-8"
+        return data.decode(encoding), encoding
+    except UnicodeDecodeError:
+        return data.decode("latin-1"), "latin-1"
+
+
+def encoded_properties(text: str, encoding: str) -> bytes:
+    """The bytes of such a file; characters that the encoding lacks are written as Java's escapes."""
+    return _NOT_LATIN.sub(_escape, text).encode(encoding) if encoding == "latin-1" else text.encode(encoding)
+
+
+def _escape(match: re.Match[str]) -> str:
+    return "".join(f"\\u{unit[0]:04x}" for unit in iter_unpack(">H", match.group().encode("utf-16-be")))
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ import msgspec
 from rmqkit import rocketmq_settings
 from rmqkit.config import tables
 from rmqkit.config import tls as tls_settings
-from rmqkit.config.java_properties import parse_properties
+from rmqkit.config.java_properties import decoded_properties, parse_properties
 from rmqkit.config.schema import FIELDS, KEYS, Config
 from rmqkit.config.value_faults import value_faults
 from rmqkit.config.values import typed
@@ -190,13 +190,22 @@ def _keys_by_variable() -> Mapping[str, str]:
 def read_file(path: str | Path) -> dict[str, Any]:
     """Settings of a TOML file (ending .toml) or of Java properties. Raises ConfigError with the file."""
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the configuration file {path}: {error}") from error
+    text = file_text(path)
     if path.suffix.lower() != ".toml":
         return dict(parse_properties(text))
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
+
+
+def file_text(path: Path) -> str:
+    """The text of a configuration file: TOML is UTF-8, properties may have another encoding. Raises
+    ConfigError with the file."""
+    try:
+        data = path.read_bytes()
+        return data.decode() if path.suffix.lower() == ".toml" else decoded_properties(data)[0]
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not TOML, which is UTF-8: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration file {path}: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+from codecs import BOM_UTF8
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -60,6 +61,8 @@ class JsonFile(Generic[T]):
             raise DecodeError(f"{path.name} is a directory") from error
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        # Editors on Windows write a byte order mark, and fastjson passes over it.
+        data = data.removeprefix(BOM_UTF8)
         if not data.strip():
             raise DecodeError(f"{path.name} is empty")
         return loose_json.decode(data, self._kind)

@@ -173,3 +173,10 @@ def test_addresses_are_checked_as_by_a_start(tmp_path: Path) -> None:
     (problem,) = found(tmp_path, "brokerName=b\nbrokerIP1=10.1.2.3\n", "broker.conf")
     assert (problem.severity, problem.key, problem.line) == (WARNING, "brokerIP1", 2)
     assert "set bindAddress = 0.0.0.0" in problem.text
+
+
+def test_lines_are_found_in_any_encoding(tmp_path: Path) -> None:
+    """A byte of GBK that is a line end in Latin-1 alone ends no line."""
+    file = tmp_path / "broker.conf"
+    file.write_bytes("# 闄厖\r\nlistenPort=-1\r\n".encode("gbk") + b"# \x85\r\nregionId=\r\nmaxIndexNum=1\n")
+    assert [(problem.key, problem.line) for problem in check(file)] == [("listenPort", 2), ("maxIndexNum", 5)]

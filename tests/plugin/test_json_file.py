@@ -186,3 +186,10 @@ def test_java_tables_with_fields_we_do_not_know(tmp_path: Path) -> None:
         False,
         True,
     )
+
+
+def test_a_byte_order_mark_is_passed_over(file: JsonFile[ConsumerOffsetFile], path: Path) -> None:
+    """Editors on Windows write one."""
+    file.save(table(7))
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert file.load() == table(7)
