@@ -116,4 +116,5 @@ class Opened(Face[Inner]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if not self._client.in_forked_child:
+            self._client.run(self._inner.__aexit__, kind, error, trace)  # type: ignore[attr-defined]

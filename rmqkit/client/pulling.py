@@ -262,6 +262,9 @@ class Puller:
         except BrokerError as error:
             # A filter server that was restarted does not have the group's filter.
             self._filter_servers.forget(address)
+            if address != instance.routes.master(queue.broker_name):
+                # What a slave refuses, its master may know: a slave copies topics and groups later.
+                self._suggested.pop(queue, None)
             if error.code == ResponseCode.SERVICE_NOT_AVAILABLE:
                 # A failover may have made another broker the master.
                 self._suggested.pop(queue, None)

@@ -9,6 +9,7 @@
     offset_store    offsets at the broker, or in a file of a broadcast consumer
     queue_locker    locks of ordered queues
     send_back       the way of a failed message to the retry or dead-letter topic
+    lasting         which errors time does not cure
     bad_records     what becomes of records that cannot be decoded
     assigned        one assigned queue with its pulls and handlers
     dispatcher      hands messages of the assigned queues to handlers

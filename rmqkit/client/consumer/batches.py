@@ -38,8 +38,7 @@ class Batches:
         while True:
             held = await self._dispatcher.take(self._size)
             if not held:
-                if self._dispatcher.failure is not None:
-                    raise self._dispatcher.failure
+                self._dispatcher.check()
                 raise StopAsyncIteration
             try:
                 await self._fill(held)

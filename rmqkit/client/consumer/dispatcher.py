@@ -24,8 +24,8 @@ class Dispatcher:
         self._waiting: OrderedDict[anyio.Event, None] = OrderedDict()
         #: Whether nothing more is given out.
         self.closed = False
-        #: The error that ended the consumer, if any.
-        self.failure: Exception | None = None
+        self._failure: Exception | None = None
+        self._told = False
 
     def offer(self, assigned: Assigned) -> None:
         """Note that the queue may have a message to give out, or fewer in hand."""
@@ -34,11 +34,21 @@ class Dispatcher:
 
     def close(self, failure: Exception | None = None) -> None:
         """Give out nothing more; `failure` is the reason if it is an error."""
-        if not self.closed:
-            self.failure = failure
+        self._failure = self._failure or failure
         self.closed = True
         for waiter in self._waiting:
             waiter.set()
+
+    def check(self) -> None:
+        """Raise the error that ended the consumer, if there is one."""
+        if self._failure is not None:
+            self._told = True
+            raise self._failure
+
+    def check_told(self) -> None:
+        """Raise that error unless it has been raised before."""
+        if not self._told:
+            self.check()
 
     async def take(self, limit: int = 1) -> list[Held]:
         """Up to `limit` messages, in hand from now on, as soon as there is one; none after `close`. When

@@ -17,6 +17,7 @@ from anyio.abc import TaskGroup
 from rmqkit.client.consumer.assigned import Assigned
 from rmqkit.client.consumer.bad_records import PuttingAway
 from rmqkit.client.consumer.dispatcher import Dispatcher
+from rmqkit.client.consumer.lasting import is_lasting
 from rmqkit.client.consumer.offset_store import OffsetStore
 from rmqkit.client.consumer.options import GroupOptions
 from rmqkit.client.consumer.queue_locker import LOCK_LIFE_S, RENEWAL_RETRY_S, RENEWAL_S, QueueLocker
@@ -113,7 +114,8 @@ class Engine:
     # --- life -----------------------------------------------------------------------------------------------
 
     async def run(self, tasks: TaskGroup) -> None:
-        """Run the loops in `tasks` until they are cancelled."""
+        """Run the loops in `tasks` until they are cancelled. Raises errors that time does not cure; so does
+        the group."""
         self._tasks = tasks
         tasks.start_soon(self._commit_loop)
         if self._locker is not None:
@@ -131,7 +133,10 @@ class Engine:
     async def leave(self) -> None:
         """Commit the finished prefixes and release the locks. Failures are logged."""
         held = [*self.assigned.values(), *self._releasing.values()]
-        await self._commit_if_wanted(held)
+        try:
+            await self._commit_if_wanted(held)
+        except RmqError as error:
+            log.warning("group %s is left with offsets that are not committed: %s", self._group, error)
         if self._locker is not None:
             await self._locker.unlock(self._claimed.union(assigned.queue for assigned in held))
 
@@ -217,6 +222,8 @@ class Engine:
             route = await self._instance.routes.for_reading(topic)
             members = await self._members(topic) if self._rebalance.needs_members else []
         except RmqError as error:
+            if is_lasting(error):
+                raise
             # A broker creates the retry topic after the first heartbeat.
             expected = isinstance(error, NoRoute) and topic.startswith(RETRY_PREFIX)
             level = logging.DEBUG if expected else logging.WARNING
@@ -277,6 +284,8 @@ class Engine:
                 async with starting:
                     offset = await self._start_offset(queue)
             except RmqError as error:
+                if is_lasting(error):
+                    raise
                 log.warning("%s is not started yet: %s", queue, error)
                 return
             if self._feeding.cancel_called:
@@ -365,6 +374,8 @@ class Engine:
                 try:
                     result = await self._pull(assigned)
                 except RmqError as error:
+                    if self._ends(error, assigned.queue):
+                        raise
                     throttled = isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL
                     if not throttled:
                         log.warning("pulling %s failed: %s", assigned.queue, error)
@@ -379,6 +390,15 @@ class Engine:
                 self._received(assigned, result)
                 if self._options.pull_interval_ms:
                     await anyio.sleep(self._options.pull_interval_ms / 1000)
+
+    def _ends(self, error: RmqError, queue: MessageQueue) -> bool:
+        """Whether a failed pull ends the consumer. Slaves and filter servers are not believed: the next pull
+        goes to the master."""
+        if isinstance(error, BrokerError) and error.address != self._instance.routes.master(
+            queue.broker_name
+        ):
+            return False
+        return is_lasting(error)
 
     async def _pull(self, assigned: Assigned) -> PullResult:
         began_s = anyio.current_time()
@@ -418,7 +438,7 @@ class Engine:
 
     async def commit(self, queues: Iterable[Assigned]) -> list[MessageQueue]:
         """Commit the finished prefixes that have changed. Returns the queues where it failed, which is
-        logged."""
+        logged. Raises as `OffsetStore.commit`."""
         moved = {
             assigned: assigned.messages.commit_offset
             for assigned in queues

@@ -73,8 +73,8 @@ class LitePullConsumer(Member):
         """The next messages, of any queues: as soon as there are some, at most `max_messages`; none after
         `timeout_s`, and at once after `stop`. The messages of the call before count as processed from now on.
 
-        Raises ClientError for a `max_messages` below 1 and when the client has ended. When cancelled, no
-        message is taken.
+        Raises ClientError for a `max_messages` below 1 and when the client has ended, and the error that ends
+        the consumer (`Member`). When cancelled, no message is taken.
         """
         if max_messages < 1:
             raise ClientError(f"max_messages={max_messages}: at least one message must be asked for")
@@ -101,8 +101,8 @@ class LitePullConsumer(Member):
         raise StopAsyncIteration
 
     def _deliver(self, held: list[Held]) -> list[ReceivedMessage]:
-        if not held and self._dispatcher.failure is not None:
-            raise self._dispatcher.failure
+        if not held and self._dispatcher.closed:
+            self._dispatcher.check()
         by_queue: dict[Assigned, list[ReceivedMessage]] = {}
         for assigned, message in held:
             by_queue.setdefault(assigned, []).append(message)

@@ -13,6 +13,7 @@ from anyio.abc import TaskGroup
 from rmqkit.client.consumer.bad_records import PuttingAway
 from rmqkit.client.consumer.dispatcher import Dispatcher
 from rmqkit.client.consumer.engine import Engine
+from rmqkit.client.consumer.lasting import lasting_error
 from rmqkit.client.consumer.offset_store import BrokerOffsets, FileOffsets, OffsetStore
 from rmqkit.client.consumer.options import GroupOptions
 from rmqkit.client.consumer.rebalance import Rebalance
@@ -45,6 +46,10 @@ LEAVE_S = 10.0
 
 class Member:
     """A member of a consumer group. The subclasses give its messages to the application.
+
+    An error that time does not cure ends it: wrong settings, a damaged or forbidden file of offsets, a
+    missing package, a group that does not exist or may not consume. What waits for messages raises the error,
+    or else the end of `async with`. Other errors are logged, and the work is tried again.
 
     consume_type  the kind of consumer in heartbeats
     """
@@ -119,7 +124,8 @@ class Member:
 
     async def aclose(self) -> None:
         """Stop, commit, release locks and leave the group. May be called twice; takes the time of a few
-        requests, even when cancelled."""
+        requests, even when cancelled. Raises the error that ended the consumer, if nothing has raised it
+        before."""
         if not self.is_open:
             return
         self.stop()
@@ -128,6 +134,7 @@ class Member:
             await self._engine.leave()
             await self._instance.leave(consumer=self.group)
         self._left.set()
+        self._dispatcher.check_told()
 
     async def _drain(self) -> None:
         """Let the application finish what it has."""
@@ -138,7 +145,12 @@ class Member:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.aclose()
+        try:
+            await self.aclose()
+        except Exception as ended:
+            if error is None:
+                raise
+            log.error("the consumer of %s was ended by an error: %s", self.group, ended)
 
     def stop(self) -> None:
         """Pull and give out nothing more; what waits for messages ends. For signal handlers and other tasks
@@ -175,6 +187,12 @@ class Member:
                 await self._engine.run(tasks)
                 await self._left.wait()
                 tasks.cancel_scope.cancel()
+        except Exception as error:
+            lasting = lasting_error(error)
+            if lasting is None:
+                raise
+            log.error("the consumer of %s ends: %s", self.group, lasting)
+            self._dispatcher.close(lasting)
         finally:
             self._dispatcher.close(ClientError(f"the client of the consumer of {self.group!r} has ended"))
             self._engine.stop_pulling()

@@ -3,6 +3,7 @@ sheet, B10)."""
 
 from __future__ import annotations
 
+import errno
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -12,13 +13,19 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from rmqkit.client.consumer.lasting import is_lasting
 from rmqkit.client.queue_offsets import QueueOffsets
-from rmqkit.errors import DecodeError, RmqError
+from rmqkit.errors import ConfigError, DecodeError, RmqError
 from rmqkit.model.queue import MessageQueue
 from rmqkit.plugin.json_file import JsonFile
 from rmqkit.protocol import loose_json
 
 log = logging.getLogger(__name__)
+
+#: Failures of writing a file that stay until somebody changes something; a full disk is none of them.
+_LASTING_ERRNOS = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG}
+)
 
 
 class OffsetStore(ABC):
@@ -31,8 +38,8 @@ class OffsetStore(ABC):
 
     @abstractmethod
     async def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Keep the offsets, and return those that were kept; failures are logged. When cancelled, some are
-        kept."""
+        """Keep the offsets, and return those that were kept. Failures are logged; those that time does not
+        cure are raised. When cancelled, some are kept."""
 
 
 class BrokerOffsets(OffsetStore):
@@ -62,6 +69,8 @@ class BrokerOffsets(OffsetStore):
             try:
                 await self._offsets.commit(self._group, queue, offset)
             except RmqError as error:
+                if is_lasting(error):
+                    raise
                 log.warning("offset %d of %s is not committed yet: %s", offset, queue, error)
                 return
             done[queue] = offset
@@ -95,7 +104,12 @@ class FileOffsets(OffsetStore):
                 table.update(offsets)
                 text = loose_json.dumps({"offsetTable": table}, raw_keys=True)
                 await anyio.to_thread.run_sync(self._file.write, [text])
-        except (OSError, RmqError) as error:
+        except OSError as error:
+            if error.errno in _LASTING_ERRNOS:
+                raise ConfigError(
+                    f"offsets cannot be saved in {self._file.path}: {error.strerror}; name a folder that may"
+                    " be written with offsets_folder"
+                ) from error
             log.warning("offsets are not saved in %s yet: %s", self._file.path, error)
             return {}
         return dict(offsets)

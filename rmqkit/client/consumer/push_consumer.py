@@ -111,8 +111,9 @@ class PushConsumer(Member):
         `stop_on` (the event loop must be that of the main thread). `concurrency` replaces that of the
         options.
 
-        Raises ClientError when the client ends. When cancelled, handlers get `drain_s` to end and are
-        cancelled then; the thread of a plain function ends by itself, and its result is ignored.
+        Raises the error that ends the consumer (`Member`), ClientError when the client ends. When cancelled,
+        handlers get `drain_s` to end and are cancelled then; the thread of a plain function ends by itself,
+        and its result is ignored.
         """
         settlement = self._opened()
         count = concurrency or self.options.concurrency
@@ -168,8 +169,7 @@ class PushConsumer(Member):
                 work.deadline = anyio.current_time() + self.options.drain_s
                 for scope in taking:
                     scope.cancel()
-        if self._dispatcher.failure is not None:
-            raise self._dispatcher.failure
+        self._dispatcher.check()
 
     async def _await_signal(
         self, signals: Sequence[signal.Signals], *, task_status: TaskStatus[None]
@@ -190,8 +190,7 @@ class PushConsumer(Member):
         found = await self._dispatcher.take()
         if found:
             return Delivery(settlement, self._instance.hooks, *found[0])
-        if self._dispatcher.failure is not None:
-            raise self._dispatcher.failure
+        self._dispatcher.check()
         raise StopAsyncIteration
 
     def batches(self, size: int, *, linger_ms: float = 0) -> Batches:

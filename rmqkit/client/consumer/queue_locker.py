@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import anyio
 from attrs import Factory, define
 
+from rmqkit.client.consumer.lasting import is_lasting
 from rmqkit.client.instance import Instance
 from rmqkit.errors import BrokerUnknown, RmqError
 from rmqkit.model.queue import MessageQueue
@@ -44,7 +45,8 @@ class QueueLocker:
         self._group = group
 
     async def lock(self, queues: Iterable[MessageQueue]) -> Locked:
-        """Lock queues, or renew their locks. Failures are logged. When cancelled, some may be locked."""
+        """Lock queues, or renew their locks. Failures are logged; those that time does not cure are raised,
+        in a group. When cancelled, some may be locked."""
         outcome = Locked()
 
         async def lock_at(broker: str, wanted: list[MessageQueue]) -> None:
@@ -53,7 +55,7 @@ class QueueLocker:
             outcome.granted.update(granted.intersection(wanted))
             outcome.refused.update(set(wanted) - granted)
 
-        await self._at_each_broker(queues, lock_at)
+        await self._at_each_broker(queues, lock_at, raising=True)
         return outcome
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
@@ -62,10 +64,14 @@ class QueueLocker:
         async def unlock_at(broker: str, held: list[MessageQueue]) -> None:
             await self._ask(RequestCode.UNLOCK_BATCH_MQ, broker, held)
 
-        await self._at_each_broker(queues, unlock_at)
+        await self._at_each_broker(queues, unlock_at, raising=False)
 
     async def _at_each_broker(
-        self, queues: Iterable[MessageQueue], ask: Callable[[str, list[MessageQueue]], Awaitable[None]]
+        self,
+        queues: Iterable[MessageQueue],
+        ask: Callable[[str, list[MessageQueue]], Awaitable[None]],
+        *,
+        raising: bool,
     ) -> None:
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in sorted(queues):
@@ -75,6 +81,8 @@ class QueueLocker:
             try:
                 await ask(broker, part)
             except RmqError as error:
+                if raising and is_lasting(error):
+                    raise
                 log.warning("%s", error)
 
         async with anyio.create_task_group() as group:

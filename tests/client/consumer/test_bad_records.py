@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import struct
 import zlib
 from collections.abc import Callable
@@ -77,7 +78,7 @@ async def handled(consumer: PushConsumer, seen: Callable[[ReceivedMessage], None
 
 
 async def polled(consumer: LitePullConsumer, seen: Callable[[ReceivedMessage], None]) -> None:
-    while found := await consumer.poll(2, timeout_s=60):
+    while found := await consumer.poll(2, timeout_s=math.inf):
         for message in found:
             seen(message)
 
