@@ -33,6 +33,8 @@ TYPE_LABELS = {
     MessageType.HALF: "transaction",
     MessageType.COMMIT: "transaction",
 }
+#: Java: MixAll.SCHEDULE_CONSUMER_GROUP.
+SCHEDULE_GROUP = "SCHEDULE_CONSUMER"
 _NOT_COUNTED = (names.RETRY_PREFIX, names.DLQ_PREFIX)
 #: Maximum number of requests in progress that are tracked. Requests whose connection ends are never answered,
 #: so the oldest are dropped.
@@ -63,8 +65,8 @@ class Counting:
 
 
 class SendMetrics(Counting, SendMessageHook):
-    """Counts messages by the topic in which they are stored, a delayed one under the schedule topic, as Java
-    does."""
+    """Counts messages by the topic in which they are stored: a delayed one under the schedule topic now, and
+    under its own by `Deliveries`."""
 
     def after(self, sends: SendRun) -> None:
         counts = self._counts
@@ -83,6 +85,20 @@ def _count(counts: Counts, topic: str, kind: MessageType, landed: Sequence[Appen
     """Count messages of one topic and type by their places."""
     if not topic.startswith(_NOT_COUNTED):
         counts.incoming[topic, TYPE_LABELS[kind]].add(landed)
+
+
+class Deliveries:
+    """Counts delayed messages when they are delivered: as given to the group of the delay service, and as
+    stored under their own topics, retry topics included (Java: ScheduleMessageService, onSuccess)."""
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+
+    def __call__(self, source: str, topic: str, at: Appended) -> None:
+        given = self._counts.outgoing[source, SCHEDULE_GROUP]
+        given.messages += 1
+        given.size_bytes += at.size_bytes
+        self._counts.incoming[topic, TYPE_LABELS[MessageType.DELAY]].add((at,))
 
 
 class ConsumeMetrics(Counting, ConsumeMessageHook):

@@ -9,7 +9,7 @@ from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.log_state import dispatch_behind_bytes
 from rmqkit_hook_metrics import gauges
 from rmqkit_hook_metrics.counting import Counts, Histogram
-from rmqkit_hook_metrics.hooks import flag
+from rmqkit_hook_metrics.hooks import SCHEDULE_GROUP, flag
 from rmqkit_hook_metrics.lag import LagMeter, Pace, TopicLag
 from rmqkit_hook_metrics.settings import ExporterSettings, MetricsSettings, parse_labels
 from rmqkit_hook_metrics.text import Family, Labels, Writer
@@ -184,7 +184,9 @@ class Scrape:
         """Remove the counters of deleted topics and groups, which would otherwise stay for ever."""
         topics, groups = self._broker.topics.configs, self._broker.groups.configs
         self._counts.incoming.keep(lambda key: key[0] in topics)
-        self._counts.outgoing.keep(lambda key: key[0] in topics and key[1] in groups)
+        self._counts.outgoing.keep(
+            lambda key: key[0] in topics and (key[1] in groups or key[1] == SCHEDULE_GROUP)
+        )
 
     def _counted(self) -> Iterator[str]:
         lines, counts = self._writer.lines, self._counts

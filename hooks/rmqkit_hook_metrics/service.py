@@ -13,7 +13,7 @@ from rmqkit.errors import ConfigError
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.service import Service
 from rmqkit_hook_metrics.counting import Counts
-from rmqkit_hook_metrics.hooks import Counting
+from rmqkit_hook_metrics.hooks import Counting, Deliveries
 from rmqkit_hook_metrics.http import Page, Responder
 from rmqkit_hook_metrics.scrape import Scrape
 from rmqkit_hook_metrics.settings import ExporterSettings, MetricsSettings, parse_labels
@@ -41,6 +41,7 @@ class MetricsService(Service):
         for hook in [*registry.send_message_hooks, *registry.consume_message_hooks, *registry.rpc_hooks]:
             if isinstance(hook, Counting):
                 hook.begin(self._counts)
+        broker.stats.on_delivery.append(Deliveries(self._counts))
 
     async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
         scrape = Scrape(broker, self._counts, self._settings)

@@ -113,7 +113,7 @@ class Delivery(InternalQueueFollower):
         (result,) = self.broker.put.append(MessageRun([message]))
         if isinstance(result, RequestRefused):
             return result
-        self.broker.stats.put(message.topic, result.size_bytes)
+        self.broker.stats.delivered(self.topic, message.topic, result)
         return None
 
 

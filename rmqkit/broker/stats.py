@@ -113,6 +113,9 @@ class BrokerStats:
         self.dead_lettered = self._pairs()
         #: (service, whether it was kept) -> number of records that were set aside.
         self.aside: Counter[tuple[str, bool]] = Counter()
+        #: Called with the internal topic, the topic and the place of a message that was delivered from one to
+        #: the other.
+        self.on_delivery: list[Callable[[str, str, Appended], None]] = []
         self.put_messages = 0
         self.put_bytes = 0
         self.got_messages = 0
@@ -138,6 +141,12 @@ class BrokerStats:
     def put(self, topic: str, size_bytes: int) -> None:
         """One message was stored."""
         self._put_run(topic, 1, size_bytes)
+
+    def delivered(self, source: str, topic: str, at: Appended) -> None:
+        """One message of an internal topic was stored under its own."""
+        self.put(topic, at.size_bytes)
+        for tell in self.on_delivery:
+            tell(source, topic, at)
 
     def put_many(self, messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
         """Messages were stored together."""

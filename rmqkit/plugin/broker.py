@@ -212,6 +212,14 @@ class Stats(Protocol):
     def put(self, topic: str, size_bytes: int) -> None:
         """Count one stored message; `Appender` does not count."""
 
+    @property
+    def on_delivery(self) -> list[Callable[[str, str, Appended], None]]:
+        """Functions that `delivered` calls; append and remove your own. They must not block."""
+
+    def delivered(self, source: str, topic: str, at: Appended) -> None:
+        """Count one message that a service has taken from the internal topic `source` and stored under its
+        own topic, in place of `put`."""
+
     def set_aside(self, service: str, *, kept: bool) -> None:
         """Count one record that a service could not pass on; `rmqkit.plugin.set_aside` does."""
 

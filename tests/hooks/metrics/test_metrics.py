@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
 
 from rmqkit.broker.run import RunningBroker
 from rmqkit.model.subscription import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
@@ -165,6 +166,32 @@ async def test_traffic_is_counted_by_topic_and_kind(tmp_path: Path) -> None:
         "T",
         "SCHEDULE_TOPIC_XXXX",
     }
+
+
+async def test_a_delayed_message_counts_under_its_topic_when_it_is_delivered(tmp_path: Path) -> None:
+    """Until then it counts where it waits; the delivery counts as given to the delay service's group, and by
+    type and size under the message's own topic."""
+    async with (
+        measured(tmp_path, messageDelayLevel="1s 1h") as running,
+        ConnectionPool(connect=dialer()) as pool,
+    ):
+        asker = Asker(pool, running)
+        delivered = trio.Event()
+        running.context.stats.on_delivery.append(lambda source, topic, at: delivered.set())
+        for level in (1, 2):
+            assert (await asker.send(properties=f"DELAY\x01{level}\x02")).code == 0
+        await delivered.wait()
+        samples = await scraped(running)
+        (unit,) = running.context.store.read_units("T", 0, 0, 100)
+    parked = {"topic": "SCHEDULE_TOPIC_XXXX", "message_type": "delay", "is_system": "true"}
+    assert of(samples, "rocketmq_messages_in_total", **parked) == 2
+    given = {"topic": "SCHEDULE_TOPIC_XXXX", "consumer_group": "SCHEDULE_CONSUMER", "is_system": "true"}
+    assert of(samples, "rocketmq_messages_out_total", **given) == 1
+    assert of(samples, "rocketmq_throughput_out_total", **given) == unit.size_bytes
+    real = {"topic": "T", "message_type": "delay", "is_system": "false"}
+    assert of(samples, "rocketmq_messages_in_total", **real) == 1
+    assert of(samples, "rocketmq_throughput_in_total", **real) == unit.size_bytes
+    assert of(samples, "rocketmq_message_size_count", topic="T", message_type="delay") == 1
 
 
 async def test_records_set_aside_are_counted(tmp_path: Path) -> None:
