@@ -12,6 +12,7 @@ from rmqkit.client.group_admin import END_MS
 from rmqkit.errors import MessageIllegal, SendFailed
 from rmqkit.model import properties as props
 from rmqkit.plugin import output
+from rmqkit.protocol.codes import ResponseCode
 
 #: The group of reads that commit nothing.
 READER_GROUP = "rmqkit_cli_reader"
@@ -105,8 +106,8 @@ class Sending:
 
     async def send(self, message: Message, origin: ReceivedMessage) -> bool:
         """Send a copy of a message. A failure is counted, and reported on standard error. Returns False when
-        sending may succeed later; an original that cannot be decoded, and a copy that cannot be sent, never
-        will."""
+        sending may succeed later; an original that cannot be decoded, and a copy that cannot be sent or that
+        the broker refuses as illegal, never will."""
         await self._pace.turn()
         try:
             if origin.fault is not None:
@@ -115,7 +116,7 @@ class Sending:
         except (SendFailed, MessageIllegal) as error:
             self.failed += 1
             output.error(f"{shown.queue_text(origin.queue)} offset {origin.queue_offset}: {error}")
-            return isinstance(error, MessageIllegal)
+            return error.code == ResponseCode.MESSAGE_ILLEGAL
         finally:
             self._bar(self.sent + self.failed + 1, self._total)
         self.sent += 1

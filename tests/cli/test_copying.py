@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from rmqkit.client import BlockingClient
+from rmqkit.cli.copying import Sending
+from rmqkit.client import BlockingClient, Message, MessageQueue, Producer, ReceivedMessage
+from rmqkit.errors import SendFailed
 from rmqkit.model.sysflag import COMPRESSED
+from rmqkit.protocol.codes import ResponseCode
 from tests.cli.conftest import Ready, Verbs
 from tests.raw_sends import send_raw
 
@@ -90,3 +94,27 @@ def test_dead_letters(verbs: Verbs, client: BlockingClient, topic: str) -> None:
     resend = ("dlq", "resend", "billing", "--all")
     assert verbs.json(*resend, code=1) == {"sent": 0, "failed": 1, "missing": []}
     assert verbs.json(*resend) == {"sent": 0, "failed": 0, "missing": []}
+
+
+@pytest.mark.parametrize(
+    ("code", "goes_on"),
+    [
+        (ResponseCode.MESSAGE_ILLEGAL, True),
+        (ResponseCode.SYSTEM_BUSY, False),
+        (ResponseCode.NO_PERMISSION, False),
+    ],
+)
+async def test_a_refusal_for_good_stops_nothing(code: int, goes_on: bool) -> None:
+    """A message that is too large for the broker now is counted as failed, and the next one is sent; what
+    another try may change is waited for."""
+    refusal = SendFailed("refused")
+    refusal.code = code
+
+    class Refusing:
+        async def send(self, message: Message) -> None:
+            raise refusal
+
+    origin = SimpleNamespace(fault=None, queue=MessageQueue("T", "broker-a", 0), queue_offset=7)
+    sending = Sending(cast(Producer, Refusing()), None, None)
+    assert await sending.send(Message("T", b"large"), cast(ReceivedMessage, origin)) is goes_on
+    assert (sending.sent, sending.failed) == (0, 1)
