@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import resource
 import signal
 from collections.abc import Awaitable, Callable
@@ -22,6 +23,12 @@ from rmqkit.plugin.loader import Registry
 _GC_THRESHOLDS = (5_000, 2, 2_500)
 
 Main = Callable[[trio.Event], Awaitable[None]]
+
+
+def keep_private(config: Config) -> None:
+    """Let the files and directories that this process makes from now on have the permissions that fileUmask
+    leaves: by default no other user reads messages, tables and logs of this one."""
+    os.umask(int(config.file_umask, 8))
 
 
 def tune() -> None:

@@ -115,7 +115,7 @@ def _serve(arguments: Namespace) -> int:
             " signed the name server's"
         )
     brokers = _brokers(arguments, config, registry, [_namesrv_address(config)])
-    return _run(arguments, partial(serve_all, config, registry, brokers))
+    return _run(arguments, config, partial(serve_all, config, registry, brokers))
 
 
 def _broker(arguments: Namespace) -> int:
@@ -134,13 +134,13 @@ def _broker(arguments: Namespace) -> int:
             "--replicas: the slaves learn the address of their master from a name server, and none is given;"
             " add --namesrv HOST:PORT, or run `rmqkit serve --replicas`, which has its own"
         )
-    return _run(arguments, partial(serve_brokers, config, _brokers(arguments, config, registry, [])))
+    return _run(arguments, config, partial(serve_brokers, config, _brokers(arguments, config, registry, [])))
 
 
 def _namesrv(arguments: Namespace) -> int:
     listen = str(arguments.listen) if arguments.listen else None
-    loaded = options.load_server(arguments, broker=False, name_server=True, namesrvListen=listen)
-    return _run(arguments, partial(serve_namesrv, *loaded))
+    config, registry = options.load_server(arguments, broker=False, name_server=True, namesrvListen=listen)
+    return _run(arguments, config, partial(serve_namesrv, config, registry))
 
 
 def _without_variable(config: Config) -> Config:
@@ -177,7 +177,9 @@ def _brokers(arguments: Namespace, config: Config, registry: Registry, others: S
     return partial(_one, configs[0], registry)
 
 
-def _run(arguments: Namespace, main: running.Main) -> int:
+def _run(arguments: Namespace, config: Config, main: running.Main) -> int:
+    # Brokers in processes of their own inherit it.
+    running.keep_private(config)
     options.start_logging(arguments)
     if speedups.BUILT:
         _log.info("the code of the message path is %s", speedups.description())

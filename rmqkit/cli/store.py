@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from rmqkit.cli import options
+from rmqkit.cli import options, running
 from rmqkit.config import Config, with_values
 from rmqkit.errors import ConfigError, DecodeError, StoreCorrupt, StoreError
 from rmqkit.model.sysflag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
@@ -97,6 +97,7 @@ def _copy(tools: StoreTools, arguments: Namespace, config: Config, registry: Reg
     target_tools: StoreTools = registry.chosen("store_tools", arguments.to)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} exists and is not empty")
+    running.keep_private(config)
     lock = DirectoryLock(arguments.directory)
     lock.take()
     try:

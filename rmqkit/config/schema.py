@@ -8,7 +8,7 @@ features belong to their plugins (`rmqkit.config.owned`, `rmqkit.config.tables`)
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -94,6 +94,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     store: str = "mmap"
     store_path_root_dir: str = "rmqkit-data"
     store_path_commit_log: str = ""
+    file_umask: Annotated[str, msgspec.Meta(pattern="^0?[0-7]{3}$")] = "077"
     mapped_file_size_commit_log: int = 1_073_741_824
     mapped_file_size_consume_queue: int = 6_000_000
     enable_consume_queue_ext: bool = False

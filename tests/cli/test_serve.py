@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import tempfile
@@ -49,6 +50,30 @@ def test_the_data_folder_is_rocketmqs_layout_and_survives_a_restart(
     consumed = rmqkit("consume", "Kept", "--namesrv", second.where["namesrv"])
     assert "hello" in consumed.stdout
     assert second.stop() == 0
+
+
+@pytest.mark.parametrize("store", ["mmap", "lmdb"])
+@pytest.mark.parametrize(("umask", "others"), [(None, 0o077), ("027", 0o027)])
+def test_no_other_user_reads_the_messages(
+    start: Start, rmqkit: Run, tmp_path: Path, store: str, umask: str | None, others: int
+) -> None:
+    """Whatever the umask of the shell is, directories and files of the store, its tables and its journals are
+    the user's alone, unless fileUmask says otherwise."""
+    before = os.umask(0o000)
+    try:
+        given = () if umask is None else ("--set", f"fileUmask={umask}")
+        words = ("--data", "data", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", *given)
+        ready = start("serve", *words, "--set", f"store={store}", "--set", "mappedFileSizeCommitLog=8388608")
+    finally:
+        os.umask(before)
+    sent = rmqkit("send", "Private", "secret", "--key", "k", "--namesrv", ready.where["namesrv"])
+    assert (sent.returncode, ready.stop()) == (0, 0)
+    made = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
+    assert len(made) > 5
+    for path in made:
+        mode = path.stat().st_mode & 0o777
+        assert mode & others == 0, (path, oct(mode))
+        assert umask is None or path.is_file() or mode & 0o050 == 0o050, (path, oct(mode))
 
 
 @pytest.mark.row("S053")

@@ -66,6 +66,7 @@ async def test_from_the_broker_over_the_name_server_to_a_client() -> None:
                 replication=Replication(),
                 filter_servers=FilterServers(),
                 role=SimpleNamespace(current=Role.MASTER, epoch=0, on_change=[]),
+                on_config_change=[],
             )
             broker, service = cast(Broker, parts), registry.services["registration"]
             await nursery.start(service.run, broker)
