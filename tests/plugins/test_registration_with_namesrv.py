@@ -39,6 +39,7 @@ PLUGINS = [
 class Topics:
     def __init__(self) -> None:
         self.on_change: list[Callable[[], None]] = []
+        self.on_announce: list[Callable[[], object]] = []
 
     def table(self) -> TopicConfigTable:
         return TopicConfigTable(
