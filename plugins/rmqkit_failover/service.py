@@ -86,6 +86,7 @@ class Driver:
         self._file = StartFile(broker.config.config_path)
         self.disk = DiskProbe(broker.config.config_path, given.lease_s / _RENEWALS / 2)
         self._view = MemberView(trio.current_time(), GroupView())
+        self._group.starts = lambda: self._view.group.state.starts
         self._elector: Elector | None = None
         self._snapshot_revision = -1
         #: Revision of the state on which a transaction with an unknown outcome depends.

@@ -56,6 +56,7 @@ class ElectedGroup(ReplicaGroup):
         self.start = 0
         self.broker_id = 0
         self.on_progress: list[Callable[[], None]] = []
+        self.starts: Callable[[], Mapping[str, int]] | None = None
         self.position = LogPosition(self._position)
         self.epochs: Epochs
         self._broker: Broker
@@ -132,6 +133,8 @@ class ElectedGroup(ReplicaGroup):
         """The answer to a slave; `refusal` says why it is not served."""
         role, config = self._broker.role, self._broker.config
         refusal, own = "", (config.broker_cluster_name, config.broker_name)
+        known = self._members.get(greeting.member)
+        start = (known.start if known else 0) if self.starts is None else self.starts().get(greeting.member)
         if own != (greeting.cluster, greeting.group):
             refusal = f"it is {greeting.group} of {greeting.cluster}, and the master {own[1]} of {own[0]}"
         elif greeting.member == self.name:
@@ -140,8 +143,10 @@ class ElectedGroup(ReplicaGroup):
             refusal = (
                 f"it knows epoch {greeting.epoch}, and this master is of epoch {role.epoch}: it is no master"
             )
-        elif (known := self._members.get(greeting.member)) and greeting.start < known.start:
-            refusal = f"start {known.start} of {greeting.member} is known, and it is start {greeting.start}"
+        elif start is None:
+            refusal = f"the coordinator has no member {greeting.member}"
+        elif greeting.start < start or (greeting.start > start and self.starts is not None):
+            refusal = f"start {start} of {greeting.member} is known, and it is start {greeting.start}"
         elif known is None and len(self._members) >= MAX_MEMBERS:
             refusal = f"more than {MAX_MEMBERS} members"
         return Welcome(self.name, role.epoch, self.epochs.known, self.log_end(), refusal)

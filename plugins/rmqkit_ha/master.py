@@ -6,9 +6,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
+from typing import Literal, overload
 
 import trio
-from attrs import evolve
+from attrs import define, evolve, field
 
 from rmqkit.config import FREE_PORT
 from rmqkit.errors import ConfigError, ProtocolError, RequestRefused, StoreError
@@ -51,7 +52,7 @@ class HaMaster(Service):
     def __init__(self) -> None:
         self.replicas = Replicas()
         self.group: ElectedGroup | None = None
-        self._connections = set[trio.CancelScope]()
+        self._places = set[_Place]()
 
     def begin(self, broker: Broker, replicas: Replicas, group: ElectedGroup | None = None) -> None:
         """Serve the slaves of an assembled broker. A member of an elected group listens in every role, for
@@ -80,8 +81,8 @@ class HaMaster(Service):
 
     def _close_all(self) -> None:
         """End all connections: they are of the epoch that is over."""
-        for connection in self._connections:
-            connection.cancel()
+        for place in self._places:
+            place.scope.cancel()
 
     def is_in_sync(self, replica: Replica) -> bool:
         """Whether a slave is waited for."""
@@ -123,20 +124,15 @@ class HaMaster(Service):
         if broker.role.current is not Role.MASTER:
             await trio.aclose_forcefully(accepted)
             return
-        where = "{}:{}".format(*accepted.remote)
-        if len(self._connections) >= MAX_CONNECTIONS:
-            _peer_log.warning("more than %d slaves, %s refused", MAX_CONNECTIONS, where)
-            await trio.aclose_forcefully(accepted)
-            return
-        scope, stream = trio.CancelScope(), accepted
-        self._connections.add(scope)
+        where, stream = "{}:{}".format(*accepted.remote), accepted
+        place = self._place(where)
         try:
             given = broker.config.owned(HaSettings)
-            with scope:
+            with place.scope:
                 with trio.fail_after(given.ha_housekeeping_interval / 1000):
                     stream = await accepted.opened()
                 broker.admit(StreamCaller(stream, REPLICATION))
-                await _Connection(broker, self.replicas, stream, where, self.group).run(scope)
+                await _Connection(broker, self.replicas, stream, place, self.group).run()
         except* RequestRefused as group:
             _peer_log.warning("slave %s refused: %s", where, _first(group))
         except* (ProtocolError, StoreError) as group:
@@ -148,21 +144,55 @@ class HaMaster(Service):
         except* Exception:  # noqa: BLE001 - one connection's error must not reach the others
             _peer_log.exception("the connection of slave %s failed and was closed", where)
         finally:
-            self._connections.remove(scope)
+            self._places.discard(place)
             await trio.aclose_forcefully(stream)
+
+    def _place(self, where: str) -> _Place:
+        """The place of a new connection. When there is none, it is taken from the connection that has said
+        nothing for the longest time, first of those that never reported: whoever opens many cannot keep the
+        slaves out."""
+        if len(self._places) >= MAX_CONNECTIONS:
+            last = min(self._places, key=lambda each: (each.has_reported, each.heard_s))
+            _peer_log.warning(
+                "more than %d connections of slaves: %s has been silent for the longest time and is closed",
+                MAX_CONNECTIONS,
+                last.where,
+            )
+            self._places.remove(last)
+            last.scope.cancel()
+        place = _Place(where, trio.current_time())
+        self._places.add(place)
+        return place
+
+
+@define(eq=False)
+class _Place:
+    """A connection from `where`, which ends when `scope` is cancelled. `heard_s` is the time of its last
+    report, or of its beginning."""
+
+    where: str
+    heard_s: float
+    scope: trio.CancelScope = field(factory=trio.CancelScope)
+    has_reported: bool = False
 
 
 class _Connection:
     """One slave: a task reads its reports, another one sends."""
 
     def __init__(
-        self, broker: Broker, replicas: Replicas, stream: ServerStream, where: str, group: ElectedGroup | None
+        self,
+        broker: Broker,
+        replicas: Replicas,
+        stream: ServerStream,
+        place: _Place,
+        group: ElectedGroup | None,
     ) -> None:
         self._broker = broker
         self._store = broker.store
         self._replicas = replicas
         self._stream = stream
-        self._where = where
+        self._place = place
+        self._where = place.where
         self._config = broker.config
         self._owned = broker.config.owned(HaSettings)
         self._segment_bytes = broker.config.mapped_file_size_commit_log
@@ -179,12 +209,11 @@ class _Connection:
             self._owned = self._config.owned(HaSettings)
         return self._owned
 
-    async def run(self, scope: trio.CancelScope) -> None:
-        """Until the connection ends, or `scope`, its own, is cancelled. Raises ProtocolError, StoreError,
+    async def run(self) -> None:
+        """Until the connection ends, or its scope is cancelled. Raises ProtocolError, StoreError,
         TooSlowError, trio's stream errors."""
-        asked = await self._read()
-        while asked is None and self._reports.greeting is None:
-            asked = await self._read()
+        scope = self._place.scope
+        asked = await self._read(or_greeting=True)
         if self._reports.greeting is None:
             await self._follow(asked, None, scope)
             return
@@ -204,7 +233,7 @@ class _Connection:
         return self._group, self._group.connected(greeting, scope)
 
     async def _follow(self, asked: int | None, member: Member | None, scope: trio.CancelScope) -> None:
-        while asked is None:
+        if asked is None:
             asked = await self._read()
         start = self._start(asked)
         replica = Replica(self._where, min(asked, start), start, Meter(self._broker.clock))
@@ -216,16 +245,24 @@ class _Connection:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send, replica, pin)
                 while True:
-                    offset = await self._read()
-                    if offset is not None:
-                        self._replicas.acknowledge(replica, self._checked(offset))
+                    self._replicas.acknowledge(replica, self._checked(await self._read()))
 
-    async def _read(self) -> int | None:
+    @overload
+    async def _read(self) -> int: ...
+    @overload
+    async def _read(self, *, or_greeting: Literal[True]) -> int | None: ...
+    async def _read(self, *, or_greeting: bool = False) -> int | None:
+        """The next complete report, which has to come in time as a whole; None for a greeting before it."""
+        offset = None
         with trio.fail_after(self._given.ha_housekeeping_interval / 1000):
-            data = await self._stream.receive_some(_REPORT_BYTES)
-        if not data:
-            raise trio.BrokenResourceError("the slave closed it")
-        return self._reports.feed(bytes(data))
+            while offset is None and not (or_greeting and self._reports.greeting is not None):
+                data = await self._stream.receive_some(_REPORT_BYTES)
+                if not data:
+                    raise trio.BrokenResourceError("the slave closed it")
+                offset = self._reports.feed(bytes(data))
+        self._place.heard_s = trio.current_time()
+        self._place.has_reported |= offset is not None
+        return offset
 
     def _checked(self, offset: int) -> int:
         end = self._store.end_offset

@@ -59,12 +59,15 @@ class ReplicaGroup(ABC):
     broker_id    the id of this broker at name servers while it is not the master, which has 0; set by the
                  elector. 0: it is not registered then
     on_progress  functions that are called when a member has connected, left or caught up. They must not block
+    starts       returns, of each member, the number of its last start as the coordinator knows it; set by the
+                 elector. None: what members say of themselves counts
     """
 
     name: str
     start: int
     broker_id: int
     on_progress: list[Callable[[], None]]
+    starts: Callable[[], Mapping[str, int]] | None
 
     @property
     @abstractmethod

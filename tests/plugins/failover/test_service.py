@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
+import anyio
 import pytest
 
 from rmqkit.broker.run import RunningBroker
@@ -14,6 +15,8 @@ from rmqkit.protocol.codes import ResponseCode
 from rmqkit_failover.coordinator import Put
 from rmqkit_failover.memory import MemoryCoordinator
 from rmqkit_failover.state import STATE
+from rmqkit_ha.frames import report
+from rmqkit_ha.greeting import Greeting, packed
 from tests.plugins.failover.group import (
     PREFIX,
     ask_for,
@@ -25,7 +28,7 @@ from tests.plugins.failover.group import (
     in_sync,
     ledger_of,
 )
-from tests.plugins.ha.pair import raw_log, running_member, send, until
+from tests.plugins.ha.pair import dialed, raw_log, running_member, send, until
 
 
 async def pair(
@@ -235,3 +238,26 @@ async def test_the_setting_of_the_replication_is_needed(tmp_path: Path) -> None:
         ):
             raise AssertionError("the broker has started")
     assert raised.group_contains(ConfigError, match=r"set plugins\.ha\.elected = true")
+
+
+async def test_impostors_of_members_stop_nothing(tmp_path: Path) -> None:
+    """Greetings under the names of all members, with starts of the far future, are refused: the members stay
+    in the in-sync set and are let in again after a new start."""
+    coordinator = fresh_coordinator()
+    async with AsyncExitStack() as stack:
+        long = {"plugins.failover.leaseS": 3_600, "minInSyncReplicas": 2}
+        master = await stack.enter_async_context(failing_over(tmp_path, "a", coordinator, **long))
+        await until(lambda: master.context.role.current is Role.MASTER)
+        for _ in range(2):
+            async with failing_over(tmp_path, "b", coordinator, **long):
+                await in_sync(coordinator, "a", "b")
+                for name in "bc":
+                    async with dialed(master) as impostor:
+                        await impostor.send(
+                            packed(Greeting("DefaultCluster", "group", name, 1 << 40, 1)) + report(0)
+                        )
+                        with anyio.fail_after(60), suppress(anyio.EndOfStream):
+                            while True:
+                                await impostor.receive()
+                await accepted(master, b"one")
+                assert sorted(group_view(coordinator).state.in_sync) == ["a", "b"]

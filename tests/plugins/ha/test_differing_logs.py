@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import trio
 
 from rmqkit.broker.run import RunningBroker
 from rmqkit.errors import ProtocolError
-from rmqkit.plugin.transport import Address
 from rmqkit.testing.broker import running_broker
 from rmqkit_ha.comparison import Comparison, last_record
 from tests.plugins.ha.pair import (
@@ -194,18 +192,3 @@ async def test_pieces_are_compared_record_by_record(tmp_path: Path) -> None:
             changed[at] ^= 1
             with pytest.raises(ProtocolError, match="its log differs"):
                 await Comparison(store, 0).rest(0, bytes(changed))
-
-
-async def test_a_silent_crowd_is_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Connections that never report count as well towards the limit."""
-    monkeypatch.setattr("rmqkit_ha.master.MAX_CONNECTIONS", 2)
-    caplog.set_level(logging.WARNING)
-    async with running_master(tmp_path / "m") as master:
-        address = master.context.replication.own
-        transport = master.context.registry.transport(Address.parse(address))
-        streams = [await transport.connect(Address.parse(address), 10_000) for _ in range(3)]
-        await until(lambda: "more than 2 slaves" in caplog.text)
-        for stream in streams:
-            await stream.aclose()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
+from anyio.abc import ByteStream
 
 from rmqkit import hookimpl
 from rmqkit.config import Config
@@ -24,6 +26,7 @@ from tests.plugins.ha.pair import (
     follow,
     group_of,
     ha_master,
+    ha_slave,
     lead,
     linked,
     running_master,
@@ -32,6 +35,15 @@ from tests.plugins.ha.pair import (
     send,
     until,
 )
+
+
+async def drained(stream: ByteStream) -> bytes:
+    """What the master sends until it closes the connection."""
+    found = b""
+    with anyio.fail_after(60), suppress(anyio.EndOfStream):
+        while True:
+            found += await stream.receive()
+    return found
 
 
 @pytest.mark.parametrize(
@@ -127,9 +139,7 @@ async def test_an_elected_master_closes_strangers(
         caplog.clear()
         async with dialed(a) as stranger:
             await stranger.send(sent)
-            with anyio.fail_after(60), suppress(anyio.EndOfStream):
-                while True:
-                    await stranger.receive()
+            await drained(stranger)
         records = [each for each in caplog.records if each.name.startswith("rmqkit_ha.master")]
         lines = [each.getMessage() for each in records if each.levelno >= logging.WARNING]
         assert len(lines) == 1
@@ -138,3 +148,88 @@ async def test_an_elected_master_closes_strangers(
         await caught_up(a, slave)
         await until(lambda: group_of(a).members()["s"].is_caught_up)
         assert group_of(a).members().keys() <= {"s", "b"}
+
+
+async def test_silent_connections_do_not_take_the_place_of_a_slave(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When all places are taken, a new connection gets that of the one that never reported, and a slave that
+    has reported keeps its own."""
+    monkeypatch.setattr("rmqkit_ha.master.MAX_CONNECTIONS", 2)
+    async with AsyncExitStack() as stack:
+        master = await stack.enter_async_context(running_master(tmp_path / "m"))
+        silent = [await stack.enter_async_context(dialed(master)) for _ in range(2)]
+        slave = await stack.enter_async_context(running_slave(tmp_path / "s", master))
+        await linked(master)
+        silent += [await stack.enter_async_context(dialed(master)) for _ in range(5)]
+        for each in silent[:-1]:
+            with pytest.raises(anyio.EndOfStream), anyio.fail_after(60):
+                await each.receive()
+        await send(master, b"one")
+        await caught_up(master, slave)
+        assert ha_slave(slave).following
+        assert "more than 2 connections of slaves" in caplog.text
+
+
+async def test_the_slave_that_reported_last_keeps_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among connections that have reported, the one that was silent for the longest time leaves."""
+    monkeypatch.setattr("rmqkit_ha.master.MAX_CONNECTIONS", 2)
+    async with running_master(tmp_path) as master, dialed(master) as first, dialed(master) as second:
+        await second.send(report(0))
+        await linked(master, 1)
+        await first.send(report(0))
+        await linked(master, 2)
+        async with dialed(master) as third:
+            await third.send(report(0))
+            await drained(second)
+            await linked(master, 2)
+
+
+@pytest.mark.parametrize("beginning", [report(0), b""], ids=["after a report", "at first"])
+async def test_a_report_must_come_as_a_whole_in_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, beginning: bytes
+) -> None:
+    """A connection that sends bytes of a report, or of a greeting, without an end is closed as a silent
+    one."""
+    keys = {"haHousekeepingInterval": 100}
+    async with running_master(tmp_path, **keys) as master, dialed(master) as slow:
+        await slow.send(beginning)
+        if beginning:
+            await linked(master)
+        else:
+            await slow.send(MAGIC + b"\x00\x0f\x00\x00")
+        with anyio.fail_after(60), suppress(anyio.BrokenResourceError):
+            while "is silent, closed" not in caplog.text:
+                if not beginning:
+                    await slow.send(b" ")
+                await anyio.lowlevel.checkpoint()
+        assert "is silent, closed" in caplog.text
+
+
+@pytest.mark.parametrize("start", [1 << 40, 6, 8, -1])
+async def test_an_impostor_does_not_lock_a_member_out(tmp_path: Path, start: int) -> None:
+    """The number of a member's start is the coordinator's. A greeting with another one is refused, does not
+    replace the member's connection, and is not remembered; so is one of a member that the coordinator does
+    not know."""
+    async with running_member(tmp_path / "a", "a") as a, running_member(tmp_path / "s", "s") as slave:
+        group_of(slave).start = 7
+        group_of(a).starts = {"a": 3, "s": 7}.copy
+        await lead(a, 1)
+        for name, said in (("s", start), ("x", 1)):
+            async with dialed(a) as impostor:
+                await impostor.send(packed(Greeting("DefaultCluster", "group", name, said, 1)))
+                answer = await drained(impostor)
+                expected = "start 7 of s is known" if name == "s" else "the coordinator has no member x"
+                assert expected.encode() in answer
+            assert not group_of(a).members()
+        await follow(slave, a, 1)
+        await until(lambda: "s" in group_of(a).members())
+        await until(lambda: group_of(a).members()["s"].is_caught_up)
+        async with dialed(a) as impostor:
+            await impostor.send(packed(Greeting("DefaultCluster", "group", "s", start, 1)))
+            await drained(impostor)
+        assert group_of(a).members()["s"].is_connected
+        await send(a, b"one")
+        await caught_up(a, slave)
