@@ -223,6 +223,7 @@ class AdminProcessor(ProcessorByCode):
         header = request.header(DeleteSubscriptionGroupRequestHeader)
         await self._broker.groups.delete(header.group_name)
         self._broker.stats.forget_group(header.group_name)
+        self._broker.filters.table.forget_group(header.group_name)
         if header.clean_offset:
             self._broker.offsets.forget_group(header.group_name)
             await self._broker.offsets.persist()

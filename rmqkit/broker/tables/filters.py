@@ -200,6 +200,11 @@ class FilterTable:
         self._note_change(self._topics[subscription.topic][group])
         self._make_room()
 
+    def forget_group(self, group: str) -> None:
+        """The group was deleted; its filters come again with the next heartbeat of a member."""
+        for topic in list(self._of_group.get(group, ())):
+            self._remove(self._topics[topic][group])
+
     def _note_change(self, data: FilterData) -> None:
         is_known = data.topic in self._unsaved or len(self._unsaved) < MAX_FILTER_DATA
         topic = data.topic if is_known else _ANY_TOPIC

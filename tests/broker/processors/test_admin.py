@@ -273,7 +273,7 @@ async def test_statistics_of_a_topic(desk: BrokerHarness) -> None:
 
 @pytest.mark.row("S061", "S231")
 async def test_a_group_is_created_changed_and_deleted(desk: BrokerHarness) -> None:
-    """With cleanOffset its offsets are deleted as well."""
+    """With cleanOffset its offsets are deleted as well; its filters always."""
     group = SubscriptionGroupConfig(group_name="g", retry_max_times=3)
     version = desk.broker.groups.data_version.counter
     assert (
@@ -285,10 +285,15 @@ async def test_a_group_is_created_changed_and_deleted(desk: BrokerHarness) -> No
     assert table["subscriptionGroupTable"]["g"] == found
     assert table["dataVersion"]["counter"] == version + 1
     desk.broker.offsets.commit("g", "T", 0, 1)
+    desk.broker.filters.table.subscribe(
+        "g", [SubscriptionData(topic="T", sub_string="a > 1", expression_type="SQL92")]
+    )
+    assert len(desk.broker.filters.table) == 1
     for clean, left in ((False, 1), (True, None)):
         header = DeleteSubscriptionGroupRequestHeader(group_name="g", clean_offset=clean)
         assert (await desk.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)).code == 0
         assert desk.broker.offsets.get("g", "T", 0) == left
+        assert len(desk.broker.filters.table) == 0
     answer = await desk.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupRequestHeader(group="g"))
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 

@@ -52,6 +52,24 @@ def test_a_newer_version_replaces_and_an_older_one_is_ignored(tmp_path: Path) ->
     assert len(known) == 0
 
 
+async def test_a_deleted_group_takes_its_filters_with_it(tmp_path: Path) -> None:
+    """Of all topics, online or not, and out of the file; those of other groups stay."""
+    known = table(tmp_path, FakeClock())
+    known.subscribe("gone", [sql("a > 1"), sql("a > 1", topic="U")])
+    known.subscribe("offline", [sql("a > 1")])
+    known.subscribe("kept", [sql("a > 1")])
+    known.leave("offline")
+    await known.persist()
+    for group in ("gone", "offline", "unknown"):
+        known.forget_group(group)
+    assert (len(known), set(known.of_topic("T")), set(known.of_topic("U"))) == (1, {"kept"}, set())
+    await known.persist()
+    stored = json.loads((tmp_path / "consumerFilter.json").read_text())["filterDataByTopic"]
+    assert {topic: set(each["groupFilterData"]) for topic, each in stored.items()} == {"T": {"kept"}}
+    known.subscribe("gone", [sql("a > 1")])
+    assert known.get("T", "gone") is not None
+
+
 async def test_filters_of_groups_that_are_gone_are_kept_for_a_day(tmp_path: Path) -> None:
     clock = FakeClock()
     known = table(tmp_path, clock)
