@@ -23,6 +23,7 @@ from typing import Any
 from attrs import frozen
 
 from benchmarks import peers
+from benchmarks.code import code, tell_code
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -141,6 +142,7 @@ def main() -> None:
     parser.add_argument("--servers", default="rmqkit,apache")
     parser.add_argument("--name", default="clients", help="results/NAME.json")
     options = parser.parse_args()
+    tell_code()
     plan = Plan(options.messages, options.messages // 2, options.rounds)
     if options.quick:
         plan = Plan(6_000, 3_000, 1)
@@ -155,6 +157,7 @@ def main() -> None:
         "python": platform.python_version(),
         "system": platform.platform(),
         "apache": peers.apache_version(),
+        "code": code(),
     }
     RESULTS.mkdir(exist_ok=True)
     saved = {"machine": machine, "medians": medians, "rows": rows}

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import peers
+from benchmarks.code import code, tell_code
 from benchmarks.load.command import at_least, positive
 from benchmarks.measuring import ROOT, measure, rest, warm_up
 from benchmarks.other_peers import SENDS
@@ -172,6 +173,7 @@ def machine() -> dict[str, Any]:
         "java": first_line(["java", "-version"]),
         "apache": peers.apache_version(),
         "revision": revision if revision.isalnum() else "",
+        "code": code(),
     }
 
 
@@ -227,6 +229,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; 0 if no run had an error."""
     args = parse_arguments(argv)
+    tell_code()
     peers.unwind_on_sigterm()
     lengths = (args.seconds, args.warm_up, args.pull_messages, args.passes, args.size)
     plan = Plan(*lengths, args.backlog_mb, args.backlog_rate, args.backlog_seconds, args.rest)

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import peers
+from benchmarks.code import tell_code
 from benchmarks.load.frames import LoadError
 from benchmarks.replication import LOADS, Found, figures_of, send, table, warm
 from rmqkit.client import BlockingClient, RmqError, SendStatus
@@ -267,6 +268,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=8.0, help="of each load")
     parser.add_argument("--warm-up", type=float, default=10.0, help="seconds of sends before")
     args = parser.parse_args(argv)
+    tell_code()
     args.only = args.only.split(",") if args.only else list(PARTS)
     if unknown := set(args.only).difference(PARTS):
         parser.error(f"there is no {min(unknown)}")

@@ -94,7 +94,7 @@ PARTS = {
     ),
     "spark": Part(
         "Spark beside Parquet (goals: files >= 1.0, TCP >= 0.7, three columns >= 3)",
-        "benchmarks.spark --rows 100000 --rounds 2 --name figures-spark",
+        "benchmarks.spark --name figures-spark",
         "benchmarks.spark --quick --name figures-spark",
     ),
     "queues": Part(

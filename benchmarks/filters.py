@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import trio
 
 from benchmarks import peers
+from benchmarks.code import tell_code
 from benchmarks.load.asking import connect
 from benchmarks.load.frames import (
     FIRST_OPAQUE,
@@ -171,6 +172,7 @@ def main() -> int:
     parser.add_argument("--servers", default="apache,rmqkit", help="default: apache,rmqkit")
     parser.add_argument("--hold", type=int, default=1_000_000, help="messages of the second part; 0: none")
     arguments = parser.parse_args()
+    tell_code()
     peers.unwind_on_sigterm()
     names = [name for name in arguments.servers.split(",") if name]
     figures = beside(names, arguments.messages, arguments.passes)

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 import trio
 
+from benchmarks.code import tell_code
 from benchmarks.load.asking import connect
 from benchmarks.load.frames import PULL, SendShape, encode
 from benchmarks.load.sending import send
@@ -78,6 +79,7 @@ def main() -> int:
     parser.add_argument("--queues", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=10)
     arguments = parser.parse_args()
+    tell_code()
     queues, seconds = arguments.queues, arguments.seconds
     with tempfile.TemporaryDirectory(prefix="rmqkit-queues-") as directory, serving(directory) as server:
         trio.run(_create, server.namesrv, queues)

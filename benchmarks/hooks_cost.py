@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import peers
+from benchmarks.code import tell_code
 from benchmarks.measuring import run_load, touch_memory
 
 OFF = "off"
@@ -113,6 +114,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each load of sends")
     args = parser.parse_args()
+    tell_code()
     chosen = [OFF, *(args.only.split(",") if args.only else others)]
     unknown = [name for name in chosen if name not in VARIANTS]
     if unknown:

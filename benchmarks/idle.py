@@ -19,6 +19,7 @@ from pathlib import Path
 import anyio
 
 from benchmarks import peers
+from benchmarks.code import tell_code
 from rmqkit.client import Client
 
 TOPIC = "idle"
@@ -79,6 +80,7 @@ def main() -> None:
     if options.hold:
         asyncio.run(idle(options.hold, options.consumers[0], options.queues))
         return
+    tell_code()
     peers.unwind_on_sigterm()
     print("| held pulls | consumers | broker CPU | broker threads | client CPU | client threads |")
     print("|---:|---:|---:|---:|---:|---:|")

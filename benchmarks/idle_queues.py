@@ -17,6 +17,7 @@ import time
 
 import trio
 
+from benchmarks.code import tell_code
 from benchmarks.one_server import OneServer, serving
 from rmqkit.client import Client
 
@@ -51,6 +52,7 @@ def main() -> int:
     parser.add_argument("--topics", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60)
     arguments = parser.parse_args()
+    tell_code()
     with tempfile.TemporaryDirectory(prefix="rmqkit-idle-") as directory, serving(directory) as server:
         print(trio.run(measure, server, arguments.queues, arguments.topics, arguments.seconds), flush=True)
     return 0

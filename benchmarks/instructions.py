@@ -21,6 +21,7 @@ import trio
 import trio.testing
 
 from benchmarks import refusing
+from benchmarks.code import tell_code
 from benchmarks.load.frames import PULL, SendShape, encode
 from benchmarks.refusing import RefusesEach, RefusesRuns, RefusingPlugin
 from rmqkit.testing.broker import dialer, running_broker
@@ -121,6 +122,7 @@ async def measure(variant: str) -> dict[str, float]:
 
 def main() -> None:
     """Print a line for each variant: instructions for each message, and the ratio to none."""
+    tell_code()
     off: dict[str, float] = {}
     print(f"{'hooks':20}" + "".join(f"{load:>18}" for load in LOADS))
     for variant in VARIANTS:

@@ -23,6 +23,7 @@ from pathlib import Path
 import trio
 
 from benchmarks import topic_creation
+from benchmarks.code import tell_code
 from rmqkit.broker.run import RunningBroker
 from rmqkit.cli import running, serve
 from rmqkit.config import Config, with_values
@@ -91,6 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="time for which topics are created")
     parser.add_argument("--lines", type=int, default=8, help="tasks to print")
     given = parser.parse_args(arguments)
+    tell_code()
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=_create, args=(there, given.seconds))
     process.start()

@@ -33,6 +33,7 @@ from typing import Any
 
 import trio
 
+from benchmarks.code import code, tell_code
 from benchmarks.lossy_path import SERVER, LossyPath, reason_not_to_run
 from benchmarks.one_server import OneServer, free_port, serving
 from rmqkit.client import Client, PullStatus
@@ -213,6 +214,7 @@ def main() -> None:
         load_name, transport, namesrv, seconds = options.client
         print(json.dumps(trio.run(partial(LOADS[load_name], namesrv, transport, float(seconds)))))
         return
+    tell_code()
     seconds, rounds = (2.0, 1) if options.quick else (8.0, 3)
     results: Report = {}
     if options.loopback:
@@ -231,7 +233,9 @@ def main() -> None:
             print(table(title, results[title]), flush=True)
     if not options.quick:
         machine = {"python": platform.python_version(), "kernel": platform.release(), "cores": os.cpu_count()}
-        RESULTS.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+        RESULTS.write_text(
+            json.dumps({"machine": machine, "code": code(), "results": results}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import peers
+from benchmarks.code import tell_code
 from benchmarks.load.asking import ask, connect
 from benchmarks.load.frames import FIRST_OPAQUE, SUCCESS, LoadError, SendShape, encode
 from benchmarks.load.tally import percentiles_ms
@@ -268,6 +269,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--warm-up", type=float, default=20.0, help="seconds of sends before")
     parser.add_argument("--mb", type=int, default=200, help="MB that a slave is behind (default 200)")
     args = parser.parse_args(argv)
+    tell_code()
     args.only = args.only.split(",") if args.only else list(PARTS)
     args.servers = args.servers.split(",")
     unknown = [*set(args.only).difference(PARTS), *set(args.servers).difference(("apache", "rmqkit"))]

@@ -28,6 +28,7 @@ from typing import Any
 
 import trio
 
+from benchmarks.code import code, tell_code
 from rmqkit.broker.system_clock import SystemClock
 from rmqkit.config import Config, load
 from rmqkit.model import properties as props
@@ -185,7 +186,7 @@ def run(arguments: argparse.Namespace) -> None:
                 )
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+    RESULTS.write_text(json.dumps({"machine": machine | {"code": code()}, "rows": rows}, indent=1) + "\n")
 
 
 def main() -> None:
@@ -202,6 +203,7 @@ def main() -> None:
     elif arguments.do == "look":
         trio.run(look, arguments.directory, int(arguments.last))
     else:
+        tell_code()
         run(arguments)
 
 

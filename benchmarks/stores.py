@@ -18,6 +18,7 @@ from pathlib import Path
 
 import trio
 
+from benchmarks.code import tell_code
 from rmqkit import config as settings
 from rmqkit.broker.assemble import make_store
 from rmqkit.broker.system_clock import SystemClock
@@ -142,6 +143,7 @@ def main() -> None:
         "--directory", type=Path, help="where the stores are made (default: a temporary directory)"
     )
     arguments = parser.parse_args()
+    tell_code()
     print(
         f"{'load':22}"
         + "".join(f"{kind + ', us':>12}" for kind in STORES)

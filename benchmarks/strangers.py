@@ -32,6 +32,7 @@ import msgspec
 import trustme
 
 from benchmarks import peers
+from benchmarks.code import tell_code
 from rmqkit.plugin.sockets import BACKLOG
 from rmqkit.protocol import frame
 from rmqkit.protocol.codes import RequestCode
@@ -492,6 +493,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies every number of an attack")
     parser.add_argument("--only", help=f"attacks, joined by commas: {', '.join(ATTACKS)}")
     args: Any = parser.parse_args(arguments)
+    tell_code()
     chosen = args.only.split(",") if args.only else list(ATTACKS)
     unknown = [name for name in chosen if name not in ATTACKS]
     if unknown:

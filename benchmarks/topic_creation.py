@@ -23,6 +23,7 @@ from statistics import median
 
 import trio
 
+from benchmarks.code import tell_code
 from rmqkit.client import Client
 from rmqkit.client.producer import Producer
 from rmqkit.errors import RmqError
@@ -124,6 +125,7 @@ def main() -> None:
     parser.add_argument("--existing", type=int, nargs="+", default=[10, 10_000, 60_000])
     parser.add_argument("--seconds", type=float, default=5.0)
     arguments = parser.parse_args()
+    tell_code()
     os.environ.pop("NAMESRV_ADDR", None)
     for topics in arguments.existing:
         print(f"{topics:6} topics: {run(topics, arguments.seconds)}", flush=True)
