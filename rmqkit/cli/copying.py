@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Mapping
 
 import anyio
 
 from rmqkit.cli import shown
-from rmqkit.client import Client, Message, MessageQueue, Producer, PullConsumer, ReceivedMessage
+from rmqkit.client import Client, Message, MessageQueue, PackedBatch, Producer, PullConsumer, ReceivedMessage
 from rmqkit.client.group_admin import END_MS
+from rmqkit.client.outgoing import fits_batches
 from rmqkit.errors import MessageIllegal, SendFailed
 from rmqkit.model import properties as props
 from rmqkit.plugin import output
+from rmqkit.protocol import batch
 from rmqkit.protocol.codes import ResponseCode
+from rmqkit.protocol.message_id import UniqueKeys
 
 #: The group of reads that commit nothing.
 READER_GROUP = "rmqkit_cli_reader"
@@ -101,6 +105,7 @@ class Sending:
         self.sent = self.failed = 0
         self._producer = producer
         self._pace = Pace(rate)
+        self._keys = UniqueKeys()
         self._total = total
         self._bar = output.ProgressBar(" messages")
 
@@ -112,7 +117,7 @@ class Sending:
         try:
             if origin.fault is not None:
                 raise MessageIllegal(f"it cannot be decoded and is not sent: {origin.fault}")
-            await self._producer.send(message)
+            await self._send(message, origin.stored_properties)
         except (SendFailed, MessageIllegal) as error:
             self.failed += 1
             output.error(f"{shown.queue_text(origin.queue)} offset {origin.queue_offset}: {error}")
@@ -121,6 +126,20 @@ class Sending:
             self._bar(self.sent + self.failed + 1, self._total)
         self.sent += 1
         return True
+
+    async def _send(self, message: Message, stored: bytes | None) -> None:
+        """Bytes that are not UTF-8 go through in a batch alone: the properties of other requests are text."""
+        if stored is None or not fits_batches(message):
+            await self._producer.send(message)
+            return
+        key = self._keys.make(time.time_ns() // 1_000_000)
+        properties = props.changed(stored, message.all_properties() | {props.UNIQ_KEY: key})
+        body = batch.encode([batch.BatchItem(message.flag, bytes(message.body), properties)])
+        if len(body) > self._producer.options.max_message_bytes:
+            await self._producer.send(message)
+            return
+        packed = PackedBatch(topic=message.topic, body=body, count=1, ordering_key=message.ordering_key)
+        await self._producer.send_packed(packed)
 
     def end(self) -> None:
         """Remove the bar."""

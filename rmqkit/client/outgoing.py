@@ -43,19 +43,27 @@ _WAITS, _WAITS_NOT = (
 class PackedBatch:
     """Messages of one topic that the caller has encoded, for programs that create many at a time.
 
-    body   the encoded messages, see `rmqkit.protocol.batch`. It is not checked: each message needs a body and
-           a UNIQ_KEY among its properties
-    count  number of messages
+    body          the encoded messages, see `rmqkit.protocol.batch`. It is not checked: each message needs a
+                  body and a UNIQ_KEY among its properties
+    count         number of messages
+    ordering_key  that of all messages, which determines the queue
     """
 
     topic: str
     body: bytes
     count: int
+    ordering_key: str | None = None
 
     def messages(self) -> list[Message]:
         """The decoded messages. Raises DecodeError when the body is malformed."""
         return [
-            Message(self.topic, item.body, properties=props.decode_bytes(item.properties), flag=item.flag)
+            Message(
+                self.topic,
+                item.body,
+                properties=props.decode_bytes(item.properties),
+                ordering_key=self.ordering_key,
+                flag=item.flag,
+            )
             for item in batch.decode(self.body)
         ]
 

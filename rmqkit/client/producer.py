@@ -230,7 +230,8 @@ class Producer:
         self._check_open()
         outgoing = prepare_packed(packed, max_message_bytes=self.options.max_message_bytes)
         with self._instance.hooks.sending(self.group, Mode.SYNC, [], queue) as context:
-            return await self._send(outgoing, queue, None, self._attempts(queue, None, timeout_ms), context)
+            attempts = self._attempts(queue, packed.ordering_key, timeout_ms)
+            return await self._send(outgoing, queue, packed.ordering_key, attempts, context)
 
     @in_namespace
     async def send_oneway(

@@ -17,6 +17,7 @@ from rmqkit.model.buffer import Buffer
 from rmqkit.model.message import StoredMessage
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.sysflag import COMPRESSED, INNER_BATCH, NEED_UNWRAP
+from rmqkit.model.text import is_text
 from rmqkit.protocol import batch
 from rmqkit.protocol.compressed_body import inflate
 from rmqkit.protocol.message_id import host_text, offset_message_id
@@ -37,6 +38,8 @@ class ReceivedMessage:
     reconsume_times   how often consumers sent it back
     fault             why it cannot be decoded; None for a good one. `body` has the stored bytes then,
                       compressed or packed as they are, and fields that cannot be read are empty
+    stored_properties the stored properties if they are not UTF-8, for who sends the message again:
+                      `properties` has replacement characters then. None if `properties` says all
     born_host         address and port of the sender as seen by the broker; `store_host` those of the broker
     """
 
@@ -58,6 +61,7 @@ class ReceivedMessage:
     flag: int = 0
     sys_flag: int = 0
     fault: str | None = None
+    stored_properties: bytes | None = None
 
     @property
     def ordering_key(self) -> str | None:
@@ -149,7 +153,16 @@ async def received(
             messages += _unfolded(stored, content, where)
         else:
             messages.append(
-                _message(stored, content, stored.properties, stored.queue_offset, stored.flag, where, fault)
+                _message(
+                    stored,
+                    content,
+                    stored.properties,
+                    stored.properties_bytes,
+                    stored.queue_offset,
+                    stored.flag,
+                    where,
+                    fault,
+                )
             )
 
 
@@ -171,6 +184,7 @@ def _message(
     stored: StoredMessage,
     body: bytes,
     properties: dict[str, str],
+    properties_bytes: bytes,
     queue_offset: int,
     flag: int,
     queue: MessageQueue,
@@ -196,6 +210,7 @@ def _message(
         flag=flag,
         sys_flag=stored.sys_flag if fault is not None else stored.sys_flag & ~COMPRESSED,
         fault=fault,
+        stored_properties=None if is_text(properties_bytes) else properties_bytes,
     )
 
 
@@ -237,11 +252,15 @@ def _unfolded(stored: StoredMessage, body: bytes, queue: MessageQueue) -> Iterat
         batch.decode(body, items)
     except DecodeError as error:
         fault = str(error)
-    size_bytes = 0
+    size_bytes, outer = 0, stored.properties_bytes
+    if outer and not outer.endswith(b"\x02"):
+        outer += b"\x02"
     for number, item in enumerate(items):
         properties = {**stored.properties, **props.decode_bytes(item.properties)}
         size_bytes += item.size_bytes
-        yield _message(stored, item.body, properties, stored.queue_offset + number, item.flag, queue)
+        offset, own = stored.queue_offset + number, outer + item.properties
+        yield _message(stored, item.body, properties, own, offset, item.flag, queue)
     if fault is not None:
         offset = stored.queue_offset + len(items)
-        yield _message(stored, body[size_bytes:], stored.properties, offset, stored.flag, queue, fault)
+        rest = body[size_bytes:]
+        yield _message(stored, rest, stored.properties, outer, offset, stored.flag, queue, fault)

@@ -27,6 +27,15 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(JAVA_REPLACE, _replace)
 
 
+def is_text(data: bytes) -> bool:
+    """Whether the bytes are UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def text_of(data: Buffer) -> str:
     """The text of UTF-8 bytes, with U+FFFD in place of what is no UTF-8."""
     return str(data, "utf-8", JAVA_REPLACE)

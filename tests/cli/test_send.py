@@ -58,7 +58,8 @@ def test_what_is_consumed_can_be_sent(verbs: Verbs) -> None:
 @pytest.mark.parametrize("road", ["json-lines", "replay"])
 def test_what_a_broker_has_accepted_is_sent_again(verbs: Verbs, client: BlockingClient, road: str) -> None:
     """Text that the rules for applications forbid, but that a broker has accepted, is copied: 0x01 in a
-    value, a tag with ||, keys with other blanks than a space. Bytes that are no text are copied as read."""
+    value, a tag with ||, keys with other blanks than a space. A replay copies bytes that are no text as they
+    are, lines of JSON as they are read."""
     stored = (
         b"row\x01a\x01b\x02TAGS\x01x||y\x02KEYS\x01k\t1  k\xe3\x80\x802\x02UNIQ_KEY\x01ID\x02"
         b"half\x01\xe7\xbc\x02"
@@ -80,6 +81,13 @@ def test_what_a_broker_has_accepted_is_sent_again(verbs: Verbs, client: Blocking
         "UNIQ_KEY": "",
     }
     assert verbs.lines("message", "find", "Copies", "--key", "k\u30002")[0]["body"] == "odd"
+    found = client.admin.query_by_key("Copies", "k\t1")[0]
+    if road == "replay":
+        assert found.stored_properties is not None
+        assert {b"half\x01\xe7\xbc", b"row\x01a\x01b"} <= {*found.stored_properties.split(b"\x02")}
+        assert found.message_id != "ID"
+    else:
+        assert found.stored_properties is None
 
 
 def test_a_run_is_continued_by_its_line(verbs: Verbs) -> None:

@@ -115,3 +115,32 @@ async def test_bodies_are_decompressed_while_there_is_room(in_parts: bool) -> No
         assert (shown(found), found.complete) == (good + rest, True)
     first = await received(records, "broker-a", QUEUE, room_bytes=0, in_parts=True)
     assert (shown(first), first.complete) == (good[:1], False)
+
+
+@pytest.mark.parametrize("inner", [False, True])
+async def test_properties_that_are_no_text(inner: bool) -> None:
+    """They are read with replacement, and their stored bytes are at hand for who sends the message again."""
+    odd, plain = b"a\x01b\x01\xa4\x02TAGS\x01t", b"a\x01b\x02"
+    found = []
+    for stored in (odd, plain):
+        one = message("Orders", body=b"b")
+        one.properties_bytes = plain if inner else stored
+        if inner:
+            one.body = batch.encode([batch.BatchItem(0, b"b", stored)])
+            one.sys_flag = INNER_BATCH | NEED_UNWRAP
+        data = pack(one, message_size(one), 0, 1000, 5, bytes(8))
+        found += (await received(data, "broker-a", QUEUE)).messages
+    assert [dict(each.properties) for each in found] == [{"a": "b\x01\ufffd", "TAGS": "t"}, {"a": "b"}]
+    assert [each.stored_properties for each in found] == [plain + odd if inner else odd, None]
+
+
+async def test_keys_are_separated_by_spaces_alone() -> None:
+    """A tab or another blank belongs to a key, in both twins, as in Java."""
+    found = []
+    for keys in ("a\tb  c ", "a\u3000b\u00a0 c"):
+        one = message("Orders", body=b"b")
+        one.set_properties({"KEYS": keys})
+        found += (
+            await received(pack(one, message_size(one), 0, 1000, 5, bytes(8)), "broker-a", QUEUE)
+        ).messages
+    assert [each.keys for each in found] == [("a\tb", "c"), ("a\u3000b\u00a0", "c")]

@@ -193,3 +193,15 @@ def test_a_byte_order_mark_is_passed_over(file: JsonFile[ConsumerOffsetFile], pa
     file.save(table(7))
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert file.load() == table(7)
+
+
+def test_text_that_is_not_utf8(file: JsonFile[ConsumerOffsetFile], path: Path) -> None:
+    """A table of RocketMQ with a name in another encoding is read with replacement, as by Java, and can be
+    saved again."""
+    file.save(table(1))
+    odd = path.read_bytes().replace(b"{\n", b'{\n "note": "\xb1\xe0",', 1)
+    path.write_bytes(odd)
+    found = file.load()
+    assert found == table(1)
+    file.save(table(1))
+    assert file.load() == table(1)
