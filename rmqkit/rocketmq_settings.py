@@ -1,12 +1,13 @@
 """Apache RocketMQ's settings that rmqkit itself does not read, and their effect on a start.
 
-`PROMISES` are settings that require unsupported features: any value except the harmless ones stops the start.
+`PROMISES` are settings that change what a broker promises: values except the harmless ones stop the start.
+`OFFERS` are settings of features that are missing: any value except the harmless ones causes a warning.
 `NO_EFFECT` are settings without effect here: they are listed once at the start. A plugin that implements a
 setting owns it (hook `rmqkit_register_settings`); while the plugin is loaded the setting is in neither list.
 Any other key that is not one of rmqkit's settings is unknown.
 
 Source: fields of BrokerConfig, BrokerIdentity, MessageStoreConfig, NamesrvConfig, NettyServerConfig,
-NettyClientConfig and AuthConfig in versions 4.9 and 5.3.
+NettyClientConfig and AuthConfig in versions 4.9, 5.3 and 5.5.
 """
 
 from __future__ import annotations
@@ -48,37 +49,27 @@ _LITE_QUEUES = "this build has no light queues"
 _CRC = "this build neither writes nor checks a checksum of a message's properties"
 _NAMESRV = "the name server of this build cannot do this"
 
+#: Settings whose values, except the harmless ones, change what is promised: where messages are, how many
+#: copies there are, who may do what. They stop the start.
 PROMISES: dict[str, Promise] = {
     "brokerRole": Promise(("async_master",), _REPLICATION),
     "inSyncReplicas": Promise(("1",), _REPLICATION),
     "minInSyncReplicas": Promise(("1",), _REPLICATION),
     "totalReplicas": Promise(("1",), _REPLICATION),
     "allAckInSyncStateSet": Promise(_OFF, _OTHER_REPLICATION),
-    "enableAutoInSyncReplicas": Promise(_OFF, _OTHER_REPLICATION),
     "haMasterAddress": Promise(("",), _REPLICATION),
     "duplicationEnable": Promise(_OFF, _OTHER_REPLICATION),
     "enableDLegerCommitLog": Promise(_OFF, _DLEDGER),
     "enableSlaveActingMaster": Promise(_OFF, _CONTROLLER),
     "enableRemoteEscape": Promise(_OFF, _CONTROLLER),
     "enableControllerMode": Promise(_OFF, _CONTROLLER),
-    "controllerAddr": Promise(("",), _CONTROLLER),
-    "fetchControllerAddrByDnsLookup": Promise(_OFF, _CONTROLLER),
     "enableControllerInNamesrv": Promise(_OFF, _CONTROLLER),
-    "supportActingMaster": Promise(_OFF, _CONTROLLER),
-    "notifyMinBrokerIdChanged": Promise(_OFF, _CONTROLLER),
-    "isBrokerContainer": Promise(_OFF, "this build runs several brokers with --brokers N"),
-    "isInBrokerContainer": Promise(_OFF, "this build runs several brokers with --brokers N"),
     "aclEnable": Promise(_OFF, _ACCESS),
     "authenticationEnabled": Promise(_OFF, _ACCESS),
     "authorizationEnabled": Promise(_OFF, _ACCESS),
-    "filterServerNums": Promise(("0",), _FILTER_SERVERS),
     "fetchNameSrvAddrByDnsLookup": Promise(_OFF, _DISCOVERY),
     "fetchNamesrvAddrByAddressServer": Promise(_OFF, _DISCOVERY),
     "rejectPullConsumerEnable": Promise(_OFF, _GUARD),
-    "disableConsumeIfConsumerReadSlowly": Promise(_OFF, _GUARD),
-    "coldCtrStrategyEnable": Promise(_OFF, _GUARD),
-    "coldDataFlowControlEnable": Promise(_OFF, _GUARD),
-    "enableNetWorkFlowControl": Promise(_OFF, _GUARD),
     "startAcceptSendRequestTimeStamp": Promise(("0",), _GUARD),
     "litePullMessageEnable": Promise(("true",), _GUARD),
     "storeType": Promise(
@@ -90,6 +81,25 @@ PROMISES: dict[str, Promise] = {
     ),
     "enabledAppendPropCRC": Promise(_OFF, _CRC),
     "forceVerifyPropCRC": Promise(_OFF, _CRC),
+    "enableTopicList": Promise(("true",), _NAMESRV),
+    "socksProxyConfig": Promise(("{}", ""), "this build connects directly, without a proxy"),
+}
+
+#: Settings whose values, except the harmless ones, ask for something that is merely off here. They are warned
+#: of.
+OFFERS: dict[str, Promise] = {
+    "enableAutoInSyncReplicas": Promise(_OFF, _OTHER_REPLICATION),
+    "controllerAddr": Promise(("",), _CONTROLLER),
+    "fetchControllerAddrByDnsLookup": Promise(_OFF, _CONTROLLER),
+    "supportActingMaster": Promise(_OFF, _CONTROLLER),
+    "notifyMinBrokerIdChanged": Promise(_OFF, _CONTROLLER),
+    "isBrokerContainer": Promise(_OFF, "this build runs several brokers with --brokers N"),
+    "isInBrokerContainer": Promise(_OFF, "this build runs several brokers with --brokers N"),
+    "filterServerNums": Promise(("0",), _FILTER_SERVERS),
+    "disableConsumeIfConsumerReadSlowly": Promise(_OFF, _GUARD),
+    "coldCtrStrategyEnable": Promise(_OFF, _GUARD),
+    "coldDataFlowControlEnable": Promise(_OFF, _GUARD),
+    "enableNetWorkFlowControl": Promise(_OFF, _GUARD),
     "enableLmq": Promise(_OFF, _LITE_QUEUES),
     "enableMultiDispatch": Promise(_OFF, _LITE_QUEUES),
     "defaultMessageRequestMode": Promise(("pull",), "this build has no pop consumption"),
@@ -101,9 +111,7 @@ PROMISES: dict[str, Promise] = {
         ("rmq_sys_trace_topic",), "this build has the trace topic RMQ_SYS_TRACE_TOPIC, see traceTopicEnable"
     ),
     "clusterTest": Promise(_OFF, _NAMESRV),
-    "enableTopicList": Promise(("true",), _NAMESRV),
     "needWaitForService": Promise(_OFF, _NAMESRV),
-    "socksProxyConfig": Promise(("{}", ""), "this build connects directly, without a proxy"),
 }
 
 #: Reason why settings have no effect -> their keys.
@@ -220,6 +228,9 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
         ),
         "this build has no pop consumption": (
             """
+            popFromRetryProbabilityForPriority priorityOrderAsc popReviveConcurrency
+            popReviveSkipIfGroupAbsent useSeparateRetryQueue useMessageFilterForNotification
+            maxMessageFilterNumForNotification
             popPollingSize popPollingMapSize popPollingMapExpireTimeSeconds maxPopPollingSize reviveQueueNum
             reviveInterval reviveMaxSlow reviveScanTime enableSkipLongAwaitingAck reviveAckWaitMs
             enablePopLog enablePopBufferMerge popCkStayBufferTime popCkStayBufferTimeOut popCkMaxBufferSize
@@ -235,6 +246,13 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
         ),
         "this build has no RocksDB, no compaction and no light queues": (
             """
+            enableLiteEventMode liteEventCheckInterval liteTtlCheckInterval minLiteTTl
+            liteSubscriptionCheckInterval liteSubscriptionCheckTimeoutMills maxLiteSubscriptionCount
+            enableLitePopLog maxClientEventCount liteEventFullDispatchDelayTime
+            liteEventFullDispatchDelayTimeForWildcardGroup liteLagLatencyCollectEnable
+            liteLagLatencyMetricsEnable liteLagCountMetricsEnable liteLagLatencyTopK
+            transactionCheckRocksdbCoreThreads transactionCheckRocksdbMaxThreads
+            transactionCheckRocksdbQueueCapacity useSingleRocksDBForAllConfigs
             cleanRocksDBDirtyCQIntervalMin statRocksDBCQIntervalSec memTableFlushIntervalMs
             realTimePersistRocksDBConfig enableRocksDBLog rocksdbCQDoubleWriteEnable combineCQLoadingCQTypes
             combineCQPreferCQType combineAssignOffsetCQType combineCQEnableCheckSelf
@@ -246,6 +264,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
         ),
         "this build has statistics, metrics and logs of its own": (
             """
+            metricsExportBatchMaxDataPoints
             commercialEnable commercialBaseCount commercialSizePerMsg commercialTimerCount
             commercialTransCount commercialBigCount accountStatsEnable accountStatsPrintZeroValues
             maxStatsIdleTimeInMinutes enableDetailStat autoDeleteUnusedStats isolateLogEnable
@@ -271,6 +290,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
         ),
         "this build registers, and keeps topics and groups, in one way alone": (
             """
+            persistConsumerOffsetIncrementally
             rocketmqHome brokerConfigPath configStorePath productEnvName waitSecondsForService
             updateNameServerAddrPeriod fetchNamesrvAddrInterval forceRegister compressedRegister
             enableSingleTopicRegister enableSplitRegistration splitRegistrationSize enableSplitMetadata
@@ -290,7 +310,7 @@ def bare(key: str) -> str:
     return re.sub(r"[._-]", "", key).lower()
 
 
-_ALL = (*PROMISES, *(key for keys in NO_EFFECT.values() for key in keys))
+_ALL = (*PROMISES, *OFFERS, *(key for keys in NO_EFFECT.values() for key in keys))
 #: Every key of both lists, by its bare form.
 KEYS: dict[str, str] = {bare(key): key for key in _ALL}
 _ENV_PREFIX = "rmqkit"
@@ -315,16 +335,31 @@ def faults(
     unknown: Mapping[str, Any], sources: Mapping[str, str], claimed: Collection[str]
 ) -> Iterator[Fault]:
     """Promises among the keys that no setting has, save those that plugins claimed."""
+    for given, value, promise in _asked(PROMISES, unknown, claimed):
+        where = sources.get(given, "default")
+        yield Fault(
+            given,
+            f"setting {given} = {value!r} ({where}) asks for something that is not there: {promise.reason}",
+        )
+
+
+def offers(
+    unknown: Mapping[str, Any], sources: Mapping[str, str], claimed: Collection[str]
+) -> Iterator[Fault]:
+    """Warnings of features that are missing, for which the keys ask that no setting has."""
+    for given, value, promise in _asked(OFFERS, unknown, claimed):
+        where = sources.get(given, "default")
+        yield Fault(given, f"setting {given} = {value!r} ({where}) has no effect here: {promise.reason}")
+
+
+def _asked(
+    table: Mapping[str, Promise], unknown: Mapping[str, Any], claimed: Collection[str]
+) -> Iterator[tuple[str, Any, Promise]]:
     for given, value in unknown.items():
         key = key_of(given)
-        promise = PROMISES.get(key) if key is not None and key not in claimed else None
+        promise = table.get(key) if key is not None and key not in claimed else None
         if promise is not None and str(value).strip().lower() not in promise.harmless:
-            where = sources.get(given, "default")
-            yield Fault(
-                given,
-                f"setting {given} = {value!r} ({where}) asks for something that is not there:"
-                f" {promise.reason}",
-            )
+            yield given, value, promise
 
 
 def without_effect(unknown: Iterable[str], claimed: Collection[str]) -> dict[str, list[str]]:

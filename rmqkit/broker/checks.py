@@ -51,15 +51,17 @@ def setting_faults(config: Config, registry: Registry) -> Iterator[Fault]:
 
 
 def warnings(config: Config, registry: Registry) -> Iterator[Fault]:
-    """An address for clients where nobody listens, and settings without effect: RocketMQ's in one line, and
-    tables of disabled plugins."""
+    """An address for clients where nobody listens, features that are merely off, and settings without effect:
+    RocketMQ's in one line, and tables of disabled plugins."""
     yield from address_warnings(config)
     if config.enable_calc_filter_bit_map and not config.enable_consume_queue_ext:
         yield Fault(
             "enableCalcFilterBitMap", "enableCalcFilterBitMap has no effect without enableConsumeQueueExt"
         )
     yield from _unread_queues(config, registry)
-    unused = rocketmq_settings.without_effect(config.unknown, setting_fields(registry.settings.values()))
+    owned = setting_fields(registry.settings.values())
+    yield from rocketmq_settings.offers(config.unknown, config.sources, owned)
+    unused = rocketmq_settings.without_effect(config.unknown, owned)
     if unused:
         listed = "; ".join(f"{', '.join(keys)} ({reason})" for reason, keys in unused.items())
         yield Fault(
