@@ -68,6 +68,11 @@ def record_places(data: ByteBuffer, of: str = "an answer") -> tuple[NDArray[np.i
     return found
 
 
+def sound_bytes(data: ByteBuffer) -> int:
+    """How many bytes at the beginning of an answer are complete records, one after the other."""
+    return places(data)[2]
+
+
 def walked_places(data: ByteBuffer) -> tuple[bytes, bytes, int]:
     """Starts (int64) and sizes (int32) of the complete records from the first byte on, and where they end."""
     starts, sizes = array("q"), array("i")

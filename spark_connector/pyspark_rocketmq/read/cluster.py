@@ -11,10 +11,10 @@ from typing import TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from pyspark_rocketmq.decode.records import record_places
+from pyspark_rocketmq.decode.records import record_places, sound_bytes
 from pyspark_rocketmq.options.read import ReadOptions
 from pyspark_rocketmq.read.attempts import Attempts, Patience
-from pyspark_rocketmq.read.pull_windows import Pace, Pull, PullWindows, blocks_of
+from pyspark_rocketmq.read.pull_windows import Pace, Pull, PullWindows, blocks_of, pull_around
 from pyspark_rocketmq.read.source import (
     Block,
     Bounds,
@@ -153,8 +153,9 @@ class ClusterSource:
         answer = self._call(
             self._pull, ONCE, queue, SUBSCRIBE_ALL, TAG, (bounds.first + bounds.end) // 2, PROBE_RECORDS
         )
-        records = len(record_places(answer.body)[0])
-        return max(1, len(answer.body) // records) if records else 1024
+        end = sound_bytes(answer.body)
+        records = len(record_places(answer.body[:end])[0])
+        return max(1, end // records) if records else 1024
 
     def blocks(self, part: QueueRange, selection: Selection, first_records: int) -> Iterator[Block]:
         expression, kind = SUBSCRIBE_ALL, TAG
@@ -163,6 +164,8 @@ class ClusterSource:
         elif selection.tags:
             expression = "||".join(selection.tags)
         pull: Pull = partial(self._pull, patience_of(self._options), part.queue, expression, kind)
+        if self._options.bad_records != "fail":
+            pull = partial(pull_around, part.queue, pull)
         pace = Pace(under_way=self._options.pull_pipelining, max_records=self._options.pull_batch_size)
         windows = PullWindows(part, pull, pace, first_records, dense=expression == SUBSCRIBE_ALL)
         running, _ = self._portal.start_task(windows.run)

@@ -15,10 +15,10 @@ from struct import Struct
 import anyio
 import numpy as np
 from anyio.abc import TaskGroup, TaskStatus
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from numpy.typing import NDArray
 
-from pyspark_rocketmq.decode.records import record_places
+from pyspark_rocketmq.decode.records import record_places, sound_bytes
 from pyspark_rocketmq.read.source import Block, DataLoss, QueueKey, QueueRange, SourceError, named
 from rmqkit.client import PullStatus, RawPull
 
@@ -203,6 +203,26 @@ class PullWindows:
             queue,
             self._part.stop,
         )
+
+
+async def pull_around(queue: QueueKey, pull: Pull, offset: int, records: int) -> RawPull:
+    """A pull that passes over a record whose length or magic number is damaged, so that its end, and what
+    follows in the answer, cannot be found: the records before it are the answer; then it is pulled alone,
+    logged and left out."""
+    answer = await pull(offset, records)
+    end = sound_bytes(answer.body)
+    if end == len(answer.body):
+        return answer
+    if not end:
+        answer = await pull(offset, 1)
+        end = sound_bytes(answer.body)
+    if not end:
+        log.warning("left out (badRecords): no record begins at queue offset %d of %s", offset, named(queue))
+        after = max(answer.next_offset, offset + 1)
+        return evolve(answer, status=PullStatus.NO_MATCHED_MESSAGE, body=b"", next_offset=after)
+    body = answer.body[:end]
+    last = int(record_places(body)[0][-1])
+    return evolve(answer, body=body, next_offset=queue_offset(body, last) + 1)
 
 
 def blocks_of(queue: QueueKey, windows: Sequence[Window]) -> Iterator[Block]:

@@ -49,6 +49,7 @@ def _key(options: ReadOptions) -> tuple[object, ...]:
         options.pull_timeout_ms,
         options.pull_pipelining,
         options.pull_batch_size,
+        options.bad_records,
     )
 
 

@@ -8,11 +8,20 @@ from typing import Any
 
 import pytest
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_rocketmq.read.pull_windows import MAX_FRUITLESS, Pace, PullWindows, blocks_of, queue_offset
+from pyspark_rocketmq.decode.records import record_places
+from pyspark_rocketmq.read.pull_windows import (
+    MAX_FRUITLESS,
+    Pace,
+    PullWindows,
+    Window,
+    blocks_of,
+    pull_around,
+    queue_offset,
+)
 from pyspark_rocketmq.read.source import Block, DataLoss, QueueRange, SourceError
 from rmqkit.client import PullStatus, RawPull
 from tests.spark.kit_records import QUEUE, packed, put
@@ -203,3 +212,44 @@ def test_answers_that_lead_nowhere_end() -> None:
 
     in_no_time(body)
     assert pulls == MAX_FRUITLESS + 1
+
+
+@given(damaged=st.sets(st.integers(0, 79), max_size=6), gives=st.integers(1, 40), first=st.integers(1, 100))
+def test_records_without_a_beginning_are_passed_over(damaged: set[int], gives: int, first: int) -> None:
+    """Where the length or the magic number of a record is damaged, the answer behind it cannot be read: the
+    other records come all the same, each once and in order."""
+    queue = Queue(0, 80, gives)
+
+    async def pull(offset: int, records: int) -> RawPull:
+        answer = await queue.pull(offset, records)
+        body = bytearray(answer.body)
+        for at in record_places(answer.body)[0].tolist():
+            number = queue_offset(answer.body, at)
+            if number in damaged:
+                body[at + (0, 1, 4, 5, 6, 7)[number % 6]] ^= 0x5A
+        return evolve(answer, body=bytes(body))
+
+    async def body() -> list[Block]:
+        around = partial(pull_around, QUEUE, pull)
+        windows = PullWindows(
+            QueueRange(QUEUE, 0, 80), around, Pace(under_way=4, max_records=50), first, dense=True
+        )
+        found: list[Block] = []
+        async with trio.open_nursery() as nursery:
+            await nursery.start(windows.run)
+            while taken := await windows.take(1 << 20):
+                found += blocks_of(QUEUE, taken)
+            nursery.cancel_scope.cancel()
+        return found
+
+    assert offsets(in_no_time(body)) == [at for at in range(80) if at not in damaged]
+
+
+def test_an_answer_that_is_no_record_names_the_offset() -> None:
+    """Without badRecords the error has the queue, the offset of the pull, and that of the record before."""
+    window = Window(40, 42, True, [packed(put(b"a"), 40) + b"\xff" * 100])
+    with pytest.raises(
+        SourceError,
+        match=r"queue 3 of topic Orders .* from offset 40 on of \d+, behind the record at queue offset 40",
+    ):
+        list(blocks_of(QUEUE, [window]))
