@@ -21,9 +21,12 @@ from rmqkit.limits import (
     MAX_MEMBERSHIPS,
     MAX_SUBSCRIPTION_BYTES,
 )
+from rmqkit.log_limit import limited_logger
 from rmqkit.model.subscription import BROADCASTING, ConsumerData, SubscriptionData
 from rmqkit.plugin.request import Peer
 from rmqkit.protocol.codes import ResponseCode
+
+_log = limited_logger(__name__)
 
 #: Memory of a subscription besides its texts, and of each tag and code.
 _SUBSCRIPTION_BYTES = 400
@@ -53,6 +56,8 @@ class ConsumerGroup:
     members: dict[Peer, ClientInfo] = Factory(dict)
     subscriptions: dict[str, SubscriptionData] = Factory(dict)
     subscription_bytes: int = 0
+    #: Client ids of several connections, which have been logged.
+    shared_ids: set[str] = Factory(set)
 
     @property
     def broadcasting(self) -> bool:
@@ -139,6 +144,10 @@ class ClientTable:
         changed = known is None or known.client_id != client.client_id
         group.members[client.peer] = client
         self._consuming.add(group.name, client)
+        if known is not None:
+            self._forget_shared(group, known.client_id)
+        if changed:
+            self._check_id(group, client)
         if data.subscription_data_set is not None:
             self._subscription_bytes -= group.subscription_bytes
             changed = _subscribe(group, data.subscription_data_set) or changed
@@ -222,6 +231,24 @@ class ClientTable:
                 " keeps no more: try again later"
             )
 
+    def _check_id(self, group: ConsumerGroup, client: ClientInfo) -> None:
+        """Log once that a client id is used by several connections of a group."""
+        peers = self._consuming.peers(client.client_id, group.name)
+        if len(peers) > 1 and client.client_id not in group.shared_ids:
+            group.shared_ids.add(client.client_id)
+            _log.warning(
+                "client id %s is in group %s on %d connections: %s; give each process an id of its own, or"
+                " its messages are handled twice",
+                client.client_id,
+                group.name,
+                len(peers),
+                ", ".join(peer.remote_text for peer in peers),
+            )
+
+    def _forget_shared(self, group: ConsumerGroup, client_id: str) -> None:
+        if client_id in group.shared_ids and len(self._consuming.peers(client_id, group.name)) < 2:
+            group.shared_ids.discard(client_id)
+
     def _refusal(self, remark: str) -> RequestRefused:
         self.refused += 1
         return RequestRefused(ResponseCode.SYSTEM_ERROR, remark)
@@ -235,9 +262,10 @@ class ClientTable:
             del self.producers[name]
 
     def _consumer_left(self, group: ConsumerGroup, peer: Peer, notify: bool) -> None:
-        del group.members[peer]
+        client_id = group.members.pop(peer).client_id
         self._consuming.remove(group.name, peer)
         self._memberships -= 1
+        self._forget_shared(group, client_id)
         if not group.members:
             del self.consumers[group.name]
             self._subscription_bytes -= group.subscription_bytes

@@ -67,7 +67,10 @@ async def _list(client: Client, arguments: Namespace) -> int:
         stats = await client.admin.topic_stats(topic)
         progress = await client.groups.progress(_RESEND_GROUP, topic)
         waiting = sum(
-            max(at.max_offset - max(progress[queue].committed if queue in progress else 0, at.min_offset), 0)
+            at.max_offset
+            - _following(
+                progress[queue].committed if queue in progress else None, at.min_offset, at.max_offset
+            )
             for queue, at in stats.items()
         )
         found.append(
@@ -87,6 +90,12 @@ async def _list(client: Client, arguments: Namespace) -> int:
     ]
     output.table(("GROUP", "MESSAGES", "NOT RESENT", "LAST"), rows)
     return 0
+
+
+def _following(committed: int | None, first: int, end: int) -> int:
+    """Where `resend --all` goes on in a queue: the committed offset, or the first one if that is not in the
+    queue, because the topic was made again for example."""
+    return committed if committed is not None and first <= committed <= end else first
 
 
 async def _show(client: Client, arguments: Namespace) -> int:
@@ -114,7 +123,7 @@ async def _resend(client: Client, arguments: Namespace) -> int:
     async with client.producer(PRODUCER_GROUP) as producer, copying.reader(client, _RESEND_GROUP) as consumer:
         if arguments.all and not arguments.again:
             offsets = {
-                queue: (max(begin, await consumer.committed(queue) or 0), end)
+                queue: (_following(await consumer.committed(queue), begin, end), end)
                 for queue, (begin, end) in offsets.items()
             }
         total = len(wanted) if wanted else copying.count(offsets)

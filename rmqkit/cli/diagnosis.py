@@ -183,6 +183,38 @@ def of_group(
         )
 
 
+def beyond_the_end(group: str, progress: Mapping[MessageQueue, Progress]) -> Iterator[Finding]:
+    """Queues that end before the group's offset."""
+    queues = {queue: each for queue, each in progress.items() if each.beyond}
+    if queues:
+        listed = ", ".join(
+            f"{queue} {each.committed} (end {each.end})" for queue, each in sorted(queues.items())
+        )
+        yield Finding(
+            "offset-beyond-end",
+            group,
+            f"its offsets are beyond the end: {listed}",
+            "find out whether the store was replaced; a consumer goes on at the end. To read what is there:"
+            f" rmqkit group reset {group}",
+        )
+
+
+def same_client_id(group: str, online: GroupConnections) -> Iterator[Finding]:
+    """Members with one client id."""
+    of_id: dict[str, list[str]] = {}
+    for each in online.members:
+        of_id.setdefault(each.client_id, []).append(each.address)
+    for client_id, addresses in sorted(of_id.items()):
+        if len(addresses) > 1:
+            yield Finding(
+                "same-client-id",
+                group,
+                f"the same client id {client_id} on {len(addresses)} connections: {', '.join(addresses)}",
+                "give each process a client id of its own (client_id; Java: instanceName), or none: members"
+                " with one id handle messages twice, or leave queues alone",
+            )
+
+
 def behind_retention(
     group: str, progress: Mapping[MessageQueue, Progress], stats: Mapping[MessageQueue, QueueStats]
 ) -> Iterator[Finding]:

@@ -154,8 +154,10 @@ class _Examination:
         async def examined(group: str) -> list[Finding]:
             online, after = await groups.connections(group), await groups.progress(group)
             found = list(diagnosis.of_group(group, online, before[group], after))
+            found += diagnosis.beyond_the_end(group, after)
             found += await self._retention(group, after)
             if online is not None:
+                found += diagnosis.same_client_id(group, online)
                 found += await self._subscriptions(group, online)
             return found
 

@@ -151,13 +151,14 @@ async def _lag(client: Client, arguments: Namespace) -> int:
             + (f" in topic {arguments.topic!r}" if arguments.topic else "")
             + "; `rmqkit group list` lists the groups"
         )
-    total = _total(progress)
+    total, beyond = _total(progress), sum(each.beyond > 0 for each in progress.values())
     oldest_ms = max((each.behind_ms or 0 for each in progress.values()), default=0)
     if arguments.json:
         output.as_json(
             {
                 "group": arguments.group,
                 "lag": total,
+                "queuesBeyondEnd": beyond,
                 "behindMs": oldest_ms,
                 "queues": [
                     shown.queue_dict(queue)
@@ -166,6 +167,7 @@ async def _lag(client: Client, arguments: Namespace) -> int:
                         "pulled": each.pulled,
                         "end": each.end,
                         "lag": each.lag,
+                        "beyondEnd": each.beyond,
                         "behindMs": each.behind_ms,
                         "lastConsumedTimestamp": each.last_consumed_ms,
                     }
@@ -180,7 +182,7 @@ async def _lag(client: Client, arguments: Namespace) -> int:
                 shown.queue_text(queue),
                 each.committed,
                 each.end,
-                each.lag,
+                f"{each.beyond} beyond the end" if each.beyond else each.lag,
                 shown.span_text(each.behind_ms),
                 shown.time_text(each.last_consumed_ms),
             )
@@ -188,7 +190,9 @@ async def _lag(client: Client, arguments: Namespace) -> int:
         ]
         output.table(("TOPIC", "QUEUE", "COMMITTED", "END", "LAG", "BEHIND", "LAST CONSUMED"), rows)
         output.line(f"total: {total} messages, {shown.span_text(oldest_ms)} behind")
-    return 1 if arguments.fail_above is not None and total > arguments.fail_above else 0
+        if beyond:
+            output.line(f"the offsets of {beyond} queues are beyond the end: consumers go on at the end")
+    return 1 if arguments.fail_above is not None and (total > arguments.fail_above or beyond) else 0
 
 
 async def _measured(client: Client, group: str, topic: str | None) -> dict[MessageQueue, Progress]:

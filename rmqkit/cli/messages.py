@@ -61,8 +61,8 @@ async def _consume_all(arguments: Namespace) -> int:
     async with options.client_of(arguments) as client:
         async with copying.reader(client, arguments.group) as consumer:
             await _check_topic(client, arguments.topic)
-            starts = await _starts(consumer, arguments)
-            if not arguments.follow and not await _drain(consumer, arguments, starts):
+            starts, corrected = await _starts(consumer, arguments)
+            if not arguments.follow and not await _drain(consumer, arguments, starts) and not corrected:
                 output.error(
                     f"no messages to print: group {arguments.group} is at the end of topic"
                     f" {arguments.topic}; --follow waits for more"
@@ -103,10 +103,11 @@ async def _consume_as_member(arguments: Namespace) -> None:
             tasks.cancel_scope.cancel()
 
 
-async def _starts(consumer: PullConsumer, arguments: Namespace) -> dict[MessageQueue, int]:
-    """The start offset of each queue. Messages skipped because of a committed offset are reported."""
+async def _starts(consumer: PullConsumer, arguments: Namespace) -> tuple[dict[MessageQueue, int], bool]:
+    """The start offset of each queue, and whether one was beyond the end of its queue: the broker says where
+    to go on then. Both that and messages skipped because of a committed offset are reported."""
     starts: dict[MessageQueue, int] = {}
-    skipped = 0
+    skipped, corrected = 0, False
     for queue in await consumer.queues(arguments.topic):
         first = await consumer.min_offset(queue)
         committed = await consumer.committed(queue) if arguments.start == _COMMITTED else None
@@ -114,6 +115,14 @@ async def _starts(consumer: PullConsumer, arguments: Namespace) -> dict[MessageQ
             starts[queue] = await consumer.max_offset(queue)
         elif committed is None:
             starts[queue] = first
+        elif committed > (end := await consumer.max_offset(queue)):
+            corrected = True
+            starts[queue] = (await consumer.pull(queue, committed, max_messages=1)).next_offset
+            await consumer.commit(queue, starts[queue])
+            output.error(
+                f"the offset {committed} of group {arguments.group} is beyond the end {end} of {queue}: it"
+                f" goes on at {starts[queue]}; --from first reads from the start"
+            )
         else:
             starts[queue] = committed
             skipped += max(committed - first, 0)
@@ -123,7 +132,7 @@ async def _starts(consumer: PullConsumer, arguments: Namespace) -> dict[MessageQ
             f"group {arguments.group} continues where it stopped and skips {messages}; --from first reads"
             " from the start"
         )
-    return starts
+    return starts, corrected
 
 
 def _expression(arguments: Namespace) -> str | Expression:

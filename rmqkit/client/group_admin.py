@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 
@@ -58,11 +59,18 @@ class Progress:
         """Number of messages that are not consumed."""
         return max(self.end - self.committed, 0)
 
+    @property
+    def beyond(self) -> int:
+        """How far the committed offset is beyond the end of the queue: its store was replaced, or a wrong
+        offset was committed. 0 otherwise."""
+        return max(self.committed - self.end, 0)
+
 
 @frozen(kw_only=True)
 class GroupMemberInfo:
-    """One online member: `address` is its socket as seen by the broker, `version` Java's number of its
-    protocol version, `brokers` the brokers that it is connected to."""
+    """One online member: `address` is its socket as seen by the first broker, `version` Java's number of its
+    protocol version, `brokers` the brokers that it is connected to. Two members with one client id are two
+    processes, as each has one connection to a broker."""
 
     client_id: str
     address: str
@@ -211,7 +219,8 @@ class GroupAdmin:
     @in_namespace
     async def connections(self, group: str) -> GroupConnections | None:
         """The online members of a group; None when there are none."""
-        members: dict[str, tuple[_Connection, list[str]]] = {}
+        # A client has one connection to each broker. Those of one id are told apart by host and number.
+        members: dict[tuple[str, str, int], tuple[_Connection, list[str]]] = {}
         last: _ConnectionsBody | None = None
         subscriptions: dict[str, SubscriptionData] = {}
         for name, address in (await self._masters.addresses()).items():
@@ -225,8 +234,11 @@ class GroupAdmin:
                 raise
             last = response.decode_body(_ConnectionsBody)
             subscriptions |= last.subscription_table
+            counts = Counter[tuple[str, str]]()
             for each in last.connection_set:
-                members.setdefault(each.client_id, (each, []))[1].append(name)
+                whose = each.client_id, each.client_addr.rpartition(":")[0]
+                members.setdefault((*whose, counts[whose]), (each, []))[1].append(name)
+                counts[whose] += 1
         if last is None or not members:
             return None
         return GroupConnections(
@@ -238,7 +250,7 @@ class GroupAdmin:
                     version=each.version,
                     brokers=tuple(brokers),
                 )
-                for _, (each, brokers) in sorted(members.items())
+                for _, (each, brokers) in sorted(members.items(), key=lambda item: item[0])
             ),
             consume_type=last.consume_type or "",
             message_model=last.message_model or "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from rmqkit.broker import clients
 from rmqkit.broker.clients import ClientInfo, ClientTable, ConsumerGroup
@@ -327,3 +328,25 @@ def test_subscriptions_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> 
         beat("h", 90_000, FakePeer())
     table.drop_peer(peer)
     beat("h", 90_000, FakePeer())
+
+
+def test_a_client_id_of_several_connections_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """With the group and the addresses; again when it was down to one connection before. What is remembered
+    does not grow with ids that are gone."""
+    table, first, second, third = ClientTable(), client("c"), client("c"), client("c")
+    other = client("other")
+
+    def join(*members: ClientInfo) -> int:
+        for member in members:
+            table.register_consumer(data("T"), member, notify=True)
+        return caplog.text.count("client id c is in group g on 2 connections")
+
+    assert join(first, other, first) == 0
+    assert join(second, first, second, third) == 1
+    assert f"{first.peer.remote_text}, {second.peer.remote_text}" in caplog.text
+    table.drop_peer(second.peer)
+    table.drop_peer(third.peer)
+    assert join(second) == 2
+    assert table.consumers["g"].shared_ids == {"c"}
+    table.register_consumer(data("T"), evolve(second, client_id="d"), notify=True)
+    assert table.consumers["g"].shared_ids == set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from attrs import evolve
 
 from rmqkit.cli import diagnosis
 from rmqkit.client import GroupConnections, GroupMemberInfo, MessageQueue, Progress, QueueStats
@@ -132,3 +133,22 @@ def test_a_disabled_filter_is_found() -> None:
     assert (found.check, found.subject) == ("disabled-filter", "broker-a")
     assert "cheap: it raised ValueError()" in found.text
     assert list(diagnosis.of_runtime("broker-a", {"disabledFilters": ""}, 0, 0)) == []
+
+
+def test_offsets_beyond_the_end() -> None:
+    """Both offsets are told; an offset at the end is right."""
+    assert list(diagnosis.beyond_the_end("billing", progress(13, 13))) == []
+    (found,) = diagnosis.beyond_the_end("billing", progress(1000, 13))
+    assert (found.check, found.subject) == ("offset-beyond-end", "billing")
+    assert "Orders@broker-a:0 1000 (end 13)" in found.text
+    assert next(iter(progress(1000, 13).values())).lag == 0
+
+
+def test_members_with_one_client_id() -> None:
+    """Their addresses are told; members with ids of their own are no finding."""
+    group = online(1, 1)
+    assert list(diagnosis.same_client_id("billing", group)) == []
+    twice = evolve(group, members=(*group.members, evolve(group.members[0], address="127.0.0.2:2")))
+    (found,) = diagnosis.same_client_id("billing", twice)
+    assert (found.check, found.subject) == ("same-client-id", "billing")
+    assert found.text == "the same client id c0 on 2 connections: 127.0.0.1:1, 127.0.0.2:2"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 
 import pytest
 
@@ -169,3 +170,49 @@ def test_a_group_is_deleted(group: Verbs, client: BlockingClient) -> None:
     assert "%RETRY%billing" not in client.admin.topics()
     assert client.groups.progress("billing") == {}
     assert "no broker knows group 'billing'" in group.text("delete", "billing", "--yes", code=1)
+
+
+def test_an_offset_beyond_the_end(group: Verbs, verbs: Verbs, client: BlockingClient) -> None:
+    """`group lag` and `doctor` show it, `--fail-above` counts it; `consume` lets the group go on where the
+    broker says, and prints what arrives then."""
+    sent(client, "Orders", 5)
+    with client.pull_consumer("billing") as consumer:
+        (queue,) = consumer.queues("Orders")
+        until(lambda: consumer.max_offset(queue) == 5)
+        consumer.commit(queue, 1_000_000)
+    found = group.json("lag", "billing")
+    assert (found["lag"], found["queuesBeyondEnd"], found["queues"][0]["beyondEnd"]) == (0, 1, 999_995)
+    shown = group.text("lag", "billing")
+    assert "999995 beyond the end" in shown.splitlines()[1]
+    assert "the offsets of 1 queues are beyond the end" in shown
+    assert group.ended("lag", "billing", "--fail-above", "10", code=1).stdout
+    words = ("doctor", "--group", "billing", "--interval", "0.1", "--ignore", "full-disk")
+    assert "offset-beyond-end" in verbs.ended(*words, code=1).stdout
+    assert "offset-beyond-end" in verbs.ended(*words, "--json", code=1).stdout
+    told = verbs.ended("consume", "Orders", "--group", "billing")
+    assert (told.stdout, "is beyond the end 5 of Orders@broker-a:0: it goes on at 5" in told.stderr) == (
+        "",
+        True,
+    )
+    assert "is at the end" not in told.stderr
+    sent(client, "Orders", 1)
+    assert [each["body"] for each in verbs.lines("consume", "Orders", "--group", "billing")] == ["0"]
+    assert group.json("lag", "billing")["queuesBeyondEnd"] == 0
+
+
+def test_two_members_with_one_client_id(
+    group: Verbs, verbs: Verbs, client: BlockingClient, server: Ready
+) -> None:
+    """Each connection is a row, and `doctor` names them."""
+    sent(client, "Orders", 1)
+    with ExitStack() as stack:
+        for _ in range(2):
+            same = stack.enter_context(BlockingClient(server.where["namesrv"], client_id="172.17.0.1@1"))
+            stack.enter_context(same.push_consumer("billing", subscribe="Orders"))
+        rows = group.text("connections", "billing").splitlines()
+        assert sum(row.startswith("172.17.0.1@1") for row in rows) == 2
+        members = group.json("connections", "billing")["members"]
+        assert len({each["address"] for each in members}) == 2
+        words = ("doctor", "--group", "billing", "--interval", "0.1", "--ignore", "full-disk")
+        found = verbs.ended(*words, code=1).stdout
+        assert "the same client id 172.17.0.1@1 on 2 connections" in found

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
@@ -145,5 +146,40 @@ def test_a_group_with_members_on_rocketmq_4(backend: str) -> None:
             with pytest.raises(ClientError, match="reset to a time, or stop the members first"):
                 await client.groups.reset_to_offset("billing", QUEUE, 1)
             assert broker.offsets == {}
+
+    run(backend, body)
+
+
+def connected(*members: tuple[str, str]) -> Override:
+    """The answer of a broker with these client ids and addresses."""
+    rows = [
+        {"clientId": client_id, "clientAddr": address, "language": "JAVA", "version": 1}
+        for client_id, address in members
+    ]
+    return lambda command: answer(command, body=msgspec.json.encode({"connectionSet": rows}))
+
+
+@on_both_backends
+def test_members_with_one_client_id_are_told_apart(backend: str) -> None:
+    """A member has one connection to each broker: a second one to the same broker is another process, whether
+    on the same host or not."""
+
+    async def body() -> None:
+        async with cluster("ab") as (fake, client):
+            code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+            fake.brokers["broker-a"].overrides[code] = connected(
+                ("same", "10.0.0.2:1"), ("own", "10.0.0.1:1"), ("same", "10.0.0.1:2"), ("same", "10.0.0.1:3")
+            )
+            fake.brokers["broker-b"].overrides[code] = connected(
+                ("same", "10.0.0.1:4"), ("own", "10.0.0.1:5"), ("same", "10.0.0.2:6")
+            )
+            found = await client.groups.connections("billing")
+        both = ("broker-a", "broker-b")
+        assert [(each.client_id, each.address, each.brokers) for each in found.members] == [
+            ("own", "10.0.0.1:1", both),
+            ("same", "10.0.0.1:2", both),
+            ("same", "10.0.0.1:3", ("broker-a",)),
+            ("same", "10.0.0.2:1", both),
+        ]
 
     run(backend, body)
