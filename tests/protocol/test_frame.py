@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from rmqkit.errors import HeaderError, ProtocolError
 from rmqkit.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from rmqkit.model.text import text_of
 from rmqkit.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, LANGUAGES, SerializeType
 from rmqkit.protocol.command import Command, answer, header_fields, language_name, request
 from rmqkit.protocol.frame import FrameDecoder, decode_header, encode, frame_head
 from rmqkit.protocol.headers import GetRouteInfoRequestHeader, SendMessageRequestHeaderV2
+from tests.raw_headers import raw_frame
 
 PROPERTY = settings(max_examples=150, deadline=None, database=None)
 i32 = st.integers(-(2**31), 2**31 - 1)
@@ -439,3 +441,29 @@ def test_large_frames_come_whole_however_they_are_cut(sizes: list[int], cuts: li
     ]
     assert all(type(each.body) is bytes for each in found)
     assert decoder.pending_bytes == 0
+
+
+@pytest.mark.parametrize("codec", list(SerializeType))
+@PROPERTY
+@given(values=st.dictionaries(st.sampled_from("abcefghij"), st.binary(min_size=1, max_size=12), max_size=6))
+def test_fields_of_any_bytes(codec: SerializeType, values: dict[str, bytes]) -> None:
+    """The fields of a request may be any bytes, in both serialisations: they are read as Java reads them, and
+    what was read can be written."""
+    (command,) = FrameDecoder().feed(raw_frame(codec, 310, values, b"body"))
+    expected = {name: text_of(value) for name, value in values.items()}
+    assert (command.fields(), command.body) == (expected, b"body")
+    (same,) = FrameDecoder().feed(encode(answer(command, remark="".join(expected.values()))))
+    assert (same.remark or "") == "".join(expected.values())
+
+
+@PROPERTY
+@given(st.lists(st.integers(0xD7FE, 0xE001).map(chr) | st.characters(), max_size=8).map("".join))
+def test_escapes_of_any_units(text: str) -> None:
+    """Each unit of UTF-16 may be escaped, halves of pairs as well; a half is `?`, as Java writes it."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    escaped = b"".join(b"\\u" + units[at : at + 2].hex().encode() for at in range(0, len(units), 2))
+    header = b'{"code":310,"extFields":{"i":"' + escaped + b'"},"remark":"' + escaped + b'"}'
+    command = decode_header(header, SerializeType.JSON)
+    pairs = units.decode("utf-16-be", "surrogatepass")
+    expected = pairs.encode("utf-8", "replace").decode()
+    assert command.remark == command.fields()["i"] == expected

@@ -84,7 +84,7 @@ def plain_batch(request: Command, header: SendMessageRequestHeaderV2, born_host:
                 "A",
                 1,
                 body,
-                props.decode(text.decode()),
+                props.decode_bytes(text),
                 text,
                 flag,
                 header.sys_flag & HOW.client_bits | born_bits(born_host),
@@ -92,12 +92,12 @@ def plain_batch(request: Command, header: SendMessageRequestHeaderV2, born_host:
                 born_host,
                 header.reconsume_times or 0,
                 0,
-                tags_code(props.decode(text.decode()).get("TAGS")),
+                tags_code(props.decode_bytes(text).get("TAGS")),
                 props.decode(header.properties or "").get("WAIT") != "false",
             )
             for flag, body, text in batch.decode(request.body)
         ]
-    except (DecodeError, UnicodeDecodeError):
+    except DecodeError:
         return []
 
 
