@@ -19,9 +19,11 @@ def clients_address(broker: Broker) -> str:
 
 
 async def is_own_master(broker: Broker, ha_address: str) -> bool:
-    """Whether the broker at a replication address is certainly the master of this slave's group: at the
-    address for clients, the settings (GET_BROKER_CONFIG) have this cluster and name, and this replication
-    address. False when that cannot be found out. Raises ProtocolError for another cluster or name."""
+    """Whether the broker at a replication address is certainly the master of this slave's group: this slave's
+    own settings name the address (haMasterAddress), and at the address for clients the settings
+    (GET_BROKER_CONFIG) have this cluster and name, and this replication address. False when that cannot be
+    found out, and for an address of which only a name server speaks: anyone can register one, and answer with
+    any settings. Raises ProtocolError for another cluster or name."""
     address = clients_address(broker)
     if not address:
         return False
@@ -44,7 +46,7 @@ async def is_own_master(broker: Broker, ha_address: str) -> bool:
             f" {own[0]}: it is no slave of that master. Correct haMasterAddress, brokerName or"
             " brokerClusterName"
         )
-    return not config.owned(HaSettings).ha_master_address or _has_address(said, address, ha_address)
+    return bool(config.owned(HaSettings).ha_master_address) and _has_address(said, address, ha_address)
 
 
 def _has_address(said: dict[str, str], clients: str, ha_address: str) -> bool:

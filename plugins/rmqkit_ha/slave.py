@@ -305,9 +305,9 @@ class _Session:
         if not self._is_own_master:
             raise ProtocolError(
                 f"its log begins at {offset}, and this one ends at {end}: this slave was away for too long,"
-                " or that is the master of another group. Its settings, by which it would be known, cannot be"
-                " read: check haMasterAddress, and set plugins.ha.masterAddress, or namesrvAddr without"
-                f" haMasterAddress. {REMEDY}"
+                " or that is the master of another group. To let it remove its log and start over by itself,"
+                " set haMasterAddress, and plugins.ha.masterAddress or namesrvAddr, so that the settings of"
+                f" that broker can be read; what a name server alone says is not enough. {REMEDY}"
             )
         _log.error(
             "replication: this log ends at %d, and the log of the master %s begins at %d: this slave was away"

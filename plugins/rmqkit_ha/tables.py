@@ -15,7 +15,15 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from rmqkit.errors import BrokerError, DecodeError, ProtocolError, RequestRefused, RmqError, StoreError
+from rmqkit.errors import (
+    BrokerError,
+    ConfigError,
+    DecodeError,
+    ProtocolError,
+    RequestRefused,
+    RmqError,
+    StoreError,
+)
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.topic import ConsumerOffsetFile, DelayOffsetFile, SubscriptionGroupTable, TopicConfigTable
 from rmqkit.plugin.broker import Broker
@@ -54,7 +62,7 @@ class MasterTables:
         self._unknown: dict[tuple[str, int], None] = {}
         self._dead = set[str]()
         self._delays = JsonFile(broker.config.config_path / "delayOffset.json", DelayOffsetFile)
-        self._delay_body = b""
+        self._delay_table: dict[int, int] | None = None
         self._failed = ""
 
     def leave(self) -> None:
@@ -189,10 +197,23 @@ class MasterTables:
 
     async def _delay_offsets(self, address: str) -> None:
         table = await self._get(address, RequestCode.GET_ALL_DELAY_OFFSET, DelayOffsetFile)
-        body = self._delays.encode(table)
-        if body != self._delay_body:
-            await trio.to_thread.run_sync(self._delays.write, [body])
-            self._delay_body = body
+        known = self._delay_table
+        if known is None:
+            known = await trio.to_thread.run_sync(self._known_delays)
+        # Levels that the master lacks stay, as consumer offsets do.
+        table.offset_table = known | table.offset_table
+        if table.offset_table != self._delay_table:
+            await trio.to_thread.run_sync(self._delays.write, [self._delays.encode(table)])
+            self._delay_table = table.offset_table
+
+    def _known_delays(self) -> dict[int, int]:
+        """The delay offsets of this broker; those of a damaged file are replaced by the master's."""
+        try:
+            stored = self._delays.load()
+        except ConfigError as error:
+            _log.warning("delay offsets are copied anew: %s", error)
+            return {}
+        return {} if stored is None else stored.offset_table
 
     async def _get(self, address: str, code: RequestCode, kind: type[T]) -> T:
         """Raises BrokerError, and as `Pool.call`."""

@@ -160,7 +160,7 @@ class TopicTable(SavedTable[TopicConfig]):
         wider = {topic: self._with_queues(topic, count) for topic, count in counts.items()}
         changed = [(topic, found) for topic, found in wider.items() if found is not None]
         if changed:
-            _log.warning(
+            _log.info(
                 "%d topics have messages in queues that topics.json does not have yet; they get these queues,"
                 " and new topics default settings, until the table of the master comes: %s",
                 len(changed),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import AsyncIterator
@@ -414,6 +415,7 @@ async def test_topics_of_copied_messages_are_known(tmp_path: Path, caplog: pytes
     """Queues of messages can be read: of a new topic, with the default number of queues at least, and of a
     known one; retry topics have no more than they need. What is deleted, the system's or illegal is left
     out, and what can be read already is not changed."""
+    caplog.set_level(logging.INFO)
     async with at_work(tmp_path) as table:
         await table.put(
             TopicConfig(topic_name="Known", read_queue_nums=4, write_queue_nums=9, perm=PERM_READ)

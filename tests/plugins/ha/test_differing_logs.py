@@ -152,6 +152,25 @@ async def test_a_log_before_that_of_an_unknown_master_is_kept(
             assert raw_log(slave.context.store) == log
 
 
+@pytest.mark.parametrize("store", ["mmap", "lmdb"])
+async def test_a_name_server_alone_lets_no_slave_start_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, store: str
+) -> None:
+    """A broker has registered the slave's name, and its log begins behind the slave's: it may be a stranger,
+    so the slave keeps its log and says what to set."""
+    log = await written(tmp_path / "s", store, *bodies(1, 3))
+    async with running_master(tmp_path / "m", store="mmap", **ASYNC) as master:
+        await send(master, *bodies(2, 60))
+        other = master.context.store
+        with trio.fail_after(60):
+            while other.start_offset == 0:
+                await other.trim(other.end_offset - other.end_offset % SMALL["mappedFileSizeCommitLog"])
+        none = {"haMasterAddress": "", "plugins.ha.masterAddress": ""}
+        async with running_slave(tmp_path / "s", master, store=store, **none) as slave:
+            slave.context.replication.learned(master.context.address, master.context.replication.own)
+            await refused(caplog, slave, log, "what a name server alone says is not enough")
+
+
 async def test_an_empty_slave_of_another_name_copies_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

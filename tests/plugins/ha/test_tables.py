@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from rmqkit.broker.run import RunningBroker
+from rmqkit.errors import ConfigError
 from rmqkit.model.sysflag import PULL_SUBSCRIPTION
-from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
+from rmqkit.model.topic import DelayOffsetFile, SubscriptionGroupConfig, TopicConfig
+from rmqkit.plugin.json_file import JsonFile
 from rmqkit.plugin.role import Role
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
@@ -304,6 +306,34 @@ async def test_a_member_knows_a_topic_from_its_first_record(tmp_path: Path, stor
             assert await readable(b, "Late", 3) == ResponseCode.SUCCESS
         await b.context.role.set(Role.MASTER, 2)
         assert await readable(b, "Late", 3) == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [(b'{"offsetTable":{"3":7,"18":5}}', {3: 2, 4: 9, 18: 5}), (b"{", {3: 2, 4: 9})],
+    ids=["read", "damaged"],
+)
+async def test_delay_levels_that_the_master_lacks_stay(
+    tmp_path: Path, stored: bytes, expected: dict[int, int]
+) -> None:
+    """Delay offsets are those of the master; a level of which it says nothing keeps its own."""
+    master_file, slave_file = (tmp_path / each / "config" / "delayOffset.json" for each in "ms")
+    for path, text in ((master_file, b'{"offsetTable":{"3":2,"4":9}}'), (slave_file, stored)):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(text)
+    async with running_master(tmp_path / "m") as master, running_slave(tmp_path / "s", master) as slave:
+        await linked(master)
+        file = JsonFile(slave_file, DelayOffsetFile)
+
+        def copied() -> bool:
+            try:
+                found = file.load()
+            except ConfigError:
+                return False
+            return found is not None and found.offset_table == expected
+
+        await until(copied)
+        assert slave.context.role.current is Role.SLAVE
 
 
 async def test_a_topic_that_cannot_be_written_yet_is_tried_again(
