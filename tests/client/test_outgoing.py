@@ -8,6 +8,7 @@ import pytest
 
 from rmqkit.client import ClientError, Message
 from rmqkit.client.outgoing import batch_item, batch_of, check_message, keyed_properties
+from rmqkit.errors import MessageIllegal
 from rmqkit.model import properties as props
 from rmqkit.protocol import batch
 
@@ -61,3 +62,33 @@ def test_an_illegal_topic_is_refused_each_time(topic: str) -> None:
             check_message(Message(topic, b"b"), LIMIT)
         texts.add(str(caught.value))
     assert len(texts) == 1
+
+
+@pytest.mark.parametrize("key", ["a\tb", "a\u3000b", "a\u00a0b\n"])
+def test_a_key_may_have_other_blanks_than_a_space(key: str) -> None:
+    """Only a space separates keys, so no other blank can tear one apart."""
+    message = Message("T", b"b", keys=[key])
+    check_message(message, LIMIT)
+    assert props.split_keys(props.decode(keyed_properties(message, lambda: "ID")[1])[props.KEYS]) == (key,)
+
+
+@pytest.mark.parametrize(
+    ("properties", "why"),
+    [
+        ({"a": "x\x02y"}, "separator"),
+        ({"a\x01": "x"}, "separator"),
+        ({"": "x"}, "empty name"),
+        ({"title": "cut \ud83d"}, "half of a surrogate pair"),
+        ({"\ude00": "x"}, "half of a surrogate pair"),
+    ],
+)
+def test_properties_that_would_be_read_as_others(properties: dict[str, str], why: str) -> None:
+    """What readers would take for something else, or what is no text, is refused at the application."""
+    with pytest.raises(MessageIllegal, match=why):
+        keyed_properties(Message("T", b"b", properties=properties), lambda: "ID")
+
+
+def test_a_value_with_the_end_of_a_name() -> None:
+    """Readers take everything behind the first 0x01 for the value, so a value may contain it."""
+    text = keyed_properties(Message("T", b"b", properties={"row": "a\x01b"}), lambda: "ID")[1]
+    assert props.decode(text)["row"] == "a\x01b"
