@@ -10,6 +10,7 @@ An editable install gets the modules beside their sources, a wheel gets them fro
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -75,12 +76,23 @@ def build(root: Path, into: Path | None) -> list[Path]:
     ]
 
 
+def check_python(required: str) -> None:
+    """Raises RuntimeError when this Python is none of the required ones: installers look at the distribution
+    that they have built, so they would compile everything first."""
+    from packaging.specifiers import SpecifierSet
+
+    if not SpecifierSet(required).contains(platform.python_version(), prereleases=True):
+        raise RuntimeError(f"rmqkit needs Python {required}, and this is {platform.python_version()}")
+
+
 class CompiledPart(BuildHookInterface):  # type: ignore[misc]
     """Adds the compiled part to wheels, and puts it into the checkout for editable installs."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Raises RuntimeError under a Python that rmqkit does not run on, before anything is compiled."""
+        check_python(self.metadata.core.requires_python)
         if self.target_name != "wheel" or _wanted("RMQKIT_PURE"):
             return
         root = Path(self.root)

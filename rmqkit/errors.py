@@ -71,6 +71,12 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", cutoff: f
     return f"; did you mean {by_bare[near[0]]!r}?" if near else otherwise
 
 
+def how_to_install(*extras: str) -> str:
+    """The command that adds extras, for errors. rmqkit is installed from a checkout: no index of packages has
+    it, and its name there would be somebody else's."""
+    return f"pip install '.[{','.join(extras)}]' in a checkout of rmqkit"
+
+
 class PluginError(ConfigError):
     """A plugin cannot be loaded, occurs twice, or implements a hook that does not exist."""
 
@@ -155,7 +161,7 @@ class MissingExtra(ConfigError, ClientError):
     """The package for an optional part is not installed; the text names the extra."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what}: pip install 'rmqkit[{extra}]'")
+        super().__init__(f"{what}: {how_to_install(extra)}")
         self.what = what
         self.extra = extra
 

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from rmqkit.errors import how_to_install
+
 try:
     from opentelemetry import context as contexts
     from opentelemetry import trace
@@ -21,7 +23,7 @@ try:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"{error}; OpenTelemetryHook needs the extra: pip install 'rmqkit[otel]'", name=error.name
+        f"{error}; OpenTelemetryHook needs the extra: {how_to_install('otel')}", name=error.name
     ) from error
 
 from rmqkit.client.hooks import ClientConsumeContext, ClientConsumeHook, ClientSendContext, ClientSendHook

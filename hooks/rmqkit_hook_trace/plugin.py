@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rmqkit import hookimpl
 from rmqkit.config import Config
-from rmqkit.errors import ConfigError
+from rmqkit.errors import ConfigError, how_to_install
 from rmqkit.plugin.hooks import SendMessageHook
 from rmqkit.plugin.hookspecs import Register
 
@@ -17,5 +17,5 @@ def rmqkit_register_send_message_hooks(register: Register[SendMessageHook], conf
     try:
         from rmqkit_hook_trace.broker import SendSpans
     except ModuleNotFoundError as error:
-        raise ConfigError(f"the hook 'trace' needs an extra ({error}): pip install 'rmqkit[otel]'") from error
+        raise ConfigError(f"the hook 'trace' needs an extra ({error}): {how_to_install('otel')}") from error
     register("trace", SendSpans(), order=_ORDER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 
-from rmqkit.errors import ConfigError
+from rmqkit.errors import ConfigError, how_to_install
 from rmqkit_failover.coordinator import Coordinator
 from rmqkit_failover.memory import MemoryCoordinator, shared_ledger
 from rmqkit_failover.settings import FailoverOptions
@@ -25,9 +25,7 @@ def connected(given: FailoverOptions, prefix: str) -> Coordinator:
     try:
         from rmqkit_failover.etcd import EtcdCoordinator
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"plugins.failover.coordinator: {error}; install it with `pip install 'rmqkit[failover]'`"
-        ) from error
+        raise ConfigError(f"plugins.failover.coordinator: {error}: {how_to_install('failover')}") from error
     is_encrypted = scheme == "etcds"
     return EtcdCoordinator(
         [f"{'https' if is_encrypted else 'http'}://{each}" for each in rest.split(",")],

@@ -84,6 +84,16 @@ class SendContext:
         return MappingProxyType(self._sends.properties[self._at])
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the message, by which it can be queried; none of a batch."""
+        return props.split_keys(self._sends.properties[self._at].get(props.KEYS))
+
+    @property
+    def tag(self) -> str | None:
+        """The tag of the message; None without one, and of a batch."""
+        return self._sends.properties[self._at].get(props.TAGS)
+
+    @property
     def producer_group(self) -> str:
         return self.header.producer_group
 

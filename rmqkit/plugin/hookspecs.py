@@ -106,8 +106,8 @@ def rmqkit_register_dispatchers(register: Register[LogFollower], config: Config)
 
 @hookspec
 def rmqkit_register_allocation_strategies(register: Register[AllocationStrategy], config: Config) -> None:
-    """Strategies, by name, for sharing the queues of a topic among the members of a group. No client of this
-    project calls them yet. Example: register("AVG", Averagely())."""
+    """Strategies, by name, for sharing the queues of a topic among the members of a group. A consumer chooses
+    one by its option `allocation`. Example: register("AVG", Averagely())."""
 
 
 @hookspec

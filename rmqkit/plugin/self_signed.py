@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from rmqkit.errors import ConfigError
+from rmqkit.errors import ConfigError, how_to_install
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -24,7 +24,7 @@ def self_signed() -> tuple[EllipticCurvePrivateKey, Certificate]:
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError as error:
         raise ConfigError(
-            "tls.test.mode.enable needs a package to make a certificate: pip install 'rmqkit[tls]', or name"
+            f"tls.test.mode.enable needs a package to make a certificate: {how_to_install('tls')}; or name"
             " one in tls.server.certPath"
         ) from error
     key = ec.generate_private_key(ec.SECP256R1())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rmqkit import hookimpl
 from rmqkit.config import Config
-from rmqkit.errors import ConfigError
+from rmqkit.errors import ConfigError, how_to_install
 from rmqkit.plugin.clock import Clock
 from rmqkit.plugin.flush import FlushPolicy
 from rmqkit.plugin.hookspecs import Register
@@ -22,7 +22,7 @@ def _demand_lmdb() -> None:
         import lmdb  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            f"the store 'lmdb' needs the package lmdb ({error}): pip install 'rmqkit[lmdb]'"
+            f"the store 'lmdb' needs the package lmdb ({error}): {how_to_install('lmdb')}"
         ) from error
 
 

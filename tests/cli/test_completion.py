@@ -42,7 +42,7 @@ def test_a_missing_extra(rmqkit: Run, tmp_path: Path) -> None:
         " package=None: None if name == 'shtab' else find(name, package)\n"
     )
     ended = rmqkit("completion", "bash", env={"PYTHONPATH": str(tmp_path)})
-    assert (ended.returncode, "pip install 'rmqkit[cli]'" in ended.stderr) == (2, True)
+    assert (ended.returncode, "pip install '.[cli]'" in ended.stderr) == (2, True)
 
 
 def test_a_bar_at_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,7 +120,7 @@ def test_a_missing_extra_is_a_fault_of_the_settings(rmqkit: Run, server: Ready, 
         ("broker", "--data", "other", "--broker", "127.0.0.1:0", "--set", "listeners=quic://127.0.0.1:0"),
     ):
         result = rmqkit(*words, env=without)
-        assert (result.returncode, "pip install 'rmqkit[quic]'" in result.stderr) == (2, True), (
+        assert (result.returncode, "pip install '.[quic]'" in result.stderr) == (2, True), (
             words,
             result.stderr,
         )

@@ -307,7 +307,7 @@ def test_a_transport_that_cannot_be_used_is_no_missing_server(backend: str) -> N
     line uses the exit code for settings."""
 
     async def connect(where: Address, timeout_ms: int) -> ByteStream:
-        raise ConfigError("the scheme quic needs the library aioquic: pip install 'rmqkit[quic]'")
+        raise ConfigError("the scheme quic needs the library aioquic: pip install '.[quic]'")
 
     async def body() -> None:
         async with (
@@ -316,8 +316,7 @@ def test_a_transport_that_cannot_be_used_is_no_missing_server(backend: str) -> N
         ):
             for use in (client.admin.topics, lambda: producer.send("T", b"x")):
                 with pytest.raises(
-                    ConfigError,
-                    match=r"cannot connect to quic://10.0.0.1:9876: .* pip install 'rmqkit\[quic\]'$",
+                    ConfigError, match=r"cannot connect to quic://10.0.0.1:9876: .* pip install '\.\[quic\]'$"
                 ):
                     await use()
 
@@ -329,5 +328,7 @@ def test_a_missing_package_for_bodies_is_named() -> None:
     error = MissingExtra("the body is compressed with LZ4", "compression")
     assert isinstance(error, ClientError)
     assert isinstance(error, ConfigError)
-    assert str(error) == "the body is compressed with LZ4: pip install 'rmqkit[compression]'"
+    assert (
+        str(error) == "the body is compressed with LZ4: pip install '.[compression]' in a checkout of rmqkit"
+    )
     assert [fault.text for fault in error.faults] == [str(error)]

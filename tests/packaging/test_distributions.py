@@ -11,6 +11,7 @@ import tarfile
 import venv
 from collections.abc import Sequence
 from pathlib import Path
+from runpy import run_path
 from zipfile import ZipFile
 
 import pytest
@@ -159,3 +160,11 @@ def test_a_build_without_the_compiled_part_on_request(source: Path, tmp_path: Pa
     wheel, said = built(source, tmp_path / "dist", "wheel", RMQKIT_PURE="1")
     assert wheel.name.endswith("-py3-none-any.whl")
     assert "slower" not in said
+
+
+def test_another_python_is_refused_before_anything_is_compiled() -> None:
+    """The error names the versions that rmqkit runs on."""
+    check = run_path(str(ROOT / "hatch_build.py"))["check_python"]
+    check(f">={sys.version_info.major}.{sys.version_info.minor}")
+    with pytest.raises(RuntimeError, match=r"rmqkit needs Python >=99, and this is 3\."):
+        check(">=99")

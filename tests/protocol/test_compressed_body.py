@@ -70,5 +70,5 @@ def test_a_missing_package_is_named(
 ) -> None:
     """The choice of the compression fails, not the first large message."""
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtra, match=rf"with {title}.*: pip install 'rmqkit\[compression\]'"):
+    with pytest.raises(MissingExtra, match=rf"with {title}.*: pip install '\.\[compression\]'"):
         compression(name, 5)

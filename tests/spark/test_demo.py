@@ -90,6 +90,6 @@ def test_what_is_missing_is_named(
         "rmqkit.demos.spark.verb.find_spec", lambda name: None if name in ("pyspark", "matplotlib") else name
     )
     assert main(["demo-spark"]) == 2
-    assert "pip install 'rmqkit[demo,spark]'" in capsys.readouterr().err
+    assert "pip install '.[demo,spark]'" in capsys.readouterr().err
     monkeypatch.undo()
     assert main(["demo-spark", "--orders", "0"]) == 2

@@ -324,7 +324,7 @@ def test_without_the_package_only_who_chooses_it_is_told(
     monkeypatch.setitem(sys.modules, "lmdb", None)
     config = store_config(tmp_path)
     registry = loader.load(config, extra=[("lmdb", plugin)], entry_points=False)
-    with pytest.raises(ConfigError, match=r"pip install 'rmqkit\[lmdb\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[lmdb\]'"):
         registry.chosen("stores", "lmdb")(config, FakeClock(), NeverFlush())
 
 

@@ -11,7 +11,7 @@ import anyio.abc
 import trio
 
 from rmqkit.config import Config
-from rmqkit.errors import ConfigError
+from rmqkit.errors import ConfigError, how_to_install
 from rmqkit.plugin.certificate_files import CertificateFiles
 from rmqkit.plugin.transport import Address, ServerStream, Transport
 from rmqkit_transport_quic.settings import QuicSettings
@@ -62,4 +62,4 @@ class QuicTransport(Transport):
 
 def _need_library() -> None:
     if find_spec("aioquic") is None:
-        raise ConfigError("the scheme quic needs the library aioquic: pip install 'rmqkit[quic]'")
+        raise ConfigError(f"the scheme quic needs the library aioquic: {how_to_install('quic')}")

@@ -12,6 +12,7 @@ from rmqkit.demos.served import served
 from rmqkit.demos.spark.events import Day, Sums, send
 from rmqkit.demos.spark.jobs import SUMS_TOPIC, Jobs, session
 from rmqkit.demos.spark.picture import draw
+from rmqkit.errors import how_to_install
 from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
 
@@ -28,7 +29,7 @@ def _arguments(parser: ArgumentParser) -> None:
 def _run(arguments: Namespace) -> int:
     missing = sorted({extra for module, extra in _NEEDED.items() if find_spec(module) is None})
     if missing:
-        output.error(f"the demo needs more than is installed: pip install 'rmqkit[{','.join(missing)}]'")
+        output.error(f"the demo needs more than is installed: {how_to_install(*missing)}")
         return 2
     if arguments.orders < 1:
         output.error("--orders must be at least 1")

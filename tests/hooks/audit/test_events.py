@@ -352,3 +352,22 @@ async def test_a_place_that_cannot_be_written_stops_the_start(tmp_path: Path) ->
         async with audited(tmp_path):
             raise AssertionError("it started")
     assert caught.group_contains(ConfigError, match=r"the audit cannot be written: .*see \[plugins.audit\]")
+
+
+async def test_a_hook_sees_keys_and_tag(tmp_path: Path) -> None:
+    """As the message has them; a send without them has none."""
+    seen: list[tuple[tuple[str, ...], str | None]] = []
+
+    class Looking(EachSendHook):
+        def before_each(self, context: SendContext) -> None:
+            seen.append((context.keys, context.tag))
+
+    class Plugin:
+        @hookimpl
+        def rmqkit_register_send_message_hooks(self, register: Register[SendMessageHook]) -> None:
+            register("looking", Looking())
+
+    async with audited(tmp_path, extra=[("looking", Plugin())]) as asker:
+        assert (await asker.send("x", properties="KEYS\x01a b\x02TAGS\x01new\x02")).code == 0
+        assert (await asker.send("x")).code == 0
+    assert seen == [(("a", "b"), "new"), ((), None)]

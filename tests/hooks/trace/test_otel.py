@@ -243,6 +243,6 @@ def test_without_the_extra_the_import_says_what_to_install(monkeypatch: pytest.M
 
     monkeypatch.delitem(sys.modules, "rmqkit_hook_trace.otel")
     monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'rmqkit\[otel\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install '\.\[otel\]'"):
         importlib.import_module("rmqkit_hook_trace.otel")
     importlib.reload(sys.modules["rmqkit_hook_trace"])

@@ -151,7 +151,7 @@ async def test_without_the_extra_the_way_out_is_named(
     monkeypatch.setattr(module, "find_spec", none)
     transport = kit.transport(tmp_path)
     for attempt in (transport.listen(ANY), transport.connect(ANY, 1_000)):
-        with pytest.raises(ConfigError, match=r"pip install 'rmqkit\[quic\]'"):
+        with pytest.raises(ConfigError, match=r"pip install '\.\[quic\]'"):
             await attempt
 
 
