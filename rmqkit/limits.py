@@ -189,6 +189,9 @@ MAX_CONSUME_QUEUE_UNITS = 4_096
 MAX_LISTED_CONFIGS = 4_096
 #: Results of one key query (Java: maxMsgsNumBatch).
 MAX_QUERY_RESULTS = 64
+#: Units of consume queues that are searched for a tag, and how many between two turns of other requests.
+MAX_SEARCHED_UNITS = 262_144
+SEARCHED_UNITS_PER_TURN = 512
 #: Unanswered calls of one client connection (Java: clientAsyncSemaphoreValue).
 MAX_PENDING_CALLS = 65_535
 #: Records queued in memory for one slow dispatcher; it gets later ones from the log.

@@ -13,6 +13,7 @@ from rmqkit.broker.dispatch.manager import Dispatching, choose, first_of
 from rmqkit.broker.held_pulls import HeldPulls
 from rmqkit.broker.log_appender import LogAppender
 from rmqkit.broker.processors.admin import AdminProcessor
+from rmqkit.broker.processors.assignment import AssignmentProcessor
 from rmqkit.broker.processors.client_calls import ClientCallProcessor
 from rmqkit.broker.processors.client_manage import ClientManageProcessor
 from rmqkit.broker.processors.consume_stats import ConsumeStatsProcessor
@@ -188,6 +189,7 @@ def make_routers(broker: BrokerContext) -> tuple[Router, Router]:
         ConsumeStatsProcessor(broker),
         ResetOffsetProcessor(broker),
         ClientCallProcessor(broker),
+        AssignmentProcessor(broker),
     ):
         table.update(dict.fromkeys(several.codes(), several))
     table.update(dict.fromkeys(_SENDS, SendProcessor(broker)))

@@ -103,7 +103,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_index_num: int = 20_000_000
     message_index_enable: bool = True
     unindexed_topics: tuple[str, ...] = ()
-    max_message_size: int = 4_194_304
+    max_message_size: Live[int] = 4_194_304
     flush_disk_type: str = "ASYNC_FLUSH"
     sync_flush_timeout: IntervalMs = 5_000
     transient_store_pool_enable: bool = False

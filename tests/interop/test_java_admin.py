@@ -36,7 +36,10 @@ SCENARIOS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "reset-online": ((), {"queues": 2, "again": 12}),
     "reset-offline": ((), {"received": 3, "skipped": 0}),
     "reset-queue": ((), {"offset": 2}),
-    "clone-offset": ((), {"same": True}),
+    "clone-offset": ((), {"same": True, "unknown": 26}),
+    "query-by-key": ((), {"found": 1, "tagged": 1}),
+    "consume-mode": ((), {"pop": 3}),
+    "server-allocation": ((), {"received": 12}),
     "broker-config": (("S009",), {"value": "48", "forbidden": 16}),
 }
 

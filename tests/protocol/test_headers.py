@@ -93,7 +93,8 @@ SHEET: dict[str, tuple[type[msgspec.Struct], str]] = {
     "36": (headers.ConsumerSendMsgBackRequestHeader, BACK),
     "12": (
         headers.QueryMessageRequestHeader,
-        "topic s!, key s!, maxNum i32!, beginTimestamp i64!, endTimestamp i64!, _UNIQUE_KEY_QUERY bool?",
+        "topic s!, key s!, maxNum i32!, beginTimestamp i64!, endTimestamp i64!, _UNIQUE_KEY_QUERY bool?,"
+        " indexType s?",
     ),
     "12 answer": (
         headers.QueryMessageResponseHeader,

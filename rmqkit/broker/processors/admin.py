@@ -38,6 +38,7 @@ from rmqkit.model.topic import (
     TopicConfigAndMappingTable,
 )
 from rmqkit.plugin.cold_reads import all_of
+from rmqkit.plugin.role import Role
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer, json_answer
@@ -75,6 +76,7 @@ class AdminProcessor(ProcessorByCode):
             RequestCode.GET_ALL_DELAY_OFFSET: self._delay_offsets,
             RequestCode.GET_BROKER_CONFIG: self._broker_config,
             RequestCode.VIEW_BROKER_STATS_DATA: self._stats_data,
+            RequestCode.RESET_MASTER_FLUSH_OFFSET: self._reset_master_flush_offset,
         }
         self._readers = {RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats}
 
@@ -294,6 +296,17 @@ class AdminProcessor(ProcessorByCode):
     async def _update_config(self, request: Command) -> Command:
         texts = settings.parse_properties(text_of(request.body))
         return answer(request, remark=await self._live_settings.update(texts))
+
+    def _reset_master_flush_offset(self, request: Command) -> Command:
+        """A correction of what a slave knows of its master: nothing to do on a master, as in Java, and
+        refused by a slave, which learns its master's progress from the master alone."""
+        if self._broker.role.current is not Role.MASTER:
+            raise RequestRefused(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                "this slave keeps no flushed offset of its master that could be corrected: it asks its master"
+                " when it connects",
+            )
+        return answer(request)
 
     async def _runtime_info(self, request: Command) -> Command:
         return json_answer(request, {"table": await runtime_info.collect(self._broker)})

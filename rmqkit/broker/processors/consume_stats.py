@@ -11,7 +11,6 @@ from typing import NamedTuple
 import trio
 
 from rmqkit.broker.context import BrokerContext
-from rmqkit.broker.processors import send_checks as destination
 from rmqkit.broker.processors.by_code import ProcessorByCode
 from rmqkit.broker.processors.queues import queue_of, topic_at
 from rmqkit.errors import RequestRefused
@@ -237,7 +236,11 @@ class ConsumeStatsProcessor(ProcessorByCode):
         """Copy the offsets of another group."""
         header = request.header(CloneGroupOffsetRequestHeader)
         source, target = header.src_group, header.dest_group
-        destination.group_of(self._broker, target)
+        if target not in self._broker.groups.configs:
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"consumer group {target!r} does not exist: create it first, and the offsets can be copied",
+            )
         topics = [header.topic] if header.topic else self._broker.offsets.topics_of(source)
         for topic in topics:
             if topic in self._broker.topics.configs and (header.offline or self._consumes(source, topic)):

@@ -74,7 +74,6 @@ class SendProcessor(JoinedProcessor):
         self._sending_broker = SendingBroker(broker.address, config.region_id, store_host)
         self._v6_bit = STORE_HOST_V6 if len(store_host) > 8 else 0
         self._keys = UniqueKeys(store_host[:4] if len(store_host) == 8 else b"\x7f\x00\x00\x01")
-        self._max_body_bytes = config.max_message_size
         self._our_properties = {
             props.MSG_REGION: config.region_id,
             props.TRACE_ON: "true" if config.trace_on else "false",
@@ -83,12 +82,21 @@ class SendProcessor(JoinedProcessor):
         self._suffix = props.encode(self._our_properties)
         #: Properties that need a closer check, here or by put hooks.
         self._watched = _CHECKED_PROPERTIES | (broker.put.watched or frozenset(CLAIMABLE))
-        self._collector = collector(
-            Collecting(self._watched, self._suffix, self._v6_bit, _CLIENT_BITS, self._max_body_bytes)
-        )
+        self._max_body_bytes = 0
+        self._limit_bodies()
+        broker.on_config_change.append(self._limit_bodies)
         #: Topics that need no further check -> number of queues. Removed when the topic changes.
         self._plain_topics: dict[str, int] = {}
         broker.topics.on_turn.append(lambda topic: self._plain_topics.pop(topic, None))
+
+    def _limit_bodies(self) -> None:
+        """Apply maxMessageSize, which may change while the broker runs."""
+        limit = self._broker.config.max_message_size
+        if limit != self._max_body_bytes:
+            self._max_body_bytes = limit
+            self._collector = collector(
+                Collecting(self._watched, self._suffix, self._v6_bit, _CLIENT_BITS, limit)
+            )
 
     def process_joined(self, requests: Sequence[Command], peers: Sequence[Peer]) -> Sequence[Outcome]:
         outcomes: dict[int, Outcome] = {}

@@ -9,7 +9,8 @@ from rmqkit.protocol.integers import I32, I64
 
 
 class QueryMessageRequestHeader(Header, kw_only=True):
-    """QUERY_MESSAGE (12): store times in ms, both inclusive."""
+    """QUERY_MESSAGE (12): store times in ms, both inclusive. `index_type` is sent since 5.5: K for a key, U
+    for a unique key, T for a tag in place of the key."""
 
     topic: str
     key: str
@@ -17,6 +18,7 @@ class QueryMessageRequestHeader(Header, kw_only=True):
     begin_timestamp: I64 = 0
     end_timestamp: I64 = 0x7FFFFFFFFFFFFFFF
     unique_key_query: bool | None = msgspec.field(default=None, name="_UNIQUE_KEY_QUERY")
+    index_type: str | None = None
 
 
 class QueryMessageResponseHeader(Header, kw_only=True):

@@ -16,6 +16,7 @@ from rmqkit.limits import MAX_LISTED_CONFIGS, MAX_QUEUES_PER_TOPIC
 from rmqkit.model import names
 from rmqkit.model.subscription import ConsumerData, SubscriptionData
 from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
+from rmqkit.plugin.role import Role
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
@@ -518,3 +519,13 @@ async def test_without_a_directory_the_disk_is_unknown(opened: Opened, tmp_path:
         shutil.rmtree(tmp_path / "gone")
         info = content(await desk.ask(RequestCode.GET_BROKER_RUNTIME_INFO))["table"]
         assert info["commitLogDiskRatio"] == "-1.0"
+
+
+async def test_a_master_has_no_offset_of_a_master_to_correct(desk: BrokerHarness) -> None:
+    """As at Apache's master the request succeeds and changes nothing; a slave says that it keeps no such
+    offset."""
+    assert (await desk.ask(RequestCode.RESET_MASTER_FLUSH_OFFSET)).code == 0
+    desk.broker.role.begin(Role.SLAVE, 1)
+    refused = await desk.ask(RequestCode.RESET_MASTER_FLUSH_OFFSET)
+    assert refused.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert "asks its master" in (refused.remark or "")

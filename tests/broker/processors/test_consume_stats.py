@@ -232,6 +232,8 @@ async def test_a_group_takes_over_the_offsets_of_another(desk: BrokerHarness) ->
     """Offsets of one topic or of all consumed topics are copied; missing topics are skipped."""
     for topic, queue_id, offset in (("T", 0, 5), ("T", 3, 7), ("Gone", 0, 9)):
         desk.broker.offsets.commit("g", topic, queue_id, offset)
+    for target in "abcd":
+        await desk.broker.groups.put_all([SubscriptionGroupConfig(group_name=target)])
     for target, wanted in (("a", None), ("b", "T"), ("c", "Gone")):
         header = CloneGroupOffsetRequestHeader(src_group="g", dest_group=target, topic=wanted, offline=True)
         assert (await desk.ask(RequestCode.CLONE_GROUP_OFFSET, header)).code == 0
@@ -246,10 +248,14 @@ async def test_a_group_takes_over_the_offsets_of_another(desk: BrokerHarness) ->
     header = CloneGroupOffsetRequestHeader(src_group="g", dest_group="d", topic="T")
     assert (await desk.ask(RequestCode.CLONE_GROUP_OFFSET, header)).code == 0
     assert known.queues("d", "T") == {}
-    header = CloneGroupOffsetRequestHeader(src_group="g", dest_group="../x", topic="T")
-    assert (
-        await desk.ask(RequestCode.CLONE_GROUP_OFFSET, header)
-    ).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    for unknown in ("../x", "unknown"):
+        header = CloneGroupOffsetRequestHeader(src_group="g", dest_group=unknown, topic="T")
+        refused = await desk.ask(RequestCode.CLONE_GROUP_OFFSET, header)
+        assert refused.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert "create it first" in (refused.remark or "")
+    assert set(desk.broker.groups.configs) >= {"a", "b", "c", "d"}
+    assert "unknown" not in desk.broker.groups.configs
+    assert known.topics_of("unknown") == []
 
 
 async def test_the_units_of_a_queue(desk: BrokerHarness) -> None:

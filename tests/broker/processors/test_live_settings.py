@@ -81,7 +81,11 @@ async def test_automatic_creation_is_switched(desk: BrokerHarness) -> None:
         ("rocketmqHome=/tmp\nfileReservedTime=1", 16, "Can not update config in black list."),
         ("configBlackList=x", 16, "Can not update config in black list."),
         ("regionId=x", 16, "Can not update config in black list."),
-        ("maxMessageSize=5\nfileReservedTime=1", 29, "take effect at the start only: maxMessageSize"),
+        (
+            "mappedFileSizeConsumeQueue=5\nfileReservedTime=1",
+            29,
+            "take effect at the start only: mappedFileSizeConsumeQueue",
+        ),
         ("storePathRootDir=/tmp", 29, "take effect at the start only: storePathRootDir"),
         ("fileReservedTim=1", 29, "no settings of this broker, nothing was changed: fileReservedTim"),
         ("fileReservedTime=long", 29, "nothing was changed: setting fileReservedTime = 'long'"),
@@ -158,3 +162,21 @@ async def test_settings_that_are_no_text(desk: BrokerHarness) -> None:
     changed = await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)
     assert changed.code == ResponseCode.SUCCESS
     assert "brokerPermission=4" in (await desk.ask(RequestCode.GET_BROKER_CONFIG)).body.decode().splitlines()
+
+
+async def test_the_limit_of_bodies_changes_at_once(desk: BrokerHarness) -> None:
+    """The next send is measured against the new limit, larger or smaller; a limit that does not fit into a
+    file of the log is refused."""
+    limit = desk.broker.config.max_message_size
+    too_large = desk.broker.config.mapped_file_size_commit_log
+    refused = await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=f"maxMessageSize={too_large}".encode())
+    assert refused.code == ResponseCode.INVALID_PARAMETER
+    for changed, size, code in (
+        (10, 11, ResponseCode.MESSAGE_ILLEGAL),
+        (11, 11, ResponseCode.SUCCESS),
+        (limit, 1_000, ResponseCode.SUCCESS),
+    ):
+        done = await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=f"maxMessageSize={changed}".encode())
+        assert done.code == 0
+        for _ in range(2):
+            assert (await desk.send(body=bytes(size))).code == code

@@ -6,13 +6,14 @@ import pytest
 
 from rmqkit.broker.processors import query as module
 from rmqkit.protocol.codes import RequestCode, ResponseCode
-from rmqkit.protocol.command import Command
+from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import (
     QueryMessageRequestHeader,
     QueryMessageResponseHeader,
     ViewMessageRequestHeader,
 )
 from rmqkit.protocol.message_id import parse_offset_message_id
+from rmqkit.testing.peer import FakePeer
 from tests.broker.desk import BrokerHarness, bodies
 
 
@@ -89,3 +90,51 @@ async def test_an_id_where_no_message_begins(desk: BrokerHarness, offset: int) -
     """The answer is SYSTEM_ERROR, as in Java."""
     await desk.sent()
     assert (await view(desk, offset)).code == ResponseCode.SYSTEM_ERROR
+
+
+async def by_tag(desk: BrokerHarness, tag: str, **fields: int | str) -> Command:
+    header = QueryMessageRequestHeader(topic="T", key=tag, index_type="T")
+    for name, value in fields.items():
+        setattr(header, name, value)
+    peer = FakePeer()
+    answer = await desk.outcome(request(RequestCode.QUERY_MESSAGE, header, opaque=7), peer)
+    if answer is None:
+        await peer.all_answered()
+        (answer,) = peer.answers
+    return answer
+
+
+async def test_messages_are_found_by_tag(desk: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query of the type T gets the newest messages with that tag, not those with the key of that name or a
+    tag of equal hash, in the order of the log, whatever the number of units in a turn; times and counts limit
+    it."""
+    monkeypatch.setattr(module, "SEARCHED_UNITS_PER_TURN", 3)
+    began = desk.clock.now_ms()
+    for number in range(20):
+        tag = ("Aa", "BB", "other", "Aa")[number % 4]
+        await desk.sent(
+            body=b"%d" % number, queue_id=number % 3, properties={"TAGS": tag, "KEYS": "other Aa"}
+        )
+        desk.clock.advance(1_000)
+    assert bodies(await by_tag(desk, "BB")) == [b"1", b"5", b"9", b"13", b"17"]
+    assert bodies(await by_tag(desk, "Aa", max_num=3)) == [b"15", b"16", b"19"]
+    assert bodies(await by_tag(desk, "other", end_timestamp=began + 7_000)) == [b"2", b"6"]
+    assert bodies(await by_tag(desk, "other", begin_timestamp=began + 7_000, max_num=2)) == [b"14", b"18"]
+    missing = await by_tag(desk, "none")
+    assert missing.code == ResponseCode.QUERY_NOT_FOUND
+    assert "with the tag 'none'" in (missing.remark or "")
+    assert (await by_tag(desk, "Aa", topic="missing")).code == ResponseCode.QUERY_NOT_FOUND
+    assert (await by_tag(desk, "Aa", max_num=0)).code == ResponseCode.QUERY_NOT_FOUND
+    key = QueryMessageRequestHeader(topic="T", key="Aa", index_type="K", max_num=64)
+    assert len(bodies(await desk.ask(RequestCode.QUERY_MESSAGE, key))) == 20
+
+
+async def test_a_search_for_a_tag_ends(desk: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only so many of the newest units are searched, and the remark says so."""
+    monkeypatch.setattr(module, "SEARCHED_UNITS_PER_TURN", 2)
+    monkeypatch.setattr(module, "MAX_SEARCHED_UNITS", 4)
+    for number in range(9):
+        await desk.sent(properties={"TAGS": "old" if number < 4 else "new"})
+    missing = await by_tag(desk, "old")
+    assert missing.code == ResponseCode.QUERY_NOT_FOUND
+    assert "among the newest 4 of the topic" in (missing.remark or "")

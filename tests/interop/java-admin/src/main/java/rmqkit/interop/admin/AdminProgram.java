@@ -21,6 +21,7 @@ import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.common.message.MessageRequestMode;
 import org.apache.rocketmq.remoting.protocol.body.CMResult;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
@@ -69,6 +70,9 @@ public final class AdminProgram {
         scenarios.put("reset-offline", this::resetOffline);
         scenarios.put("reset-queue", this::resetQueue);
         scenarios.put("clone-offset", this::cloneOffset);
+        scenarios.put("query-by-key", this::queryByKey);
+        scenarios.put("consume-mode", this::consumeMode);
+        scenarios.put("server-allocation", this::serverAllocation);
         scenarios.put("broker-config", this::brokerConfig);
     }
 
@@ -328,9 +332,70 @@ public final class AdminProgram {
     }
 
     private Map<String, Object> cloneOffset() throws Exception {
+        int unknown = 0;
+        try {
+            admin.cloneGroupOffset(group, group + "_unknown", topic, true);
+        } catch (MQClientException e) {
+            unknown = e.getResponseCode();
+        }
+        SubscriptionGroupConfig config = new SubscriptionGroupConfig();
+        config.setGroupName(group + "_b");
+        admin.createAndUpdateSubscriptionGroupConfig(broker, config);
         admin.cloneGroupOffset(group, group + "_b", topic, true);
         long source = consumed(group);
-        return Map.of("same", source == consumed(group + "_b") && source > 0);
+        return Map.of("same", source == consumed(group + "_b") && source > 0, "unknown", unknown);
+    }
+
+    private Map<String, Object> queryByKey() throws Exception {
+        Message message = new Message(topic, "lookup", "key-" + topic, "found".getBytes(StandardCharsets.UTF_8));
+        producer.send(message);
+        long end = System.currentTimeMillis() + PATIENCE_MS;
+        int found = 0;
+        while (found == 0 && System.currentTimeMillis() < end) {
+            try {
+                found = admin.queryMessage(topic, "key-" + topic, 10, 0, Long.MAX_VALUE).getMessageList().size();
+            } catch (MQClientException e) {
+                Thread.sleep(100);
+            }
+        }
+        int tagged = admin.queryMessage(null, topic, "lookup", 10, 0, Long.MAX_VALUE, "T", null).getMessageList().size();
+        return Map.of("found", found, "tagged", tagged);
+    }
+
+    private Map<String, Object> consumeMode() throws Exception {
+        admin.setMessageRequestMode(broker, topic, group, MessageRequestMode.PULL, 0, 5_000);
+        int pop = 0;
+        try {
+            admin.setMessageRequestMode(broker, topic, group, MessageRequestMode.POP, 0, 5_000);
+        } catch (MQClientException e) {
+            pop = e.getResponseCode();
+        }
+        return Map.of("pop", pop);
+    }
+
+    /** A consumer that lets the broker choose its queues. */
+    private Map<String, Object> serverAllocation() throws Exception {
+        Queue<String> got = new ConcurrentLinkedQueue<>();
+        DefaultMQPushConsumer served = new DefaultMQPushConsumer(group + "_served");
+        served.setNamesrvAddr(namesrv);
+        served.setInstanceName("served_" + topic);
+        served.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        served.setClientRebalance(false);
+        served.subscribe(topic, "served");
+        served.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            messages.forEach(each -> got.add(each.getMsgId()));
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        served.start();
+        try {
+            for (int i = 0; i < MESSAGES; i++) {
+                producer.send(new Message(topic, "served", new byte[] {(byte) i}));
+            }
+            await("messages of the served consumer", () -> got.stream().distinct().count() == MESSAGES);
+        } finally {
+            served.shutdown();
+        }
+        return Map.of("received", got.stream().distinct().count());
     }
 
     private long consumed(String name) throws Exception {
