@@ -70,14 +70,21 @@ _CONDITION = re.compile(
 
 
 def check_expression(expression: str, expression_type: str | None) -> str:
-    """The type of an expression, TAG by default. Raises ClientError when no type is given and the expression
-    looks like a condition.
+    """The type of an expression, TAG by default. Raises ClientError when the expression is no text, and when
+    no type is given and it looks like a condition.
 
     Java accepts any text as a tag, so a condition without a type becomes a tag that no message has, and the
     consumer waits forever. For a tag that really looks like a condition, the type TAG must be given.
     """
     if not isinstance(expression, str):
         raise TypeError(f"the expression is a str such as 'A || B', not {type(expression).__name__}")
+    try:
+        expression.encode()
+    except UnicodeEncodeError as error:
+        raise ClientError(
+            f"the expression {expression!r} holds half of a surrogate pair, which is no text; cut texts"
+            " between characters"
+        ) from error
     if expression_type is not None:
         return expression_type
     found = _CONDITION.search(expression)

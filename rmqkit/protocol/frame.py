@@ -260,8 +260,6 @@ def _decode_loose(header: bytes, body: bytes) -> Command:
     if not isinstance(tree, dict):
         raise ProtocolError("header is no JSON object")
     ext = tree.get("extFields")
-    if ext is not None and not isinstance(ext, dict):
-        raise ProtocolError("extFields is no JSON object")
     try:
         code, flag, opaque, version = (
             _number(tree.get(name)) for name in ("code", "flag", "opaque", "version")

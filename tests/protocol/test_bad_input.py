@@ -426,3 +426,15 @@ def test_message_ids_that_are_none(text: str) -> None:
         parse_offset_message_id(text)
     with pytest.raises(DecodeError):
         parse_offset_message_id(f"{'0A 00 00 01 00 00 2A 9F 00 00 00 00 00 00 04 D2':<56}")
+
+
+@pytest.mark.parametrize("fields", ["[1]", '"text"', "5", '{"topic":[1]}', '{"topic":{"a":1}}'])
+@pytest.mark.parametrize(
+    "header", ['{"code":105,"opaque":7,"extFields":%s}', "{'code':105,'opaque':7,'extFields':%s}"]
+)
+def test_fields_that_are_none(header: str, fields: str) -> None:
+    """Fields of a wrong shape are a fault of their request, which is answered; the connection goes on."""
+    command = decode_header((header % fields).encode(), 0)
+    assert (command.code, command.opaque) == (105, 7)
+    with pytest.raises(HeaderError):
+        command.header(GetRouteInfoRequestHeader)

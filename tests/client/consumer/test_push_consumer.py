@@ -353,6 +353,7 @@ async def test_wrong_arguments_are_refused(tmp_path: Path, autojump_clock: MockC
         wrong: list[tuple[dict[str, Any], str]] = [
             ({"subscribe": {}}, "a topic at least"),
             ({"subscribe": {"T": "a > 3"}}, "looks like a condition"),
+            ({"subscribe": {"T": "cut \ud83d"}}, "half of a surrogate pair"),
             ({"subscribe": "a b"}, "characters besides"),
             ({"subscribe": "T", "order": "keys"}, "must be none, queue, key"),
             ({"subscribe": "T", "concurrency": 0}, "concurrency=0"),
