@@ -48,6 +48,8 @@ NAMESRV_VARIABLE = "NAMESRV_ADDR"
 _BARE_TLS_KEYS = {bare(key): key for key in KEYS if key.startswith("tls.")}
 _BARE_SECURITY_KEYS = {bare(key): key for key in _SECURITY_KEYS}
 _BARE_KEYS = {bare(key): key for key in KEYS}
+#: How the warning of a key begins that nothing reads.
+UNKNOWN_SETTING = "unknown setting"
 #: Required similarity (0 to 1) for suggesting a setting in place of an unknown key.
 _NEAR = 0.8
 
@@ -106,7 +108,7 @@ def _build(values: dict[str, Any], sources: dict[str, str]) -> tuple[Config, lis
             faults += error.faults
     unknown = {key: value for key, value in values.items() if key not in KEYS}
     warnings = tuple(
-        f"unknown setting {key!r} ({sources[key]}) is kept but has no effect here{_suggestion(key)}"
+        f"{UNKNOWN_SETTING} {key!r} ({sources[key]}) is kept but has no effect here{_suggestion(key)}"
         for key in unknown
         if rocketmq_settings.key_of(key) is None
         and not isinstance(unknown[key], dict)

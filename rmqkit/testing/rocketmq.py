@@ -24,6 +24,8 @@ from rmqkit.broker.run import RunningBroker
 from rmqkit.client import BlockingClient, Client
 from rmqkit.client.settings import ClientKeywords
 from rmqkit.config import Config
+from rmqkit.config import load as load_settings
+from rmqkit.config.loading import UNKNOWN_SETTING
 from rmqkit.errors import ConfigError, did_you_mean
 from rmqkit.model.queue import MessageQueue
 from rmqkit.plugin import loader
@@ -75,6 +77,16 @@ class Setup:
     def _check_brokers(self, _attribute: object, value: object) -> None:
         if not isinstance(value, int) or not 1 <= value <= 26:
             raise ConfigError(f"brokers = {value!r}: must be a number from 1 to 26")
+
+    @settings.validator
+    def _check_settings(self, _attribute: object, value: Mapping[str, Any]) -> None:
+        unknown = [
+            warning
+            for warning in load_settings(environ={}, flags=dict(value)).warnings
+            if warning.startswith(UNKNOWN_SETTING)
+        ]
+        if unknown:
+            raise ConfigError("; ".join(unknown))
 
     @property
     def names(self) -> list[str]:

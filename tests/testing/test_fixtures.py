@@ -188,6 +188,43 @@ def test_a_marker_without_keywords_is_refused(tmp_path: Path) -> None:
     assert "takes keywords only" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("marker", "words"),
+    [
+        ("broker=2", "the marker rocketmq has no keyword 'broker'; did you mean 'brokers'?"),
+        ("x=1", "the marker rocketmq has no keyword 'x'; there are brokers, store, transport"),
+        ("brokers=0", "brokers = 0: must be a number from 1 to 26"),
+        (
+            "settings={'flushDiskTyp': 'x'}",
+            "unknown setting 'flushDiskTyp' (command line) is kept but has no effect here; did you mean"
+            " 'flushDiskType'?",
+        ),
+    ],
+)
+def test_a_marker_that_means_nothing_is_refused(tmp_path: Path, marker: str, words: str) -> None:
+    """The test fails with a sentence, not with a traceback of the servers."""
+    (tmp_path / "test_it.py").write_text(
+        f"import pytest\n@pytest.mark.rocketmq({marker})\ndef test_it(rocketmq): pass\n"
+    )
+    result = pytest_run(tmp_path, *PLUGIN)
+    assert result.returncode == 1
+    assert words in result.stdout.replace("\n", " ").replace("E       ", "")
+    assert "rocketmq.py" not in result.stdout
+
+
+@pytest.mark.parametrize("name", ["autojump_clock", "mock_clock"])
+def test_a_clock_that_cannot_jump_is_refused(tmp_path: Path, name: str) -> None:
+    """Under asyncio the fixture would do nothing; the error says how delays are shortened there."""
+    (tmp_path / "test_it.py").write_text(
+        f"def test_it({name}, rocketmq): pass\ndef test_client({name}, rocketmq_client): pass\n"
+    )
+    result = pytest_run(tmp_path, *PLUGIN, "-p", "pytest_trio.plugin")
+    assert result.returncode == 1
+    assert "2 errors" in result.stdout
+    assert f"{name} moves trio's clock, and this test does not run in trio" in result.stdout
+    assert "messageDelayLevel" in result.stdout
+
+
 def test_the_tutorial(tmp_path: Path) -> None:
     """The blocks of docs/testing.md are the files of a project whose tests pass."""
     text = (Path(__file__).parent.parent.parent / "docs" / "testing.md").read_text()
