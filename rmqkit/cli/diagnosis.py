@@ -11,6 +11,7 @@ from rmqkit.client import GroupConnections, MessageQueue, Progress, QueueStats
 from rmqkit.model.subscription import BROADCASTING, SubscriptionData
 from rmqkit.model.sysflag import PERM_WRITE
 from rmqkit.protocol.codes import version_text
+from rmqkit.protocol.frame import NOT_ROCKETMQ
 
 #: Difference of two clocks in ms that is reported. Brokers tell their run time in seconds.
 MAX_SKEW_MS = 5_000
@@ -40,7 +41,15 @@ class Finding:
 
 def unreachable(name: str, address: str, namesrv: Sequence[str], why: str) -> Finding:
     """A broker whose advertised address cannot be reached."""
-    advice = "start the broker, or open the port; a broker that has ended disappears within two minutes"
+    advice = (
+        "start the broker, or open the port; when it runs, set bindAddress so that it listens there, or"
+        " brokerIP1 to where it does; a broker that has ended disappears within two minutes"
+    )
+    if NOT_ROCKETMQ in why:
+        advice = (
+            "something else answers there: stop it, or set brokerIP1, bindAddress and listenPort of the"
+            " broker to where it listens; a broker that has ended disappears within two minutes"
+        )
     if address.startswith(_LOCAL_HOSTS) and not all(each.startswith(_LOCAL_HOSTS) for each in namesrv):
         advice = (
             "the address is valid on the broker's machine only: set brokerIP1 to one that clients can reach"

@@ -204,8 +204,28 @@ class FrameDecoder:
         return data[missing:]
 
 
+NOT_ROCKETMQ = "not RocketMQ's remoting protocol"
+_OTHERS = {
+    int.from_bytes(first): name
+    for name, words in {
+        "HTTP": (
+            *(b"HTTP", b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"PATC", b"DELE", b"CONN", b"PRI "),
+            *(b"<!DO", b"<htm"),
+        ),
+        "SSH": (b"SSH-",),
+        "Redis": (b"-ERR",),
+        "TLS": (b"\x15\x03\x01\x00", b"\x15\x03\x02\x00", b"\x15\x03\x03\x00"),
+    }.items()
+    for first in words
+}
+
+
 def _refused(total: int, header_bytes: int) -> ProtocolError:
-    """What is wrong with the first 8 bytes of a frame."""
+    """What is wrong with the first 8 bytes of a frame. The first words of other protocols are told: no frame
+    is so long."""
+    other = _OTHERS.get(total & 0xFFFFFFFF)
+    if other is not None:
+        return ProtocolError(f"it speaks {other}, {NOT_ROCKETMQ}")
     if 4 <= total <= _MAX_TOTAL:
         return ProtocolError(f"header of {header_bytes} bytes in a frame of {total}")
     return ProtocolError(f"frame of {total} bytes: between 4 and {_MAX_TOTAL} are allowed")

@@ -9,6 +9,7 @@ from attrs import evolve
 
 from rmqkit.cli import diagnosis
 from rmqkit.client import GroupConnections, GroupMemberInfo, MessageQueue, Progress, QueueStats
+from rmqkit.protocol.frame import NOT_ROCKETMQ
 
 _QUEUE = MessageQueue("Orders", "broker-a", 0)
 
@@ -152,3 +153,14 @@ def test_members_with_one_client_id() -> None:
     (found,) = diagnosis.same_client_id("billing", twice)
     assert (found.check, found.subject) == ("same-client-id", "billing")
     assert found.text == "the same client id c0 on 2 connections: 127.0.0.1:1, 127.0.0.2:2"
+
+
+def test_something_else_at_the_address_is_named() -> None:
+    """The advice is about the settings that lead there; it names them for a port that is closed as well."""
+    other = diagnosis.unreachable("b", "10.0.0.5:10911", [], f"it speaks HTTP, {NOT_ROCKETMQ}")
+    assert "it speaks HTTP, not RocketMQ" in other.text
+    assert other.advice.startswith("something else answers there")
+    closed = diagnosis.unreachable("b", "10.0.0.5:10911", [], "refused")
+    for finding in (other, closed):
+        assert "brokerIP1" in finding.advice
+        assert "bindAddress" in finding.advice

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from socketserver import BaseRequestHandler, TCPServer
 from typing import Any
 
 from rmqkit.client import BlockingClient
@@ -41,6 +43,24 @@ def test_unreachable_name_servers(rmqkit: Run, verbs: Verbs, server: Ready) -> N
     assert "  to do: start it" in one.stdout
     none = rmqkit(*_DOCTOR, "--namesrv", dead)
     assert (none.returncode, none.stdout.count("unreachable-name-server")) == (1, 1)
+
+
+def test_an_address_that_speaks_http(rmqkit: Run) -> None:
+    """A name server's address where a web server answers."""
+
+    class Web(BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(100)
+            self.request.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+    with TCPServer(("127.0.0.1", 0), Web) as web:
+        thread = threading.Thread(target=web.serve_forever)
+        thread.start()
+        ended = rmqkit(*_DOCTOR, "--namesrv", f"127.0.0.1:{web.server_address[1]}")
+        web.shutdown()
+        thread.join()
+    assert ended.returncode == 1
+    assert "it speaks HTTP, not RocketMQ" in ended.stdout
 
 
 def test_brokers_that_are_missing(start: Start, rmqkit: Run) -> None:

@@ -271,7 +271,7 @@ def test_truncated_frame_waits() -> None:
         (pack(">iI", 6, 2 << 24 | 2) + b"{}", "unknown header serialisation 2"),
         (pack(">iI", 6, 0xFF << 24 | 2) + b"{}", "unknown header serialisation 255"),
         (pack(">iI", 4, 0), "no JSON object"),
-        (b"GET / HTTP/1.1\r\n", "frame of"),
+        (b"GET / HTTP/1.1\r\n", "it speaks HTTP"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01", "frame of"),
     ],
 )
@@ -467,3 +467,19 @@ def test_escapes_of_any_units(text: str) -> None:
     pairs = units.decode("utf-16-be", "surrogatepass")
     expected = pairs.encode("utf-8", "replace").decode()
     assert command.remark == command.fields()["i"] == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "name"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "HTTP"),
+        (b"GET / HTTP/1.1\r\n", "HTTP"),
+        (b"PRI * HTTP/2.0\r\n", "HTTP"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "SSH"),
+        (b"\x15\x03\x01\x00\x02\x02\x46\x00", "TLS"),
+    ],
+)
+def test_another_protocol_is_named(first: bytes, name: str) -> None:
+    """The error of a peer that speaks something else says what it speaks."""
+    with pytest.raises(ProtocolError, match=f"it speaks {name}, not RocketMQ"):
+        FrameDecoder().feed(first)
