@@ -3,28 +3,14 @@ characters and are no error (Java: String(byte[], UTF_8))."""
 
 from __future__ import annotations
 
-import codecs
+import re
 
 from rmqkit.model.buffer import Buffer
 
-#: The name of the error handler with which bytes are decoded. Elsewhere Python's `replace` does as Java.
-JAVA_REPLACE = "rmqkit-java-replace"
-
-
-def _replace(error: UnicodeError) -> tuple[str, int]:
-    """One replacement character for each fault. Java takes the three bytes of a surrogate, or the first two
-    of them, for one fault; Python's own handler takes each byte for one."""
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    data, end = error.object, error.end
-    if data[error.start] == 0xED and end < len(data) and 0xA0 <= data[end] <= 0xBF:
-        end += 1
-        if end < len(data) and 0x80 <= data[end] <= 0xBF:
-            end += 1
-    return "\ufffd", end
-
-
-codecs.register_error(JAVA_REPLACE, _replace)
+#: The UTF-8 form of a surrogate, or its first two bytes.
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+#: A byte that is one fault wherever it stands.
+_FAULT = b"\xff"
 
 
 def is_text(data: bytes) -> bool:
@@ -37,5 +23,9 @@ def is_text(data: bytes) -> bool:
 
 
 def text_of(data: Buffer) -> str:
-    """The text of UTF-8 bytes, with U+FFFD in place of what is no UTF-8."""
-    return str(data, "utf-8", JAVA_REPLACE)
+    """The text of UTF-8 bytes, with U+FFFD for each fault. Java takes an encoded surrogate for one fault, and
+    Python each of its bytes for one; both agree on all others."""
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError:
+        return _SURROGATE.sub(_FAULT, bytes(data)).decode("utf-8", "replace")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqkit.model.text import JAVA_REPLACE, text_of
+from rmqkit.model.text import text_of
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,20 @@ def test_any_bytes(data: bytes) -> None:
         assert text == python
 
 
-def test_only_reading_is_replaced() -> None:
-    """The handler is for bytes: text that cannot be written stays an error."""
-    with pytest.raises(UnicodeEncodeError):
-        "\ud800".encode("utf-8", JAVA_REPLACE)
+def test_many_faults_cost_little() -> None:
+    """A peer can send a megabyte of faults: no step of Python is made for each of them."""
+    data = b"\xff\xed\xa0\x80" * 4096
+    steps = 0
+
+    def step(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    before = sys.getprofile()
+    sys.setprofile(step)
+    try:
+        text = text_of(data)
+    finally:
+        sys.setprofile(before)
+    assert text == "\ufffd" * 8192
+    assert steps < 50
