@@ -128,10 +128,7 @@ REPLICA_MS = Family(
     "milliseconds",
 )
 READ_FAULTS = Family(
-    "rmqkit_storage_read_faults_total",
-    "counter",
-    "Reads that were led past a damaged place of the log",
-    _STORAGE,
+    "rmqkit_storage_read_faults_total", "counter", "Damaged places of the store that reads have met", _STORAGE
 )
 ASIDE = Family(
     "rmqkit_records_set_aside_total",

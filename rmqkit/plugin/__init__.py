@@ -38,6 +38,7 @@
     clock             wall-clock time, passed in
     cold_reads        reads of data that may be on the device alone, without blocking the loop
     log_state         facts about a broker's log
+    read_faults       damage that reads of a store meet
     json_file         RocketMQ's JSON tables on disk
     registrations     what all plugins have registered, as plugins see it
     loader            finds plugins and compiles what they register

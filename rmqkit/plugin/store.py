@@ -506,8 +506,8 @@ class MessageStore(Log, Queues, Keys, Retention):
 
     @property
     def read_faults(self) -> int:
-        """Number of reads, since the store was created, that skipped an entry of a queue or the index because
-        its record does not exist. A cheap call."""
+        """Number of damaged places that reads have met since the store was created: entries of a queue or the
+        index without a record, and bodies that do not match their checksums. A cheap call."""
         return 0
 
     @abstractmethod

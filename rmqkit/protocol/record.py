@@ -48,6 +48,7 @@ _TAIL = Struct(">iqi")
 _I32 = Struct(">i")
 _I16 = Struct(">h")
 _SIZE_MAGIC = Struct(">iI")
+_TO_CRC = Struct(">iIi")
 #: Size, magic, sys flag, and the body length of a record with IPv4 hosts.
 _TO_BODY = Struct(">iI28xi44xi")
 
@@ -220,6 +221,21 @@ def peek_size_and_magic(data: bytes | memoryview, at: int = 0) -> tuple[int, int
     except StructError as error:
         raise DecodeError(f"fewer than 8 bytes at {at}") from error
     return size, magic
+
+
+def has_intact_body(data: Buffer, at: int = 0) -> bool:
+    """Whether the body of the record at `at` matches its checksum; an empty one has none. Raises DecodeError
+    when its parts do not lie within it."""
+    try:
+        size, _, crc = _TO_CRC.unpack_from(data, at)
+        (sys_flag,) = _I32.unpack_from(data, at + 36)
+        body_at = at + 88 + (12 if sys_flag & BORN_HOST_V6 else 0) + (12 if sys_flag & STORE_HOST_V6 else 0)
+        (body_bytes,) = _I32.unpack_from(data, body_at - 4)
+    except StructError as error:
+        raise DecodeError(f"record at byte {at} is cut short") from error
+    if body_bytes < 0 or size < MIN_RECORD_BYTES or body_at + body_bytes > at + size or at + size > len(data):
+        raise DecodeError(f"record at byte {at} claims a body of {body_bytes} bytes")
+    return not body_bytes or crc32(memoryview(data)[body_at : body_at + body_bytes]) & CRC_MASK == crc
 
 
 def peek_properties(record: Buffer) -> bytes:

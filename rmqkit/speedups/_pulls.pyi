@@ -11,6 +11,7 @@ class UnitScan:
     found: Places
     size_bytes: int
     passed_over: int
+    lost: int
     removed: bool
     def __init__(
         self,

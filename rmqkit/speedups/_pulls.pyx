@@ -87,6 +87,7 @@ cdef class UnitScan:
     cdef readonly Places found
     cdef readonly int64_t size_bytes
     cdef readonly int64_t passed_over
+    cdef readonly int64_t lost
     cdef readonly bint removed
     cdef int64_t room, max_messages, disk_end, disk_messages, disk_room
     cdef int64_t there_from, there_to
@@ -165,6 +166,7 @@ cdef class UnitScan:
                 if not self.exists(offset, size):
                     if not self.found.count:
                         self.removed = True
+                    self.lost += 1
                     self.passed_over += 1
                     continue
             self.found.add(offset, size)

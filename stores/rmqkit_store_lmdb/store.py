@@ -21,6 +21,7 @@ from rmqkit.plugin.clock import Clock
 from rmqkit.plugin.cold_reads import read_when_cached
 from rmqkit.plugin.directory_lock import DirectoryLock
 from rmqkit.plugin.flush import FlushPolicy, Level
+from rmqkit.plugin.read_faults import ReadFaults
 from rmqkit.plugin.store import (
     Appended,
     Boundary,
@@ -104,6 +105,7 @@ class LmdbStore(MessageStore):
             self._reader,
         )
         self._hot_from = 0
+        self._faults = ReadFaults(self._env.directory)
         self._reads_block = False
         self._cutting = False
         self._refusal: str | None = None
@@ -327,16 +329,26 @@ class LmdbStore(MessageStore):
         stop = self._warm_end(queue, offset)
         stop = min(stop, offset + max(limits.max_scanned_units, limits.max_messages))
         stored = queue.stored
-        gatherer = Gatherer(limits, unit_filter, self._commits.tail.end - limits.memory_bytes, offset)
+        end = self._commits.tail.end
+        gatherer = Gatherer(limits, unit_filter, end - limits.memory_bytes, offset, end)
         if offset < stored:
             with self._reader() as reader:
                 for units in reader.packed_units(queue.number, offset, min(stop, stored) - offset):
                     gatherer.take(units, reader)
                     if gatherer.full:
                         break
+                first = reader.unit(queue.number, offset)
+            if first is not None and first[0] < self._hot_from:
+                self._faults.check_bodies(gatherer.slices)
         if not gatherer.full and stored <= gatherer.at < stop:
             gatherer.take(queue.tail_units(gatherer.at, stop), self._commits.tail)
+        for at, log_offset, size in gatherer.wrong:
+            self._faults.note_unit(f"{topic}:{queue_id}", at, log_offset, size)
         return gatherer.result(queue)
+
+    @property
+    def read_faults(self) -> int:
+        return self._faults.count
 
     def _warm_end(self, queue: Queue, offset: int) -> int:
         """The end of the units that may be read from an offset on. Raises NotInMemory when there are none."""
@@ -550,6 +562,7 @@ class LmdbStore(MessageStore):
             queue_count=len(self._queues),
             disk_bytes=sum(status.st_blocks for status in files) * 512,
             file_count=len(files),
+            read_faults=self.read_faults,
         )
 
 

@@ -33,6 +33,7 @@ from rmqkit_store_mmap.log.read_faults import ReadFaults, look
 from rmqkit_store_mmap.log.residency import Residency
 from rmqkit_store_mmap.log.scan import check_record, may_be_torn
 from rmqkit_store_mmap.queue.queue_lookup import ReadableQueue
+from rmqkit_store_mmap.queue.units import FILLER_SIZE
 from rmqkit_store_mmap.received import sound_end
 from rmqkit_store_mmap.unit_scan import UnitScan, merged
 
@@ -79,12 +80,28 @@ def read(
     end = offset + len(found) + scan.passed_over
     slices, left_out, left_out_bytes = merged(found, log.segment_at, log.stretch_at, faults.is_sound)
     total_bytes = scan.size_bytes - left_out_bytes
+    if scan.lost:
+        _note_lost(log, faults, queue, offset, end)
+    if found and found[0][0] < residency.hot_from:
+        faults.check_bodies(slices)
     status = ReadStatus.FOUND
     if not found:
         status = ReadStatus.MESSAGE_WAS_REMOVING if scan.removed else ReadStatus.NO_MATCHED_MESSAGE
     elif not total_bytes:
         status = ReadStatus.MESSAGE_WAS_REMOVING
     return ReadResult(status, end, low, high, slices, len(found) - left_out, total_bytes)
+
+
+def _note_lost(log: CommitLog, faults: ReadFaults, queue: ReadableQueue, offset: int, end: int) -> None:
+    """Note the units from one queue offset to another that refer to no record, besides those whose records
+    were removed with the beginning of the log, and those that fill the beginning of a queue."""
+    for at in range(offset, end):
+        unit = queue.unit(at)
+        start, stop = log.stretch_at(unit.physical_offset)
+        there = start <= unit.physical_offset and 0 < unit.size_bytes <= stop - unit.physical_offset
+        fills = unit.size_bytes == FILLER_SIZE
+        if not (there or fills) and not 0 <= unit.physical_offset < log.min_offset:
+            faults.note_unit(f"{queue.topic}:{queue.queue_id}", at, unit.physical_offset, unit.size_bytes)
 
 
 def end_offset(log: CommitLog, queue: ReadableQueue) -> int:

@@ -26,6 +26,7 @@ class PureUnitScan:
     found            (log offset, size) of the selected records
     passed_over      number of units that were not selected
     size_bytes       bytes of the selected records
+    lost             number of units that passed the filter and refer to nothing
     removed          whether a unit that passed the filter before the first record was found refers to nothing
     """
 
@@ -40,6 +41,7 @@ class PureUnitScan:
         self.size_bytes = 0
         self._room = limits.max_bytes
         self.passed_over = 0
+        self.lost = 0
         self.removed = False
         self._max_messages = limits.max_messages
         self._disk_end = log_end - limits.memory_bytes
@@ -74,6 +76,7 @@ class PureUnitScan:
                     if not (there_from <= offset and 0 < size <= there_to - offset):
                         if not found:
                             self.removed = True
+                        self.lost += 1
                         self.passed_over += 1
                         continue
                 found.append((offset, size))

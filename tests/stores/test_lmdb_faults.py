@@ -456,6 +456,42 @@ async def test_a_start_on_a_full_disk_reads(
     assert f"cannot write {root}/lmdb/synced.new: No space left on device" in caplog.text
 
 
+# --- damage -------------------------------------------------------------------------------------------------
+
+
+def changed(root: Path, database: str, change: Callable[[bytes], bytes]) -> None:
+    """Change the only value of a database of a store that is closed."""
+    env = Environment(root / "lmdb", _MAP_BYTES, 8, "A" * 36)
+    env.open()
+
+    def work(txn: Transaction[bytes]) -> None:
+        with txn.cursor(env.db(database)) as cursor:
+            assert cursor.first()
+            txn.put(cursor.key(), change(cursor.value()), db=env.db(database))
+
+    env.write(work)
+    env.close(clean=True)
+
+
+async def test_damage_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A garbage unit is passed over, a body with a flipped bit is served; each has one line and one count,
+    however often it is read."""
+    async with running(make(tmp_path)) as store:
+        given = await put(store, [message(body=b"%d" % number * 10) for number in range(4)])
+        await store._commits.drain()
+    flipped = given[1].physical_offset + 88
+    changed(tmp_path, "log", lambda value: value[:flipped] + b"0" + value[flipped + 1 :])
+    changed(tmp_path, "units", lambda value: value[:56] + b"\xa5" * 12 + value[68:])
+    async with running(make(tmp_path)) as store:
+        for _ in range(3):
+            with store.blocking_reads():
+                found = store.read("Orders", 0, 0, ALL, None)
+            assert (found.message_count, found.next_offset) == (3, 4)
+        assert store.read_faults == store.statistics().read_faults == 2
+    told = f"the body of the record at log offset {given[1].physical_offset} does not match its checksum"
+    assert caplog.text.count(told) == caplog.text.count("queue Orders:0 is damaged at offset 2") == 1
+
+
 # --- processes ----------------------------------------------------------------------------------------------
 
 _IN_A_TRANSACTION = """

@@ -26,17 +26,20 @@ class Source(Protocol):
 @define
 class Gatherer:
     """One read; `at` is the queue offset that it has reached. Records before the log offset `disk_end` count
-    as on disk."""
+    as on disk. The log ends at `log_end`."""
 
     limits: ReadLimits
     unit_filter: UnitFilter | None
     disk_end: int
     at: int
+    log_end: int
     count: int = 0
     total_bytes: int = 0
     full: bool = False
     status: ReadStatus = ReadStatus.NO_MATCHED_MESSAGE
     slices: list[Buffer] = field(factory=list)
+    #: (queue offset, log offset, size) of units that cannot be right.
+    wrong: list[tuple[int, int, int]] = field(factory=list)
 
     def take(self, units: Buffer, source: Source) -> None:
         """Continue with these packed units (layout.UNIT), whose records `source` has. Records are copied,
@@ -67,12 +70,14 @@ class Gatherer:
                 self.full = True
                 return
             if not base <= offset < base + len(data):
-                base, data = source.stretch(offset) or (offset, b"")
+                base, data = source.stretch(offset) or (0, b"")
                 if data and not chooses:
                     continue
             number += 1
             self.at += 1
             self._take_one(code, offset - base, size, data)
+            if not 0 <= offset < self.log_end or (data and not 0 < size <= base + len(data) - offset):
+                self.wrong.append((self.at - 1, offset, size))
 
     def _exceeds(self, caps: Caps, offset: int, size: int) -> bool:
         """Whether the limits are reached before a record. The first one is always accepted."""

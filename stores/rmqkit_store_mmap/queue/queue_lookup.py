@@ -16,6 +16,8 @@ _READ_UNITS = 1024
 class ReadableQueue(Protocol):
     """The part of ConsumeQueue that reads use. `next_offset` is exclusive."""
 
+    topic: str
+    queue_id: int
     min_offset: int
     next_offset: int
     extension: QueueExtension | None
@@ -33,14 +35,14 @@ class ExternalQueue:
         self.min_offset = lookup.min_offset(topic, queue_id)
         self.next_offset = lookup.max_offset(topic, queue_id)
         self._lookup = lookup
-        self._topic = topic
-        self._queue_id = queue_id
+        self.topic = topic
+        self.queue_id = queue_id
 
     def data(self, offset: int, count: int) -> Iterator[bytes | bytearray]:
         """As ConsumeQueue.data, but without NotInMemory: a look-up has its units in memory."""
         stop = min(offset + count, self.next_offset)
         while offset < stop:
-            units = self._lookup.units(self._topic, self._queue_id, offset, min(stop - offset, _READ_UNITS))
+            units = self._lookup.units(self.topic, self.queue_id, offset, min(stop - offset, _READ_UNITS))
             if not units:
                 return
             yield b"".join(UNIT.pack(*unit[1:]) for unit in units)
@@ -48,4 +50,4 @@ class ExternalQueue:
 
     def unit(self, offset: int) -> QueueUnit:
         """The unit at `offset`, which must exist."""
-        return self._lookup.units(self._topic, self._queue_id, offset, 1)[0]
+        return self._lookup.units(self.topic, self.queue_id, offset, 1)[0]

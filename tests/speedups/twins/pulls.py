@@ -74,7 +74,7 @@ def _read(
     places = [bytes(each) for each in slices]
     frame = joined(b"head", slices, sum(map(len, places)))
     found = [scan.found[at] for at in range(len(scan.found))]
-    counts = scan.size_bytes, scan.passed_over, bool(scan.removed), bool(goes_on)
+    counts = scan.size_bytes, scan.passed_over, scan.lost, bool(scan.removed), bool(goes_on)
     return found, counts, places, (left_out, left_out_bytes), seen, frame
 
 
