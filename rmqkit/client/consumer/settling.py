@@ -98,6 +98,8 @@ class Settling(Settlement):
             raise
         else:
             self.finished(assigned, message)
+            if level == DEAD_LETTER:
+                self._log_dead(message, instruction)
 
     def _again(self, assigned: Assigned, message: ReceivedMessage, pause_s: float) -> None:
         """Handle the message again after a pause, and until then no other one of its lane."""
@@ -121,6 +123,17 @@ class Settling(Settlement):
             log.warning("%s: to the dead-letter topic: %s", attempt, error.why or "no reason given")
         else:
             log.warning("%s failed", attempt, exc_info=error)
+
+    def _log_dead(self, message: ReceivedMessage, error: Exception) -> None:
+        reason = error.why if isinstance(error, DeadLetter) else f"{type(error).__name__}: {error}"
+        log.warning(
+            "message %s of %s is in the dead-letter topic of group %s after %d attempts: %s",
+            message.message_id,
+            message.topic,
+            self.group,
+            message.reconsume_times + 1,
+            reason or "no reason given",
+        )
 
 
 def instruction_of(error: Exception) -> Exception:

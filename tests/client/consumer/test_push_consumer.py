@@ -118,9 +118,11 @@ async def test_a_failed_message_is_delivered_again(tmp_path: Path, autojump_cloc
 
 
 @pytest.mark.row("S108")
-async def test_messages_that_keep_failing_are_dead_letters(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_messages_that_keep_failing_are_dead_letters(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """After `max_attempts` deliveries a message goes to the dead-letter topic; DeadLetter puts it there at
-    once."""
+    once. The log says that it is there, after how many attempts and why."""
     handled = Handled({"fails": [ValueError("no")] * 9, "hopeless": [DeadLetter("not a number")]})
     async with group_of(tmp_path, queues=1) as group:
         async with (
@@ -133,6 +135,11 @@ async def test_messages_that_keep_failing_are_dead_letters(tmp_path: Path, autoj
             await until(lambda: group.committed("g", MessageQueue("%RETRY%g", "broker-a", 0)) == 2, 1)
         assert Counter(handled.bodies) == {"fails": 3, "hopeless": 1, "fine": 1}
         assert [message.body for message in await dead_letters(group.client, "g")] == [b"hopeless", b"fails"]
+    told = [line for line in caplog.messages if "is in the dead-letter topic of group g after" in line]
+    assert [line.partition(" after ")[2] for line in told] == [
+        "1 attempts: not a number",
+        "3 attempts: ValueError: no",
+    ]
 
 
 @pytest.mark.row("S208")
