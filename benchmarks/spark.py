@@ -6,8 +6,8 @@
     python -m benchmarks.spark --large          # besides, rows a second from topics of 1 and of 10 GB
 
 A broker of rmqkit runs as a process of its own, Spark is local[2]. Every row is 1024 bytes that cannot be
-compressed, with a tag, a key and a property. Each load runs once unmeasured; then they take turns, round by
-round, the reading ones into Spark's `noop`. What is written comes from Parquet files. Spark talks to its
+compressed, with a tag, a key and a property. The loads take turns, round by round, the first rounds
+unmeasured, the reading ones into Spark's `noop`. What is written comes from Parquet files. Spark talks to its
 Python workers over Unix sockets, as the connector's documentation recommends; Parquet files need none. The
 latency is the median `triggerExecution` of micro-batches of twenty rows or so, beside those of a source in
 Python that gives twenty rows from memory. What came out goes to `benchmarks/results/NAME.json`.
@@ -59,6 +59,8 @@ WRITTEN_PER_S = 100_000
 LATENCY_RATIO = 1.3
 SMALL = "keys,queueOffset,storeTimestamp"
 TOPIC = "Bench"
+#: Rounds that are not measured: the processor time of a row halves while the JVM compiles Spark's code.
+WARM_UP = 3
 #: A topic of one row, and the directory of its Parquet files.
 ONE = "One"
 #: The loads whose rows are one.
@@ -223,7 +225,7 @@ class Measured:
 def rates(bench: Bench, rounds: int) -> dict[str, list[Measured]]:
     """Each load by round. Every other round goes through them the other way."""
     found: dict[str, list[Measured]] = {name: [] for name in loads(bench)}
-    for number in range(rounds + 1):
+    for number in range(1 - WARM_UP, rounds + 1):
         order = list(loads(bench).items())
         for name, load in order if number % 2 else reversed(order):
             os.sync()
@@ -232,7 +234,7 @@ def rates(bench: Bench, rounds: int) -> dict[str, list[Measured]]:
             elapsed = time.perf_counter() - began
             own, all_of_it = run_cpu_s() - own, machine_cpu_s() - all_of_it
             rows = 1 if name in FIXED.values() else bench.rows * (1 if name.startswith("write") else TIMES)
-            if number:
+            if number > 0:
                 others = max(0.0, all_of_it - own) / elapsed
                 each = Measured(round(rows / elapsed, 2), elapsed, own * 1e6 / rows, others)
                 found[name].append(each)
@@ -384,7 +386,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{args.name}.json"
     path.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"{'':58}{'least':>12}{'median':>12}{'most':>12}")
+    print(f"{'figure':58}{'least':>12}{'median':>12}{'most':>12}")
     for what, *measured, wanted in report["summary"]:
         print(f"{what:58}{''.join(f'{each:>12,}' for each in measured)}   wanted {wanted}")
     say(f"\n{path}")
