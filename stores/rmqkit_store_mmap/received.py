@@ -1,4 +1,5 @@
-"""Records of another broker's log: how far they are sound, and the units and keys that they bring.
+"""Runs of records, of another broker's log or in a recovery: how far they are sound, and the units and keys
+that they bring.
 
 The functions of this module are the reference of the compiled ones in `_received`, which run in their place
 where the compiled part is in use.
@@ -11,17 +12,19 @@ from struct import Struct
 
 from rmqkit.model import properties as props
 from rmqkit.model.sysflag import UNQUEUED
+from rmqkit.protocol.damage import is_damage
 from rmqkit.protocol.record import peek_store_timestamp
 from rmqkit.protocol.tags import tags_code
 from rmqkit.speedups import IN_USE
 from rmqkit_store_mmap.index.entries import Note
-from rmqkit_store_mmap.log.scan import check_record, texts
+from rmqkit_store_mmap.log.scan import check_record, may_be_torn, texts
 from rmqkit_store_mmap.queue.units import UNIT
 
 #: Number of queues in one result of `plain_units`.
 MAX_QUEUES = 64
 _MAX_I64 = (1 << 63) - 1
 _HEAD = Struct(">i8xi4xqqi")
+_FLAGS = Struct(">16xi16xi")
 
 #: What `Begin` returns for a topic whose keys are not indexed.
 NOT_INDEXED = -1
@@ -40,6 +43,22 @@ def pure_sound_end(data: memoryview, at: int, stop: int, offset: int) -> tuple[i
     while (size := check_record(view, at, offset, check_body=False)) > 0:
         last, at, offset = at, at + size, offset + size
     return at, -1 if last < 0 else peek_store_timestamp(view, last)
+
+
+def pure_good_end(
+    data: memoryview, at: int, stop: int, offset: int, check_bodies: bool
+) -> tuple[int, int, int]:
+    """As `pure_sound_end`, for a recovery: ends as well before a record that replaces damage, and with
+    `check_bodies` before one whose body does not fit its checksum or that may be torn. Gives the number of
+    records too."""
+    _require_range(data, at, stop, offset)
+    view, last, count = data[:stop], -1, 0
+    while (size := check_record(view, at, offset, check_bodies)) > 0:
+        flag, sys_flag = _FLAGS.unpack_from(view, at)
+        if is_damage(flag, sys_flag) or (check_bodies and may_be_torn(view, at)):
+            break
+        last, at, offset, count = at, at + size, offset + size, count + 1
+    return at, -1 if last < 0 else peek_store_timestamp(view, last), count
 
 
 def pure_plain_units(
@@ -88,7 +107,8 @@ def _require_range(data: memoryview, at: int, stop: int, offset: int) -> None:
 
 
 if IN_USE:
+    from rmqkit_store_mmap._received import good_end as good_end
     from rmqkit_store_mmap._received import plain_units as plain_units
     from rmqkit_store_mmap._received import sound_end as sound_end
 else:
-    plain_units, sound_end = pure_plain_units, pure_sound_end
+    good_end, plain_units, sound_end = pure_good_end, pure_plain_units, pure_sound_end

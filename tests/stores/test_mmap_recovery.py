@@ -408,6 +408,43 @@ async def test_lost_queues_and_lost_index_are_built_again(tmp_path: Path, lost: 
         assert [store.query_by_key("Orders", f"k{n}", 0, 1 << 60, 9) for n in range(200)] == keys
 
 
+@pytest.mark.parametrize("left", ["nothing", "queues", "queues behind", "index"])
+async def test_records_are_added_in_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str) -> None:
+    """Without a checkpoint the whole log is read, and its records are added in runs to what is left of queues
+    and index. Only the first record of each queue is dispatched alone."""
+    live, copy = tmp_path / "live", tmp_path / "crashed"
+    sizes = SMALL_INDEX | {"mapped_file_size_commit_log": 8 << 20}
+    async with running(make(live, **sizes)) as store:
+        for start in range(0, 3_000, 100):
+            store.append([message(f"T{n % 3}", n % 2, b"x", keys=f"k{n}") for n in range(start, start + 100)])
+            if start == 2_500:
+                store._index.drain(len(store._index.backlog))
+                shutil.copytree(live, tmp_path / "earlier")
+        store._index.drain(len(store._index.backlog))
+        shutil.copytree(live, copy)
+        held, end = contents(store), store.end_offset
+    (copy / "checkpoint").unlink()
+    if left == "queues behind":
+        shutil.rmtree(copy / "consumequeue")
+        shutil.copytree(tmp_path / "earlier" / "consumequeue", copy / "consumequeue")
+    for gone in {"nothing": ("consumequeue", "index"), "index": ("consumequeue",)}.get(left, ("index",)):
+        shutil.rmtree(copy / gone)
+    one_by_one: list[int] = []
+    really = Redispatch.dispatch
+
+    def counting(self: Redispatch, found: Any) -> None:
+        one_by_one.append(found.physical_offset)
+        really(self, found)
+
+    monkeypatch.setattr(Redispatch, "dispatch", counting)
+    async with running(make(copy, **sizes)) as store:
+        assert (contents(store), store.end_offset) == (held, end)
+        assert len(one_by_one) <= 6
+        for n in range(0, 3_000, 7):
+            found = store.query_by_key(f"T{n % 3}", f"k{n}", 0, 1 << 60, 9).physical_offsets
+            assert len(found) == 1, n
+
+
 async def test_delivery_times_are_found_again(tmp_path: Path) -> None:
     """In the schedule topic a unit carries the time of delivery: store time plus the delay of the level,
     clamped to the last level."""

@@ -31,6 +31,7 @@ from rmqkit_store_mmap.log.disk import Disk
 from rmqkit_store_mmap.log.scan import Found, parse_record
 from rmqkit_store_mmap.open.checkpoint import CHECKPOINT_BYTES, Checkpoint, IndexMark, Mark, QueueMark
 from rmqkit_store_mmap.open.recovery import Recovery
+from rmqkit_store_mmap.open.redispatch import Redispatch
 from rmqkit_store_mmap.queue import consume_queue
 from rmqkit_store_mmap.queue.consume_queue import allocated_bytes
 from rmqkit_store_mmap.queue.unit_tail import pure_tail
@@ -77,6 +78,13 @@ async def crashed(
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Found]:
     """The records a recovery read in full."""
     found: list[Found] = []
+    really = Redispatch.dispatch_all
+
+    def noting_run(self: Redispatch, data: memoryview, at: int, stop: int, offset: int) -> None:
+        really(self, data, at, stop, offset)
+        while at < stop:
+            found.append(parse_record(data, at))
+            at += found[-1].size_bytes
 
     def noting(data: memoryview, at: int) -> Found:
         found.append(parse_record(data, at))
@@ -84,6 +92,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Found]:
 
     monkeypatch.setattr(Recovery, "_last_known_is_good", lambda self, mark: True)
     monkeypatch.setattr("rmqkit_store_mmap.open.recovery.parse_record", noting)
+    monkeypatch.setattr(Redispatch, "dispatch_all", noting_run)
     return found
 
 

@@ -4,6 +4,7 @@ CommitLogDispatcher)."""
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from pathlib import Path
 
 from rmqkit.errors import StoreCorrupt
@@ -19,6 +20,7 @@ from rmqkit_store_mmap.log.scan import Found, parse_record
 from rmqkit_store_mmap.queue.consume_queue import ConsumeQueue
 from rmqkit_store_mmap.queue.deletions import Deletions
 from rmqkit_store_mmap.queue.queue_table import QueueTable
+from rmqkit_store_mmap.queue.units import UNIT, UNIT_BYTES
 from rmqkit_store_mmap.received import NOT_INDEXED, plain_units
 
 _log = logging.getLogger(__name__)
@@ -59,9 +61,13 @@ class Redispatch:
         """Add the sound records in `data[at:stop]` to their queues and the index; `offset` is the log offset
         of `at`. Raises as `dispatch`."""
         while at < stop:
-            end, queues, notes = plain_units(data, at, stop, offset, self._begin)
-            for topic, queue_id, units in queues:
-                self._queues.make(topic, queue_id).put_all(units)
+            run_stop = stop
+            for edge in (self.queues_from, self.index_from):
+                if offset < edge:
+                    run_stop = min(run_stop, at + edge - offset)
+            end, queues, notes = plain_units(data, at, run_stop, offset, self._begin)
+            for topic, queue_id, units in queues if offset >= self.queues_from else ():
+                self._put(self._queues.make(topic, queue_id), units, data, at - offset)
             if self._index is not None:
                 self._index.note_all(notes)
             at, offset = end, offset + end - at
@@ -71,22 +77,36 @@ class Redispatch:
                 at, offset = at + found.size_bytes, found.end
 
     def _begin(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> int | None:
-        """The hash of `topic#` or NOT_INDEXED if a record is new, not dead, and the next one of a queue whose
-        codes are those of tags (received.Begin)."""
+        """The hash of `topic#` or NOT_INDEXED if a record is not dead, and unless its unit exists, the next
+        one of a queue whose codes are those of tags (received.Begin)."""
         queue = self._queues.get(topic, queue_id)
-        if (
-            queue is None
-            or queue.is_extended
-            or queue.next_offset != queue_offset
-            or queue.max_physical > physical_offset
-            or physical_offset < max(self.queues_from, self.index_from)
-            or topic in self._queue_codes
-            or (self._deletions is not None and self._deletions.is_dead(topic, queue_id, physical_offset))
+        if queue is None or (
+            self._deletions is not None and self._deletions.is_dead(topic, queue_id, physical_offset)
         ):
             return None
-        if self._index is not None and topic in self._index.unindexed:
+        if (
+            physical_offset >= self.queues_from
+            and queue.max_physical <= physical_offset
+            and (queue.is_extended or queue.next_offset != queue_offset or topic in self._queue_codes)
+        ):
+            return None
+        index = self._index
+        if index is None or physical_offset < self.index_from or topic in index.unindexed:
             return NOT_INDEXED
         return queue.head.key_code
+
+    def _put(self, queue: ConsumeQueue, units: bytes, data: memoryview, shift: int) -> None:
+        """Append those of a run's packed units that a queue lacks. `shift` plus a log offset is a place in
+        `data`."""
+        known = queue.max_physical
+        existing = bisect_right(
+            range(len(units) // UNIT_BYTES), known, key=lambda number: _end(units, number * UNIT_BYTES)
+        )
+        if not existing:
+            queue.put_all(units)
+            return
+        for offset, _, _ in UNIT.iter_unpack(units[existing * UNIT_BYTES :]):
+            self._place(queue, parse_record(data, offset + shift))
 
     def dispatch(self, found: Found) -> None:
         """Add a record to its queue and the index. Raises StoreCorrupt when its queue offset is impossible,
@@ -210,3 +230,9 @@ class Redispatch:
             self._fill_up_to(queue, offset)
         code = queue_code(self._queue_codes, found.topic, found.properties, found.store_timestamp_ms)
         queue.put_message(found.physical_offset, found.size_bytes, code, found.store_timestamp_ms)
+
+
+def _end(units: bytes, at: int) -> int:
+    """The end of the record of a packed unit, as a log offset."""
+    offset, size_bytes, _ = UNIT.unpack_from(units, at)
+    return int(offset + size_bytes)

@@ -7,6 +7,7 @@ from typing import Any
 
 from rmqkit.model.message import PutMessage
 from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_COMMIT, UNQUEUED
+from rmqkit.protocol.damage import DAMAGE_FLAG
 from rmqkit.protocol.record import message_size, pack
 from rmqkit_store_mmap import _received, received
 from tests.speedups.comparison import Guarded, Twin, register
@@ -22,6 +23,7 @@ _PROPERTIES = (
     b"TAGS\x01one\x02TAGS\x01two",
     b"\x01x\x02TAG\x01x\x02\x02TAGS\x02UNIQ_KEY",
     "TAGS\x01\u00e9\x02".encode(),
+    b"TAGS\x01a\0",
 )
 
 
@@ -40,6 +42,7 @@ def _log(rng: random.Random, offset: int) -> bytes:
             properties={},
             properties_bytes=properties,
             sys_flag=flags,
+            flag=DAMAGE_FLAG if rng.random() < 0.02 else 0,
             born_host=_HOST_V6 if flags & BORN_HOST_V6 else _HOST,
         )
         store_host = _HOST_V6 if flags & STORE_HOST_V6 else _HOST
@@ -64,10 +67,10 @@ def _arguments(rng: random.Random) -> tuple[object, ...]:
 
 
 def _both(
-    functions: tuple[Any, Any], data: memoryview, at: int, stop: int, offset: int, refused: int | None
+    functions: tuple[Any, Any, Any], data: memoryview, at: int, stop: int, offset: int, refused: int | None
 ) -> object:
     """How far the records are sound, and what is in the plain ones, if the queue number `refused` is not."""
-    sound_end, plain_units = functions
+    sound_end, good_end, plain_units = functions
     seen: list[object] = []
 
     def begin(topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> int | None:
@@ -77,14 +80,19 @@ def _both(
         return received.NOT_INDEXED if queue_id % 3 == 2 else len(topic) + queue_id
 
     end = sound_end(data, at, stop, offset)
-    return end, plain_units(data, at, stop, offset, begin), seen
+    good = [good_end(data, at, stop, offset, check_bodies) for check_bodies in (True, False)]
+    return end, good, plain_units(data, at, stop, offset, begin), seen
 
 
 register(
     Twin(
         "store.received",
-        pure=lambda *arguments: _both((received.pure_sound_end, received.pure_plain_units), *arguments),
-        compiled=lambda *arguments: _both((_received.sound_end, _received.plain_units), *arguments),
+        pure=lambda *arguments: _both(
+            (received.pure_sound_end, received.pure_good_end, received.pure_plain_units), *arguments
+        ),
+        compiled=lambda *arguments: _both(
+            (_received.sound_end, _received.good_end, _received.plain_units), *arguments
+        ),
         arguments=_arguments,
     )
 )
