@@ -1,10 +1,16 @@
 """A small HTTP/1.1 server: GET and HEAD for a few paths. Bodies are sent in pieces as they are produced (h11
-implements the protocol)."""
+implements the protocol).
+
+Clients that are slow keep no place from others: when all places are taken, a new connection gets that of the
+client that has been waited for longest. Clients that ask at the same time get the same production of a page.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from math import inf
 
 import h11
 import trio
@@ -17,6 +23,10 @@ MAX_REQUEST_BYTES = 16 * 1024
 TIMEOUT_S = 10.0
 #: Maximum number of connections; one scraper needs one.
 MAX_CONNECTIONS = 32
+#: A production that began this long ago is too old for a client that asks now.
+JOINED_S = 5.0
+#: Productions of one page that are kept because clients still read them; those of the oldest are sent away.
+MAX_PRODUCTIONS = 3
 #: Pieces are joined up to this size, so that lines are not sent one by one.
 PIECE_BYTES = 16 * 1024
 
@@ -26,7 +36,64 @@ class Page:
     """The answer of a path."""
 
     content_type: str
-    body: Callable[[], AsyncIterator[str]]
+    body: Callable[[], AsyncGenerator[str]]
+
+
+class _Production:
+    """A page while it is produced and read. Whoever needs the next piece produces it, for all."""
+
+    def __init__(self, body: AsyncGenerator[str]) -> None:
+        self.readers: set[_Connection] = set()
+        self.is_finished = False
+        self._failure: Exception | None = None
+        self._began_s = trio.current_time()
+        self._body = body
+        self._pieces: list[bytes] = []
+        self._producing = trio.Lock()
+
+    @property
+    def may_be_joined(self) -> bool:
+        """Whether a client that asks now gets this production: it is recent, and nobody has its end."""
+        return not self.is_finished and trio.current_time() < self._began_s + JOINED_S
+
+    async def aclose(self) -> None:
+        """End the production when nobody reads it."""
+        with trio.CancelScope(shield=True):
+            async with self._producing:
+                self.is_finished = True
+                await self._body.aclose()
+
+    async def pieces(self) -> AsyncGenerator[bytes]:
+        """All pieces from the first on. Raises what the body raises."""
+        at = 0
+        while True:
+            async with self._producing:
+                if at == len(self._pieces) and not self.is_finished:
+                    # Others need the piece also if this client goes away.
+                    with trio.CancelScope(shield=True):
+                        await self._produce()
+            if at == len(self._pieces):
+                if self._failure is not None:
+                    raise self._failure
+                return
+            yield self._pieces[at]
+            at += 1
+
+    async def _produce(self) -> None:
+        texts: list[str] = []
+        size = 0
+        try:
+            async for text in self._body:
+                texts.append(text)
+                size += len(text)
+                if size >= PIECE_BYTES:
+                    self._pieces.append("".join(texts).encode())
+                    return
+        except Exception as error:  # noqa: BLE001 - all readers raise it
+            self._failure = error
+        self.is_finished = True
+        if texts:
+            self._pieces.append("".join(texts).encode())
 
 
 class Responder:
@@ -35,17 +102,19 @@ class Responder:
 
     def __init__(self, pages: Mapping[str, Page]) -> None:
         self._pages = dict(pages)
-        self._open = 0
+        self._open: set[_Connection] = set()
+        self._productions: dict[str, list[_Production]] = {path: [] for path in pages}
 
     async def serve(self, stream: trio.abc.Stream) -> None:
-        """Serve until the peer closes the connection, violates the protocol, is silent for too long, or was
-        answered while there were too many connections."""
+        """Serve until the peer closes the connection, violates the protocol, is silent for too long, or loses
+        its place to another one."""
         async with stream:
-            if self._open >= MAX_CONNECTIONS:
+            if len(self._open) >= MAX_CONNECTIONS and not await self._make_room():
                 return
-            self._open += 1
+            connection = _Connection(stream)
+            self._open.add(connection)
             try:
-                await self._serve(_Connection(stream))
+                await self._serve(connection)
             except (
                 h11.ProtocolError,
                 trio.BrokenResourceError,
@@ -56,7 +125,19 @@ class Responder:
             except Exception:  # noqa: BLE001 - somebody who asks for metrics must not end the broker
                 _log.exception("metrics: a request failed")
             finally:
-                self._open -= 1
+                self._open.discard(connection)
+
+    async def _make_room(self) -> bool:
+        """Close the connection whose client has been waited for longest. Returns False when all are being
+        served."""
+        slow = [each for each in self._open if each.waits_since < inf]
+        if slow:
+            await self._send_away(min(slow, key=lambda each: each.waits_since))
+        return bool(slow)
+
+    async def _send_away(self, connection: _Connection) -> None:
+        self._open.discard(connection)
+        await connection.close()
 
     async def _serve(self, connection: _Connection) -> None:
         while True:
@@ -79,19 +160,43 @@ class Responder:
                 h11.Response(status_code=200, headers=[("Content-Type", page.content_type)])
             )
             if request.method == b"GET":
-                await connection.pieces(page.body())
+                await self._send_page(connection, path, page)
             await connection.send(h11.EndOfMessage())
+
+    async def _send_page(self, connection: _Connection, path: str, page: Page) -> None:
+        productions = self._productions[path]
+        if not (productions and productions[-1].may_be_joined):
+            while len(productions) >= MAX_PRODUCTIONS:
+                for reader in list(productions.pop(0).readers):
+                    await self._send_away(reader)
+            productions.append(_Production(page.body()))
+        production = productions[-1]
+        production.readers.add(connection)
+        try:
+            async with aclosing(production.pieces()) as pieces:
+                async for piece in pieces:
+                    await connection.send(h11.Data(data=piece))
+        finally:
+            production.readers.discard(connection)
+            if not production.readers:
+                if production in productions:
+                    productions.remove(production)
+                await production.aclose()
 
 
 class _Connection:
+    """One connection. `waits_since` is when the wait for its client began (trio's clock), infinite while it
+    is being served."""
+
     def __init__(self, stream: trio.abc.Stream) -> None:
+        self.waits_since = inf
         self._stream = stream
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST_BYTES)
 
     async def request(self) -> h11.Request | None:
         """The next complete request; None when the peer has closed. Raises ProtocolError after answering it,
         TooSlowError."""
-        with trio.fail_after(TIMEOUT_S):
+        with self._waiting():
             request: h11.Request | None = None
             while True:
                 try:
@@ -128,21 +233,25 @@ class _Connection:
         await self.send(h11.Data(data=body))
         await self.send(h11.EndOfMessage())
 
-    async def pieces(self, body: AsyncIterator[str]) -> None:
-        waiting: list[str] = []
-        size = 0
-        async for text in body:
-            waiting.append(text)
-            size += len(text)
-            if size >= PIECE_BYTES:
-                await self.send(h11.Data(data="".join(waiting).encode()))
-                waiting.clear()
-                size = 0
-        await self.send(h11.Data(data="".join(waiting).encode()))
-
     async def send(self, event: h11.Event) -> None:
         """Raises TooSlowError when the peer does not accept the data in time."""
         data = self._http.send(event)
         if data:
-            with trio.fail_after(TIMEOUT_S):
+            with self._waiting():
                 await self._stream.send_all(data)
+
+    async def close(self) -> None:
+        """Close at once; what is under way raises ClosedResourceError."""
+        await trio.aclose_forcefully(self._stream)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """The time in which something is expected of the client. Raises TooSlowError when it takes too
+        long."""
+        outer = self.waits_since
+        self.waits_since = min(outer, trio.current_time())
+        try:
+            with trio.fail_after(TIMEOUT_S):
+                yield
+        finally:
+            self.waits_since = outer

@@ -7,7 +7,7 @@ those that were not pulled. A group that has committed nothing in a queue counts
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from time import perf_counter
 
@@ -71,8 +71,10 @@ class TopicLag:
 class LagMeter:
     """Keeps store times between scrapes: for a group without progress they are not looked up again."""
 
-    def __init__(self, broker: Broker, counts: Counts) -> None:
+    def __init__(self, broker: Broker, counts: Counts, chosen: Callable[[str, str], bool]) -> None:
+        """`chosen`: whether a topic and a group are of interest."""
         self._broker = broker
+        self._chosen = chosen
         self._counts = counts
         #: (queue, whether for the first message not pulled rather than not committed) -> offset, store time.
         self._times: dict[tuple[Queue, bool], tuple[int, int]] = {}
@@ -82,7 +84,9 @@ class LagMeter:
         seen: set[Queue] = set()
         for group, topic in await self._consumed(pace):
             config = self._broker.topics.get(topic)
-            if config is None or not (config.perm & self._broker.config.broker_permission & PERM_READ):
+            if config is None or not self._chosen(topic, group):
+                continue
+            if not (config.perm & self._broker.config.broker_permission & PERM_READ):
                 continue
             lag = TopicLag(group, topic)
             for queue_id in range(config.read_queue_nums):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 
 from rmqkit.model import names
 from rmqkit.plugin.broker import Broker
@@ -11,7 +11,7 @@ from rmqkit_hook_metrics import gauges
 from rmqkit_hook_metrics.counting import Counts, Histogram
 from rmqkit_hook_metrics.hooks import SCHEDULE_GROUP, flag
 from rmqkit_hook_metrics.lag import LagMeter, Pace, TopicLag
-from rmqkit_hook_metrics.settings import ExporterSettings, MetricsSettings, parse_labels
+from rmqkit_hook_metrics.settings import Chosen, ExporterSettings, MetricsSettings, parse_labels
 from rmqkit_hook_metrics.text import Family, Labels, Writer
 
 _TOPIC = ("topic", "message_type", "is_system")
@@ -160,10 +160,11 @@ class Scrape:
         self._broker = broker
         self._counts = counts
         self._settings = settings
+        self._chosen = Chosen(settings)
         self._writer = Writer(common, settings.unit_suffix)
-        self._lag = LagMeter(broker, counts)
+        self._lag = LagMeter(broker, counts, self._chosen)
 
-    async def text(self) -> AsyncIterator[str]:
+    async def text(self) -> AsyncGenerator[str]:
         """The lines, a few at a time."""
         pace = Pace()
         self._forget()
@@ -190,14 +191,23 @@ class Scrape:
         incoming = [
             ((topic, kind, flag(names.is_system_topic(topic))), counted)
             for (topic, kind), counted in sorted(counts.incoming.items())
+            if self._chosen(topic)
         ]
         yield from lines(IN, [(labels, counted.messages) for labels, counted in incoming])
         yield from lines(IN_BYTES, [(labels, counted.size_bytes) for labels, counted in incoming])
         yield from lines(SIZE, [(labels, counted.sizes) for labels, counted in incoming])
-        outgoing = [((*key, _system(*key)), counted) for key, counted in sorted(counts.outgoing.items())]
+        outgoing = [
+            ((*key, _system(*key)), counted)
+            for key, counted in sorted(counts.outgoing.items())
+            if self._chosen(*key)
+        ]
         yield from lines(OUT, [(labels, counted.messages) for labels, counted in outgoing])
         yield from lines(OUT_BYTES, [(labels, counted.size_bytes) for labels, counted in outgoing])
-        dead = sorted((pair, item.count) for pair, item in self._broker.stats.dead_lettered.items())
+        dead = sorted(
+            ((group, topic), item.count)
+            for (group, topic), item in self._broker.stats.dead_lettered.items()
+            if self._chosen(topic, group)
+        )
         yield from lines(
             DEAD, [((group, topic, _system(topic, group)), count) for (group, topic), count in dead]
         )
@@ -219,7 +229,8 @@ class Scrape:
         yield from lines(TOPICS, [((), len(broker.topics.configs))])
         yield from lines(GROUPS, [((), len(broker.groups.configs))])
         yield from lines(PRODUCERS, sorted(gauges.producers(broker).items()))
-        yield from lines(CONSUMERS, sorted(gauges.consumers(broker).items()))
+        consumers = gauges.consumers(broker).items()
+        yield from lines(CONSUMERS, sorted(item for item in consumers if self._chosen.group(item[0][0])))
         replicas = broker.replication.replicas()
         yield from lines(REPLICA_BYTES, [((each.address,), each.lag_bytes) for each in replicas])
         yield from lines(REPLICA_MS, [((each.address,), each.lag_ms) for each in replicas])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from functools import partial
 
 import trio
@@ -61,7 +61,7 @@ class MetricsService(Service):
             task_status.started()
 
 
-async def _healthy() -> AsyncIterator[str]:
+async def _healthy() -> AsyncGenerator[str]:
     yield "ok\n"
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from fnmatch import translate
 from typing import Annotated, Literal
 
 import msgspec
@@ -26,11 +29,35 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
                  Apache's broker 5.3 does)
     queue_lag    whether to report the lag of each queue in addition to that of each topic
     rpc_latency  whether to time each request, see docs/hooks.md
+    topics       patterns (* and ?) of the topics that have figures of their own
+    groups       the same of consumer groups
     """
 
     unit_suffix: bool = True
     queue_lag: bool = True
     rpc_latency: bool = False
+    topics: tuple[str, ...] = ("*",)
+    groups: tuple[str, ...] = ("*",)
+
+
+class Chosen:
+    """Which topics and groups have figures of their own."""
+
+    def __init__(self, settings: MetricsSettings) -> None:
+        self._topic = _matcher(settings.topics)
+        self._group = _matcher(settings.groups)
+
+    def group(self, name: str) -> bool:
+        """Whether a group has them."""
+        return self._group(name) is not None
+
+    def __call__(self, topic: str, group: str | None = None) -> bool:
+        """Whether a topic, or a pair of a group and a topic, has them."""
+        return self._topic(topic) is not None and (group is None or self.group(group))
+
+
+def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
+    return re.compile("|".join(map(translate, patterns)) or r"(?!)").match
 
 
 def parse_labels(text: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,27 @@ import trio.testing
 from rmqkit.errors import ConfigError
 from rmqkit.model.topic import TopicConfig
 from rmqkit_hook_metrics import lag
-from rmqkit_hook_metrics.http import MAX_CONNECTIONS, MAX_REQUEST_BYTES, TIMEOUT_S, Page, Responder
+from rmqkit_hook_metrics.http import (
+    JOINED_S,
+    MAX_CONNECTIONS,
+    MAX_REQUEST_BYTES,
+    PIECE_BYTES,
+    TIMEOUT_S,
+    Page,
+    Responder,
+)
 from rmqkit_hook_metrics.settings import ExporterSettings, parse_labels
 from rmqkit_hook_metrics.text import Family, Writer
 from tests.hooks.metrics.kit import exchange, fetch, measured, parsed, service_of
 
 
-async def words() -> AsyncIterator[str]:
+async def words() -> AsyncGenerator[str]:
     """A body in pieces, longer than one send."""
     for at in range(10_000):
         yield f"{at} "
 
 
-async def broken() -> AsyncIterator[str]:
+async def broken() -> AsyncGenerator[str]:
     yield "begun "
     raise ValueError("boom")
 
@@ -128,17 +136,69 @@ async def test_who_takes_nothing_is_sent_away(
     assert not taken.endswith(b"0\r\n\r\n")
 
 
-async def test_too_many_connections_are_not_served(nursery: trio.Nursery) -> None:
-    """One connection above the limit is closed; when another ends there is room again."""
+async def test_the_slowest_client_gives_its_place(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """When all places are taken, a new connection gets that of the client that has been waited for longest:
+    first of one that takes no answer, then of those that have not asked, in order."""
     served = responder()
-    streams = [await talk(nursery, served) for _ in range(MAX_CONNECTIONS)]
+    greedy, there = trio.testing.lockstep_stream_pair()
+    nursery.start_soon(served.serve, there)
+    await greedy.send_all(b"GET /words HTTP/1.1\r\nHost: x\r\n\r\n")
     await trio.testing.wait_all_tasks_blocked()
-    extra = await talk(nursery, served)
-    assert await extra.receive_some() == b""
-    await streams[0].aclose()
+    streams = []
+    for _ in range(MAX_CONNECTIONS - 1):
+        await trio.sleep(0.01)
+        streams.append(await talk(nursery, served))
+        await trio.testing.wait_all_tasks_blocked()
+    for gone in (greedy, streams[0], streams[1]):
+        await trio.sleep(0.01)
+        scraper = await talk(nursery, served)
+        response, body = await exchange(scraper, h11.Connection(h11.CLIENT), "/words")
+        assert (response.status_code, len(body)) == (200, len("".join([f"{at} " for at in range(10_000)])))
+        taken = b"".join([data async for data in receiving(gone)])
+        assert not taken.endswith(b"0\r\n\r\n")
+    exchanged = await exchange(streams[2], h11.Connection(h11.CLIENT), "/words")
+    assert exchanged[0].status_code == 200
+
+
+async def test_scrapers_at_the_same_time_share_a_page(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Who asks while a page is produced gets the same one from its beginning, also when the first one goes
+    away; who asks when it is finished, or old, gets a new one."""
+    produced: list[int] = []
+    go_on = trio.Event()
+
+    async def page() -> AsyncGenerator[str]:
+        number = len(produced)
+        produced.append(number)
+        yield f"{number} " + "x" * PIECE_BYTES
+        await go_on.wait()
+        yield " end"
+
+    served = Responder({"/page": Page("text/plain", page)})
+    first, http = await talk(nursery, served), h11.Connection(h11.CLIENT)
+    await first.send_all(http.send(h11.Request(method="GET", target="/page", headers=[("Host", "x")])) or b"")
     await trio.testing.wait_all_tasks_blocked()
-    response, _ = await exchange(await talk(nursery, served), h11.Connection(h11.CLIENT), "/words")
-    assert response.status_code == 200
+    bodies: list[str] = []
+
+    async def scrape() -> None:
+        _, body = await exchange(await talk(nursery, served), h11.Connection(h11.CLIENT), "/page")
+        bodies.append(body)
+
+    for _ in range(3):
+        nursery.start_soon(scrape)
+    await trio.testing.wait_all_tasks_blocked()
+    await first.aclose()
+    await trio.sleep(JOINED_S)
+    nursery.start_soon(scrape)
+    await trio.testing.wait_all_tasks_blocked()
+    go_on.set()
+    await trio.testing.wait_all_tasks_blocked()
+    await scrape()
+    assert sorted(body[0] + body[-3:] for body in bodies) == ["0end", "0end", "0end", "1end", "2end"]
+    assert produced == [0, 1, 2]
 
 
 async def test_a_page_that_breaks_ends_its_connection_only(

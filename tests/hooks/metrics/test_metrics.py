@@ -28,6 +28,7 @@ from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.testing.broker import dialer
 from rmqkit.testing.clock import FakeClock
 from rmqkit_hook_metrics.gauges import version_label
+from rmqkit_hook_metrics.settings import Chosen, MetricsSettings
 from tests.hooks.metrics.kit import measured, of, scraped
 
 VECTOR = Path(__file__).parent.parent.parent / "vectors" / "apache_metrics.tsv"
@@ -394,3 +395,34 @@ async def test_metrics_are_off_unless_asked_for(tmp_path: Path) -> None:
         ConnectionPool(connect=dialer()) as pool,
     ):
         assert (await Asker(pool, running).send()).code == 0
+
+
+@pytest.mark.parametrize(
+    ("topics", "groups", "topic", "pair"),
+    [
+        ((), (), False, False),
+        (("order?",), ("*",), True, True),
+        (("ord*", "other"), ("billing",), True, False),
+        (("other",), ("*",), False, False),
+        (("*",), ("b*", "g"), True, True),
+    ],
+)
+def test_which_topics_and_groups_have_figures(
+    topics: tuple[str, ...], groups: tuple[str, ...], topic: bool, pair: bool
+) -> None:
+    """A topic needs a pattern that matches the whole name, a pair of a group and a topic one of each."""
+    chosen = Chosen(MetricsSettings(topics=topics, groups=groups))
+    assert (chosen("orders"), chosen("orders", "g")) == (topic, pair)
+
+
+async def test_a_scrape_is_limited_to_the_topics_and_groups_of_the_settings(tmp_path: Path) -> None:
+    """Neither counters nor lags of others are there; figures of the broker as a whole stay."""
+    keys: dict[str, Any] = {"plugins.metrics.topics": '["T*"]', "plugins.metrics.groups": '["other"]'}
+    async with measured(tmp_path, **keys) as running, ConnectionPool(connect=dialer()) as pool:
+        await busy(Asker(pool, running))
+        samples = await scraped(running)
+    topics = {dict(labels).get("topic") for found in samples.values() for labels in found} - {None}
+    groups = {dict(labels).get("consumer_group") for found in samples.values() for labels in found} - {None}
+    assert topics == {"T"}
+    assert groups == set()
+    assert "rocketmq_topic_number" in samples
