@@ -19,7 +19,7 @@ import anyio.to_thread
 from attrs import frozen
 
 from rmqkit.errors import ConfigError, NameServersUnreachable
-from rmqkit.plugin.transport import Address
+from rmqkit.plugin.address import Address
 
 NAMESRV_VARIABLE = "NAMESRV_ADDR"
 #: Limits of one look-up: time, and size of an HTTP answer.

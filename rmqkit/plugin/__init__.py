@@ -7,7 +7,8 @@
     positions         positions of the log, and their followers
     log_records       raw bytes of the log, cut into records
     dispatcher        followers of the log
-    transport         addresses, listeners and byte streams
+    transport         listeners and byte streams of a scheme
+    address           addresses, and streams as clients use them
     request           processors, connections and answers
     queue_code        content of a queue unit besides offset and size
     hooks             hooks around sends, consumption, puts and requests

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 from anyio.abc import ByteStream, SocketAttribute
 
-from rmqkit.plugin.transport import Address
+from rmqkit.plugin.address import Address
 
 #: `(address, timeout_ms) -> stream`; raises OSError, TimeoutError or ConfigError. Cancelled: nothing stays
 #: open.

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import msgspec
 
@@ -24,12 +24,14 @@ from rmqkit.model.message_type import MessageType, message_type
 from rmqkit.model.names import namespace_of
 from rmqkit.model.run import MessageRun
 from rmqkit.plugin.request import Answers, Caller, Peer
-from rmqkit.plugin.store import Appended
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from rmqkit.protocol.message_id import offset_message_id
 from rmqkit.speedups import IN_USE
+
+if TYPE_CHECKING:
+    from rmqkit.plugin.store import Appended
 
 #: Header field in which clients of the cloud service name an account (Java:
 #: BrokerStatsManager.COMMERCIAL_OWNER).

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar, NamedTuple, overload
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, overload
 
 import msgspec
 
 from rmqkit.limits import MAX_REQUESTS_PER_TURN
 from rmqkit.model.buffer import Buffer
-from rmqkit.plugin.transport import ServerStream, TransportInfo
+from rmqkit.plugin.address import TransportInfo
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.error_answer import error_answer
 from rmqkit.protocol.frame import FrameDecoder
 from rmqkit.protocol.message_id import host_text, pack_host
+
+if TYPE_CHECKING:
+    from rmqkit.plugin.transport import ServerStream
 
 
 class Reply(NamedTuple):

@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import ByteStream, TaskGroup
 
 from rmqkit.errors import ConnectionLost
-from rmqkit.plugin.transport import LanedStream
+from rmqkit.plugin.address import LanedStream
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.remoting.connection import Connection
 

@@ -16,10 +16,10 @@ import anyio
 from anyio.abc import ByteStream, TaskGroup
 
 from rmqkit.errors import ClientError, ConfigError, ConnectFailed, RequestTimeout, RmqError
+from rmqkit.plugin.address import Address, LanedStream
 from rmqkit.plugin.connect import Connect, connect_tcp
 from rmqkit.plugin.hook_runner import Hooks
 from rmqkit.plugin.hooks import CallHook
-from rmqkit.plugin.transport import Address, LanedStream
 from rmqkit.protocol.codes import CLIENT_VERSION, ResponseCode, SerializeType
 from rmqkit.protocol.command import Command
 from rmqkit.remoting.backend import async_backend

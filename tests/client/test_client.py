@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import anyio
 import msgspec
@@ -332,3 +334,22 @@ def test_a_missing_package_for_bodies_is_named() -> None:
         str(error) == "the body is compressed with LZ4: pip install '.[compression]' in a checkout of rmqkit"
     )
     assert [fault.text for fault in error.faults] == [str(error)]
+
+
+def test_a_client_for_asyncio_does_without_trio() -> None:
+    """Importing the client leaves trio out, and so does using it: a program of asyncio need not wait for the
+    import."""
+    program = (
+        "import asyncio, sys\n"
+        "from rmqkit.client import Client\n"
+        "async def main():\n"
+        "    async with Client('127.0.0.1:1', call_timeout_ms=100) as client:\n"
+        "        try:\n"
+        "            await client.admin.topics()\n"
+        "        except Exception as error:\n"
+        "            print(type(error).__name__)\n"
+        "asyncio.run(main())\n"
+        "print('trio' in sys.modules)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["NameServersUnreachable", "False"]
