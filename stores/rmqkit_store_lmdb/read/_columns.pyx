@@ -187,4 +187,45 @@ def key_numbers(notes, int64_t base):
     return PyBytes_FromStringAndSize(<const char *>numbers.items, numbers.count * sizeof(uint64_t)) if numbers.count else b""
 
 
-__all__ = ["copied_records", "key_numbers", "timed_units"]
+cdef inline uint64_t number_at(const uint8_t *numbers, Py_ssize_t at) noexcept nogil:
+    cdef uint64_t number
+    memcpy(&number, numbers + at * 8, 8)
+    return number
+
+
+cdef Py_ssize_t first_from(const uint8_t *numbers, Py_ssize_t count, uint64_t least) noexcept nogil:
+    """The position of the first sorted number that is at least `least`."""
+    cdef Py_ssize_t low = 0, high = count, middle
+    while low < high:
+        middle = low + (high - low) // 2
+        if number_at(numbers, middle) < least:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def offsets_of(run, Py_ssize_t at, uint32_t code):
+    """See the twin."""
+    cdef Py_buffer buffer
+    cdef const uint8_t *numbers
+    cdef Py_ssize_t count, start, stop
+    cdef list found = []
+    PyObject_GetBuffer(run, &buffer, PyBUF_SIMPLE)
+    try:
+        if at < 0 or buffer.len < at or (buffer.len - at) % 8:
+            raise ValueError(f"{buffer.len} bytes have no numbers from {at} on")
+        numbers, count = <const uint8_t *>buffer.buf + at, (buffer.len - at) // 8
+        stop = count
+        if code != 0xFFFFFFFFu:
+            stop = first_from(numbers, count, (<uint64_t>code + 1) << 32)
+        start = first_from(numbers, stop, <uint64_t>code << 32)
+        while stop > start:
+            stop -= 1
+            found.append(<uint32_t>number_at(numbers, stop))
+        return found
+    finally:
+        PyBuffer_Release(&buffer)
+
+
+__all__ = ["copied_records", "key_numbers", "offsets_of", "timed_units"]

@@ -8,6 +8,7 @@ where the compiled part is in use.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -80,10 +81,22 @@ def pure_key_numbers(notes: Sequence[KeyNote], base: int) -> bytes:
     return array("Q", sorted(numbers)).tobytes()
 
 
+def pure_offsets_of(run: Buffer, at: int, code: int) -> list[int]:
+    """The log offsets with a hash among the sorted numbers of a run, which begin at byte `at`: newest first,
+    counted from that of the run. Raises ValueError where no numbers begin."""
+    size = len(run) - at
+    if at < 0 or size < 0 or size % 8:
+        raise ValueError(f"{len(run)} bytes have no numbers from {at} on")
+    numbers = memoryview(run)[at:].cast("Q")
+    stop = bisect_left(numbers, code + 1 << 32)
+    start = bisect_left(numbers, code << 32, 0, stop)
+    return [number & 0xFFFFFFFF for number in reversed(numbers[start:stop])]
+
+
 if TYPE_CHECKING or not IN_USE:
     timed_units, copied_records = pure_timed_units, pure_copied_records
-    key_numbers = pure_key_numbers
+    key_numbers, offsets_of = pure_key_numbers, pure_offsets_of
 else:
-    from rmqkit_store_lmdb.read._columns import copied_records, key_numbers, timed_units
+    from rmqkit_store_lmdb.read._columns import copied_records, key_numbers, offsets_of, timed_units
 
-__all__ = ["Caps", "copied_records", "key_numbers", "timed_units"]
+__all__ = ["Caps", "copied_records", "key_numbers", "offsets_of", "timed_units"]

@@ -19,7 +19,7 @@ from rmqkit.model.properties import KEYS, UNIQ_KEY
 from rmqkit.protocol.record_packer import KeyNote
 from rmqkit_store_lmdb.database.environment import Environment, Transaction
 from rmqkit_store_lmdb.database.layout import OFFSET, TIMES
-from rmqkit_store_lmdb.read.columns import key_numbers
+from rmqkit_store_lmdb.read.columns import key_numbers, offsets_of
 
 #: Number of messages with keys in a run, or amount of log covered by one, which is what has to be read again
 #: after a process failure.
@@ -134,13 +134,12 @@ def stored(
     within [begin, end]."""
     with txn.cursor(env.db("keys")) as cursor:
         for key, value in cursor.iterprev() if cursor.last() else ():
-            base, earliest_ms, latest_ms, numbers = read_run(bytes(key), value)
+            (base,) = OFFSET.unpack(key)
+            earliest_ms, latest_ms = TIMES.unpack_from(value)
             if latest_ms < begin_ms or earliest_ms > end_ms or base >= indexed_to:
                 continue
-            last = bisect_left(numbers, code + 1 << 32)
-            for at in range(last - 1, -1, -1):
-                offset = base + (numbers[at] & 0xFFFFFFFF)
-                if numbers[at] >> 32 != code or offset < start:
+            for distance in offsets_of(value, TIMES.size, code):
+                if base + distance < start:
                     break
-                if offset < indexed_to:
-                    yield offset
+                if base + distance < indexed_to:
+                    yield base + distance

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 
 from rmqkit.protocol.damage import filler
 from rmqkit.protocol.record_packer import KeyNote
@@ -62,6 +63,23 @@ def _notes(rng: random.Random) -> tuple[object, ...]:
     return notes, max(0, base - rng.choice((0, 0, 0, 9, -9)))
 
 
+def _runs(rng: random.Random) -> tuple[object, ...]:
+    """The sorted numbers of a run, in which hashes occur several times, and one to look for."""
+    codes = [0, 1, 2**31 - 1, 2**32 - 1, *(rng.randrange(1 << 32) for _ in range(3))]
+    count = rng.choice((0, 1, 2, 9, 300))
+    numbers = sorted(rng.choice(codes) << 32 | rng.randrange(1 << 32) for _ in range(count))
+    if rng.random() < 0.1:
+        rng.shuffle(numbers)
+    front = rng.choice((0, 16, 16, 5))
+    run = bytes(front) + array("Q", numbers).tobytes() + bytes(rng.choice((0,) * 9 + (3,)))
+    return (
+        Guarded(run),
+        rng.choice((front,) * 9 + (-1, 1 << 40)),
+        rng.choice((*codes, rng.randrange(1 << 32))),
+    )
+
+
+register(Twin("lmdb.offsets_of", pure=columns.pure_offsets_of, compiled=_columns.offsets_of, arguments=_runs))
 register(
     Twin("lmdb.timed_units", pure=columns.pure_timed_units, compiled=_columns.timed_units, arguments=_units)
 )
