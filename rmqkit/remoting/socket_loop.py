@@ -6,6 +6,9 @@ in one level-triggered epoll, and so is trio's own. Where trio would wait for ev
 instead: it calls back for each ready socket, and returns to trio as soon as trio has an event, a deadline or
 a runnable task.
 
+Sockets whose peers have ended are served after the others, a few per turn: when thousands of clients end at
+once, a request of another one does not wait behind all of them in epoll's list.
+
 The epoll descriptor of trio is not part of its public interface. Where it cannot be found (another system,
 another version, a guest of another loop), `socket_loop` returns None and connections read in their own tasks.
 """
@@ -14,14 +17,20 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable, Collection
+from itertools import islice
 from math import inf
 from typing import Any
 
 import trio
 from attrs import frozen
 
-#: Ready sockets that are served before trio's own events are looked at again.
+#: Ready sockets that are served before trio's own events are looked at again, those whose peers have ended
+#: among them, and how many of these are sorted out.
 _SERVED_PER_TURN = 64
+_ENDED_PER_TURN = 32
+_FOUND_PER_TURN = 1_024
+_EVENTS = select.EPOLLIN | select.EPOLLRDHUP
+_ENDED = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
 
 @frozen(eq=False)
@@ -69,6 +78,8 @@ class SocketLoop(trio.abc.Instrument):
         self._epoll = select.epoll()
         self._epoll.register(events.epoll, select.EPOLLIN)
         self._ready: dict[int, Callable[[], None]] = {}
+        #: Descriptors whose peers have ended, which are not in the epoll.
+        self._ended: dict[int, None] = {}
         self._at_end: list[Callable[[], None]] = []
         #: Whether several sockets are ready in this turn.
         self.is_shared = False
@@ -77,12 +88,16 @@ class SocketLoop(trio.abc.Instrument):
     def watch(self, descriptor: int, ready: Callable[[], None]) -> None:
         """Call `ready` whenever the descriptor has something to read, or its peer has ended, until `forget`.
         Raises OSError."""
-        self._epoll.register(descriptor, select.EPOLLIN)
+        self._epoll.register(descriptor, _EVENTS)
         self._ready[descriptor] = ready
 
     def forget(self, descriptor: int) -> None:
         """End `watch`, before the descriptor is closed. A descriptor that is not watched is ignored."""
-        if self._ready.pop(descriptor, None) is not None:
+        if self._ready.pop(descriptor, None) is None:
+            return
+        if descriptor in self._ended:
+            del self._ended[descriptor]
+        else:
             self._epoll.unregister(descriptor)
 
     def at_end(self, then: Callable[[], None]) -> None:
@@ -97,9 +112,13 @@ class SocketLoop(trio.abc.Instrument):
         if timeout <= 0:
             self._serve(0)
             return
+        if self._ended:
+            self._serve(0)
+            self._events.interrupt()
+            return
         events, now = self._events, self._now
         end, left_s, served = now() + timeout, timeout, False
-        while left_s > 0 and not events.runnable and self._ready:
+        while left_s > 0 and not (events.runnable or self._ended) and self._ready:
             ready, of_trio = self._serve(left_s)
             if of_trio:
                 # The wait of trio returns at once.
@@ -113,19 +132,38 @@ class SocketLoop(trio.abc.Instrument):
 
     def _serve(self, timeout: float) -> tuple[int, bool]:
         """Wait and call back. Returns the number of ready sockets, and whether trio has events."""
-        found = self._epoll.poll(timeout, _SERVED_PER_TURN)
+        found = self._epoll.poll(timeout, _FOUND_PER_TURN)
         find, trio_epoll, of_trio = self._ready.get, self._events.epoll, False
         self.is_shared = len(found) > 1
-        for descriptor, _ in found:
+        served = 0
+        for descriptor, event in found:
             if descriptor == trio_epoll:
                 of_trio = True
-            elif (ready := find(descriptor)) is not None:
+            elif event & _ENDED:
+                if descriptor in self._ready:
+                    self._epoll.unregister(descriptor)
+                    self._ended[descriptor] = None
+            elif served < _SERVED_PER_TURN and (ready := find(descriptor)) is not None:
+                served += 1
                 ready()
+        if self._ended:
+            self._serve_ended()
         if self._at_end:
             callbacks, self._at_end = self._at_end, []
             for then in callbacks:
                 then()
         return len(found), of_trio
+
+    def _serve_ended(self) -> None:
+        """Call back for a few sockets whose peers have ended; one that is still watched afterwards has more
+        to read."""
+        for descriptor in list(islice(self._ended, _ENDED_PER_TURN)):
+            ready = self._ready.get(descriptor)
+            if ready is not None and descriptor in self._ended:
+                ready()
+            if descriptor in self._ended:
+                del self._ended[descriptor]
+                self._epoll.register(descriptor, _EVENTS)
 
     def after_run(self) -> None:
         """Close the epoll with the run."""

@@ -7,6 +7,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import trio
@@ -226,3 +227,40 @@ async def test_a_watch_ends() -> None:
         for _ in range(5):
             await trio.lowlevel.checkpoint()
         assert calls == [1, 2]
+
+
+async def test_sockets_whose_peers_have_ended_are_served_after_the_others() -> None:
+    """When many peers end at once, a few of them are served in each turn, and one that still talks is served
+    in the first; what those that ended had sent before is read, to the last byte."""
+    loop = socket_loop.socket_loop()
+    assert loop is not None
+    served_in_order: list[str] = []
+    pairs = [socket.socketpair() for _ in range(60)]
+    talker, other = socket.socketpair()
+    got: list[bytes] = []
+
+    def ended(number: int) -> None:
+        data = pairs[number][0].recv(2)
+        got.append(data)
+        if not data:
+            served_in_order.append(f"{number}")
+            loop.forget(pairs[number][0].fileno())
+
+    def talked() -> None:
+        served_in_order.append(talker.recv(10).decode())
+
+    try:
+        for number, (here, there) in enumerate(pairs):
+            there.send(b"abc")
+            there.close()
+            loop.watch(here.fileno(), partial(ended, number))
+        loop.watch(talker.fileno(), talked)
+        other.send(b"talks")
+        await until(lambda: len(served_in_order) == 61)
+        assert served_in_order[0] == "talks"
+        assert sorted(served_in_order[1:], key=int) == [f"{number}" for number in range(60)]
+        assert got.count(b"ab") == got.count(b"c") == got.count(b"") == 60
+    finally:
+        loop.forget(talker.fileno())
+        for sock in (talker, other, *(here for here, _ in pairs)):
+            sock.close()
