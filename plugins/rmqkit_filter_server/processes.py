@@ -31,7 +31,6 @@ MAX_RESTART_MS = 30_000
 #: Time for a filter server to end by itself.
 STOP_TIMEOUT_MS = 5_000
 _ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 #: Starts a process, whose standard input is a pipe. Raises OSError.
 Launch = Callable[[], Awaitable[trio.Process]]
@@ -39,9 +38,7 @@ Launch = Callable[[], Awaitable[trio.Process]]
 
 def command_line() -> list[str]:
     """The arguments of a filter server's process. `-P` keeps the working directory out of the import path."""
-    level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-    shown = level if level in _LEVELS else "INFO"
-    return [sys.executable, "-P", "-m", "rmqkit.cli", "filter-server", "--supervised", "--log-level", shown]
+    return [sys.executable, "-P", "-m", "rmqkit.cli", "filter-server", "--supervised"]
 
 
 async def launch() -> trio.Process:

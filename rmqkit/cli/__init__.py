@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import Action, ArgumentParser
+from argparse import Action, ArgumentError, ArgumentParser
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 from rmqkit import __version__, speedups
+from rmqkit.errors import did_you_mean
 from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
 
@@ -85,10 +86,17 @@ def _discard_output() -> None:
 
 class _Parser(ArgumentParser):
     """Accepts options by their full names only: an abbreviation could change its meaning when an option is
-    added."""
+    added. A misspelt verb, action or choice has the nearest one in its error."""
 
     def __init__(self, **keywords: Any) -> None:
         super().__init__(**{"allow_abbrev": False} | keywords)
+
+    def _check_value(self, action: Action, value: Any) -> None:
+        """Suggest the nearest of the choices in place of listing them all."""
+        near = did_you_mean(str(value), map(str, action.choices or ()))
+        if near and value not in (action.choices or ()):
+            raise ArgumentError(action, f"invalid choice: {value!r}{near}")
+        super()._check_value(action, value)
 
 
 class _Version(Action):

@@ -7,6 +7,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
 from rmqkit import config as settings
+from rmqkit import log_lines
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError
 from rmqkit.model.subscription import PYTHON, SQL92
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rmqkit.client import Client
     from rmqkit.plugin.loader import Registry
 
+_log = logging.getLogger(__name__)
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
 
@@ -40,14 +42,12 @@ def _key_value(text: str) -> tuple[str, str]:
 
 
 def add_settings(parser: ArgumentParser) -> None:
-    """`--config`, `--set`, `--log-level`."""
+    """`--config`, `--set`, `--log-level`, `--log-format`."""
     _add_config(parser)
-    add_log_level(parser, "INFO")
-
-
-def add_log_level(parser: ArgumentParser, default: str) -> None:
-    levels = ["DEBUG", "INFO", "WARNING", "ERROR"]
-    parser.add_argument("--log-level", default=default, choices=levels, help="log level on standard error")
+    level = "log level on standard error (default: the variable RMQKIT_LOG_LEVEL, else INFO)"
+    parser.add_argument("--log-level", choices=log_lines.LEVELS, help=level)
+    form = "form of log lines (default: the variable RMQKIT_LOG_FORMAT, else text)"
+    parser.add_argument("--log-format", choices=log_lines.FORMS, help=form)
 
 
 def _add_config(parser: ArgumentParser) -> None:
@@ -161,23 +161,30 @@ def check_text(arguments: Namespace, *names: str) -> None:
 
 def load_config(arguments: Namespace, **flags: Any) -> Config:
     """The settings, with `--set` and the given keys as command line values. Warnings go to standard error."""
-    given = {key: value for key, value in flags.items() if value is not None}
-    config = settings.load(arguments.config, flags=given | dict(arguments.set))
+    config = _loaded(arguments, **flags)
     for warning in config.warnings:
         output.error(f"warning: {warning}")
     return config
 
 
+def _loaded(arguments: Namespace, **flags: Any) -> Config:
+    given = {key: value for key, value in flags.items() if value is not None}
+    return settings.load(arguments.config, flags=given | dict(arguments.set))
+
+
 def load_server(
     arguments: Namespace, *, broker: bool, name_server: bool, **flags: Any
 ) -> tuple[Config, Registry]:
-    """The settings and the plugins of a server, checked as at its start. Warnings go to standard error.
-    Raises ConfigError."""
+    """The settings and the plugins of a server, checked as at its start. Logging begins, and has the
+    warnings. Raises ConfigError."""
+    start_logging(arguments)
     # Imported here so that client verbs start without them.
     from rmqkit.broker import checks
     from rmqkit.plugin import loader
 
-    config = load_config(arguments, **flags)
+    config = _loaded(arguments, **flags)
+    for text in config.warnings:
+        _log.warning("%s", text)
     registry = loader.load(config)
     found = (
         checks.faults(config, registry, name_server=name_server)
@@ -187,9 +194,10 @@ def load_server(
     if found:
         raise ConfigError.of(found)
     for warning in checks.warnings(config, registry):
-        output.error(f"warning: {warning.text}")
+        _log.warning("%s", warning.text)
     return config, registry
 
 
 def start_logging(arguments: Namespace) -> None:
-    logging.basicConfig(level=arguments.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    """Log as the options of `add_settings` say. Raises ConfigError."""
+    log_lines.start_logging(arguments.log_level, arguments.log_format)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import os
 import resource
 import signal
@@ -15,6 +16,8 @@ import trio
 from rmqkit.broker.run import RunningBroker, run_broker
 from rmqkit.config import Config
 from rmqkit.plugin.loader import Registry
+
+_log = logging.getLogger(__name__)
 
 #: A collector pass stops the event loop for up to a microsecond per visited object. With a constant number of
 #: live objects, a pass over the youngest generation visits about this many, and a pass over the middle
@@ -50,15 +53,20 @@ async def until_signal(main: Main) -> None:
             asked = False
             with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                 task_status.started()
-                async for _ in signals:
+                async for number in signals:
+                    name = signal.Signals(number).name
                     if asked:
+                        _log.warning("%s again: stopping at once", name)
                         nursery.cancel_scope.cancel()
+                    else:
+                        _log.info("%s: stopping", name)
                     asked = True
                     stop.set()
 
         await nursery.start(watch)
         await main(stop)
         nursery.cancel_scope.cancel()
+    _log.info("stopped")
 
 
 async def broker_until(

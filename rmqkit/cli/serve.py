@@ -148,10 +148,12 @@ def _without_variable(config: Config) -> Config:
     and registering this broker there could hide another broker."""
     if config.sources.get("namesrvAddr") != f"environment {NAMESRV_VARIABLE}":
         return config
-    output.error(
-        f"warning: {NAMESRV_VARIABLE}={config.namesrv_addr} is ignored: the broker registers with the name"
-        " server of this process alone; to register it there as well, give --set"
-        f" namesrvAddr={config.namesrv_addr}"
+    _log.warning(
+        "%s=%s is ignored: the broker registers with the name server of this process alone; to register it"
+        " there as well, give --set namesrvAddr=%s",
+        NAMESRV_VARIABLE,
+        config.namesrv_addr,
+        config.namesrv_addr,
     )
     return with_values(config, namesrv_addr="")
 
@@ -168,19 +170,19 @@ def _brokers(arguments: Namespace, config: Config, registry: Registry, others: S
     else:
         configs = plan.several(config, count, others, kinds) if count > 1 else [plan.single(config)]
     for path in plan.not_started(config, configs):
-        output.error(
-            f"warning: {path} holds the messages of a broker that is not started: they stay on disk, and"
-            " consumers do not get them"
+        _log.warning(
+            "%s holds the messages of a broker that is not started: they stay on disk, and consumers do not"
+            " get them",
+            path,
         )
     if len(configs) > 1:
-        return partial(_several, configs, config.store_path_root_dir, arguments.log_level)
+        return partial(_several, configs, config.store_path_root_dir)
     return partial(_one, configs[0], registry)
 
 
 def _run(arguments: Namespace, config: Config, main: running.Main) -> int:
     # Brokers in processes of their own inherit it.
     running.keep_private(config)
-    options.start_logging(arguments)
     if speedups.BUILT:
         _log.info("the code of the message path is %s", speedups.description())
     else:
@@ -232,14 +234,14 @@ async def _one(config: Config, registry: Registry, stop: trio.Event, name_server
 
 
 async def _several(
-    configs: Sequence[Config], root: str, log_level: str, stop: trio.Event, name_servers: str, shown: str
+    configs: Sequence[Config], root: str, stop: trio.Event, name_servers: str, shown: str
 ) -> None:
     def ready(addresses: Sequence[str]) -> None:
         names = [plan.label(config) for config in configs]
         _print_ready(configs[0], shown, list(zip(addresses, names, strict=True)), root)
 
     registering = [with_values(config, namesrv_addr=name_servers) for config in configs]
-    await supervise(registering, log_level, stop, ready, launch=launch)
+    await supervise(registering, stop, ready, launch=launch)
 
 
 def _print_ready(config: Config, namesrv: str, brokers: Sequence[tuple[str, str]], data: str) -> None:

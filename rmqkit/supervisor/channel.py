@@ -17,7 +17,6 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     text."""
 
     config: Config
-    log_level: str
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):

@@ -16,6 +16,7 @@ import trio
 from rmqkit.broker.run import RunningBroker
 from rmqkit.cli import running
 from rmqkit.config import Config
+from rmqkit.log_lines import start_logging
 from rmqkit.plugin import loader, output
 from rmqkit.supervisor.channel import Channel, Cut, Failed, Ready, Start
 from rmqkit.supervisor.plan import label
@@ -44,7 +45,7 @@ async def _main(end: socket.socket) -> int:
     if not isinstance(first, Start):
         # The parent ended before it sent the settings.
         return 0
-    _start_logging(label(first.config), first.log_level)
+    start_logging(None, None, label(first.config))
     running.tune()
     try:
         await running.until_signal(partial(serve, first.config, channel))
@@ -85,20 +86,3 @@ async def _obey(channel: Channel, stop: trio.Event, serving: trio.Event, scope: 
         if message is None:
             return
     scope.cancel()
-
-
-class LogFormatter(logging.Formatter):
-    """Adds the broker's name to every line, including lines of tracebacks."""
-
-    def __init__(self, broker: str) -> None:
-        super().__init__(f"%(asctime)s %(levelname)s {broker.replace('%', '%%')} %(name)s: %(message)s")
-        self._next_line = f"\n{broker} | "
-
-    def format(self, record: logging.LogRecord) -> str:
-        return super().format(record).replace("\n", self._next_line)
-
-
-def _start_logging(broker: str, level: str) -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(LogFormatter(broker))
-    logging.basicConfig(level=level, handlers=[handler])

@@ -71,12 +71,7 @@ class Restarts:
 
 
 async def supervise(
-    brokers: Sequence[Config],
-    log_level: str,
-    stop: trio.Event,
-    ready: Callable[[list[str]], None],
-    *,
-    launch: Launch,
+    brokers: Sequence[Config], stop: trio.Event, ready: Callable[[list[str]], None], *, launch: Launch
 ) -> None:
     """Run the brokers until `stop` is set, then stop them gracefully and wait for them.
 
@@ -91,7 +86,7 @@ async def supervise(
         failures.append(error)
         stop.set()
 
-    keepers = [_Keeper(config, log_level, launch, stop, failed) for config in brokers]
+    keepers = [_Keeper(config, launch, stop, failed) for config in brokers]
     async with trio.open_nursery() as nursery:
         for keeper in keepers:
             nursery.start_soon(keeper.run)
@@ -118,18 +113,12 @@ class _Keeper:
     failed."""
 
     def __init__(
-        self,
-        config: Config,
-        log_level: str,
-        launch: Launch,
-        stop: trio.Event,
-        failed: Callable[[RmqError], None],
+        self, config: Config, launch: Launch, stop: trio.Event, failed: Callable[[RmqError], None]
     ) -> None:
         self.settled = trio.Event()
         self.address = ""
         self._config = config
         self._name = label(config)
-        self._log_level = log_level
         self._launch = launch
         self._stop = stop
         self._failed = failed
@@ -190,7 +179,7 @@ class _Keeper:
         return _End(code, said.failed, served_ms, _why(process.pid, code, said.failed))
 
     async def _talk(self, process: Process, said: _Said) -> None:
-        await process.tell(Start(self._config, self._log_level))
+        await process.tell(Start(self._config))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._pass_stop_on, process)
             while (message := await process.hear()) is not None:

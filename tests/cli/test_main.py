@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from rmqkit.cli import main
 from tests.programs import PROGRAM, clean_environment
 
 
@@ -30,3 +31,25 @@ def test_a_reader_that_has_gone_is_a_failure(words: list[str]) -> None:
     finally:
         os.close(writing)
     assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (["conusme", "x"], "consume"),
+        (["topc"], "topic"),
+        (["topic", "stat", "x"], "stats"),
+        (["serve", "--log-level", "inof"], "INFO"),
+    ],
+)
+def test_a_misspelt_verb_has_the_nearest_in_its_error(
+    capsys: pytest.CaptureFixture[str], words: list[str], near: str
+) -> None:
+    """Verbs, their actions and choices of options; where nothing is near, all are listed."""
+    with pytest.raises(SystemExit):
+        main(words)
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.endswith(f"did you mean {near!r}?")
+    with pytest.raises(SystemExit):
+        main(["qqqqqq"])
+    assert "choose from 'serve', 'namesrv'" in capsys.readouterr().err

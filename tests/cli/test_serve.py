@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import socket
 import struct
 import tempfile
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Ready, Run, Start
+from tests.programs import spawn
 from tests.transports.tls import certs
 
 
@@ -275,3 +278,34 @@ def test_the_brokers_port_is_tcp(rmqkit: Run) -> None:
         result = rmqkit("broker", "--data", "data", "--broker", address)
         assert result.returncode == 2
         assert f"--set listeners={address}" in result.stderr
+
+
+def test_a_stop_is_in_the_log(tmp_path: Path) -> None:
+    """The signal and the end: a graceful stop is told from a kill. Warnings have the form of the other lines,
+    the first one included, and with RMQKIT_LOG_FORMAT=json every line is an object."""
+    log = tmp_path / "log"
+    words = ["namesrv", "--listen", "127.0.0.1:0", "--set", "odd=1"]
+    for form in ("text", "json"):
+        reading, writing = os.pipe()
+        with open(os.devnull) as null, log.open("wb") as errors, open(writing, "wb") as out:
+            variables = {"RMQKIT_LOG_FORMAT": form, "RMQKIT_LOG_LEVEL": "info"}
+            process = spawn(
+                words,
+                tmp_path,
+                stdin=null.fileno(),
+                stdout=out.fileno(),
+                stderr=errors.fileno(),
+                env=variables,
+            )
+        with open(reading) as stdout:
+            assert stdout.readline().startswith("rmqkit ready")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait() == 0
+        lines = log.read_text().splitlines()
+        if form == "json":
+            told = [json.loads(line) for line in lines]
+            assert [each["message"] for each in told[-2:]] == ["SIGTERM: stopping", "stopped"]
+            assert told[0]["level"] == "WARNING"
+        else:
+            assert [line.split(": ", 1)[1] for line in lines[-2:]] == ["SIGTERM: stopping", "stopped"]
+            assert " WARNING rmqkit.cli.options: unknown setting 'odd'" in lines[0]

@@ -36,7 +36,7 @@ async def test_all_messages_arrive_as_they_were() -> None:
         },
     )
     messages: list[Message] = [
-        Start(config, "DEBUG"),
+        Start(config),
         Stop(),
         Cut(),
         Ready("127.0.0.1:1"),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import logging
 import socket
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -102,20 +100,3 @@ async def test_a_process_with_nobody_to_talk_to_ends(tmp_path: Path) -> None:
     await process.aclose()
     with trio.fail_after(300):
         assert await process.wait() == 0
-
-
-def test_every_line_of_the_log_has_the_brokers_name() -> None:
-    """Every line contains the broker's name, including lines of tracebacks; a percent sign in the name is
-    kept."""
-    formatter = child.LogFormatter("broker%s-b")
-    try:
-        raise ValueError("one\ntwo")
-    except ValueError:
-        record = logging.LogRecord(
-            "some.logger", logging.ERROR, __file__, 1, "it is %s", ("bad",), sys.exc_info()
-        )
-    first, *rest = formatter.format(record).splitlines()
-    assert first.endswith(" ERROR broker%s-b some.logger: it is bad")
-    assert rest[0] == "broker%s-b | Traceback (most recent call last):"
-    assert rest[-1] == "broker%s-b | two"
-    assert all(line.startswith("broker%s-b | ") for line in rest)

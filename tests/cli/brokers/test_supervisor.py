@@ -95,7 +95,7 @@ class Machine:
         configs = plan.several(
             settings.load(environ={}, flags={"storePathRootDir": "nowhere", "listenPort": 0}), 2
         )
-        await supervise(configs, "INFO", self.stop, self.ready.append, launch=launch or self.launch)
+        await supervise(configs, self.stop, self.ready.append, launch=launch or self.launch)
 
 
 @asynccontextmanager
@@ -128,7 +128,7 @@ async def test_ready_is_said_once_when_all_serve(autojump_clock: MockClock) -> N
         await trio.testing.wait_all_tasks_blocked()
         assert machine.ready == [["127.0.0.1:1", "127.0.0.1:2"]]
     assert [process.told for process in machine.processes] == [
-        [Start(process.config, "INFO"), Stop()] for process in machine.processes
+        [Start(process.config), Stop()] for process in machine.processes
     ]
     assert {process.config.root_path for process in machine.processes} == {
         Path("nowhere/broker-a"),
@@ -192,7 +192,7 @@ async def test_one_that_dies_is_started_again_where_it_was(
         assert again.began - first.began == pytest.approx(supervisor.FIRST_DELAY_MS / 1000)
         assert (first.config.listen_port, again.config.listen_port) == (0, 10_001)
         assert again.config.root_path == first.config.root_path
-        assert again.told == [Start(again.config, "INFO")]
+        assert again.told == [Start(again.config)]
         assert first.closed
         assert len(machine.of("broker-a")) == 1
     assert machine.ready == [["127.0.0.1:10000", "127.0.0.1:10001"]]
