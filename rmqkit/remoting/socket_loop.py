@@ -27,7 +27,7 @@ from attrs import frozen
 #: Ready sockets that are served before trio's own events are looked at again, those whose peers have ended
 #: among them, and how many of these are sorted out.
 _SERVED_PER_TURN = 64
-_ENDED_PER_TURN = 32
+_ENDED_PER_TURN = 8
 _FOUND_PER_TURN = 1_024
 _EVENTS = select.EPOLLIN | select.EPOLLRDHUP
 _ENDED = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
