@@ -132,7 +132,9 @@ def make_context(
     acks = AckQueue(store, policy, config.sync_flush_timeout, conditions)
     role = RoleState(acks)
     topics.is_fenced = groups.is_fenced = lambda: role.is_fenced
-    put = LogAppender(registry.put_message_hooks, store, dispatching, acks, timed=stats.put_times.add)
+    put = LogAppender(
+        registry.put_message_hooks, store, dispatching, acks, stats.put_times.add, stats.put_many
+    )
     return BrokerContext(
         config=config,
         registry=registry,

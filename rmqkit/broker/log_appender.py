@@ -11,8 +11,10 @@ from rmqkit.broker.acks import AckQueue, Settled
 from rmqkit.broker.claims import CLAIMABLE, unclaimed
 from rmqkit.broker.dispatch.manager import Dispatching
 from rmqkit.errors import MessageIllegal, RequestRefused, StoreError, StoreNotWritable
+from rmqkit.model.message import PutMessage
 from rmqkit.model.properties import TRANSACTION_PREPARED
 from rmqkit.model.run import MessageRun
+from rmqkit.plugin.acks import Acknowledgement
 from rmqkit.plugin.hook_runner import Hooks
 from rmqkit.plugin.hooks import PutMessageHook
 from rmqkit.plugin.store import Appended, MessageStore
@@ -28,11 +30,16 @@ def _untimed(seconds: float) -> None:
     """Ignores the time, for an owner without statistics."""
 
 
+def _uncounted(messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
+    """Ignores the messages, for an owner without statistics."""
+
+
 class LogAppender:
     """Used by every processor and service that writes messages.
 
-    timed  called with the seconds that each append took until it could be acknowledged
-    gate   that of `acks`: nothing is appended while it is closed
+    timed    called with the seconds that each append took until it could be acknowledged
+    counted  called with messages that were stored together and their places
+    gate     that of `acks`: nothing is appended while it is closed
     """
 
     def __init__(
@@ -42,6 +49,7 @@ class LogAppender:
         dispatching: Dispatching,
         acks: AckQueue,
         timed: Callable[[float], None] = _untimed,
+        counted: Callable[[Sequence[PutMessage], Sequence[Appended]], None] = _uncounted,
     ) -> None:
         self._hooks = Hooks.of("put message hook", hooks).checked(PutMessageHook, ["before_put"])
         #: Properties for which a hook takes responsibility.
@@ -59,6 +67,7 @@ class LogAppender:
         self._checks_all = self.watched is None or bool(acks.refusing)
         self.gate = acks.gate
         self._timed = timed
+        self._counted = counted
 
     def append(self, run: MessageRun, *, checked: bool = False) -> Sequence[Put]:
         """Store a run in order with one append of the store. Returns for each message its place or the
@@ -86,6 +95,7 @@ class LogAppender:
             if len(parts) < 2:
                 return run.note([refusal] * len(run))
             return run.note([result for part in parts for result in self.append(part, checked=True)])
+        self._counted(messages, landed)
         _, start, size, _ = landed[-1]
         acks = self.acks
         if not (acks.conditions or self.gate.is_limited) or start + size <= acks.passed(True):
@@ -139,18 +149,30 @@ class LogAppender:
                 return unclaimed(name)
         return None
 
-    def is_settled(self, wait: bool, at: Appended) -> bool:
-        """Whether everything up to a stored message may be acknowledged now to senders that `wait` for the
-        conditions (PutMessage.wait) or do not."""
-        return _end(at) <= self.acks.passed(wait)
+    def append_durably(self, run: MessageRun) -> Acknowledgement:
+        """See `rmqkit.plugin.broker.Appender`."""
+        results = self.append(run)
+        acknowledgement = Acknowledgement(results)
+        stored = [at for at in range(len(run)) if at not in run.refused]
+        if not stored and results:
+            acknowledgement.settle(run.refused[0])
+        elif not stored or run.settled:
+            acknowledgement.settle(ResponseCode.SUCCESS)
+        else:
+            last = results[stored[-1]]
+            assert isinstance(last, Appended), "it is not among the refused"
+            self.when_settled(any(run[at].wait for at in stored), last, acknowledgement.settle)
+        return acknowledgement
 
     def are_settled(self, waits: Sequence[bool], landed: Sequence[Appended]) -> list[bool]:
-        """`is_settled` of each of several messages."""
+        """Whether everything up to each of these messages may be acknowledged now, to senders that wait for
+        the conditions (PutMessage.wait) or do not."""
         passed = self.acks.passed(False), self.acks.passed(True)
         return [_end(at) <= passed[wait] for wait, at in zip(waits, landed, strict=True)]
 
     def when_settled(self, wait: bool, at: Appended, then: Settled) -> None:
-        """Call `then` when `is_settled` becomes true, or when a condition has failed."""
+        """Call `then` when everything up to a stored message may be acknowledged to senders that `wait` for
+        the conditions or do not, or when a condition has failed."""
         began = perf_counter()
 
         def settled(result: int | RequestRefused) -> None:

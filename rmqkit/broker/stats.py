@@ -138,13 +138,8 @@ class BrokerStats:
 
     # Counting.
 
-    def put(self, topic: str, size_bytes: int) -> None:
-        """One message was stored."""
-        self._put_run(topic, 1, size_bytes)
-
     def delivered(self, source: str, topic: str, at: Appended) -> None:
         """One message of an internal topic was stored under its own."""
-        self.put(topic, at.size_bytes)
         for tell in self.on_delivery:
             tell(source, topic, at)
 

@@ -9,8 +9,12 @@ once its message is written. `rmqkit.testing.acks` has their contract as tests.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import trio
 
 from rmqkit.errors import RequestRefused, StoreError
+from rmqkit.model.message import Appended
 from rmqkit.plugin.positions import LogPosition, wait_moved
 from rmqkit.protocol.codes import ResponseCode
 
@@ -65,4 +69,42 @@ class AckCondition(ABC):
         return None
 
 
-__all__ = ["STORED", "AckCondition", "ConditionLost"]
+class Acknowledgement:
+    """The acknowledgement of a run that `Appender.append_durably` has stored. It waits for the messages of
+    the run alone, not for those that others append.
+
+    results  the place or the refusal of each message, known at once
+    outcome  None while a condition is awaited; then SUCCESS, or a code of STORED, or the refusal of messages
+             that may or may not be stored. When nothing was stored it is the first refusal of `results`
+    """
+
+    def __init__(self, results: Sequence[Appended | RequestRefused]) -> None:
+        self.results = results
+        self.outcome: int | RequestRefused | None = None
+        self._told: list[Callable[[int | RequestRefused], None]] = []
+
+    def settle(self, outcome: int | RequestRefused) -> None:
+        """Set the outcome and call the functions that wait for it. Called once, by the appender."""
+        self.outcome = outcome
+        told, self._told = self._told, []
+        for then in told:
+            then(outcome)
+
+    def when_settled(self, then: Callable[[int | RequestRefused], None]) -> None:
+        """Call `then` with the outcome, at once if it is known. `then` must not block or raise."""
+        if self.outcome is None:
+            self._told.append(then)
+        else:
+            then(self.outcome)
+
+    async def wait(self) -> int | RequestRefused:
+        """Wait for the outcome, and return it. Several tasks may wait. Cancelled: the messages stay stored,
+        and other waiting tasks are not affected."""
+        settled = trio.Event()
+        self.when_settled(lambda _: settled.set())
+        await settled.wait()
+        assert self.outcome is not None, "it is settled"
+        return self.outcome
+
+
+__all__ = ["STORED", "AckCondition", "Acknowledgement", "ConditionLost"]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         TopicConfig,
         TopicConfigTable,
     )
+    from rmqkit.plugin.acks import Acknowledgement
     from rmqkit.plugin.clock import Clock
     from rmqkit.plugin.filter_servers import FilterServers
     from rmqkit.plugin.registrations import Registrations
@@ -153,11 +154,16 @@ class Clients(Protocol):
 
 
 class Appender(Protocol):
-    """Appends messages to the log like a client's send: put hooks, store, dispatchers, held pulls."""
+    """Appends messages to the log like a client's send: hooks, store, dispatchers, held pulls, counters."""
 
     def append(self, run: MessageRun) -> Sequence[Appended | RequestRefused]:
         """Store a run in order. Returns for each message its place or the refusal. A request is refused as a
         whole; the others are stored. Never raises."""
+
+    def append_durably(self, run: MessageRun) -> Acknowledgement:
+        """As `append`; the result is settled when these messages are as safe as acknowledged ones. It does
+        not wait for messages that others append. A run whose messages all have `wait` = False only waits
+        until it is written. Never raises."""
 
     async def settle_everything(self) -> None:
         """Wait until everything appended so far is as safe as an acknowledged message. Raises StoreError."""
@@ -209,16 +215,13 @@ class Stats(Protocol):
     def aside(self) -> Mapping[tuple[str, bool], int]:
         """(service, whether it was kept) -> number of records that could not be passed on."""
 
-    def put(self, topic: str, size_bytes: int) -> None:
-        """Count one stored message; `Appender` does not count."""
-
     @property
     def on_delivery(self) -> list[Callable[[str, str, Appended], None]]:
         """Functions that `delivered` calls; append and remove your own. They must not block."""
 
     def delivered(self, source: str, topic: str, at: Appended) -> None:
-        """Count one message that a service has taken from the internal topic `source` and stored under its
-        own topic, in place of `put`."""
+        """Report one message that a service has taken from the internal topic `source` and appended under its
+        own topic."""
 
     def set_aside(self, service: str, *, kept: bool) -> None:
         """Count one record that a service could not pass on; `rmqkit.plugin.set_aside` does."""

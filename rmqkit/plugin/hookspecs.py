@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 PROJECT = "rmqkit"
 #: Version of these hooks and of the interfaces in rmqkit.plugin. It increases with incompatible changes. A
-#: plugin that states its version (`rmqkit_api = 2`) is refused by a kernel with another version.
-API = 2
+#: plugin that states its version (`rmqkit_api = 3`) is refused by a kernel with another version.
+API = 3
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 

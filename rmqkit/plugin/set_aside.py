@@ -72,10 +72,7 @@ def _put(broker: Broker, origin: Origin, body: bytes, reason: str) -> RequestRef
     )
     message.set_properties(properties_of(origin, reason))
     (result,) = broker.put.append(MessageRun([message]))
-    if isinstance(result, RequestRefused):
-        return result
-    broker.stats.put(message.topic, result.size_bytes)
-    return None
+    return result if isinstance(result, RequestRefused) else None
 
 
 __all__ = ["Origin", "prepare", "set_aside"]

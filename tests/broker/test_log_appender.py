@@ -19,7 +19,7 @@ from rmqkit.broker.sliced_work import SlicedWork
 from rmqkit.errors import MessageIllegal, RequestRefused, StoreNotWritable
 from rmqkit.model.message import PutMessage
 from rmqkit.model.run import MessageRun
-from rmqkit.plugin.acks import AckCondition
+from rmqkit.plugin.acks import AckCondition, Acknowledgement
 from rmqkit.plugin.dispatcher import DispatchEntry, Dispatcher
 from rmqkit.plugin.flush import FlushPolicy, Level
 from rmqkit.plugin.hooks import EachPutHook, PutMessageHook
@@ -42,6 +42,7 @@ class Store(MemoryStore):
     def __init__(self, policy: FlushPolicy) -> None:
         super().__init__(config_of(), FakeClock(), policy)
         self.flushed = 0
+        self._flushes = trio.lowlevel.ParkingLot()
         self.broken: Exception | None = None
         self.appends: list[list[bytes]] = []
 
@@ -59,8 +60,12 @@ class Store(MemoryStore):
     async def settled(self, offset: int, level: Level) -> None:
         if self.broken is not None:
             raise self.broken
-        if not self.is_settled(offset, level):
-            await trio.sleep_forever()
+        while not self.is_settled(offset, level):
+            await self._flushes.park()
+
+    def flush_to(self, offset: int) -> None:
+        self.flushed = offset
+        self._flushes.unpark_all()
 
 
 class Hook(EachPutHook):
@@ -100,13 +105,14 @@ class Bench:
         dispatchers: Sequence[Dispatcher] = (),
         conditions: Sequence[AckCondition] = (),
         acknowledge_at: Level = Level.WRITTEN,
+        counted: Callable[[Sequence[PutMessage], Sequence[Appended]], None] = lambda run, landed: None,
     ) -> LogAppender:
         named = {f"d{number}": dispatcher for number, dispatcher in enumerate(dispatchers)}
         dispatching = Dispatching(self.store, named, dict.fromkeys(named, "tests"), self.held)
         policy = AsyncFlush(config_of())
         policy.acknowledge_at = acknowledge_at
         acks = AckQueue(self.store, policy, FLUSH_TIMEOUT_MS, conditions)
-        return LogAppender(hooks, self.store, dispatching, acks)
+        return LogAppender(hooks, self.store, dispatching, acks, counted=counted)
 
 
 @pytest.fixture
@@ -391,20 +397,101 @@ async def settle(putter: LogAppender, wait: bool, at: Appended) -> int:
 async def test_who_waits_for_the_disk(bench: Bench, acknowledge_at: Level, wait: bool, must: bool) -> None:
     """Only with a policy that flushes first, and only messages that want to wait (property WAIT)."""
     putter = bench.putter(acknowledge_at=acknowledge_at)
-    sent = message(wait=wait)
-    assert putter.is_settled(wait, put_one(putter, sent)) is not must
+    assert putter.are_settled([wait], [put_one(putter, message(wait=wait))]) == [not must]
 
 
 async def test_a_flushed_message_is_a_success(bench: Bench) -> None:
     """Once the flush has passed its end, and not before."""
     putter = bench.putter(acknowledge_at=Level.FLUSHED)
-    sent = message()
-    at = put_one(putter, sent)
+    at = put_one(putter, message())
     bench.store.flushed = at.size_bytes - 1
-    assert not putter.is_settled(sent.wait, at)
+    assert putter.are_settled([True], [at]) == [False]
     bench.store.flushed = at.size_bytes
-    assert putter.is_settled(sent.wait, at)
+    assert putter.are_settled([True], [at]) == [True]
     assert await settle(putter, True, at) == ResponseCode.SUCCESS
+
+
+async def test_a_durable_append_waits_for_its_own_messages(bench: Bench) -> None:
+    """It is settled when the flush has passed its last message, whatever was appended behind it; a function
+    that is added later is called at once."""
+    putter = bench.putter(acknowledge_at=Level.FLUSHED)
+    outcomes: list[object] = []
+    async with trio.open_nursery() as nursery:
+        await nursery.start(putter.acks.run)
+        own = putter.append_durably(MessageRun([message(), message()]))
+        own.when_settled(outcomes.append)
+        waiting: list[object] = []
+        nursery.start_soon(_note, own, waiting)
+        behind = putter.append_durably(MessageRun([message()]))
+        assert (own.outcome, behind.outcome, codes(own.results)) == (None, None, [0, 0])
+        bench.store.flush_to(_end_of(own.results[-1]))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (own.outcome, behind.outcome) == (ResponseCode.SUCCESS, None)
+        own.when_settled(outcomes.append)
+        assert outcomes == [ResponseCode.SUCCESS] * 2
+        assert waiting == [ResponseCode.SUCCESS]
+        nursery.cancel_scope.cancel()
+
+
+async def _note(appended: Acknowledgement, outcomes: list[object]) -> None:
+    outcomes.append(await appended.wait())
+
+
+def _end_of(at: object) -> int:
+    assert isinstance(at, Appended)
+    return at.physical_offset + at.size_bytes
+
+
+async def test_a_durable_append_is_settled_at_once_where_nothing_is_awaited(bench: Bench) -> None:
+    """With a policy that does not flush first, and for messages that do not wait; also an empty run."""
+    assert bench.putter().append_durably(MessageRun([message()])).outcome == ResponseCode.SUCCESS
+    flushing = bench.putter(acknowledge_at=Level.FLUSHED)
+    assert flushing.append_durably(MessageRun([message(wait=False)])).outcome == ResponseCode.SUCCESS
+    assert flushing.append_durably(MessageRun([])).outcome == ResponseCode.SUCCESS
+
+
+async def test_a_durable_append_of_what_is_refused(bench: Bench) -> None:
+    """The outcome is the refusal when nothing was stored; else it is that of what was stored."""
+    putter = bench.putter()
+    refused = putter.append_durably(MessageRun([message(b"illegal")]))
+    assert isinstance(refused.outcome, RequestRefused)
+    assert (refused.outcome.code, codes(refused.results)) == (
+        ResponseCode.MESSAGE_ILLEGAL,
+        [ResponseCode.MESSAGE_ILLEGAL],
+    )
+    partly = putter.append_durably(MessageRun([message(), message(b"illegal")]))
+    assert (partly.outcome, codes(partly.results)) == (
+        ResponseCode.SUCCESS,
+        [0, ResponseCode.MESSAGE_ILLEGAL],
+    )
+
+
+async def test_a_durable_append_that_the_device_does_not_take(
+    bench: Bench, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The code of the time-out, for the message is stored; nothing waits any longer."""
+    putter = bench.putter(acknowledge_at=Level.FLUSHED)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(putter.acks.run)
+        appended = putter.append_durably(MessageRun([message()]))
+        assert await appended.wait() == ResponseCode.FLUSH_DISK_TIMEOUT
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_stored_is_counted_once(bench: Bench) -> None:
+    """By the appender, whoever appends: not what is refused, and under the topic that hooks choose."""
+    counted: list[str] = []
+
+    def park(each: PutMessage) -> None:
+        if each.body == b"park":
+            each.topic = "parked"
+
+    putter = bench.putter(Hook(park), counted=lambda run, landed: counted.extend(each.topic for each in run))
+    putter.append(MessageRun([message(), message(b"illegal"), message(b"park")]))
+    putter.append_durably(MessageRun([message(topic="U")]))
+    bench.store.broken = OSError("broken")
+    putter.append(MessageRun([message()]))
+    assert counted == ["T", "parked", "U"]
 
 
 async def test_a_slow_disk_is_a_flush_time_out(bench: Bench, autojump_clock: trio.testing.MockClock) -> None:
@@ -522,17 +609,15 @@ async def test_nobody_is_promised_what_is_not_written(
     """Neither at once nor after the time-out of a flush, which would count as sent."""
     bench = Bench(later)
     putter = bench.putter()
-    sent = message(wait=wait)
-    at = put_one(putter, sent)
-    assert not putter.is_settled(sent.wait, at)
-    assert not putter.is_settled(True, at)
+    at = put_one(putter, message(wait=wait))
+    assert putter.are_settled([wait, True], [at, at]) == [False, False]
     with pytest.raises(
         RequestRefused, match="may or may not be stored: the disk has not taken it within 5000 ms"
     ) as refusal:
         await settle(putter, wait, at)
     assert refusal.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
     later.write()
-    assert putter.is_settled(sent.wait, at)
+    assert putter.are_settled([wait], [at]) == [True]
     assert await settle(putter, wait, at) == ResponseCode.SUCCESS
 
 

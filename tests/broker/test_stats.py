@@ -10,7 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from rmqkit.broker.stats import BrokerStats, PutTimes
+from rmqkit.model.message import Appended
 from rmqkit.model.names import SCHEDULE_TOPIC
+from rmqkit.testing.store.kit import message
 
 HOUR_MS = 3_600_000
 
@@ -29,12 +31,17 @@ def utc() -> Iterator[None]:
     time.tzset()
 
 
+def put(stats: BrokerStats, topic: str, size_bytes: int) -> None:
+    """One message is stored."""
+    stats.put_many([message(topic)], [Appended(0, 0, size_bytes, 0)])
+
+
 @pytest.mark.row("S063")
 def test_puts_and_gets_are_counted_in_all_and_by_name() -> None:
     """Totals in messages and bytes, puts by topic, gets by group and topic."""
     stats = BrokerStats(5)
-    stats.put("T", 100)
-    stats.put("U", 50)
+    put(stats, "T", 100)
+    put(stats, "U", 50)
     stats.got("g", "T", 3, 300)
     stats.got("h", "T", 1, 10)
     assert (stats.put_messages, stats.put_bytes, stats.got_messages, stats.got_bytes) == (2, 150, 4, 310)
@@ -51,15 +58,15 @@ def test_totals_are_noted_at_midnight(caplog: pytest.LogCaptureFixture) -> None:
     totals are logged."""
     caplog.set_level(logging.INFO)
     stats = BrokerStats(20 * HOUR_MS)
-    stats.put("T", 1)
-    stats.put(SCHEDULE_TOPIC, 1)
+    put(stats, "T", 1)
+    put(stats, SCHEDULE_TOPIC, 1)
     stats.advance(23 * HOUR_MS)
     assert stats.this_morning == (0, 0)
     stats.advance(24 * HOUR_MS)
     assert (stats.this_morning, stats.yesterday_morning) == ((1, 0), (0, 0))
     assert "yesterday 1 messages were stored and 0 were given" in caplog.text
     for _ in range(4):
-        stats.put("T", 1)
+        put(stats, "T", 1)
     stats.got("g", "T", 2, 2)
     stats.advance(48 * HOUR_MS)
     assert (stats.this_morning, stats.yesterday_morning) == ((5, 2), (1, 0))
@@ -72,9 +79,9 @@ def test_rates_of_ten_sixty_and_six_hundred_seconds() -> None:
     stats = BrokerStats(0)
     assert list(stats.rates()) == [(0.0, 0.0, 0.0, 0.0)] * 3
     for second in range(1, 701):
-        stats.put("T", 1)
+        put(stats, "T", 1)
         if second > 690:
-            stats.put("T", 1)
+            put(stats, "T", 1)
             stats.found_pulls += 1
             stats.got("g", "T", 3, 3)
         stats.missed_pulls += 1
@@ -88,7 +95,7 @@ def test_rates_of_ten_sixty_and_six_hundred_seconds() -> None:
 def test_samples_are_a_second_apart() -> None:
     """Queries in between add no sample, nor does a clock that is set back."""
     stats = BrokerStats(0)
-    stats.put("T", 1)
+    put(stats, "T", 1)
     for now_ms in (400, 999, 1_000, 1_500, 300):
         stats.advance(now_ms)
     assert next(stats.rates())[0] == 1.0
@@ -98,8 +105,8 @@ def test_the_names_of_view_broker_stats_data() -> None:
     """Topics by name, groups by topic and group, the broker by its cluster; what was never counted is
     None."""
     stats = BrokerStats(0)
-    stats.put("T", 100)
-    stats.put(SCHEDULE_TOPIC, 7)
+    put(stats, "T", 100)
+    put(stats, SCHEDULE_TOPIC, 7)
     stats.got("g", "T", 2, 20)
     stats.sent_back["g", "T"].add(1)
     stats.dead_lettered["g", "T"].add(1)
@@ -131,7 +138,7 @@ def test_deleted_topics_and_groups_are_forgotten() -> None:
     """They are removed from every table; the totals stay."""
     stats = BrokerStats(0)
     for topic in ("T", "U"):
-        stats.put(topic, 1)
+        put(stats, topic, 1)
         for group in ("g", "h"):
             stats.got(group, topic, 1, 1)
             stats.sent_back[group, topic].add(1)

@@ -281,7 +281,6 @@ class SendProcessor(JoinedProcessor):
         landed: Any = self._put.append(run)
         sends.messages, sends.landed, sends.sizes = run.messages, landed, sizes
         if not (faults or run.refused):
-            self._stats.put_many(run.messages, landed)
             return self._succeeded(sends) if run.settled else self._answer_later(sends)
         start = 0
         for at, size in enumerate(sizes or [1] * len(sends)):
@@ -295,7 +294,6 @@ class SendProcessor(JoinedProcessor):
             return _merged(outcomes, [])
         sends.messages, sends.landed = run.messages, landed
         stored = sends.select(left)
-        self._stats.put_many(stored.messages, stored.landed)
         rest = self._succeeded(stored) if run.settled else self._answer_later(stored)
         return _merged(outcomes, rest)
 

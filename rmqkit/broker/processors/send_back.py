@@ -20,7 +20,7 @@ from rmqkit.model.sysflag import PERM_WRITE
 from rmqkit.model.topic import TopicConfig
 from rmqkit.plugin.cold_reads import read_cached
 from rmqkit.plugin.hooks import SEND_BACK, SEND_BACK_TO_DLQ, ConsumeContext, ConsumeMessageHook
-from rmqkit.plugin.request import EachRequest, Outcome, Peer, Ticket
+from rmqkit.plugin.request import EachRequest, Outcome, Peer
 from rmqkit.plugin.set_aside import Origin, set_aside
 from rmqkit.protocol import record
 from rmqkit.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode, is_temporary
@@ -76,7 +76,8 @@ class SendBackProcessor(EachRequest):
         except MessageIllegal as error:
             return self._set_aside(request, header, found, str(error))
         tell = partial(self._tell, request, header, original, peer, target)
-        (at,) = broker.put.append(MessageRun([message]))
+        appended = broker.put.append_durably(MessageRun([message]))
+        (at,) = appended.results
         if isinstance(at, RequestRefused):
             tell(at.code)
             if is_temporary(at.code):
@@ -84,24 +85,23 @@ class SendBackProcessor(EachRequest):
             return self._set_aside(request, header, found, str(at))
         table = broker.stats.dead_lettered if to_dead_letters else broker.stats.sent_back
         table[header.group, original.topic].add(1)
-        if broker.put.is_settled(message.wait, at):
-            tell(ResponseCode.SUCCESS)
-            return answer(request)
+        if appended.outcome is not None:
+            return self._settled(request, tell, appended.outcome)
         ticket = peer.postpone((request,))
-        broker.put.when_settled(message.wait, at, partial(self._settled, ticket, tell))
+        appended.when_settled(lambda outcome: ticket.complete((self._settled(request, tell, outcome),)))
         return ticket
 
-    def _settled(self, ticket: Ticket, tell: Callable[[int], None], result: int | RequestRefused) -> None:
-        (request,) = ticket.requests
-        if result == ResponseCode.SUCCESS:
+    def _settled(
+        self, request: Command, tell: Callable[[int], None], outcome: int | RequestRefused
+    ) -> Command:
+        if outcome == ResponseCode.SUCCESS:
             tell(ResponseCode.SUCCESS)
-            ticket.complete((answer(request),))
-            return
+            return answer(request)
         remark = "the message was sent back, but is not on disk yet"
-        if isinstance(result, RequestRefused):
-            remark = result.remark
+        if isinstance(outcome, RequestRefused):
+            remark = outcome.remark
         tell(ResponseCode.SYSTEM_ERROR)
-        ticket.complete((answer(request, ResponseCode.SYSTEM_ERROR, remark),))
+        return answer(request, ResponseCode.SYSTEM_ERROR, remark)
 
     def _found(self, offset: int) -> Buffer:
         found = self._broker.store.read_record(offset) if offset >= 0 else None

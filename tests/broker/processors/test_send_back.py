@@ -64,6 +64,16 @@ async def test_a_retry_waits_for_its_level(desk: BrokerHarness, asked: int, time
     assert origin.endswith(f"{original.physical_offset:016X}")
 
 
+async def test_a_copy_is_counted_under_the_topic_in_which_it_is_stored(desk: BrokerHarness) -> None:
+    """The schedule topic of a delayed retry, and the dead-letter topic of what is given up."""
+    original = await failed(desk)
+    await desk.send_back(original.physical_offset)
+    await desk.send_back(original.physical_offset, delay_level=-1)
+    counts = {topic: item.count for topic, item in desk.broker.stats.topics.items()}
+    assert counts == {"T": 1, names.SCHEDULE_TOPIC: 1, "%DLQ%g": 1}
+    assert desk.broker.stats.put_messages == 3
+
+
 async def test_a_second_failure_keeps_the_first_origin(desk: BrokerHarness) -> None:
     """Topic and id of the first send are kept through all retries; the former delay is not."""
     properties = {

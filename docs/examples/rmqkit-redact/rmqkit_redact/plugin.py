@@ -9,7 +9,7 @@ from rmqkit.plugin.hookspecs import Register
 from rmqkit_redact.hook import Redact, RedactSettings
 
 #: The version of rmqkit's plugin interface that this is made for.
-rmqkit_api = 2
+rmqkit_api = 3
 
 
 @hookimpl

@@ -9,7 +9,7 @@ from rmqkit.plugin.store import StoreFactory
 from rmqkit_store_sqlite.store import SqliteStore
 
 #: The version of rmqkit's plugin interface that this is made for.
-rmqkit_api = 2
+rmqkit_api = 3
 
 
 @hookimpl
