@@ -24,7 +24,7 @@ import trio
 
 from benchmarks import topic_creation
 from benchmarks.code import tell_code
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.cli import running, serve
 from rmqkit.config import Config, with_values
 from rmqkit.plugin import loader

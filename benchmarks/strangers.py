@@ -33,7 +33,6 @@ import trustme
 
 from benchmarks import peers
 from benchmarks.code import tell_code
-from rmqkit.plugin.sockets import BACKLOG
 from rmqkit.protocol import frame
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command, request
@@ -45,6 +44,7 @@ from rmqkit.protocol.headers import (
     RegisterBrokerRequestHeader,
     SendMessageRequestHeader,
 )
+from rmqkit.toolkit.sockets import BACKLOG
 
 _STEP_S = 120.0
 _PAUSE_S = 0.002

@@ -25,7 +25,7 @@ import trio
 
 from benchmarks.code import tell_code
 from rmqkit.client import Client
-from rmqkit.client.producer import Producer
+from rmqkit.client.producing.producer import Producer
 from rmqkit.errors import RmqError
 from rmqkit.model.queue import MessageQueue
 

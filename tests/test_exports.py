@@ -12,11 +12,12 @@ from types import ModuleType
 import pytest
 
 import rmqkit
-from rmqkit import plugin, speedups
+from rmqkit import plugin, speedups, toolkit
 
 ROOT = Path(__file__).parent.parent
 FACES = ["rmqkit", "rmqkit.client", "rmqkit.config", "rmqkit.protocol.headers", "rmqkit.testing.store"]
 INTERFACES = [f"rmqkit.plugin.{each.name}" for each in pkgutil.iter_modules(plugin.__path__)]
+TOOLS = [f"rmqkit.toolkit.{each.name}" for each in pkgutil.iter_modules(toolkit.__path__)]
 PLUGINS = [
     path for kind in ("stores", "transports", "plugins", "hooks") for path in (ROOT / kind).rglob("*.py")
 ]
@@ -31,13 +32,14 @@ def test_a_face_exports_what_it_lists(name: str) -> None:
     assert [each for each in face.__all__ if not hasattr(face, each)] == []
 
 
-def test_the_interface_package_names_its_modules() -> None:
-    """The docstring of rmqkit.plugin has a line for each module, and none for a module that is gone."""
-    lines = [line.split() for line in (plugin.__doc__ or "").splitlines() if line.startswith("    ")]
-    assert {f"rmqkit.plugin.{words[0]}" for words in lines} == set(INTERFACES)
+@pytest.mark.parametrize(("package", "modules"), [(plugin, INTERFACES), (toolkit, TOOLS)])
+def test_a_package_for_plugins_names_its_modules(package: ModuleType, modules: list[str]) -> None:
+    """The package's docstring has a line for each module, and none for a module that is gone."""
+    lines = [line.split() for line in (package.__doc__ or "").splitlines() if line.startswith("    ")]
+    assert {f"{package.__name__}.{words[0]}" for words in lines} == set(modules)
 
 
-@pytest.mark.parametrize("name", INTERFACES)
+@pytest.mark.parametrize("name", [*INTERFACES, *TOOLS])
 def test_the_names_of_an_interface_are_documented(name: str) -> None:
     """Each public class and function of an interface module has a docstring."""
     module = import_module(name)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmqkit import rocketmq_settings
-from rmqkit.broker import checks
+from rmqkit.broker.run import checks
 from rmqkit.config import Config, examine, load
 from rmqkit.plugin import loader
 from rmqkit.rocketmq_settings import NO_EFFECT, OFFERS, PROMISES

@@ -10,10 +10,10 @@ import trio
 from rmqkit.model import names
 from rmqkit.model.subscription import CONSUME_ACTIVELY, CONSUME_PASSIVELY
 from rmqkit.plugin.broker import Broker
-from rmqkit.plugin.disk import disk_usage
 from rmqkit.plugin.flush import Level
-from rmqkit.plugin.log_state import earliest_store_time_ms
 from rmqkit.plugin.store import MessageStore
+from rmqkit.toolkit.disk import disk_usage
+from rmqkit.toolkit.log_state import earliest_store_time_ms
 from rmqkit_hook_metrics.hooks import flag
 from rmqkit_hook_metrics.text import Labels
 

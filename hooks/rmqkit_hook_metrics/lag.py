@@ -17,7 +17,7 @@ from attrs import define, field, frozen
 from rmqkit.model import names
 from rmqkit.model.sysflag import PERM_READ
 from rmqkit.plugin.broker import Broker
-from rmqkit.plugin.cold_reads import read_when_cached
+from rmqkit.toolkit.cold_reads import read_when_cached
 from rmqkit_hook_metrics.counting import Counts
 
 #: Maximum time for which a scrape occupies the event loop.

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, I
 
 from rmqkit.model import names
 from rmqkit.plugin.broker import Broker
-from rmqkit.plugin.log_state import dispatch_behind_bytes
+from rmqkit.toolkit.log_state import dispatch_behind_bytes
 from rmqkit_hook_metrics import gauges
 from rmqkit_hook_metrics.counting import Counts, Histogram
 from rmqkit_hook_metrics.hooks import SCHEDULE_GROUP, flag

@@ -26,7 +26,7 @@ from rmqkit.client.hooks import (
     HookProducer,
 )
 from rmqkit.client.instance import wall_clock_ms
-from rmqkit.client.send_result import SendResult
+from rmqkit.client.producing.send_result import SendResult
 from rmqkit.errors import RmqError
 from rmqkit.model.message import Message
 from rmqkit.model.names import TRACE_TOPIC

@@ -26,8 +26,8 @@ except ModuleNotFoundError as error:
         f"{error}; OpenTelemetryHook needs the extra: {how_to_install('otel')}", name=error.name
     ) from error
 
+from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.hooks import ClientConsumeContext, ClientConsumeHook, ClientSendContext, ClientSendHook
-from rmqkit.client.received import ReceivedMessage
 from rmqkit.model.message import Message
 from rmqkit.model.message_type import message_type
 from rmqkit.model.names import is_system_topic, namespace_of

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.hooks import ConsumeReturnType
-from rmqkit.client.received import ReceivedMessage
 from rmqkit.model import properties as props
 from rmqkit.model.message import Message
 from rmqkit.model.message_type import MessageType

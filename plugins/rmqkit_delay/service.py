@@ -15,14 +15,14 @@ from rmqkit.model.message import PutMessage
 from rmqkit.model.run import MessageRun
 from rmqkit.model.topic import DelayOffsetFile
 from rmqkit.plugin.broker import Broker
-from rmqkit.plugin.internal_queue import InternalQueueFollower
-from rmqkit.plugin.json_file import JsonFile
 from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
-from rmqkit.plugin.set_aside import prepare
 from rmqkit.plugin.store import QueueUnit
 from rmqkit.protocol import record
 from rmqkit.protocol.tags import tags_code
+from rmqkit.toolkit.internal_queue import InternalQueueFollower
+from rmqkit.toolkit.json_file import JsonFile
+from rmqkit.toolkit.set_aside import prepare
 from rmqkit_delay.settings import DelaySettings
 
 #: The longest time until the service notices that the clock was set, or the queues were truncated.

@@ -13,8 +13,8 @@ from attrs import define
 from rmqkit import config as settings
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, RmqError
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
+from rmqkit.toolkit import output
 from rmqkit_failover.coordinator import Coordinator, Put
 from rmqkit_failover.coordinators import connected
 from rmqkit_failover.settings import group_prefix, options

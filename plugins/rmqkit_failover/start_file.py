@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from rmqkit.plugin.json_file import JsonFile
+from rmqkit.toolkit.json_file import JsonFile
 from rmqkit_failover.state import Past
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -10,10 +10,10 @@ from __future__ import annotations
 from functools import partial
 
 from rmqkit.errors import ProtocolError, StoreError
-from rmqkit.plugin import log_state
-from rmqkit.plugin.cold_reads import read_when_cached
 from rmqkit.plugin.store import MessageStore
 from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic
+from rmqkit.toolkit import log_state
+from rmqkit.toolkit.cold_reads import read_when_cached
 
 #: What an operator can do about two logs that differ.
 REMEDY = (

@@ -14,8 +14,8 @@ import msgspec
 import trio
 
 from rmqkit.errors import ConfigError, StoreError
-from rmqkit.plugin.json_file import JsonFile
 from rmqkit.plugin.store import MessageStore
+from rmqkit.toolkit.json_file import JsonFile
 
 _log = logging.getLogger(__name__)
 

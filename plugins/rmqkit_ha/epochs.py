@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from rmqkit.errors import ConfigError, StaleEpoch, StoreError
-from rmqkit.plugin.json_file import JsonFile
+from rmqkit.toolkit.json_file import JsonFile
 
 
 class EpochStart(msgspec.Struct, frozen=True, array_like=True):

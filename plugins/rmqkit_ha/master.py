@@ -16,8 +16,6 @@ from rmqkit.errors import ConfigError, ProtocolError, RequestRefused, StoreError
 from rmqkit.log_limit import limited_logger
 from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.broker import Broker
-from rmqkit.plugin.cold_reads import read_when_cached
-from rmqkit.plugin.interval import sleep_interval
 from rmqkit.plugin.listen import Listener, bind, start_work
 from rmqkit.plugin.positions import wait_moved
 from rmqkit.plugin.replication import ReplicaProgress
@@ -27,6 +25,8 @@ from rmqkit.plugin.service import Service
 from rmqkit.plugin.store import NotInMemory, Pin
 from rmqkit.plugin.transport import Address, ServerStream
 from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic, peek_store_timestamp
+from rmqkit.toolkit.cold_reads import read_when_cached
+from rmqkit.toolkit.interval import sleep_interval
 from rmqkit_ha.frames import Reports, confirmed_frame, frame_head
 from rmqkit_ha.greeting import Greeting, packed, unpacked
 from rmqkit_ha.group import ElectedGroup, Member

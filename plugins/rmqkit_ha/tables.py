@@ -27,12 +27,12 @@ from rmqkit.errors import (
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.topic import ConsumerOffsetFile, DelayOffsetFile, SubscriptionGroupTable, TopicConfigTable
 from rmqkit.plugin.broker import Broker
-from rmqkit.plugin.cold_reads import read_when_cached
-from rmqkit.plugin.json_file import JsonFile
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import request
 from rmqkit.protocol.headers import ViewMessageRequestHeader
 from rmqkit.protocol.record import MAGIC_BLANK, peek_size_and_magic
+from rmqkit.toolkit.cold_reads import read_when_cached
+from rmqkit.toolkit.json_file import JsonFile
 from rmqkit_ha.comparison import last_record
 from rmqkit_ha.identity import clients_address
 from rmqkit_ha.limits import MAX_TABLE_BYTES

@@ -9,10 +9,10 @@ import trio
 
 from rmqkit.config import Config
 from rmqkit.log_limit import limited_logger
-from rmqkit.plugin.interval import sleep_interval
 from rmqkit.plugin.registrations import Registrations
 from rmqkit.plugin.request import Peer
 from rmqkit.plugin.server import Listen, Server, ServerHandle
+from rmqkit.toolkit.interval import sleep_interval
 from rmqkit_namesrv.kv import KvConfig
 from rmqkit_namesrv.processor import NameServerProcessor
 from rmqkit_namesrv.settings import NameServerSettings

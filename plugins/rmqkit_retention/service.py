@@ -12,9 +12,9 @@ import trio
 
 from rmqkit.config import Config
 from rmqkit.errors import StoreError
-from rmqkit.plugin.disk import usage_percent
 from rmqkit.plugin.service import Service
 from rmqkit.plugin.store import MessageStore
+from rmqkit.toolkit.disk import usage_percent
 from rmqkit_retention.decide import Decision, Settings, decide, refusal
 from rmqkit_retention.settings import RetentionSettings
 

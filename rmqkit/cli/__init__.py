@@ -12,8 +12,8 @@ from typing import Any
 
 from rmqkit import __version__, speedups
 from rmqkit.errors import did_you_mean
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
+from rmqkit.toolkit import output
 
 #: Verb -> its module. Modules are imported when their verb is used, to keep the start of `rmqkit serve`
 #: short.

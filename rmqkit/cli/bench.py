@@ -13,8 +13,8 @@ import anyio
 from rmqkit.cli import copying, options, shown
 from rmqkit.client import Client, Message, ReceivedMessage, RmqError
 from rmqkit.errors import ConfigError
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
+from rmqkit.toolkit import output
 
 _GROUP = "rmqkit_cli_bench"
 _PERCENTILES = (50, 90, 99, 99.9)

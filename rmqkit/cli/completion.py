@@ -6,8 +6,8 @@ from argparse import ArgumentParser, Namespace
 from importlib.util import find_spec
 
 from rmqkit.errors import MissingExtra
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
+from rmqkit.toolkit import output
 
 _SHELLS = ("bash", "zsh", "fish")
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from attrs import frozen
 
 from rmqkit import config as settings
-from rmqkit.broker import checks
+from rmqkit.broker.run import checks
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, Fault
-from rmqkit.plugin import loader, output
+from rmqkit.plugin import loader
 from rmqkit.plugin.loader import Registry
+from rmqkit.toolkit import output
 
 ERROR, WARNING = "error", "warning"
 _LINE_END = re.compile(r"\r\n|\r|\n")

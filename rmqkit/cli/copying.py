@@ -9,14 +9,14 @@ import anyio
 
 from rmqkit.cli import shown
 from rmqkit.client import Client, Message, MessageQueue, PackedBatch, Producer, PullConsumer, ReceivedMessage
-from rmqkit.client.group_admin import END_MS
-from rmqkit.client.outgoing import fits_batches
+from rmqkit.client.cluster.group_admin import END_MS
+from rmqkit.client.producing.outgoing import fits_batches
 from rmqkit.errors import MessageIllegal, SendFailed
 from rmqkit.model import properties as props
-from rmqkit.plugin import output
 from rmqkit.protocol import batch
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.message_id import UniqueKeys
+from rmqkit.toolkit import output
 
 #: The group of reads that commit nothing.
 READER_GROUP = "rmqkit_cli_reader"

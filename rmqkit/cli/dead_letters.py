@@ -13,8 +13,8 @@ from rmqkit.cli.send import PRODUCER_GROUP
 from rmqkit.client import Client, ClientError, Message, MessageQueue, NoRoute, PullConsumer, ReceivedMessage
 from rmqkit.model import properties as props
 from rmqkit.model.names import DLQ_PREFIX, dlq_topic, retry_topic
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
+from rmqkit.toolkit import output
 
 #: Its offsets in dead-letter topics are how far `resend --all` has come.
 _RESEND_GROUP = "rmqkit_cli_dlq"

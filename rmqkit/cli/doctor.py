@@ -15,8 +15,8 @@ from rmqkit.cli.side_by_side import side_by_side
 from rmqkit.client import Client, GroupConnections, MessageQueue, NoRoute, Progress, RmqError
 from rmqkit.model.names import PRESET_GROUPS, is_system_group, retry_topic
 from rmqkit.model.route import ClusterInfo
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
+from rmqkit.toolkit import output
 
 
 def _arguments(parser: ArgumentParser) -> None:

@@ -14,12 +14,13 @@ import trio
 from rmqkit.cli import options, running
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError
-from rmqkit.plugin import loader, output
+from rmqkit.plugin import loader
 from rmqkit.plugin.command import Verb
 from rmqkit.plugin.loader import Registry
 from rmqkit.plugin.server import Server, ServerHandle
 from rmqkit.plugin.transport import Address
 from rmqkit.remoting.serving import listen_on
+from rmqkit.toolkit import output
 
 _log = logging.getLogger(__name__)
 _ROLE = "filter-server"

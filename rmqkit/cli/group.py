@@ -13,12 +13,12 @@ import msgspec
 from rmqkit.cli import options, shown
 from rmqkit.cli.side_by_side import side_by_side
 from rmqkit.client import Client, GroupConnections, MessageQueue, Progress
-from rmqkit.client.group_admin import END_MS
+from rmqkit.client.cluster.group_admin import END_MS
 from rmqkit.errors import ClientError, ConfigError, NoRoute
 from rmqkit.model.names import PRESET_GROUPS, dlq_topic, is_system_group, retry_topic
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
 from rmqkit.protocol.codes import version_text
+from rmqkit.toolkit import output
 
 _FIRST_MS = 0
 

@@ -10,8 +10,9 @@ import attrs
 
 from rmqkit.cli import config_check, explain, options
 from rmqkit.errors import ConfigError
-from rmqkit.plugin import loader, output
+from rmqkit.plugin import loader
 from rmqkit.plugin.command import Verb
+from rmqkit.toolkit import output
 
 
 def _plugins_arguments(parser: ArgumentParser) -> None:

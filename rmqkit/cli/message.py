@@ -10,14 +10,14 @@ import anyio
 
 from rmqkit.cli import copying, options, shown
 from rmqkit.client import Client, ClientError, NoRoute, ReceivedMessage
-from rmqkit.client.admin import FOREVER_MS
-from rmqkit.client.group_admin import END_MS
+from rmqkit.client.cluster.admin import FOREVER_MS
+from rmqkit.client.cluster.group_admin import END_MS
 from rmqkit.errors import ConfigError, DecodeError
 from rmqkit.model.names import TRACE_TOPIC
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
 from rmqkit.protocol import trace_records
 from rmqkit.protocol.message_id import parse_offset_message_id
+from rmqkit.toolkit import output
 
 _MOST = 64
 

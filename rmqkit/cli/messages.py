@@ -12,11 +12,11 @@ import anyio
 from rmqkit import MessageQueue
 from rmqkit.cli import copying, options, shown
 from rmqkit.client import Client, LitePullConsumer, PullConsumer, ReceivedMessage
+from rmqkit.client.cluster.group_admin import END_MS
 from rmqkit.client.consumer.options import Expression
-from rmqkit.client.group_admin import END_MS
 from rmqkit.errors import ConfigError, NoRoute
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
+from rmqkit.toolkit import output
 
 _PULL_MESSAGES = 32
 _COMMITTED = "committed"

@@ -11,9 +11,9 @@ from rmqkit import log_lines
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError
 from rmqkit.model.subscription import PYTHON, SQL92
-from rmqkit.plugin import output
 from rmqkit.plugin.transport import Address
 from rmqkit.remoting.dial import TLS
+from rmqkit.toolkit import output
 
 if TYPE_CHECKING:
     from rmqkit.client import Client
@@ -179,7 +179,7 @@ def load_server(
     warnings. Raises ConfigError."""
     start_logging(arguments)
     # Imported here so that client verbs start without them.
-    from rmqkit.broker import checks
+    from rmqkit.broker.run import checks
     from rmqkit.plugin import loader
 
     config = _loaded(arguments, **flags)

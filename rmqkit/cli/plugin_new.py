@@ -12,9 +12,9 @@ from string import Template
 
 from rmqkit import __version__
 from rmqkit.errors import ConfigError
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
 from rmqkit.plugin.hookspecs import API
+from rmqkit.toolkit import output
 
 #: Kind -> its name in prose, and how a plugin of the kind is selected.
 KINDS = {

@@ -9,10 +9,10 @@ import anyio
 
 from rmqkit.cli import copying, options, shown
 from rmqkit.cli.send import PRODUCER_GROUP
-from rmqkit.client.group_admin import END_MS
+from rmqkit.client.cluster.group_admin import END_MS
 from rmqkit.errors import ConfigError
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
+from rmqkit.toolkit import output
 
 
 def _arguments(parser: ArgumentParser) -> None:

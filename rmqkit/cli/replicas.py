@@ -11,7 +11,7 @@ import msgspec
 from rmqkit.cli import options
 from rmqkit.errors import RmqError
 from rmqkit.model.replication import ReplicationStatus
-from rmqkit.plugin import output
+from rmqkit.toolkit import output
 
 _UNKNOWN = "-"
 

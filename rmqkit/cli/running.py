@@ -13,7 +13,7 @@ from functools import partial
 
 import trio
 
-from rmqkit.broker.run import RunningBroker, run_broker
+from rmqkit.broker.run.running import RunningBroker, run_broker
 from rmqkit.config import Config
 from rmqkit.plugin.loader import Registry
 

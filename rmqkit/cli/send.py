@@ -19,8 +19,8 @@ from rmqkit.cli.window import Outcome, Window
 from rmqkit.client import Producer, SendResult
 from rmqkit.errors import ConfigError
 from rmqkit.model import properties as props
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
+from rmqkit.toolkit import output
 
 #: Bytes per read of the input.
 _READ_BYTES = 65_536

@@ -15,12 +15,11 @@ from functools import partial
 import trio
 
 from rmqkit import speedups
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.cli import options, running
 from rmqkit.config import NAMESRV_VARIABLE, Config, with_values
 from rmqkit.config.tls import ENFORCING, effective_mode
 from rmqkit.errors import ConfigError
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
 from rmqkit.plugin.loader import Registry
 from rmqkit.plugin.server import Server, ServerHandle
@@ -30,6 +29,7 @@ from rmqkit.remoting.serving import listen_on
 from rmqkit.supervisor import plan
 from rmqkit.supervisor.process import launch
 from rmqkit.supervisor.supervisor import supervise
+from rmqkit.toolkit import output
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""`rmqkit set-aside list|show`: the records that brokers could not pass on (`rmqkit.plugin.set_aside`)."""
+"""`rmqkit set-aside list|show`: the records that brokers could not pass on (`rmqkit.toolkit.set_aside`)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rmqkit.client import Client, ClientError, NoRoute, ReceivedMessage
 from rmqkit.errors import DecodeError
 from rmqkit.model import set_aside
 from rmqkit.model.names import SET_ASIDE_TOPIC
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
 from rmqkit.protocol.record import unpack
+from rmqkit.toolkit import output
 
 
 def _arguments(parser: ArgumentParser) -> None:

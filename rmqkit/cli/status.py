@@ -10,8 +10,8 @@ import anyio
 
 from rmqkit.cli import options
 from rmqkit.errors import RmqError
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
+from rmqkit.toolkit import output
 
 #: Run-time keys that a broker of this kit has for each dispatcher, followed by a dot and the dispatcher's
 #: name; and the JSON members for them.

@@ -12,12 +12,13 @@ from rmqkit.cli import options, running
 from rmqkit.config import Config, with_values
 from rmqkit.errors import ConfigError, DecodeError, StoreCorrupt, StoreError
 from rmqkit.model.sysflag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from rmqkit.plugin import loader, output
+from rmqkit.plugin import loader
 from rmqkit.plugin.command import Verb
-from rmqkit.plugin.directory_lock import DirectoryLock
 from rmqkit.plugin.loader import Registry
 from rmqkit.plugin.store_tools import LogSource, PutRecords, StoreTools
 from rmqkit.protocol.record import unpack
+from rmqkit.toolkit import output
+from rmqkit.toolkit.directory_lock import DirectoryLock
 
 #: Records of these transaction types have no place in a queue.
 _UNQUEUED = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)

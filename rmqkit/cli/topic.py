@@ -11,8 +11,8 @@ from rmqkit.cli import options, shown
 from rmqkit.client import Admin
 from rmqkit.errors import NoRoute
 from rmqkit.model.sysflag import PERM_RW
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
+from rmqkit.toolkit import output
 
 
 def _arguments(parser: ArgumentParser) -> None:

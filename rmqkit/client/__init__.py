@@ -12,7 +12,6 @@
 `RmqError`; its text names the address, the answer's code and remark, and what to do next.
 """
 
-from rmqkit.client.admin import Admin, QueueStats
 from rmqkit.client.blocking import BlockingClient, BlockingProducer
 from rmqkit.client.blocking_consumers import (
     BlockingLitePullConsumer,
@@ -20,21 +19,22 @@ from rmqkit.client.blocking_consumers import (
     BlockingPushConsumer,
 )
 from rmqkit.client.client import Client
+from rmqkit.client.cluster.admin import Admin, QueueStats
+from rmqkit.client.cluster.group_admin import GroupAdmin, GroupConnections, GroupMemberInfo, Progress
 from rmqkit.client.consumer.delivery import Batch, DeadLetter, Delivery, Retry
 from rmqkit.client.consumer.flow_control import Prefetch
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
 from rmqkit.client.consumer.options import LitePullOptions, PushOptions, filter_class, python_filter, sql, tag
+from rmqkit.client.consumer.pull_consumer import PullConsumer
+from rmqkit.client.consumer.pulling import PullResult, PullStatus
 from rmqkit.client.consumer.push_consumer import PushConsumer
+from rmqkit.client.consumer.raw_reader import RawPull, RawQuery, RawReader
 from rmqkit.client.consumer.rebalance import Changes
-from rmqkit.client.group_admin import GroupAdmin, GroupConnections, GroupMemberInfo, Progress
-from rmqkit.client.latency_faults import LatencySteps
-from rmqkit.client.outgoing import PackedBatch
-from rmqkit.client.producer import Producer
-from rmqkit.client.pull_consumer import PullConsumer
-from rmqkit.client.pulling import PullResult, PullStatus
-from rmqkit.client.raw_reader import RawPull, RawQuery, RawReader
-from rmqkit.client.received import ReceivedMessage
-from rmqkit.client.send_result import SendResult, SendStatus
+from rmqkit.client.consumer.received import ReceivedMessage
+from rmqkit.client.producing.latency_faults import LatencySteps
+from rmqkit.client.producing.outgoing import PackedBatch
+from rmqkit.client.producing.producer import Producer
+from rmqkit.client.producing.send_result import SendResult, SendStatus
 from rmqkit.client.settings import ClientSettings, ProducerOptions
 from rmqkit.errors import (
     BrokerError,

@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Un
 
 import anyio
 
-from rmqkit.client.admin import Admin
-from rmqkit.client.async_sends import AsyncSends
 from rmqkit.client.blocking_consumers import (
     BlockingLitePullConsumer,
     BlockingPullConsumer,
@@ -31,15 +29,17 @@ from rmqkit.client.blocking_consumers import (
 )
 from rmqkit.client.blocking_faces import Face, Opened, derived
 from rmqkit.client.client import Client
+from rmqkit.client.cluster.admin import Admin
+from rmqkit.client.cluster.group_admin import GroupAdmin
 from rmqkit.client.consumer.bad_records import BadRecords
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
 from rmqkit.client.consumer.options import LitePullKeywords, PushKeywords, Subscribe
 from rmqkit.client.consumer.push_consumer import PushConsumer
-from rmqkit.client.discovery import NameServerSource
-from rmqkit.client.group_admin import GroupAdmin
 from rmqkit.client.hooks import CallHook, ClientHook
-from rmqkit.client.producer import Producer
-from rmqkit.client.send_result import SendResult
+from rmqkit.client.producing.async_sends import AsyncSends
+from rmqkit.client.producing.producer import Producer
+from rmqkit.client.producing.send_result import SendResult
+from rmqkit.client.routing.discovery import NameServerSource
 from rmqkit.client.settings import ClientKeywords, ProducerKeywords
 from rmqkit.config import Config
 from rmqkit.errors import ClientError

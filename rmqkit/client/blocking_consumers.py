@@ -14,11 +14,11 @@ import anyio
 from rmqkit.client.blocking_faces import Face, LoopThread, Opened, call_in_loop, called, derived, each_of
 from rmqkit.client.consumer.delivery import Batch, Delivery
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
+from rmqkit.client.consumer.pull_consumer import PullConsumer
 from rmqkit.client.consumer.push_consumer import Handler, PushConsumer
-from rmqkit.client.pull_consumer import PullConsumer
-from rmqkit.client.queue_offsets import QueueOffsets
-from rmqkit.client.raw_reader import RawReader
-from rmqkit.client.received import ReceivedMessage
+from rmqkit.client.consumer.queue_offsets import QueueOffsets
+from rmqkit.client.consumer.raw_reader import RawReader
+from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.model.queue import MessageQueue
 
 P = ParamSpec("P")

@@ -10,7 +10,8 @@ from typing import Unpack
 
 import anyio
 
-from rmqkit.client.admin import Admin
+from rmqkit.client.cluster.admin import Admin
+from rmqkit.client.cluster.group_admin import GroupAdmin
 from rmqkit.client.consumer.bad_records import BadRecords
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
 from rmqkit.client.consumer.options import (
@@ -20,23 +21,22 @@ from rmqkit.client.consumer.options import (
     PushOptions,
     Subscribe,
 )
+from rmqkit.client.consumer.pull_consumer import PullConsumer
 from rmqkit.client.consumer.push_consumer import PushConsumer
-from rmqkit.client.discovery import NameServerSource, name_server_source
-from rmqkit.client.group_admin import GroupAdmin
+from rmqkit.client.consumer.raw_reader import RawReader
 from rmqkit.client.hooks import ClientHook, ClientHooks
 from rmqkit.client.instance import Instance, wall_clock_ms
 from rmqkit.client.namespace import Namespace, in_namespace
-from rmqkit.client.producer import Producer
-from rmqkit.client.pull_consumer import PullConsumer
-from rmqkit.client.raw_reader import RawReader
+from rmqkit.client.producing.producer import Producer
+from rmqkit.client.routing.discovery import NameServerSource, name_server_source
 from rmqkit.client.settings import ClientKeywords, ClientSettings, ProducerKeywords, ProducerOptions
 from rmqkit.config import Config
 from rmqkit.errors import ClientError
 from rmqkit.plugin.allocation import AllocationStrategy
-from rmqkit.plugin.connect import Connect
 from rmqkit.plugin.hooks import CallHook
 from rmqkit.remoting.background import BackgroundTask, only_error
 from rmqkit.remoting.dial import Dialer
+from rmqkit.toolkit.connect import Connect
 
 
 class Client:

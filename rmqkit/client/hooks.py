@@ -23,8 +23,8 @@ import msgspec
 from anyio.abc import TaskGroup
 from attrs import Factory, define
 
-from rmqkit.client.received import ReceivedMessage
-from rmqkit.client.send_result import SendResult
+from rmqkit.client.consumer.received import ReceivedMessage
+from rmqkit.client.producing.send_result import SendResult
 from rmqkit.client.settings import ClientSettings, ProducerKeywords
 from rmqkit.errors import ClientError
 from rmqkit.model.message import Message

@@ -13,22 +13,22 @@ from anyio.abc import TaskGroup
 
 from rmqkit.client.answers import expect_success
 from rmqkit.client.hooks import ClientHooks
-from rmqkit.client.name_servers import NameServers
 from rmqkit.client.namespace import Namespace
-from rmqkit.client.routes import RouteTable
+from rmqkit.client.routing.name_servers import NameServers
+from rmqkit.client.routing.routes import RouteTable
 from rmqkit.client.server_requests import GroupMember, ServerRequests
 from rmqkit.client.settings import ClientSettings
 from rmqkit.errors import BrokerUnknown, ClientError, RmqError
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.route import compact
 from rmqkit.model.subscription import HeartbeatData, ProducerData
-from rmqkit.plugin.connect import Connect
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import UnregisterClientRequestHeader
 from rmqkit.protocol.message_id import UniqueKeys
 from rmqkit.remoting.backend import async_backend
 from rmqkit.remoting.pool import ConnectionPool
+from rmqkit.toolkit.connect import Connect
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 import msgspec
 from attrs import evolve
 
-from rmqkit.client.outgoing import PackedBatch
-from rmqkit.client.received import ReceivedMessage
-from rmqkit.client.send_result import SendResult
+from rmqkit.client.consumer.received import ReceivedMessage
+from rmqkit.client.producing.outgoing import PackedBatch
+from rmqkit.client.producing.send_result import SendResult
 from rmqkit.errors import ConfigError
 from rmqkit.model.message import Message
 from rmqkit.model.names import namespace_fault, namespace_of, with_namespace, without_namespace

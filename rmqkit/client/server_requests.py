@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from rmqkit.client.received import ReceivedMessage, received
+from rmqkit.client.consumer.received import ReceivedMessage, received
 from rmqkit.client.thread_dump import thread_dump
 from rmqkit.errors import DecodeError
 from rmqkit.model.queue import MessageQueue

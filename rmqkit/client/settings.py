@@ -11,8 +11,8 @@ from typing import TypedDict
 
 from attrs import field, frozen
 
-from rmqkit.client.discovery import Discovery
-from rmqkit.client.latency_faults import LatencySteps
+from rmqkit.client.producing.latency_faults import LatencySteps
+from rmqkit.client.routing.discovery import Discovery
 from rmqkit.errors import ClientError, ConfigError
 from rmqkit.protocol.codes import SerializeType
 from rmqkit.protocol.message_id import pack_host

@@ -19,12 +19,12 @@ from rmqkit.client import Client, PullConsumer
 from rmqkit.demos.served import served
 from rmqkit.errors import BrokerError, ConnectionLost
 from rmqkit.model import properties as props
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import request
 from rmqkit.protocol.frame import FrameDecoder, encode
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
+from rmqkit.toolkit import output
 
 TOPIC = "DemoTopic"
 GROUP = "demo"

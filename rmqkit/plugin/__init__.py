@@ -5,7 +5,6 @@
     flush             flush policies
     acks              conditions for acknowledging a message
     positions         positions of the log, and their followers
-    log_records       raw bytes of the log, cut into records
     dispatcher        followers of the log
     transport         listeners and byte streams of a scheme
     address           addresses, and streams as clients use them
@@ -19,28 +18,11 @@
     role              role of a broker: master, slave or fenced
     service           work beside the request path of a broker
     replication       addresses of the replicas of a broker, and their progress
-    interval          waits for an interval that is a setting
-    internal_queue    walks the queues of an internal topic with saved progress
     server            process roles besides the broker
     command           verbs of the command line
     store_tools       what `rmqkit store` does with a directory
     listen            binds addresses through the transports
-    set_aside         puts aside what a service cannot read or deliver
-    sockets           accepted sockets of the operating system, for transports
-    connect           connecting by TCP, for transports
-    certificate_files certificates that are read again when they change, for transports
-    self_signed       the certificate of the TLS test mode, for transports
-    disk              disk usage as `df` shows it
-    descriptors       file descriptors reserved from connections
-    directory_lock    the lock of a store directory
-    output            printing for commands
-    document          messages as JSON documents
-    disk              disk usage as `df` shows it
     clock             wall-clock time, passed in
-    cold_reads        reads of data that may be on the device alone, without blocking the loop
-    log_state         facts about a broker's log
-    read_faults       damage that reads of a store meet
-    json_file         RocketMQ's JSON tables on disk
     registrations     what all plugins have registered, as plugins see it
     loader            finds plugins and compiles what they register
     hook_runner       calls hooks: errors are logged and counted, slow ones are named

@@ -224,7 +224,7 @@ class Stats(Protocol):
         own topic."""
 
     def set_aside(self, service: str, *, kept: bool) -> None:
-        """Count one record that a service could not pass on; `rmqkit.plugin.set_aside` does."""
+        """Count one record that a service could not pass on; `rmqkit.toolkit.set_aside` does."""
 
 
 class Pool(Protocol):
@@ -245,7 +245,7 @@ class Broker(Protocol):
 
     @property
     def on_config_change(self) -> list[Callable[[], None]]:
-        """As `Topics.on_change`, for `config`; `rmqkit.plugin.interval` waits with it."""
+        """As `Topics.on_change`, for `config`; `rmqkit.toolkit.interval` waits with it."""
 
     @property
     def registry(self) -> Registrations:

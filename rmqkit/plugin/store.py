@@ -79,7 +79,7 @@ class ReadLimits(NamedTuple):
 
 class NotInMemory(Exception):
     """A read needs data that is on the device alone. `await store.fetch(error)` brings it into memory; then
-    the read begins again (`rmqkit.plugin.cold_reads`).
+    the read begins again (`rmqkit.toolkit.cold_reads`).
 
     `cold` names the missing data, as far as the read came; its items are private to the store.
     """
@@ -241,7 +241,7 @@ class Reads:
 
     def blocking_reads(self) -> AbstractContextManager[None]:
         """Within this context reads wait for the device instead of raising NotInMemory. For tools and tests;
-        a broker reads by `rmqkit.plugin.cold_reads`."""
+        a broker reads by `rmqkit.toolkit.cold_reads`."""
         return nullcontext()
 
 

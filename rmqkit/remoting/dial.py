@@ -11,7 +11,7 @@ from attrs import evolve
 from rmqkit import config as settings
 from rmqkit.config import Config
 from rmqkit.plugin.address import Address
-from rmqkit.plugin.connect import connect_tcp
+from rmqkit.toolkit.connect import connect_tcp
 
 if TYPE_CHECKING:
     from rmqkit.plugin.registrations import Registrations

@@ -17,7 +17,6 @@ from anyio.abc import ByteStream, TaskGroup
 
 from rmqkit.errors import ClientError, ConfigError, ConnectFailed, RequestTimeout, RmqError
 from rmqkit.plugin.address import Address, LanedStream
-from rmqkit.plugin.connect import Connect, connect_tcp
 from rmqkit.plugin.hook_runner import Hooks
 from rmqkit.plugin.hooks import CallHook
 from rmqkit.protocol.codes import CLIENT_VERSION, ResponseCode, SerializeType
@@ -25,6 +24,7 @@ from rmqkit.protocol.command import Command
 from rmqkit.remoting.backend import async_backend
 from rmqkit.remoting.connection import Connection
 from rmqkit.remoting.lanes import Lanes
+from rmqkit.toolkit.connect import Connect, connect_tcp
 
 log = logging.getLogger(__name__)
 

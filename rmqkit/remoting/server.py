@@ -11,7 +11,6 @@ import trio
 from rmqkit.errors import ProtocolError, RequestRefused
 from rmqkit.limits import IDLE_TIMEOUT_MS, MAX_CONNECTIONS
 from rmqkit.log_limit import limited_logger
-from rmqkit.plugin.descriptors import is_reserved, left_for_connections
 from rmqkit.plugin.hook_runner import Hooks
 from rmqkit.plugin.hooks import RpcHook
 from rmqkit.plugin.listen import start_work
@@ -21,6 +20,7 @@ from rmqkit.remoting.admission import Admission, guarding
 from rmqkit.remoting.hooks_by_code import HooksByCode
 from rmqkit.remoting.peer import ServedPeer, Shared
 from rmqkit.remoting.request_loop import RequestLoop, Router
+from rmqkit.toolkit.descriptors import is_reserved, left_for_connections
 
 _log = limited_logger(__name__)
 _HOUSEKEEPING_MS = 10_000

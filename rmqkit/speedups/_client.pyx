@@ -1,4 +1,4 @@
-"""Stored records as the messages that consumers receive. The twin is `rmqkit.client.received`."""
+"""Stored records as the messages that consumers receive. The twin is `rmqkit.client.consumer.received`."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize

@@ -13,13 +13,14 @@ from functools import partial
 
 import trio
 
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.cli import running
 from rmqkit.config import Config
 from rmqkit.log_lines import start_logging
-from rmqkit.plugin import loader, output
+from rmqkit.plugin import loader
 from rmqkit.supervisor.channel import Channel, Cut, Failed, Ready, Start
 from rmqkit.supervisor.plan import label
+from rmqkit.toolkit import output
 
 _log = logging.getLogger(__name__)
 

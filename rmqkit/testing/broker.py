@@ -22,11 +22,10 @@ from anyio.abc import ByteStream
 from attrs import frozen
 
 from rmqkit import config as settings
-from rmqkit.broker.run import RunningBroker, run_broker
+from rmqkit.broker.run.running import RunningBroker, run_broker
 from rmqkit.config import Config, with_values
 from rmqkit.plugin import loader
 from rmqkit.plugin.clock import Clock
-from rmqkit.plugin.connect import Connect
 from rmqkit.plugin.loader import Registry
 from rmqkit.plugin.server import Server, ServerHandle
 from rmqkit.plugin.transport import Address
@@ -34,6 +33,7 @@ from rmqkit.remoting.background import under_asyncio
 from rmqkit.remoting.dial import TCP, Dialer
 from rmqkit.remoting.serving import listen_on
 from rmqkit.testing.choice import chosen
+from rmqkit.toolkit.connect import Connect
 
 #: These require a certificate; the one of the TLS test mode is used.
 _ENCRYPTED = ("tls", "quic")

@@ -16,8 +16,8 @@ from typing import ClassVar
 import pytest
 from attrs import frozen
 
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
+from rmqkit.toolkit import output
 
 
 @frozen

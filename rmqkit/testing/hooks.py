@@ -24,7 +24,7 @@ from attrs import define
 
 from rmqkit import hookimpl
 from rmqkit.broker.processors.send import SendProcessor
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused
 from rmqkit.model import properties as props

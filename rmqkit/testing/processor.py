@@ -27,7 +27,7 @@ import trio
 from attrs import frozen
 
 from rmqkit import hookimpl
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.hookspecs import RegisterProcessor
 from rmqkit.plugin.request import JoinedProcessor, RequestProcessor, Ticket

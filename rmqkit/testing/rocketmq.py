@@ -20,7 +20,7 @@ import trio.testing
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from attrs import define, field, frozen
 
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.client import BlockingClient, Client
 from rmqkit.client.settings import ClientKeywords
 from rmqkit.config import Config

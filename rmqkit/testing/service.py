@@ -19,7 +19,7 @@ import trio
 from attrs import Factory, define
 
 from rmqkit import hookimpl
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.config import Config
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.hookspecs import Register

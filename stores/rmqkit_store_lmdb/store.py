@@ -18,10 +18,7 @@ from rmqkit.limits import COMMIT_BUFFER_BYTES
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.message import PutMessage
 from rmqkit.plugin.clock import Clock
-from rmqkit.plugin.cold_reads import read_when_cached
-from rmqkit.plugin.directory_lock import DirectoryLock
 from rmqkit.plugin.flush import FlushPolicy, Level
-from rmqkit.plugin.read_faults import ReadFaults
 from rmqkit.plugin.store import (
     Appended,
     Boundary,
@@ -41,6 +38,9 @@ from rmqkit.plugin.store import (
 from rmqkit.protocol.record import peek_store_timestamp
 from rmqkit.protocol.record_packer import RecordPacker, turn_in_files
 from rmqkit.protocol.tags import absolute_hash, extend_hash
+from rmqkit.toolkit.cold_reads import read_when_cached
+from rmqkit.toolkit.directory_lock import DirectoryLock
+from rmqkit.toolkit.read_faults import ReadFaults
 from rmqkit_store_lmdb.database import opening
 from rmqkit_store_lmdb.database.environment import Environment
 from rmqkit_store_lmdb.database.layout import UNIT, Unit

@@ -18,7 +18,6 @@ from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK, UNQUEUED
 from rmqkit.plugin.clock import Clock
 from rmqkit.plugin.flush import FlushPolicy, Level
-from rmqkit.plugin.log_records import log_records
 from rmqkit.plugin.queue_code import queue_code
 from rmqkit.plugin.store import (
     Appended,
@@ -39,6 +38,7 @@ from rmqkit.plugin.store import (
 from rmqkit.protocol.record import BLANK, BLANK_BYTES, MAGIC_BLANK, peek_size_and_magic, peek_store_timestamp
 from rmqkit.protocol.record_packer import UNIT, RecordPacker, TopicHead, turn_in_files
 from rmqkit.protocol.tags import absolute_hash, extend_hash, index_hash
+from rmqkit.toolkit.log_records import log_records
 
 
 @define

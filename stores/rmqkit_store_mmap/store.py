@@ -17,7 +17,6 @@ from rmqkit.config import CONSUME_QUEUE, INDEX, Config, store_host
 from rmqkit.errors import StoreError, StoreNotWritable
 from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.clock import Clock
-from rmqkit.plugin.directory_lock import DirectoryLock
 from rmqkit.plugin.flush import FlushPolicy, Level
 from rmqkit.plugin.positions import LogPositions
 from rmqkit.plugin.queue_code import LOWEST_CODE, queue_code
@@ -38,6 +37,7 @@ from rmqkit.plugin.store import (
 )
 from rmqkit.protocol.record_packer import RecordPacker
 from rmqkit.protocol.tags import extend_hash
+from rmqkit.toolkit.directory_lock import DirectoryLock
 from rmqkit_store_mmap import reader
 from rmqkit_store_mmap.appending import CLOSED, AppendingStore, Turns
 from rmqkit_store_mmap.index.key_index import EVERYTHING, KeyIndex

@@ -11,9 +11,9 @@ import msgspec
 import trio
 from attrs import define, field
 
-from rmqkit.broker import assemble
-from rmqkit.broker.context import BrokerContext
-from rmqkit.broker.role_refusals import follow_role
+from rmqkit.broker.roles.role_refusals import follow_role
+from rmqkit.broker.run import assemble
+from rmqkit.broker.run.context import BrokerContext
 from rmqkit.model import properties as props
 from rmqkit.model.message import StoredMessage
 from rmqkit.model.subscription import ConsumerData, HeartbeatData, ProducerData, SubscriptionData

@@ -13,7 +13,7 @@ import pytest
 import trio
 from anyio.abc import ByteStream
 
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.model import names
 from rmqkit.model import properties as props
 from rmqkit.model.message import StoredMessage

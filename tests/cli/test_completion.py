@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqkit.plugin.output import ProgressBar
+from rmqkit.toolkit.output import ProgressBar
 from tests.cli.conftest import Run
 
 

@@ -27,8 +27,8 @@ from rmqkit.client import (
     blocking,
     blocking_consumers,
 )
-from rmqkit.client.queue_offsets import QueueOffsets
-from tests.client.cluster import FakeCluster
+from rmqkit.client.consumer.queue_offsets import QueueOffsets
+from tests.client.fake_cluster import FakeCluster
 from tests.client.fakes import Network
 from tests.client.forked import in_forked_child
 

@@ -12,7 +12,7 @@ import pytest
 from anyio.abc import ByteStream
 
 from rmqkit.client import Client, ClientError, MissingExtra, NameServersUnreachable
-from rmqkit.client.discovery import name_server_source
+from rmqkit.client.routing.discovery import name_server_source
 from rmqkit.client.settings import ClientSettings
 from rmqkit.errors import BrokerError, ConfigError
 from rmqkit.model.subscription import HeartbeatData
@@ -21,7 +21,7 @@ from rmqkit.protocol.codes import RequestCode, SerializeType
 from rmqkit.protocol.command import Command, answer, request
 from rmqkit.protocol.frame import encode
 from rmqkit.protocol.headers import UnregisterClientRequestHeader
-from tests.client.cluster import NAMESRV, FakeCluster, cluster
+from tests.client.fake_cluster import NAMESRV, FakeCluster, cluster
 from tests.client.fakes import Network, on_both_backends, run, settled
 from tests.client.forked import in_forked_child
 

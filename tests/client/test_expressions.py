@@ -9,11 +9,11 @@ import pytest
 
 from rmqkit.client import ClientError, MessageQueue, filter_class, python_filter
 from rmqkit.client.consumer.options import Expression, subscriptions
-from rmqkit.client.pulling import pull_command, subscription
+from rmqkit.client.consumer.pulling import pull_command, subscription
 from rmqkit.model.sysflag import PULL_CLASS_FILTER, PULL_SUSPEND
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import answer
-from tests.client.cluster import cluster
+from tests.client.fake_cluster import cluster
 from tests.client.fakes import run
 
 CONDITIONS = [

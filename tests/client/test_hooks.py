@@ -31,7 +31,7 @@ from rmqkit.errors import PluginError
 from rmqkit.model.message_type import MessageType
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
-from tests.client.cluster import NAMESRV, FakeCluster, cluster
+from tests.client.fake_cluster import NAMESRV, FakeCluster, cluster
 from tests.client.fakes import Network, on_both_backends, run
 
 SEND = RequestCode.SEND_MESSAGE_V2

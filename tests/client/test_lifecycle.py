@@ -9,7 +9,7 @@ from anyio.abc import TaskGroup
 
 from rmqkit.client import Client, ClientError, LitePullConsumer
 from rmqkit.client.hooks import ClientHook, HookedClient
-from tests.client.cluster import NAMESRV, FakeCluster
+from tests.client.fake_cluster import NAMESRV, FakeCluster
 from tests.client.fakes import Network, on_both_backends, run
 
 

@@ -24,7 +24,7 @@ from rmqkit.client import (
     tag,
 )
 from rmqkit.client.namespace import Namespace
-from rmqkit.client.outgoing import PackedBatch
+from rmqkit.client.producing.outgoing import PackedBatch
 from rmqkit.errors import ConfigError
 from rmqkit.protocol import batch
 from tests.client.consumer.groups import Group, group_of, until

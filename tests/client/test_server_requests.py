@@ -15,7 +15,7 @@ from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.frame import encode
-from tests.client.cluster import FakeBroker, cluster, serve_group
+from tests.client.fake_cluster import FakeBroker, cluster, serve_group
 from tests.client.fakes import run, settled
 
 QUEUE = MessageQueue("T", "broker-a", 0)

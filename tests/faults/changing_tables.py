@@ -10,7 +10,7 @@ import trio
 from attrs import define, field, frozen
 
 from rmqkit.client import Client
-from rmqkit.client.producer import Producer
+from rmqkit.client.producing.producer import Producer
 from rmqkit.errors import RmqError
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.topic import SubscriptionGroupConfig, SubscriptionGroupTable, TopicConfigAndMappingTable

@@ -17,7 +17,7 @@ from typing import Any
 
 import trio
 
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.errors import RmqError
 from rmqkit.plugin.role import Role
 from rmqkit.testing.broker import running_broker

@@ -26,7 +26,7 @@ import trio
 from attrs import define, field
 
 from rmqkit.client import Client
-from rmqkit.client.send_result import SendStatus
+from rmqkit.client.producing.send_result import SendStatus
 from rmqkit.errors import RmqError
 from rmqkit.testing.broker import running_namesrv
 from rmqkit_failover.coordinator import Put

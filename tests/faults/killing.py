@@ -28,7 +28,7 @@ import trio
 from attrs import define, field
 
 from rmqkit.client import Client
-from rmqkit.client.producer import Producer
+from rmqkit.client.producing.producer import Producer
 from rmqkit.errors import RmqError
 from rmqkit.model.message import Message
 from rmqkit.model.queue import MessageQueue

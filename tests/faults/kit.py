@@ -17,9 +17,9 @@ import trio
 from attrs import define
 
 from rmqkit.client import Client
-from rmqkit.client.pull_consumer import PullConsumer
-from rmqkit.client.pulling import PullStatus
-from rmqkit.client.received import ReceivedMessage
+from rmqkit.client.consumer.pull_consumer import PullConsumer
+from rmqkit.client.consumer.pulling import PullStatus
+from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.errors import NoRoute
 from rmqkit.model.queue import MessageQueue
 from tests import programs

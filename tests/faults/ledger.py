@@ -13,8 +13,8 @@ import trio
 from attrs import define, frozen
 
 from rmqkit.client import Client
-from rmqkit.client.received import ReceivedMessage
-from rmqkit.client.send_result import SendResult
+from rmqkit.client.consumer.received import ReceivedMessage
+from rmqkit.client.producing.send_result import SendResult
 from rmqkit.model.queue import MessageQueue
 from tests.faults.kit import read_queue
 

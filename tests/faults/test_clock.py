@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqkit.broker.run import run_broker
+from rmqkit.broker.run.running import run_broker
 from rmqkit.client import Client
-from rmqkit.client.pull_consumer import PullConsumer
-from rmqkit.client.pulling import PullStatus
+from rmqkit.client.consumer.pull_consumer import PullConsumer
+from rmqkit.client.consumer.pulling import PullStatus
 from rmqkit.config import with_values
 from rmqkit.model.queue import MessageQueue
 from rmqkit.plugin import loader

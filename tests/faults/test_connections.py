@@ -15,9 +15,9 @@ import pytest
 import trio
 
 from rmqkit.client import Client
-from rmqkit.client.outgoing import prepare
-from rmqkit.client.pulling import pull_command, subscription
-from rmqkit.client.received import ReceivedMessage
+from rmqkit.client.consumer.pulling import pull_command, subscription
+from rmqkit.client.consumer.received import ReceivedMessage
+from rmqkit.client.producing.outgoing import prepare
 from rmqkit.model.message import Message
 from rmqkit.model.queue import MessageQueue
 from rmqkit.protocol import frame

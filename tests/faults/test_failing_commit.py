@@ -13,10 +13,10 @@ import pytest
 import trio
 
 from rmqkit import hookimpl
-from rmqkit.broker import run
+from rmqkit.broker.run import running as run
 from rmqkit.client import Client
-from rmqkit.client.producer import Producer
-from rmqkit.client.pulling import PullStatus
+from rmqkit.client.consumer.pulling import PullStatus
+from rmqkit.client.producing.producer import Producer
 from rmqkit.config import Config
 from rmqkit.errors import SendFailed
 from rmqkit.model.buffer import Buffer

@@ -11,7 +11,7 @@ import trio
 
 from rmqkit import hookimpl
 from rmqkit.client import Client
-from rmqkit.client.producer import Producer
+from rmqkit.client.producing.producer import Producer
 from rmqkit.config import Config
 from rmqkit.errors import SendFailed
 from rmqkit.plugin.clock import Clock

@@ -13,7 +13,7 @@ import trio
 from attrs import define
 
 from rmqkit.client import Client
-from rmqkit.client.received import ReceivedMessage
+from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.errors import BrokerError, SendFailed
 from rmqkit.model.queue import MessageQueue
 from rmqkit.protocol.codes import ResponseCode

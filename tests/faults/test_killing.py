@@ -118,7 +118,7 @@ async def test_a_broken_promise_is_noticed(tmp_path: Path, fault: str) -> None:
 
 def test_two_promises_of_one_place_are_noticed(tmp_path: Path) -> None:
     """Two promises of one place are also detected during the load."""
-    from rmqkit.client.send_result import SendResult, SendStatus
+    from rmqkit.client.producing.send_result import SendResult, SendStatus
     from rmqkit.model.queue import MessageQueue
 
     ledger = Ledger(tmp_path / "ledger.txt", TOPIC)

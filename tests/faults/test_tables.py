@@ -18,7 +18,7 @@ import pytest
 import trio
 
 from rmqkit.client import Client
-from rmqkit.client.producer import Producer
+from rmqkit.client.producing.producer import Producer
 from rmqkit.errors import SendFailed
 from rmqkit.protocol.codes import ResponseCode
 from tests.faults.kit import PATIENCE_S, SEND_MS, SMALL_FILES, Server, mount, mounted, read_all, serving

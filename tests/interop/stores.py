@@ -22,7 +22,7 @@ from typing import Any
 
 import trio
 
-from rmqkit.broker.system_clock import SystemClock
+from rmqkit.broker.run.system_clock import SystemClock
 from rmqkit.config import Config, load, with_values
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage, StoredMessage

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from rmqkit.client import Client, Producer, RmqError, SendStatus
-from rmqkit.client.pulling import PullStatus
+from rmqkit.client.consumer.pulling import PullStatus
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.record import unpack_all
 from tests.interop import peers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import fields_dict
 
-from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.run.context import BrokerContext
 from rmqkit.plugin.broker import Broker
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from rmqkit.broker import checks
+from rmqkit.broker.run import checks
 from rmqkit.config import load
 from rmqkit.errors import ConfigError
 from rmqkit.model import properties as props

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from rmqkit import hookimpl
-from rmqkit.broker.acks import LogCondition
+from rmqkit.broker.appending.acks import LogCondition
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused
 from rmqkit.model.buffer import Buffer

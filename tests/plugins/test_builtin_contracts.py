@@ -43,7 +43,9 @@ from tests.plugins.filter import test_python as python_filters
 from tests.plugins.filter import test_sql92 as sql92
 from tests.plugins.filter import test_tag as tags
 from tests.plugins.ha import test_electing as electing
-from tests.stores import test_lmdb, test_memory, test_mmap
+from tests.stores.lmdb import test_store as test_lmdb
+from tests.stores.memory import test_store as test_memory
+from tests.stores.mmap import test_store as test_mmap
 from tests.stores.tools import test_contract as store_tools
 from tests.transports.memory import test_memory as pipes
 from tests.transports.quic import test_transport as quic

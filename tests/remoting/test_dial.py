@@ -15,12 +15,12 @@ from rmqkit import hookimpl
 from rmqkit.config import Config, load
 from rmqkit.errors import ConfigError, ConnectionLost, PluginError
 from rmqkit.plugin import loader
-from rmqkit.plugin.connect import connect_tcp
 from rmqkit.plugin.hookspecs import Register
 from rmqkit.plugin.transport import Address, Transport
 from rmqkit.protocol.command import request
 from rmqkit.remoting.dial import Dialer
 from rmqkit.remoting.pool import ConnectionPool
+from rmqkit.toolkit.connect import connect_tcp
 
 
 class Noting(Transport):

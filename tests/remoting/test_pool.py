@@ -6,12 +6,12 @@ import anyio
 import pytest
 
 from rmqkit.errors import ClientError, ConnectFailed, ConnectionLost, RequestTimeout
-from rmqkit.plugin.connect import connect_tcp
 from rmqkit.plugin.transport import Address
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command, answer, request
 from rmqkit.protocol.frame import encode
 from rmqkit.remoting.pool import ConnectionPool, parse_address
+from rmqkit.toolkit.connect import connect_tcp
 from tests.client.fakes import FakeServer, Network, on_both_backends, run, settled
 
 A = "10.0.0.1:10911"

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import trio
 from attrs import define, field
 
-from rmqkit.broker.run import RunningBroker, run_broker
+from rmqkit.broker.run.running import RunningBroker, run_broker
 from rmqkit.client import BlockingClient, Message
 from rmqkit.config import Config, with_values
 from rmqkit.model.queue import MessageQueue

@@ -25,8 +25,8 @@ TESTS: Final = (
     *(
         "tests/speedups",
         "tests/protocol",
-        "tests/stores/test_mmap_append.py",
-        "tests/stores/test_mmap_reads.py",
+        "tests/stores/mmap/test_appending.py",
+        "tests/stores/mmap/test_reader.py",
     ),
     *(f"tests/broker/processors/test_{name}.py" for name in ("batch", "pull", "send")),
 )

@@ -26,7 +26,7 @@ from rmqkit.config.tls import (
     trust_error,
 )
 from rmqkit.errors import ConfigError
-from rmqkit.plugin.self_signed import self_signed
+from rmqkit.toolkit.self_signed import self_signed
 from rmqkit_transport_quic.limits import QUIC_CONNECTION_WINDOW_BYTES, QUIC_LANE_WINDOW_BYTES
 from rmqkit_transport_quic.settings import ALPN, SMALLEST_DATAGRAM_BYTES, QuicSettings
 from rmqkit_transport_quic.udp import loopback_datagram_bytes

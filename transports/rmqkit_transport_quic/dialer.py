@@ -20,8 +20,8 @@ from aioquic.quic.connection import NetworkAddress
 from aioquic.tls import AlertDescription
 
 from rmqkit.config import Config
-from rmqkit.plugin.certificate_files import CertificateFiles, client_files
 from rmqkit.plugin.transport import Address, LanedStream
+from rmqkit.toolkit.certificate_files import CertificateFiles, client_files
 from rmqkit_transport_quic.carrier import Carrier
 from rmqkit_transport_quic.credentials import client_configuration, for_peer
 from rmqkit_transport_quic.lane import CLIENT_ERRORS, Lane

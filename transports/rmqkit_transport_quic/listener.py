@@ -17,8 +17,8 @@ from aioquic.quic.packet import QuicHeader, pull_quic_header
 
 from rmqkit.config import Config
 from rmqkit.config.tls import NO_CLIENT_CERTIFICATE, REQUIRE, client_auth
-from rmqkit.plugin.certificate_files import CertificateFiles
 from rmqkit.plugin.transport import Address, ServerStream, WorkingListener
+from rmqkit.toolkit.certificate_files import CertificateFiles
 from rmqkit_transport_quic.carrier import Carrier
 from rmqkit_transport_quic.credentials import ServerCredentials, client_fault, for_peer, server_credentials
 from rmqkit_transport_quic.gate import Begin, Gate

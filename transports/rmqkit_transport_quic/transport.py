@@ -12,8 +12,8 @@ import trio
 
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, how_to_install
-from rmqkit.plugin.certificate_files import CertificateFiles
 from rmqkit.plugin.transport import Address, ServerStream, Transport
+from rmqkit.toolkit.certificate_files import CertificateFiles
 from rmqkit_transport_quic.settings import QuicSettings
 from rmqkit_transport_quic.udp import Network, UdpNetwork
 

@@ -16,7 +16,7 @@ from rmqkit.config.tls import (
     trust_error,
 )
 from rmqkit.errors import ConfigError
-from rmqkit.plugin.self_signed import self_signed
+from rmqkit.toolkit.self_signed import self_signed
 
 
 def server_context(config: Config) -> ssl.SSLContext:

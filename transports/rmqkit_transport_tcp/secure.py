@@ -18,9 +18,9 @@ import trio
 from rmqkit.limits import READ_CHUNK_BYTES, TLS_HANDSHAKE_TIMEOUT_MS
 from rmqkit.log_limit import limited_logger
 from rmqkit.model.buffer import CHUNK_BYTES, Buffer, chunks
-from rmqkit.plugin.certificate_files import CertificateFiles
-from rmqkit.plugin.sockets import SocketStream, translated
 from rmqkit.plugin.transport import Address, ServerStream, TransportInfo
+from rmqkit.toolkit.certificate_files import CertificateFiles
+from rmqkit.toolkit.sockets import SocketStream, translated
 from rmqkit_transport_tcp.channel import TlsChannel
 from rmqkit_transport_tcp.handshakes import HandshakeTurns
 

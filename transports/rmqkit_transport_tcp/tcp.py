@@ -12,10 +12,10 @@ import trio
 
 from rmqkit.config import Config
 from rmqkit.config.tls import DISABLED, PERMISSIVE, effective_mode
-from rmqkit.plugin.certificate_files import CertificateFiles
-from rmqkit.plugin.connect import connect_tcp
-from rmqkit.plugin.sockets import BACKLOG, ListeningSocket, SocketStream, accepted
 from rmqkit.plugin.transport import Address, ServerStream, Transport, WorkingListener
+from rmqkit.toolkit.certificate_files import CertificateFiles
+from rmqkit.toolkit.connect import connect_tcp
+from rmqkit.toolkit.sockets import BACKLOG, ListeningSocket, SocketStream, accepted
 from rmqkit_transport_tcp.contexts import server_context
 from rmqkit_transport_tcp.handshakes import HandshakeTurns
 from rmqkit_transport_tcp.secure import TlsSniffingStream

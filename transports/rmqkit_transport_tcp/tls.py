@@ -13,9 +13,9 @@ from attrs import evolve
 from rmqkit.config import Config
 from rmqkit.config.tls import has_certificate
 from rmqkit.errors import ConfigError
-from rmqkit.plugin.certificate_files import CertificateFiles, client_files
-from rmqkit.plugin.connect import connect_tcp
 from rmqkit.plugin.transport import Address, ServerStream, Transport
+from rmqkit.toolkit.certificate_files import CertificateFiles, client_files
+from rmqkit.toolkit.connect import connect_tcp
 from rmqkit_transport_tcp.channel import TlsChannel
 from rmqkit_transport_tcp.contexts import client_context
 from rmqkit_transport_tcp.secure import TlsClientStream, refusal

@@ -19,8 +19,8 @@ import anyio
 import anyio.abc
 import trio
 
-from rmqkit.plugin.sockets import BACKLOG, ListeningSocket, SocketStream, accepted
 from rmqkit.plugin.transport import Address, ServerStream, Transport, TransportInfo
+from rmqkit.toolkit.sockets import BACKLOG, ListeningSocket, SocketStream, accepted
 
 #: Access only for the user of the server.
 DEFAULT_MODE = 0o600

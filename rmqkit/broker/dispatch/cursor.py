@@ -14,12 +14,12 @@ from typing import Generic, NamedTuple, TypeVar
 import trio
 
 from rmqkit.broker.dispatch.replay import read_entries
-from rmqkit.broker.held_pulls import HeldPulls
+from rmqkit.broker.pulling.held_pulls import HeldPulls
 from rmqkit.errors import PluginError
 from rmqkit.limits import MAX_DISPATCH_QUEUE_BYTES
-from rmqkit.plugin.cold_reads import read_when_cached
 from rmqkit.plugin.dispatcher import DispatchEntry, Dispatcher, LogFollower, QueuedDispatcher
 from rmqkit.plugin.store import MessageStore, Pin
+from rmqkit.toolkit.cold_reads import read_when_cached
 
 _log = logging.getLogger(__name__)
 #: Bytes of the log per read, between which other tasks run.

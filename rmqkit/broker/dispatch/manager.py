@@ -13,7 +13,7 @@ import trio
 from attrs import frozen
 
 from rmqkit.broker.dispatch.cursor import DirectCursor, DispatchCursor, PullCursor, QueuedCursor
-from rmqkit.broker.held_pulls import HeldPulls
+from rmqkit.broker.pulling.held_pulls import HeldPulls
 from rmqkit.config import ALL_DISPATCHERS, STORE_DISPATCHERS, Config
 from rmqkit.errors import ConfigError, PluginError, did_you_mean
 from rmqkit.limits import MAX_DISPATCH_QUEUE_BYTES

@@ -11,11 +11,11 @@ import msgspec
 
 from rmqkit import config as settings
 from rmqkit.broker.clients import ClientInfo
-from rmqkit.broker.context import BrokerContext
-from rmqkit.broker.live_settings import LiveSettings
 from rmqkit.broker.processors import runtime_info
 from rmqkit.broker.processors.by_code import ProcessorByCode
 from rmqkit.broker.processors.queues import queue_of, topic_at
+from rmqkit.broker.run.context import BrokerContext
+from rmqkit.broker.run.live_settings import LiveSettings
 from rmqkit.broker.stats_items import DAY, HOUR, MINUTE, Change
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_LISTED_CONFIGS
@@ -37,7 +37,6 @@ from rmqkit.model.topic import (
     TopicConfig,
     TopicConfigAndMappingTable,
 )
-from rmqkit.plugin.cold_reads import all_of
 from rmqkit.plugin.role import Role
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -53,6 +52,7 @@ from rmqkit.protocol.headers import (
     ProducerGroupRequestHeader,
     ViewBrokerStatsDataRequestHeader,
 )
+from rmqkit.toolkit.cold_reads import all_of
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors.by_code import ProcessorByCode
+from rmqkit.broker.run.context import BrokerContext
 from rmqkit.errors import DecodeError, RequestRefused, RmqError
 from rmqkit.model import names
 from rmqkit.model.queue import MessageQueue

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
-from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.run.context import BrokerContext
 from rmqkit.broker.tables.saved_table import when_saved
-from rmqkit.plugin.cold_reads import read_cached
 from rmqkit.plugin.request import Answer, EachRequest, Outcome, Peer
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command
+from rmqkit.toolkit.cold_reads import read_cached
 
 
 class ProcessorByCode(EachRequest):

@@ -9,16 +9,16 @@ import msgspec
 import trio
 
 from rmqkit.broker.clients import ClientInfo
-from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.run.context import BrokerContext
 from rmqkit.errors import ClientError, ConnectionLost, DecodeError, RequestRefused, RequestTimeout
 from rmqkit.model.queue import MessageQueue
-from rmqkit.plugin.cold_reads import read_cached
 from rmqkit.plugin.request import Answer, EachRequest, Outcome, Peer
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import VERSION_CALLABLE, VERSION_RESET_OFFSET, RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer, json_answer, request
 from rmqkit.protocol.headers import ConsumerClientRequestHeader, GetConsumerStatusRequestHeader
 from rmqkit.protocol.message_id import parse_offset_message_id
+from rmqkit.toolkit.cold_reads import read_cached
 
 _log = logging.getLogger(__name__)
 #: Java: Broker2Client.callClient and getConsumeStatus.

@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary, WeakSet
 from attrs import define, field
 
 from rmqkit.broker.clients import ClientInfo, ConsumerGroup
-from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors import send_checks as destination
+from rmqkit.broker.run.context import BrokerContext
 from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import DecodeError, RequestRefused
 from rmqkit.limits import MAX_HEARTBEAT_ENTRIES

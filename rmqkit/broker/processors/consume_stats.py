@@ -10,13 +10,12 @@ from typing import NamedTuple
 
 import trio
 
-from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors.by_code import ProcessorByCode
 from rmqkit.broker.processors.queues import queue_of, topic_at
+from rmqkit.broker.run.context import BrokerContext
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_BODY_BYTES, MAX_CONSUME_QUEUE_UNITS
 from rmqkit.model.queue import MessageQueue
-from rmqkit.plugin.cold_reads import all_of, read_when_cached
 from rmqkit.plugin.request import Outcome
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer, json_answer
@@ -30,6 +29,7 @@ from rmqkit.protocol.headers import (
     QueryConsumeTimeSpanRequestHeader,
     QueryCorrectionOffsetHeader,
 )
+from rmqkit.toolkit.cold_reads import all_of, read_when_cached
 
 #: Java: Long.MAX_VALUE, for a queue that needs no correction.
 _NO_CORRECTION = (1 << 63) - 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.run.context import BrokerContext
 from rmqkit.errors import RequestRefused
 from rmqkit.model.route import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData, compact
 from rmqkit.plugin.request import EachRequest, Outcome, Peer

@@ -12,18 +12,17 @@ from time import perf_counter
 
 import msgspec
 
-from rmqkit.broker.context import BrokerContext
-from rmqkit.broker.filtered_reads import FilteredRead
-from rmqkit.broker.held_pulls import HeldPull
 from rmqkit.broker.processors.pull_answers import found_answer
-from rmqkit.broker.role_refusals import pull_refusal
+from rmqkit.broker.pulling.filtered_reads import FilteredRead
+from rmqkit.broker.pulling.held_pulls import HeldPull
+from rmqkit.broker.roles.role_refusals import pull_refusal
+from rmqkit.broker.run.context import BrokerContext
 from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_HOLD_MS, MAX_SEQUENTIAL_PULL_BYTES, MAX_SEQUENTIAL_PULL_MESSAGES
 from rmqkit.model.route import MASTER_ID
 from rmqkit.model.sysflag import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUSPEND
 from rmqkit.model.topic import SubscriptionGroupConfig
-from rmqkit.plugin.cold_reads import retry_when_cached
 from rmqkit.plugin.filter import CompiledFilter
 from rmqkit.plugin.hooks import RCV_EPOLLS, RCV_SUCCESS, ConsumeContext, ConsumeMessageHook
 from rmqkit.plugin.request import Answer, Outcome, Peer, RequestProcessor, Ticket
@@ -33,6 +32,7 @@ from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.error_answer import error_answer
 from rmqkit.protocol.headers import PullMessageRequestHeader
 from rmqkit.protocol.headers.pull import pull_answer_fields
+from rmqkit.toolkit.cold_reads import retry_when_cached
 
 _log = logging.getLogger(__name__)
 _UNIT_BYTES = 20

@@ -11,12 +11,11 @@ from functools import partial
 
 import trio
 
-from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.run.context import BrokerContext
 from rmqkit.errors import DecodeError, HeaderError, RequestRefused
 from rmqkit.limits import MAX_BODY_BYTES, MAX_QUERY_RESULTS, MAX_SEARCHED_UNITS, SEARCHED_UNITS_PER_TURN
 from rmqkit.model import properties as props
 from rmqkit.model.buffer import Buffer
-from rmqkit.plugin.cold_reads import all_of, read_cached, read_when_cached
 from rmqkit.plugin.request import EachRequest, Outcome, Peer, Reply
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
@@ -27,6 +26,7 @@ from rmqkit.protocol.headers import (
 )
 from rmqkit.protocol.record import peek_properties, peek_store_timestamp
 from rmqkit.protocol.tags import tags_code
+from rmqkit.toolkit.cold_reads import all_of, read_cached, read_when_cached
 
 _UNIQUE_KEY_RESULTS = 32
 #: Types of keys (Java: MessageConst.INDEX_UNIQUE_TYPE, INDEX_TAG_TYPE).

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 
-from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors.by_code import ProcessorByCode
 from rmqkit.broker.processors.queues import topic_at
+from rmqkit.broker.run.context import BrokerContext
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_CLIENT_ID_LENGTH, MAX_LOCK_BODY_BYTES
 from rmqkit.model import names

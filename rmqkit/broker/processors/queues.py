@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.run.context import BrokerContext
 from rmqkit.errors import RequestRefused
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.topic import TopicConfig

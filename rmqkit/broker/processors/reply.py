@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors import send_checks as checks
+from rmqkit.broker.run.context import BrokerContext
 from rmqkit.broker.tables.saved_table import when_saved
 from rmqkit.errors import ClientError, RequestRefused
 from rmqkit.model import properties as props

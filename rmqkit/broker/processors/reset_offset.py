@@ -13,17 +13,17 @@ import sys
 from collections.abc import Iterable
 from functools import partial
 
-from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors.queues import queue_of, topic_at
+from rmqkit.broker.run.context import BrokerContext
 from rmqkit.errors import RequestRefused
 from rmqkit.model.topic import TopicConfig
-from rmqkit.plugin.cold_reads import all_of, read_cached
 from rmqkit.plugin.request import EachRequest, Outcome, Peer
 from rmqkit.plugin.store import Boundary
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import VERSION_RESET_OFFSET, RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, json_answer, request
 from rmqkit.protocol.headers import ResetOffsetRequestHeader
+from rmqkit.toolkit.cold_reads import all_of, read_cached
 
 _log = logging.getLogger(__name__)
 #: The queue id for all queues.

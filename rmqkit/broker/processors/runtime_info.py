@@ -9,14 +9,14 @@ from pathlib import Path
 import trio
 
 from rmqkit import rocketmq_settings, speedups
-from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.dispatch.manager import DispatchProgress
+from rmqkit.broker.run.context import BrokerContext
 from rmqkit.broker.stats import BrokerStats
 from rmqkit.config import Config
-from rmqkit.plugin.disk import DiskUsage, disk_usage
 from rmqkit.plugin.flush import Level
-from rmqkit.plugin.log_state import dispatch_behind_bytes, earliest_store_time_ms
 from rmqkit.protocol.codes import VERSION, VERSION_NAME
+from rmqkit.toolkit.disk import DiskUsage, disk_usage
+from rmqkit.toolkit.log_state import dispatch_behind_bytes, earliest_store_time_ms
 
 #: Pool of a Java broker -> the setting of its queue's capacity with Apache's default. This broker has no such
 #: queues: their sizes are 0. Dashboards divide by the capacities.

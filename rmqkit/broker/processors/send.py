@@ -12,12 +12,12 @@ from operator import attrgetter
 from random import randrange
 from typing import Any
 
-from rmqkit.broker.claims import CLAIMABLE
-from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.appending.claims import CLAIMABLE
+from rmqkit.broker.appending.send_hooks import SendHooks
 from rmqkit.broker.processors import send_checks as checks
 from rmqkit.broker.processors.send_answers import SendAnswers
 from rmqkit.broker.processors.send_columns import Collecting, PutList, born_bits, collector
-from rmqkit.broker.send_hooks import SendHooks
+from rmqkit.broker.run.context import BrokerContext
 from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import DecodeError, RequestRefused
 from rmqkit.limits import MAX_PROPERTIES_BYTES

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from random import randrange
 
-from rmqkit.broker.context import BrokerContext
 from rmqkit.broker.processors import send_checks as checks
+from rmqkit.broker.run.context import BrokerContext
 from rmqkit.broker.tables.saved_table import when_saved
 from rmqkit.errors import DecodeError, MessageIllegal, RequestRefused
 from rmqkit.model import names
@@ -18,15 +18,15 @@ from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.run import MessageRun
 from rmqkit.model.sysflag import PERM_WRITE
 from rmqkit.model.topic import TopicConfig
-from rmqkit.plugin.cold_reads import read_cached
 from rmqkit.plugin.hooks import SEND_BACK, SEND_BACK_TO_DLQ, ConsumeContext, ConsumeMessageHook
 from rmqkit.plugin.request import EachRequest, Outcome, Peer
-from rmqkit.plugin.set_aside import Origin, set_aside
 from rmqkit.protocol import record
 from rmqkit.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode, is_temporary
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import ConsumerSendMsgBackRequestHeader
 from rmqkit.protocol.message_id import offset_message_id
+from rmqkit.toolkit.cold_reads import read_cached
+from rmqkit.toolkit.set_aside import Origin, set_aside
 
 #: Delay level of the first retry; each further one uses the next level.
 FIRST_RETRY_LEVEL = 3

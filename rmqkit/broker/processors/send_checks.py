@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rmqkit.broker.context import BrokerContext
+from rmqkit.broker.run.context import BrokerContext
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_PROPERTIES_BYTES

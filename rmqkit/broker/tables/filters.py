@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 import trio
 
-from rmqkit.broker.bloom import BloomFilter, mask_of
+from rmqkit.broker.pulling.bloom import BloomFilter, mask_of
 from rmqkit.config import Config
 from rmqkit.limits import MAX_FILTER_DATA
 from rmqkit.model.subscription import SubscriptionData
 from rmqkit.plugin.clock import Clock
-from rmqkit.plugin.json_file import JsonFile
+from rmqkit.toolkit.json_file import JsonFile
 
 _log = logging.getLogger(__name__)
 #: A group that was online when the broker stopped counts as offline since this time before the start.

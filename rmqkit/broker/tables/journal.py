@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rmqkit.errors import ConfigError
-from rmqkit.plugin.json_file import sync_directory
+from rmqkit.toolkit.json_file import sync_directory
 
 _log = logging.getLogger(__name__)
 _CRC_DIGITS = 8

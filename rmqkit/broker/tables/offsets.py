@@ -15,7 +15,7 @@ from rmqkit.limits import MAX_PULL_OFFSETS, MAX_RESET_OFFSETS
 from rmqkit.model.table_parts import table_parts
 from rmqkit.model.topic import ConsumerOffsetFile
 from rmqkit.plugin.clock import Clock
-from rmqkit.plugin.json_file import JsonFile
+from rmqkit.toolkit.json_file import JsonFile
 
 _SEPARATOR = "@"
 _UPDATES_PER_VERSION = 500

@@ -26,10 +26,10 @@ from rmqkit.limits import MAX_REMEMBERED_DELETIONS
 from rmqkit.model.table_parts import table_parts
 from rmqkit.model.topic import DataVersion
 from rmqkit.plugin.clock import Clock
-from rmqkit.plugin.json_file import JsonFile, sync_directory
 from rmqkit.plugin.request import Outcome, Peer
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command
+from rmqkit.toolkit.json_file import JsonFile, sync_directory
 
 _log = logging.getLogger(__name__)
 C = TypeVar("C", bound=msgspec.Struct)

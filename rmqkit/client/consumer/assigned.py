@@ -10,7 +10,7 @@ import anyio
 
 from rmqkit.client.consumer.flow_control import Prefetch
 from rmqkit.client.consumer.process_queue import LaneOf, ProcessQueue
-from rmqkit.client.received import ReceivedMessage
+from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.model.queue import MessageQueue
 
 #: Which messages of a queue are handled one after the other: none, all, or those with the same ordering key.

@@ -10,8 +10,8 @@ import anyio
 
 from rmqkit.client.consumer.assigned import Assigned
 from rmqkit.client.consumer.dispatcher import Dispatcher
+from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.consumer.send_back import SendBack
-from rmqkit.client.received import ReceivedMessage
 from rmqkit.errors import BrokerError, ClientError, RmqError
 from rmqkit.protocol.codes import ResponseCode
 

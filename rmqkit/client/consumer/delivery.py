@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from rmqkit.client.consumer.assigned import Assigned, Held
+from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.hooks import ClientConsumeContext, ClientHooks, ConsumeReturnType
-from rmqkit.client.received import ReceivedMessage
 from rmqkit.remoting.backend import AsyncBackend
 
 

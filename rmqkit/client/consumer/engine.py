@@ -20,13 +20,13 @@ from rmqkit.client.consumer.dispatcher import Dispatcher
 from rmqkit.client.consumer.lasting import is_lasting
 from rmqkit.client.consumer.offset_store import OffsetStore
 from rmqkit.client.consumer.options import GroupOptions
+from rmqkit.client.consumer.pulling import Puller, PullResult, PullStatus
 from rmqkit.client.consumer.queue_locker import LOCK_LIFE_S, RENEWAL_RETRY_S, RENEWAL_S, QueueLocker
+from rmqkit.client.consumer.queue_offsets import QueueOffsets
 from rmqkit.client.consumer.rebalance import Changes, Rebalance, changes
 from rmqkit.client.consumer.send_back import restored
 from rmqkit.client.consumer.statistics import ConsumeStatistics
 from rmqkit.client.instance import Instance
-from rmqkit.client.pulling import Puller, PullResult, PullStatus
-from rmqkit.client.queue_offsets import QueueOffsets
 from rmqkit.errors import BrokerError, ClientError, ConnectFailed, ConnectionLost, NoRoute, RmqError
 from rmqkit.model.names import RETRY_PREFIX
 from rmqkit.model.queue import MessageQueue

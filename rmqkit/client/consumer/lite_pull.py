@@ -10,12 +10,12 @@ import anyio
 from rmqkit.client.consumer.assigned import Assigned, Held
 from rmqkit.client.consumer.member import Member
 from rmqkit.client.consumer.options import Expression, LitePullOptions, Subscribe, expressed, subscriptions
+from rmqkit.client.consumer.queue_offsets import QueueOffsets
 from rmqkit.client.consumer.rebalance import FixedShare, Rebalance
+from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.hooks import ConsumeReturnType
 from rmqkit.client.instance import Instance
 from rmqkit.client.namespace import in_namespace
-from rmqkit.client.queue_offsets import QueueOffsets
-from rmqkit.client.received import ReceivedMessage
 from rmqkit.errors import ClientError
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.subscription import CONSUME_ACTIVELY, SUBSCRIBE_ALL

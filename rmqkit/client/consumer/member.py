@@ -16,11 +16,11 @@ from rmqkit.client.consumer.engine import Engine
 from rmqkit.client.consumer.lasting import lasting_error
 from rmqkit.client.consumer.offset_store import BrokerOffsets, FileOffsets, OffsetStore
 from rmqkit.client.consumer.options import GroupOptions
+from rmqkit.client.consumer.queue_offsets import QueueOffsets
 from rmqkit.client.consumer.rebalance import Rebalance
+from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.consumer.send_back import SendBack
 from rmqkit.client.instance import Instance
-from rmqkit.client.queue_offsets import QueueOffsets
-from rmqkit.client.received import ReceivedMessage
 from rmqkit.client.running_info import running_info
 from rmqkit.errors import ClientError, NoRoute
 from rmqkit.model.names import group_fault, retry_topic

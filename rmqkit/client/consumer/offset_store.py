@@ -14,11 +14,11 @@ import anyio.to_thread
 import msgspec
 
 from rmqkit.client.consumer.lasting import is_lasting
-from rmqkit.client.queue_offsets import QueueOffsets
+from rmqkit.client.consumer.queue_offsets import QueueOffsets
 from rmqkit.errors import ConfigError, DecodeError, RmqError
 from rmqkit.model.queue import MessageQueue
-from rmqkit.plugin.json_file import JsonFile
 from rmqkit.protocol import loose_json
+from rmqkit.toolkit.json_file import JsonFile
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from attrs import field, frozen
 from rmqkit.client.consumer.assigned import LANES, Order
 from rmqkit.client.consumer.bad_records import BadRecords, check_bad_records
 from rmqkit.client.consumer.flow_control import Prefetch
+from rmqkit.client.consumer.pulling import subscription
 from rmqkit.client.consumer.rebalance import Changes
 from rmqkit.client.consumer.retry_schedule import RetrySchedule
-from rmqkit.client.pulling import subscription
 from rmqkit.errors import ClientError
 from rmqkit.model.names import topic_fault
 from rmqkit.model.subscription import (

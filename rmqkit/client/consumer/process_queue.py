@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable
 from heapq import heappop, heappush
 
-from rmqkit.client.received import ReceivedMessage
+from rmqkit.client.consumer.received import ReceivedMessage
 
 #: The lane of a message. Messages of one lane are given out one after the other; those without a lane (None)
 #: at any time.

@@ -18,10 +18,10 @@ from rmqkit.client.consumer.delivery import DeadLetter, Delivery, Retry, Settlem
 from rmqkit.client.consumer.member import LEAVE_S, Member
 from rmqkit.client.consumer.options import PushOptions, Subscribe, subscriptions
 from rmqkit.client.consumer.rebalance import Rebalance
+from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.consumer.send_back import restored
 from rmqkit.client.consumer.settling import Settling, instruction_of
 from rmqkit.client.instance import Instance
-from rmqkit.client.received import ReceivedMessage
 from rmqkit.errors import ClientError
 from rmqkit.model.names import retry_topic
 from rmqkit.model.subscription import CONSUME_PASSIVELY, tag_subscription

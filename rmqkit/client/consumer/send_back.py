@@ -7,11 +7,11 @@ import logging
 
 from attrs import evolve
 
+from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.consumer.retry_schedule import DEAD_LETTER, RetrySchedule
 from rmqkit.client.instance import Instance
 from rmqkit.client.namespace import Namespace
-from rmqkit.client.producer import Producer
-from rmqkit.client.received import ReceivedMessage
+from rmqkit.client.producing.producer import Producer
 from rmqkit.client.settings import ProducerOptions
 from rmqkit.errors import BrokerUnknown, RmqError
 from rmqkit.model import properties as props

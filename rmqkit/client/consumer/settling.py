@@ -14,10 +14,10 @@ from rmqkit.client.consumer.assigned import Assigned, Held
 from rmqkit.client.consumer.delivery import DeadLetter, Retry, Settlement
 from rmqkit.client.consumer.dispatcher import Dispatcher
 from rmqkit.client.consumer.options import PushOptions
+from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.consumer.retry_schedule import DEAD_LETTER
 from rmqkit.client.consumer.send_back import SendBack
 from rmqkit.client.consumer.statistics import ConsumeStatistics
-from rmqkit.client.received import ReceivedMessage
 from rmqkit.errors import RmqError
 from rmqkit.remoting.backend import AsyncBackend
 

@@ -13,8 +13,8 @@ from rmqkit.demos.spark.events import Day, Sums, send
 from rmqkit.demos.spark.jobs import SUMS_TOPIC, Jobs, session
 from rmqkit.demos.spark.picture import draw
 from rmqkit.errors import how_to_install
-from rmqkit.plugin import output
 from rmqkit.plugin.command import Verb
+from rmqkit.toolkit import output
 
 _NEEDED = {"pyspark": "spark", "pyarrow": "spark", "numpy": "spark", "matplotlib": "demo"}
 

@@ -14,10 +14,10 @@ import trio
 from rmqkit.config import Config, load, with_values
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage, StoredMessage
-from rmqkit.plugin.cold_reads import blocking
 from rmqkit.plugin.flush import Flushable, FlushPolicy, Level
 from rmqkit.plugin.store import Appended, MessageStore, QueueUnit, ReadLimits, ReadResult
 from rmqkit.protocol.record import unpack_all
+from rmqkit.toolkit.cold_reads import blocking
 
 Store = TypeVar("Store", bound=MessageStore)
 #: More messages than any test stores.

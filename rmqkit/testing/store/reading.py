@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from rmqkit.model.sysflag import TRANSACTION_PREPARED
-from rmqkit.plugin.cold_reads import blocking
 from rmqkit.plugin.store import Boundary, MessageStore, NotInMemory, QueueUnit, ReadLimits, ReadStatus
 from rmqkit.protocol.record import unpack, unpack_all
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store.base import StoreFixtures
 from rmqkit.testing.store.kit import ALL, message, put, records, running
+from rmqkit.toolkit.cold_reads import blocking
 
 
 class Reading(StoreFixtures):

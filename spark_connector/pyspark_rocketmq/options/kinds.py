@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark_rocketmq.options.table import Kind
 from pyspark_rocketmq.read.source import QueueKey
-from rmqkit.client.discovery import name_server_source
+from rmqkit.client.routing.discovery import name_server_source
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.transport import Address
 

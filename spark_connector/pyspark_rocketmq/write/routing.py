@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pyspark_rocketmq.options.write import WriteOptions
 from rmqkit.client import ClientError, MessageQueue
-from rmqkit.client.queue_choice import by_key
+from rmqkit.client.producing.queue_choice import by_key
 
 _CHOOSING = ("topic", "brokerName", "queueId", "shardingKey")
 

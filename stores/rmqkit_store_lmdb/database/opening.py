@@ -13,11 +13,11 @@ from rmqkit.model.buffer import Buffer
 from rmqkit.model.message import StoredMessage
 from rmqkit.model.names import topic_fault
 from rmqkit.model.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK, UNQUEUED
-from rmqkit.plugin.log_records import log_records
 from rmqkit.plugin.queue_code import QueueCodes, queue_code
 from rmqkit.protocol.damage import DAMAGE_FLAG, LEAST_FILLER_BYTES, filler, is_damage
 from rmqkit.protocol.record import BLANK_BYTES, MAGIC_BLANK, MIN_RECORD_BYTES, peek_size_and_magic, unpack
 from rmqkit.protocol.tags import extend_hash
+from rmqkit.toolkit.log_records import log_records
 from rmqkit_store_lmdb.database.environment import Environment
 from rmqkit_store_lmdb.database.layout import ROW, UNIT, State, read_queue_key
 from rmqkit_store_lmdb.journal.commits import GAP, Commits

@@ -13,12 +13,12 @@ from attrs import asdict
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, DecodeError, StoreError
 from rmqkit.model import properties as props
-from rmqkit.plugin import output
-from rmqkit.plugin.directory_lock import lock_holder
-from rmqkit.plugin.document import broken_document, document
-from rmqkit.plugin.output import ProgressBar
 from rmqkit.plugin.store_tools import LogSource, PutRecords, StoreTools
 from rmqkit.protocol.record import unpack
+from rmqkit.toolkit import output
+from rmqkit.toolkit.directory_lock import lock_holder
+from rmqkit.toolkit.document import broken_document, document
+from rmqkit.toolkit.output import ProgressBar
 from rmqkit_store_lmdb.journal.journal import journal_files
 from rmqkit_store_lmdb.read.readonly import EnvironmentReader
 from rmqkit_store_lmdb.tools.copying import read_log, write_log

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rmqkit.model.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from rmqkit.plugin import read_faults
 from rmqkit.protocol.damage import DAMAGE_FLAG, LOOK
 from rmqkit.protocol.record import MAGIC_V1, MAGIC_V2
+from rmqkit.toolkit import read_faults
 
 MAGICS = frozenset((MAGIC_V1, MAGIC_V2))
 #: Size, magic, flag, log offset and system flag of a record.

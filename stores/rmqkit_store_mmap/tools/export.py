@@ -7,7 +7,7 @@ from typing import Any
 
 from rmqkit.errors import StoreCorrupt, StoreError
 from rmqkit.model import properties as props
-from rmqkit.plugin.document import broken_document, document
+from rmqkit.toolkit.document import broken_document, document
 from rmqkit_store_mmap.readonly.readonly import StoreReader, decoded
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rmqkit.plugin import output
+from rmqkit.toolkit import output
 from rmqkit_store_mmap.tools.log_check import Outcome
 
 

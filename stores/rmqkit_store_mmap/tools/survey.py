@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from rmqkit.plugin.directory_lock import lock_holder
+from rmqkit.toolkit.directory_lock import lock_holder
 from rmqkit_store_mmap.log.log_reader import LogReader
 from rmqkit_store_mmap.open.abort_file import AbortMark
 from rmqkit_store_mmap.open.checkpoint import Checkpoint

@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from rmqkit.config import Config
-from rmqkit.plugin import output
-from rmqkit.plugin.output import ProgressBar
 from rmqkit.plugin.store_tools import LogSource, PutRecords, StoreTools
+from rmqkit.toolkit import output
+from rmqkit.toolkit.output import ProgressBar
 
 
 def _log_directory(config: Config) -> Path | None:

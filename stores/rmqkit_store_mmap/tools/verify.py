@@ -15,12 +15,12 @@ from attrs import define, field
 from rmqkit.errors import DecodeError, StoreError
 from rmqkit.model import properties as props
 from rmqkit.model.sysflag import INNER_BATCH, TRANSACTION_MASK, TRANSACTION_ROLLBACK, UNQUEUED
-from rmqkit.plugin.directory_lock import lock_holder
 from rmqkit.plugin.queue_code import QueueCode, QueueCodes, tag_code
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.damage import FILLER_TOPIC, is_damage
 from rmqkit.protocol.key_hash import KeyHasher
 from rmqkit.protocol.tags import absolute_hash, extend_hash
+from rmqkit.toolkit.directory_lock import lock_holder
 from rmqkit_store_mmap.open.abort_file import AbortMark
 from rmqkit_store_mmap.open.checkpoint import Checkpoint
 from rmqkit_store_mmap.queue import extension

@@ -10,8 +10,8 @@ import trio.testing
 from attrs import define, field
 
 from rmqkit.broker.dispatch.manager import Dispatching
-from rmqkit.broker.held_pulls import HeldPulls
-from rmqkit.broker.sliced_work import SlicedWork
+from rmqkit.broker.pulling.held_pulls import HeldPulls
+from rmqkit.broker.run.sliced_work import SlicedWork
 from rmqkit.plugin.dispatcher import DispatchEntry, Dispatcher, LogFollower, QueuedDispatcher
 from rmqkit.plugin.store import MessageStore
 from rmqkit.testing.clock import FakeClock

@@ -131,7 +131,7 @@ async def test_a_record_that_cannot_be_decoded_is_passed_over(caplog: pytest.Log
     await store.open()
     first, bad, last = store.append([message(body=b"first"), message(body=b"bad"), message(body=b"last")])
     store._log.records[bad.physical_offset] = store._log.records[bad.physical_offset].replace(
-        b"Orders", b"\xffrders"
+        b"\0\0\0\3bad", b"\x7f\xff\xff\xffbad"
     )
     entries, end = read_entries(store, 0, 10_000)
     assert [entry.at for entry in entries] == [first, last]

@@ -11,8 +11,8 @@ import trio.testing
 from attrs import define, field
 
 from rmqkit.broker.dispatch.manager import Dispatching
-from rmqkit.broker.held_pulls import HeldPull, HeldPulls
-from rmqkit.broker.sliced_work import SlicedWork
+from rmqkit.broker.pulling.held_pulls import HeldPull, HeldPulls
+from rmqkit.broker.run.sliced_work import SlicedWork
 from rmqkit.errors import StoreError, StoreNotWritable
 from rmqkit.model.message import PutMessage
 from rmqkit.plugin.dispatcher import DispatchEntry, Dispatcher, QueuedDispatcher

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rmqkit.broker import filter_cache
 from rmqkit.broker.processors.runtime_info import readable_bytes
+from rmqkit.broker.pulling import filter_cache
 from rmqkit.limits import MAX_LISTED_CONFIGS, MAX_QUEUES_PER_TOPIC
 from rmqkit.model import names
 from rmqkit.model.subscription import ConsumerData, SubscriptionData

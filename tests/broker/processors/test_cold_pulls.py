@@ -10,9 +10,9 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from rmqkit.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
-from rmqkit.plugin.cold_reads import MAX_ROUNDS
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command
+from rmqkit.toolkit.cold_reads import MAX_ROUNDS
 from tests.broker.cold import cold_desk, store_of
 from tests.broker.desk import BrokerHarness, bodies, places
 

@@ -11,7 +11,6 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from rmqkit.model import names
-from rmqkit.plugin.cold_reads import MAX_ROUNDS
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import (
@@ -23,6 +22,7 @@ from rmqkit.protocol.headers import (
     SearchOffsetRequestHeader,
     ViewMessageRequestHeader,
 )
+from rmqkit.toolkit.cold_reads import MAX_ROUNDS
 from rmqkit_store_memory.store import MemoryStore
 from tests.broker.cold import cold_desk, store_of
 from tests.broker.desk import BrokerHarness, bodies

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from rmqkit import hookimpl
-from rmqkit.broker import filtered_reads, held_time
+from rmqkit.broker.pulling import filtered_reads, held_time
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import FILTERED_BYTES, MAX_FILTERED_RECORDS

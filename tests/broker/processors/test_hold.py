@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmqkit import hookimpl
-from rmqkit.broker import held_pulls
+from rmqkit.broker.pulling import held_pulls
 from rmqkit.config import Config
 from rmqkit.limits import MAX_HOLD_MS
 from rmqkit.model.buffer import Buffer

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from rmqkit import config as settings
-from rmqkit.broker.live_settings import LiveSettings
+from rmqkit.broker.run.live_settings import LiveSettings
 from rmqkit.config import with_texts
 from rmqkit.errors import RequestRefused
 from rmqkit.protocol.codes import RequestCode, ResponseCode

@@ -21,8 +21,8 @@ from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import PullMessageRequestHeader, UpdateConsumerOffsetRequestHeader
-from tests.client.cluster import NAMESRV, FakeBroker, FakeCluster
 from tests.client.consumer.groups import Line
+from tests.client.fake_cluster import NAMESRV, FakeBroker, FakeCluster
 from tests.client.fakes import Network, run
 from tests.seeded_runs import repeat
 

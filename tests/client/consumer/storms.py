@@ -19,7 +19,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.client import Client, Producer, ReceivedMessage, Retry, RmqError
 from rmqkit.testing.broker import dialer, running_broker, running_namesrv
 from rmqkit.testing.clock import LoopClock

@@ -28,8 +28,8 @@ from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import ConsumerSendMsgBackRequestHeader
 from rmqkit.testing.rocketmq import ThreadedRocketMQ
-from tests.client.cluster import FakeBroker, cluster, serve_group
 from tests.client.consumer.test_requests import QUEUE, consuming, until
+from tests.client.fake_cluster import FakeBroker, cluster, serve_group
 from tests.client.fakes import on_both_backends, run
 from tests.raw_sends import send_raw
 

@@ -16,8 +16,8 @@ from rmqkit.client.consumer.assigned import Assigned, Held, Order
 from rmqkit.client.consumer.batches import Batches
 from rmqkit.client.consumer.delivery import Settlement
 from rmqkit.client.consumer.dispatcher import Dispatcher
+from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.hooks import ClientHooks
-from rmqkit.client.received import ReceivedMessage
 from rmqkit.model.names import retry_topic
 from rmqkit.remoting.backend import async_backend
 from tests.client.consumer.groups import group_of

@@ -16,9 +16,9 @@ from rmqkit.errors import ClientError, ConfigError, ConnectionLost, MissingExtra
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.testing.rocketmq import ThreadedRocketMQ
-from tests.client.cluster import cluster, serve_group
 from tests.client.consumer.test_bad_records import FACES
 from tests.client.consumer.test_requests import until
+from tests.client.fake_cluster import cluster, serve_group
 from tests.client.fakes import on_both_backends, run
 
 REFUSALS = [

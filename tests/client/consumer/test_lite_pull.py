@@ -18,8 +18,8 @@ from rmqkit.client.hooks import ClientConsumeContext, ClientConsumeHook
 from rmqkit.model.subscription import HeartbeatData
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.headers import PullMessageRequestHeader
-from tests.client.cluster import FakeBroker, cluster, serve_group
 from tests.client.consumer.groups import Group, group_of, until
+from tests.client.fake_cluster import FakeBroker, cluster, serve_group
 from tests.client.fakes import on_both_backends, run
 
 QUEUES = [MessageQueue("T", "broker-a", number) for number in range(4)]

@@ -11,13 +11,13 @@ import anyio
 import pytest
 
 from rmqkit.client import Client, ClientError, MessageQueue, PushOptions, ReceivedMessage, tag
-from rmqkit.client.pulling import Puller, PullResult
+from rmqkit.client.consumer.pulling import Puller, PullResult
 from rmqkit.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import PullMessageRequestHeader
-from tests.client.cluster import FakeBroker, FakeCluster, cluster, serve_group
 from tests.client.consumer.test_requests import QUEUE, consuming, nothing, until
+from tests.client.fake_cluster import FakeBroker, FakeCluster, cluster, serve_group
 from tests.client.fakes import on_both_backends, run, settled
 
 

@@ -23,7 +23,7 @@ from rmqkit.protocol.headers import (
     SendMessageRequestHeaderV2,
     UpdateConsumerOffsetRequestHeader,
 )
-from tests.client.cluster import FakeBroker, cluster, serve_group
+from tests.client.fake_cluster import FakeBroker, cluster, serve_group
 from tests.client.fakes import on_both_backends, run, settled
 
 QUEUE = MessageQueue("T", "broker-a", 0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2

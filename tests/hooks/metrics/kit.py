@@ -11,7 +11,7 @@ import h11
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.clock import Clock
 from rmqkit.testing.broker import running_broker

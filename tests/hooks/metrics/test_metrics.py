@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import trio
 
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.model.subscription import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from rmqkit.protocol import batch, loose_json
 from rmqkit.protocol.batch import BatchItem

@@ -15,7 +15,7 @@ from rmqkit.protocol.command import Command, answer
 from rmqkit.testing.broker import running_cluster
 from rmqkit_hook_trace import MessageTrace
 from rmqkit_hook_trace.message_trace import BATCH_CONTEXTS, INTERVAL_MS, QUEUE_CONTEXTS
-from tests.client.cluster import FakeBroker, FakeCluster, cluster, serve_group
+from tests.client.fake_cluster import FakeBroker, FakeCluster, cluster, serve_group
 from tests.client.fakes import on_both_backends, run, settled
 
 SEND = RequestCode.SEND_MESSAGE_V2

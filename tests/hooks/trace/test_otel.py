@@ -20,7 +20,7 @@ from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import answer
 from rmqkit_hook_trace.attributes import OPT_IN, Attribute, Names
 from rmqkit_hook_trace.otel import OpenTelemetryHook
-from tests.client.cluster import cluster, serve_group
+from tests.client.fake_cluster import cluster, serve_group
 from tests.client.fakes import on_both_backends, run
 
 ONE_QUEUE = {"T": {"broker-a": 1}}

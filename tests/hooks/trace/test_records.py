@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 import pytest
 
+from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.hooks import ConsumeReturnType
-from rmqkit.client.received import ReceivedMessage
 from rmqkit.model.message import Message
 from rmqkit.model.message_type import MessageType
 from rmqkit.model.queue import MessageQueue

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import PullMessageRequestHeader, SendMessageRequestHeader

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit_failover.coordinator import Put
 from rmqkit_failover.memory import MemoryCoordinator, MemoryLedger, shared_ledger
 from rmqkit_failover.service import Driver, FailoverService

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.cli import main
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.role import Role

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.role import Role
 from rmqkit.protocol.codes import ResponseCode

@@ -11,7 +11,7 @@ from typing import Any
 import trio
 from anyio.abc import ByteStream
 
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.plugin.replication import ReplicaGroup
 from rmqkit.plugin.role import Role
 from rmqkit.plugin.store import MessageStore

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.model.names import SCHEDULE_TOPIC
 from rmqkit.model.run import MessageRun
 from rmqkit.model.topic import ConsumerOffsetFile

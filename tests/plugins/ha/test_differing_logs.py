@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.errors import ProtocolError
 from rmqkit.testing.broker import running_broker
 from rmqkit_ha.comparison import Comparison, last_record

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.errors import ConfigError, ProtocolError
 from rmqkit.plugin.acks import AckCondition
 from rmqkit.plugin.role import Role

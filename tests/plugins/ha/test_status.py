@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.model.replication import ReplicationStatus
 from rmqkit.plugin.flush import Level
 from rmqkit.protocol.codes import RequestCode, ResponseCode

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from rmqkit.broker.run import RunningBroker
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.errors import ConfigError
 from rmqkit.model.sysflag import PULL_SUBSCRIPTION
 from rmqkit.model.topic import DelayOffsetFile, SubscriptionGroupConfig, TopicConfig
-from rmqkit.plugin.json_file import JsonFile
 from rmqkit.plugin.role import Role
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import PullMessageRequestHeader, SendMessageRequestHeader
 from rmqkit.testing.calls import calling_broker
+from rmqkit.toolkit.json_file import JsonFile
 from rmqkit_ha.tables import MasterTables
 from tests.plugins.ha.pair import (
     caught_up,

@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from rmqkit import hookimpl
-from rmqkit.broker import assemble
+from rmqkit.broker.run import assemble
 from rmqkit.config import Config
 from rmqkit.errors import StoreError
 from rmqkit.plugin.broker import Broker

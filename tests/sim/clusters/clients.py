@@ -10,8 +10,8 @@ import trio
 from attrs import define, field
 
 from rmqkit.client import Client
-from rmqkit.client.received import ReceivedMessage
-from rmqkit.client.send_result import SendStatus
+from rmqkit.client.consumer.received import ReceivedMessage
+from rmqkit.client.producing.send_result import SendStatus
 from rmqkit.errors import RmqError
 from tests.sim.clusters.journal import Journal
 from tests.sim.clusters.machine import Machine, Process

@@ -24,7 +24,7 @@ import trio
 from attrs import define, field
 from trio._core import _run as trio_run
 
-from rmqkit.plugin.json_file import JsonFile
+from rmqkit.toolkit.json_file import JsonFile
 from rmqkit_failover import start_file
 from rmqkit_failover.disk import DiskProbe
 

@@ -12,7 +12,7 @@ from typing import Any
 import trio
 
 from rmqkit import config as settings
-from rmqkit.broker.run import RunningBroker, run_broker
+from rmqkit.broker.run.running import RunningBroker, run_broker
 from rmqkit.errors import RmqError
 from rmqkit.plugin import loader
 from rmqkit.testing.broker import serving_namesrv

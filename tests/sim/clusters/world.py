@@ -29,7 +29,7 @@ import trio
 import trio.testing
 
 import rmqkit_failover.plugin
-from rmqkit.broker.role_refusals import pull_refusal
+from rmqkit.broker.roles.role_refusals import pull_refusal
 from rmqkit.plugin.role import Role
 from rmqkit.protocol.record import unpack
 from rmqkit_failover.coordinator import Coordinator

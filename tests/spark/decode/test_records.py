@@ -24,7 +24,7 @@ from pyspark_rocketmq.decode.record_columns import TooMuch
 from pyspark_rocketmq.decode.records import LOOK_AGAIN_S, Decoder, record_places
 from pyspark_rocketmq.decode.scalar_decoder import FOLDED
 from pyspark_rocketmq.read.source import BadRecord, Block, QueueKey, SourceError
-from rmqkit.client.received import received
+from rmqkit.client.consumer.received import received
 from rmqkit.model.message import PutMessage
 from rmqkit.model.sysflag import (
     BORN_HOST_V6,

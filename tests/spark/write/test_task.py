@@ -20,7 +20,7 @@ from pyspark_rocketmq.write.sending import Written
 from pyspark_rocketmq.write.sink_mark import SinkMark
 from pyspark_rocketmq.write.task import WriteJob, connect, cut, write_rows
 from rmqkit.client import BlockingClient, ClientError, MessageIllegal, ReceivedMessage, RmqError
-from rmqkit.client.queue_choice import by_key
+from rmqkit.client.producing.queue_choice import by_key
 from rmqkit.model.queue import MessageQueue
 from tests.spark.kit_brokers import BROKER, Brokers, brokers
 from tests.transports.tls import certs

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import attrs
 import trio
 
-from rmqkit.client import received
+from rmqkit.client.consumer import received
 from rmqkit.model.message import PutMessage
 from rmqkit.model.queue import MessageQueue
 from rmqkit.protocol.message_id import pack_host

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 from trio.testing import MockClock
 
 from rmqkit.errors import ConfigError
-from rmqkit.plugin.certificate_files import Changes, Hashes
+from rmqkit.toolkit.certificate_files import Changes, Hashes
 from rmqkit_transport_quic import dialer, listener
 from rmqkit_transport_quic.credentials import ServerCredentials, client_configuration, server_credentials
 from rmqkit_transport_quic.settings import QuicSettings

@@ -17,10 +17,10 @@ from rmqkit.config import Config
 from rmqkit.errors import ConfigError, PluginError
 from rmqkit.plugin import loader
 from rmqkit.plugin.listen import bind
-from rmqkit.plugin.sockets import ListeningSocket, SocketStream
 from rmqkit.plugin.transport import Address, ServerStream
 from rmqkit.testing.listening import Listening
 from rmqkit.testing.transport import TransportContract
+from rmqkit.toolkit.sockets import ListeningSocket, SocketStream
 from rmqkit_transport_tcp.tcp import TcpListener, TcpTransport
 
 ANY = Address("tcp", "127.0.0.1", 0)

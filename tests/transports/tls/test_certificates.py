@@ -16,9 +16,9 @@ import trio
 import trio.testing
 from attrs import define
 
-from rmqkit.plugin.certificate_files import Changes, Hashes
 from rmqkit.plugin.transport import Address
 from rmqkit.testing.listening import Listening, echoing, listening, received, until
+from rmqkit.toolkit.certificate_files import Changes, Hashes
 from rmqkit_transport_tcp.tcp import TcpTransport
 from rmqkit_transport_tcp.tls import TlsTransport
 from tests.transports.tls import certs

@@ -25,7 +25,6 @@ from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.sysflag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rmqkit.plugin.clock import Clock
 from rmqkit.plugin.flush import FlushPolicy, Level
-from rmqkit.plugin.log_records import log_records
 from rmqkit.plugin.queue_code import queue_code
 from rmqkit.plugin.store import (
     Appended,
@@ -43,6 +42,7 @@ from rmqkit.plugin.store import (
     UnitFilter,
 )
 from rmqkit.protocol.tags import index_hash
+from rmqkit.toolkit.log_records import log_records
 from rmqkit_store_sqlite.records import Row, checked, in_queue, key_hashes, row
 
 _TABLES = """

@@ -1,0 +1,206 @@
+"""The single path into the store: put hooks, append, acknowledgement (Java:
+DefaultMessageStore.putMessage)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import perf_counter
+
+from rmqkit.broker.appending.acks import AckQueue, Settled
+from rmqkit.broker.appending.claims import CLAIMABLE, unclaimed
+from rmqkit.broker.dispatch.manager import Dispatching
+from rmqkit.errors import MessageIllegal, RequestRefused, StoreError, StoreNotWritable
+from rmqkit.model.message import PutMessage
+from rmqkit.model.properties import TRANSACTION_PREPARED
+from rmqkit.model.run import MessageRun
+from rmqkit.plugin.acks import Acknowledgement
+from rmqkit.plugin.hook_runner import Hooks
+from rmqkit.plugin.hooks import PutMessageHook
+from rmqkit.plugin.store import Appended, MessageStore
+from rmqkit.protocol.codes import ResponseCode
+
+_log = logging.getLogger(__name__)
+
+#: The outcome for one message: its place, or the refusal.
+Put = Appended | RequestRefused
+
+
+def _untimed(seconds: float) -> None:
+    """Ignores the time, for an owner without statistics."""
+
+
+def _uncounted(messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
+    """Ignores the messages, for an owner without statistics."""
+
+
+class LogAppender:
+    """Used by every processor and service that writes messages.
+
+    timed    called with the seconds that each append took until it could be acknowledged
+    counted  called with messages that were stored together and their places
+    gate     that of `acks`: nothing is appended while it is closed
+    """
+
+    def __init__(
+        self,
+        hooks: Iterable[PutMessageHook],
+        store: MessageStore,
+        dispatching: Dispatching,
+        acks: AckQueue,
+        timed: Callable[[float], None] = _untimed,
+        counted: Callable[[Sequence[PutMessage], Sequence[Appended]], None] = _uncounted,
+    ) -> None:
+        self._hooks = Hooks.of("put message hook", hooks).checked(PutMessageHook, ["before_put"])
+        #: Properties for which a hook takes responsibility.
+        self.claims = frozenset(name for hook in self._hooks for name in hook.claims)
+        self._unclaimed = tuple(name for name in CLAIMABLE if name not in self.claims)
+        #: Properties that hooks look for, or should; None when a hook wants every message.
+        self.watched: frozenset[str] | None = None
+        if all(hook.wants for hook in self._hooks):
+            self.watched = frozenset(self._unclaimed).union(*(hook.wants or () for hook in self._hooks))
+        self._store = store
+        self._positions = store.positions
+        self._dispatching = dispatching
+        self.acks = acks
+        #: Whether a hook wants every message, or a condition may refuse any.
+        self._checks_all = self.watched is None or bool(acks.refusing)
+        self.gate = acks.gate
+        self._timed = timed
+        self._counted = counted
+
+    def append(self, run: MessageRun, *, checked: bool = False) -> Sequence[Put]:
+        """Store a run in order with one append of the store. Returns for each message its place or the
+        refusal. A request is refused as a whole; the others are stored. Never raises. `checked` when hooks
+        and conditions have seen the run."""
+        if not checked and (run.special is None or run.special or self._checks_all):
+            return self._append_checked(run)
+        messages, store = run.messages, self._store
+        if not messages:
+            return []
+        began = perf_counter()
+        try:
+            if self.gate.is_limited and (closed := self.gate.closed()) is not None:
+                raise StoreNotWritable(closed)
+            if self._positions.followed:
+                start = store.end_offset
+                landed = store.append(messages)
+                self._dispatching.stored(start, messages, landed)
+                self._positions.moved()
+            else:
+                landed = store.append(messages)
+        except Exception as error:  # noqa: BLE001 - an error of the store is the answer to its sends
+            refusal = _refusal(error)
+            parts = run.by_request() if refusal.code == ResponseCode.MESSAGE_ILLEGAL else ()
+            if len(parts) < 2:
+                return run.note([refusal] * len(run))
+            return run.note([result for part in parts for result in self.append(part, checked=True)])
+        self._counted(messages, landed)
+        _, start, size, _ = landed[-1]
+        acks = self.acks
+        if not (acks.conditions or self.gate.is_limited) or start + size <= acks.passed(True):
+            run.settled = True
+            self._timed(perf_counter() - began)
+        return landed
+
+    def _append_checked(self, run: MessageRun) -> Sequence[Put]:
+        """Let hooks and conditions see a run, then store what they do not refuse."""
+        watched = self.watched
+        if watched is not None and run.special is None:
+            run.special = [
+                at for at, message in enumerate(run.messages) if not watched.isdisjoint(message.properties)
+            ]
+        refused = self._refusals(run, range(len(run)) if watched is None else run.special or ())
+        if not refused:
+            return self.append(run, checked=True)
+        part = run.select([at for at in range(len(run)) if at not in refused])
+        stored = iter(self.append(part, checked=True))
+        run.settled = part.settled
+        return run.note([refused[at] if at in refused else next(stored) for at in range(len(run))])
+
+    def _refusals(self, run: MessageRun, special: Sequence[int]) -> dict[int, RequestRefused]:
+        """Refusals by the acknowledgement conditions, and of special messages by put hooks and because of
+        unclaimed properties."""
+        refused: dict[int, RequestRefused] = {}
+        refusal = self.acks.refusal()
+        if refusal is not None:
+            waiting = [at for at, message in enumerate(run) if message.wait]
+            refused = {each: refusal for at in waiting for each in run.request_at(at)}
+        for entry in self._hooks.entries:
+            wants = entry.hook.wants
+            shown = [
+                at
+                for at in special
+                if at not in refused and not (wants and wants.isdisjoint(run[at].properties))
+            ]
+            if shown:
+                part = run if len(shown) == len(run) else run.select(shown)
+                for at, reason in entry.refusals("before_put", part).items():
+                    refused.update(dict.fromkeys(run.request_at(shown[at]), reason))
+        for at in special:
+            if at not in refused and (missing := self.unclaimed(run[at].properties)) is not None:
+                refused.update(dict.fromkeys(run.request_at(at), missing))
+        return refused
+
+    def unclaimed(self, properties: Mapping[str, str]) -> RequestRefused | None:
+        """The refusal of a message with these properties if one of them requires a missing plugin."""
+        for name in self._unclaimed:
+            if name in properties and (name != TRANSACTION_PREPARED or properties[name].lower() == "true"):
+                return unclaimed(name)
+        return None
+
+    def append_durably(self, run: MessageRun) -> Acknowledgement:
+        """See `rmqkit.plugin.broker.Appender`."""
+        results = self.append(run)
+        acknowledgement = Acknowledgement(results)
+        stored = [at for at in range(len(run)) if at not in run.refused]
+        if not stored and results:
+            acknowledgement.settle(run.refused[0])
+        elif not stored or run.settled:
+            acknowledgement.settle(ResponseCode.SUCCESS)
+        else:
+            last = results[stored[-1]]
+            assert isinstance(last, Appended), "it is not among the refused"
+            self.when_settled(any(run[at].wait for at in stored), last, acknowledgement.settle)
+        return acknowledgement
+
+    def are_settled(self, waits: Sequence[bool], landed: Sequence[Appended]) -> list[bool]:
+        """Whether everything up to each of these messages may be acknowledged now, to senders that wait for
+        the conditions (PutMessage.wait) or do not."""
+        passed = self.acks.passed(False), self.acks.passed(True)
+        return [_end(at) <= passed[wait] for wait, at in zip(waits, landed, strict=True)]
+
+    def when_settled(self, wait: bool, at: Appended, then: Settled) -> None:
+        """Call `then` when everything up to a stored message may be acknowledged to senders that `wait` for
+        the conditions or do not, or when a condition has failed."""
+        began = perf_counter()
+
+        def settled(result: int | RequestRefused) -> None:
+            self._timed(perf_counter() - began)
+            then(result)
+
+        self.acks.add(_end(at), wait, settled)
+
+    async def settle_everything(self) -> None:
+        """Wait until everything stored so far is as safe as an acknowledged message. Raises StoreError."""
+        await self.acks.settle_everything()
+
+
+def _refusal(error: Exception) -> RequestRefused:
+    """The answer to sends that the store did not take."""
+    if isinstance(error, MessageIllegal):
+        refusal = RequestRefused(ResponseCode.MESSAGE_ILLEGAL, str(error))
+    elif isinstance(error, StoreError):
+        refusal = RequestRefused(error.code, str(error))
+    else:
+        _log.exception("the store failed at an append")
+        refusal = RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"the store failed: {type(error).__name__}: {error}"
+        )
+    refusal.__cause__ = error
+    return refusal
+
+
+def _end(at: Appended) -> int:
+    """The log offset after a message."""
+    return at.physical_offset + at.size_bytes

@@ -1,0 +1,1 @@
+"""Reads by consumers: filters, held pulls, and what may be read."""

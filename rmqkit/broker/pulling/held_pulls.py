@@ -1,0 +1,335 @@
+"""Pulls that found nothing and wait for a message or their deadline (Java: PullRequestHoldService; behaviour
+sheet, C5).
+
+A held pull is a value in a table, not a task: thousands cost only memory. It is indexed by queue, connection
+and deadline, and removed from all three in constant time. Operations on many pulls (a message that wakes
+them, passed deadlines, a closed connection) are jobs of SlicedWork, so a sender never pays for the pulls
+woken by its message. A pull whose filter rejects the new messages stays held, with its deadline.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+from attrs import define, field
+
+from rmqkit.broker.run.sliced_work import SlicedWork
+from rmqkit.limits import MAX_HELD_PULL_BYTES, MAX_HELD_PULLS, MAX_HELD_PULLS_PER_CONNECTION
+from rmqkit.plugin.request import Peer
+from rmqkit.plugin.store import UnitFilter
+from rmqkit.protocol.command import Command
+
+_log = logging.getLogger(__name__)
+#: Approximate cost in microseconds of the steps of a job: an answer, removal from the tables, checking a
+#: pull.
+_ANSWER_COST = 60
+_FORGET_COST = 5
+_LOOK_COST = 1
+#: Cost of a filter per rejected message.
+_REJECT_COST = 5
+#: Deadlines are checked once a second, so pulls need not be sorted more finely.
+_DEADLINE_STEP_MS = 256
+#: A moment after all deadlines.
+_END_MS = 1 << 62
+#: Memory of a held pull besides the texts of its request.
+_PULL_BYTES = 2_560
+#: Tags codes of messages that arrived since a queue's pulls were last looked at; with more than these all
+#: pulls behind are woken.
+_MAX_TAGS_CODES = 64
+
+#: (topic, queue id)
+QueueKey = tuple[str, int]
+
+
+class HeldPull(msgspec.Struct, eq=False, gc=False):
+    """`retry(final)` runs the pull once more. It answers the peer and returns None; or, unless `final`, it
+    returns the queue offset behind what its filter has rejected, to be held on from there, or to be run again
+    soon if there are further messages. `text_bytes` is the size of what its request says.
+
+    The garbage collector does not visit held pulls, for a pass over 100 000 of them stops the event loop for
+    a tenth of a second. They refer to tables that refer to them: `HeldPulls` takes them apart.
+    """
+
+    request: Command
+    peer: Peer
+    offset: int
+    deadline_ms: int
+    unit_filter: UnitFilter | None
+    retry: Callable[[bool], int | None]
+    text_bytes: int = 0
+    ended: bool = False
+    #: The tables that contain it; set by HeldPulls.
+    _queue: _Queue = msgspec.UNSET  # type: ignore[assignment]
+    _holder: _Holder = msgspec.UNSET  # type: ignore[assignment]
+
+
+@define(eq=False, slots=True)
+class _Queue:
+    """The pulls of one queue in order of arrival, and the growth of the queue since they were last checked.
+    With `final`, pulls that are behind are answered whatever they find."""
+
+    key: QueueKey
+    pulls: dict[HeldPull, None] = field(factory=dict)
+    waking: bool = False
+    final: bool = False
+    grown: int | None = None
+    #: None when any pull may match the new messages.
+    tags_codes: set[int] | None = None
+
+
+@define(eq=False, slots=True)
+class _Holder:
+    """The pulls of one connection; `gone` after it has ended."""
+
+    pulls: dict[HeldPull, None] = field(factory=dict)
+    bytes: int = 0
+    gone: bool = False
+
+
+def _nothing() -> None:
+    """Nobody is to be told."""
+
+
+class HeldPulls:
+    """The held pulls of a broker. `count` is their number; `on_first` is called before the first one is held
+    and after each time that none were left.
+
+    `refused` counts pulls that were not held because of a limit, `evicted` those answered early to make room
+    for other connections.
+    """
+
+    def __init__(self, work: SlicedWork) -> None:
+        self._work = work
+        self._queues: dict[QueueKey, _Queue] = {}
+        self._holders: dict[Peer, _Holder] = {}
+        self._by_deadline: dict[int, dict[HeldPull, None]] = {}
+        self.count = 0
+        self.on_first: Callable[[], None] = _nothing
+        self._bytes = 0
+        self._largest: _Holder | None = None
+        self._expiring = False
+        self._rechecking = False
+        self.refused = 0
+        self.evicted = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def hold(self, topic: str, queue_id: int, pull: HeldPull) -> bool:
+        """Hold a pull. Returns False when a limit is reached; the pull is then to be answered at once.
+
+        When all connections together hold too many, the connection with the most loses its oldest one, which
+        is answered as at its deadline.
+        """
+        holder = self._holders.get(pull.peer)
+        if holder is None:
+            holder = _Holder()
+        size = _PULL_BYTES + pull.text_bytes
+        if len(holder.pulls) >= MAX_HELD_PULLS_PER_CONNECTION or not self._make_room(holder, size):
+            self.refused += 1
+            return False
+        self._holders[pull.peer] = holder
+        key = (topic, queue_id)
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _Queue(key)
+        pull._queue, pull._holder = queue, holder
+        queue.pulls[pull] = holder.pulls[pull] = None
+        self._by_deadline.setdefault(pull.deadline_ms // _DEADLINE_STEP_MS, {})[pull] = None
+        if not self.count:
+            self.on_first()
+        self.count += 1
+        self._bytes += size
+        holder.bytes += size
+        return True
+
+    def holds(self, key: QueueKey) -> bool:
+        """Whether pulls of this queue are held."""
+        return key in self._queues
+
+    def arrived(self, topic: str, queue_id: int, max_offset: int, *tags_codes: int) -> None:
+        """A queue grew to `max_offset`, by messages with these tags codes: pulls whose filter may match one
+        of them are woken; without codes all that are behind.
+
+        They are answered by a job, after the caller has continued.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is not None:
+            self._has_grown(queue, max_offset, tags_codes)
+
+    def _has_grown(self, queue: _Queue, max_offset: int, tags_codes: Sequence[int]) -> None:
+        if queue.grown is None:
+            queue.tags_codes = set()
+            if not queue.waking:
+                queue.waking = True
+                self._work.add(self._wake(queue))
+        queue.grown = max_offset
+        codes = queue.tags_codes
+        if not tags_codes or codes is None or len(codes) >= _MAX_TAGS_CODES:
+            queue.tags_codes = None
+        else:
+            codes.update(tags_codes)
+
+    def expire(self, now_ms: int) -> None:
+        """Let a job answer the pulls whose deadline has passed."""
+        if self._by_deadline and not self._expiring:
+            self._expiring = True
+            self._work.add(self._expire(now_ms))
+
+    def end_all(self) -> None:
+        """Let a job answer all pulls, as at their deadlines."""
+        self._work.add(self._end_until(_END_MS))
+
+    def recheck(self, max_offset: Callable[[str, int], int]) -> None:
+        """Safety net: compare every queue's end with its held pulls, and let a job answer those that are
+        behind."""
+        if self._queues and not self._rechecking:
+            self._rechecking = True
+            self._work.add(self._recheck(max_offset))
+
+    def drop_peer(self, peer: Peer) -> None:
+        """Forget the pulls of a connection that has ended, which no longer count."""
+        holder = self._holders.pop(peer, None)
+        if holder is None:
+            return
+        holder.gone = True
+        self.count -= len(holder.pulls)
+        self._work.add(self._forget(holder))
+
+    def abandon(self) -> None:
+        """Forget all pulls without answers when the broker has ended, to free their memory."""
+        for pulls in self._by_deadline.values():
+            for pull in pulls:
+                pull.ended = True
+                pull._queue.pulls.clear()
+                pull._holder.pulls.clear()
+        self._by_deadline.clear()
+        self._queues.clear()
+        self._holders.clear()
+        self._largest = None
+        self.count = self._bytes = 0
+
+    # Jobs.
+
+    def _wake(self, queue: _Queue) -> Iterator[int]:
+        """At most one job per queue: messages that arrive meanwhile are handled afterwards, all at once."""
+        while (end := queue.grown) is not None:
+            codes, final = queue.tags_codes, queue.final
+            queue.grown, queue.final = None, False
+            yield _LOOK_COST * (len(codes) if codes else 1)
+
+            def is_awake(pull: HeldPull, end: int = end, codes: set[int] | None = codes) -> bool:
+                return pull.offset < end and (
+                    codes is None or pull.unit_filter is None or _may_match(pull.unit_filter, codes)
+                )
+
+            yield from self._answer(deque(queue.pulls), is_awake, final)
+        queue.waking = False
+
+    def _expire(self, now_ms: int) -> Iterator[int]:
+        yield from self._end_until(now_ms)
+        self._expiring = False
+
+    def _end_until(self, now_ms: int) -> Iterator[int]:
+        for step in sorted(self._by_deadline):
+            if step > now_ms // _DEADLINE_STEP_MS:
+                break
+            yield from self._answer(
+                deque(self._by_deadline.get(step, ())), lambda pull: pull.deadline_ms <= now_ms, True
+            )
+
+    def _recheck(self, max_offset: Callable[[str, int], int]) -> Iterator[int]:
+        for queue in list(self._queues.values()):
+            self._has_grown(queue, max_offset(*queue.key), ())
+            queue.final = True
+            yield _FORGET_COST
+        self._rechecking = False
+
+    def _answer(
+        self, pulls: deque[HeldPull], wanted: Callable[[HeldPull], bool], final: bool
+    ) -> Iterator[int]:
+        """Removes the pulls from `pulls`, so that each is freed in the slice that ends it."""
+        while pulls:
+            pull = pulls.popleft()
+            if pull.ended or pull._holder.gone or not wanted(pull):
+                yield _LOOK_COST
+            else:
+                began_at = pull.offset
+                self._run(pull, final)
+                if pull.offset > began_at and not pull.ended:
+                    pulls.appendleft(pull)
+                yield _ANSWER_COST + _REJECT_COST * (pull.offset - began_at)
+
+    def _forget(self, holder: _Holder) -> Iterator[int]:
+        while holder.pulls:
+            self._leave(holder.pulls.popitem()[0])
+            yield _FORGET_COST
+
+    # Inside.
+
+    def _run(self, pull: HeldPull, final: bool) -> None:
+        """Answer a pull, or leave it in its queue with a later offset."""
+        held_from = None
+        try:
+            held_from = pull.retry(final)
+        except Exception:  # noqa: BLE001 - an error of one pull must not affect other pulls
+            _log.exception("held pull of %s failed", pull.peer.remote_text)
+        if held_from is not None and not final:
+            pull.offset = held_from
+        elif not pull.ended and not pull._holder.gone:
+            self._end(pull)
+
+    def _end(self, pull: HeldPull) -> None:
+        """Remove a pull from all tables."""
+        holder = pull._holder
+        del holder.pulls[pull]
+        holder.bytes -= _PULL_BYTES + pull.text_bytes
+        if not holder.pulls:
+            del self._holders[pull.peer]
+        self.count -= 1
+        self._leave(pull)
+
+    def _leave(self, pull: HeldPull) -> None:
+        """Remove a pull from the tables shared by connections."""
+        pull.ended = True
+        self._bytes -= _PULL_BYTES + pull.text_bytes
+        queue = pull._queue
+        del queue.pulls[pull]
+        if not queue.pulls:
+            del self._queues[queue.key]
+        step = pull.deadline_ms // _DEADLINE_STEP_MS
+        same_time = self._by_deadline[step]
+        del same_time[pull]
+        if not same_time:
+            del self._by_deadline[step]
+
+    def _make_room(self, newcomer: _Holder, size: int) -> bool:
+        """Answer pulls of the connection that holds the most; False when that would be the new pull's own
+        connection."""
+        while self.count >= MAX_HELD_PULLS or self._bytes + size > MAX_HELD_PULL_BYTES:
+            largest = self._largest
+            # The largest connection is searched again only when the known one has shrunk to the newcomer's
+            # size.
+            if largest is None or largest.gone or largest.bytes <= newcomer.bytes + size:
+                largest = self._largest = max(
+                    self._holders.values(), key=lambda holder: holder.bytes, default=None
+                )
+            if largest is None or largest.bytes <= newcomer.bytes + size:
+                return False
+            pull = next(iter(largest.pulls))
+            self._run(pull, final=True)
+            self.evicted += 1
+        return True
+
+
+def _may_match(unit_filter: UnitFilter, tags_codes: Iterable[int]) -> bool:
+    """A failing filter counts as a match: the following read fails again, and its error reaches the
+    consumer."""
+    try:
+        return any(map(unit_filter, tags_codes))
+    except Exception:  # noqa: BLE001 - an error of a plugin's filter must not affect other pulls
+        _log.exception("filter of a held pull failed")
+        return True

@@ -1,0 +1,1 @@
+"""The role of a broker, and what each role refuses."""

@@ -1,0 +1,1 @@
+"""Producers: sends, their attempts, batches and results."""

@@ -1,0 +1,566 @@
+"""The producer (Java: DefaultMQProducer, DefaultMQProducerImpl; behaviour sheet, A4 to A12)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import TracebackType
+from typing import Any, cast
+
+from rmqkit.client.answers import refusal
+from rmqkit.client.hooks import ClientSendContext, Mode
+from rmqkit.client.instance import Instance
+from rmqkit.client.namespace import in_namespace
+from rmqkit.client.producing.accumulator import Accumulator, Entry, GatheringKey
+from rmqkit.client.producing.attempts import Attempts
+from rmqkit.client.producing.in_flight import Bounds, InFlight
+from rmqkit.client.producing.latency_faults import LatencyFaults
+from rmqkit.client.producing.outgoing import (
+    Outgoing,
+    PackedBatch,
+    as_message,
+    batch_item,
+    batch_of,
+    compressed,
+    fits_batches,
+    prepare,
+    prepare_batch,
+    prepare_packed,
+)
+from rmqkit.client.producing.queue_choice import RoundRobin, by_key
+from rmqkit.client.producing.send_result import (
+    STATUS_OF_CODE,
+    SendResult,
+    SendStatus,
+    results_of_batch,
+    send_result,
+)
+from rmqkit.client.routing.routes import Route
+from rmqkit.client.settings import ProducerOptions
+from rmqkit.errors import (
+    BrokerError,
+    BrokerUnknown,
+    ClientError,
+    ConnectFailed,
+    ConnectionLost,
+    NoMaster,
+    RequestTimeout,
+    RmqError,
+)
+from rmqkit.model.message import Message
+from rmqkit.model.names import group_fault
+from rmqkit.model.queue import MessageQueue
+from rmqkit.protocol.codes import ResponseCode
+from rmqkit.protocol.compressed_body import compression
+
+log = logging.getLogger(__name__)
+
+#: After these answers another broker is tried.
+RETRY_CODES = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.GO_AWAY,
+    }
+)
+DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
+_UNMEASURED = nullcontext()
+
+
+class Producer:
+    """Sends messages; created by `Client.producer`. Any number of tasks may send at the same time.
+
+    A send that fails after an attempt with an unknown outcome (time-out, lost connection) may have stored the
+    message, and a retry may store it twice. Consumers must tolerate duplicates, as with every RocketMQ
+    producer.
+    """
+
+    def __init__(
+        self, instance: Instance, group: str, options: ProducerOptions, *, member: bool = True
+    ) -> None:
+        """`member` is False for a producer that sends for the client itself: heartbeats do not name it."""
+        fault = group_fault(group)
+        if fault is not None:
+            raise ClientError(f"{fault}; a producer needs a legal group")
+        if group == DEFAULT_PRODUCER_GROUP:
+            raise ClientError(f"{DEFAULT_PRODUCER_GROUP} is reserved; name the group after your application")
+        self.group = group
+        self.options = options
+        self._compression = compression(options.compression, options.compress_level)
+        self._instance = instance
+        self._names = instance.names
+        self._now_ms, self._make_key = instance.now_ms, instance.unique_keys.make
+        self._member = member
+        self._round_robin = RoundRobin()
+        self._faults = None if options.latency_faults is None else LatencyFaults(options.latency_faults)
+        self._in_flight = InFlight(Bounds(options.max_in_flight, options.max_in_flight_bytes))
+        self._batch_bytes = min(options.batch_bytes, options.max_message_bytes)
+        self._accumulator = (
+            None
+            if options.linger_ms is None
+            else Accumulator(
+                options.linger_ms / 1000,
+                self._batch_bytes,
+                self._deliver,
+                instance.backend.wakeup,
+                instance.backend.wake,
+                self.start_soon,
+            )
+        )
+        self._open = False
+
+    async def start(self) -> Producer:
+        """Join the group, so that heartbeats contain it, and return the producer; `aclose` leaves the group.
+        `async with` calls both.
+
+        Raises ClientError when this client already has a producer of the group.
+        """
+        self._instance.check_usable()
+        if self._member:
+            self._instance.join_producer(self.group)
+        self._open = True
+        return self
+
+    async def aclose(self) -> None:
+        """Send what is gathered, wait for the sends of other tasks, each within its time-out, leave the group
+        and unregister it from the brokers, within the time limit of one call. May be called twice. When
+        cancelled, brokers notice it later."""
+        was_open, self._open = self._open, False
+        if not was_open:
+            return
+        if self._accumulator is not None:
+            self._accumulator.close()
+        await self._in_flight.idle()
+        if self._member:
+            await self._instance.leave(producer=self.group)
+
+    async def __aenter__(self) -> Producer:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    @in_namespace
+    async def send(
+        self,
+        message: Message | str,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] | str = (),
+        properties: Mapping[str, str] | None = None,
+        ordering_key: str | None = None,
+        delay_level: int | None = None,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send one message, given as a `Message` or as a topic, a body and optional parts, and wait until the
+        broker has stored it.
+
+        With `ordering_key` or `queue` exactly one attempt is made, to keep the order. Otherwise the next
+        attempt avoids the failed broker. A refused connection sent nothing and does not count as an attempt:
+        connecting is repeated with growing pauses until the time-out, so that a send survives the restart of
+        a broker within that time. With `retries` = 0 the first failure of any kind ends the send.
+
+        With `linger_ms` the sends of concurrent tasks are gathered. Each has its own result; a batch that the
+        broker refuses is sent again message by message, so that a refusal concerns one message. Messages with
+        a delay, to retry topics, of transactions, and those that are compressed or larger than a batch, are
+        sent by themselves; so are all messages while a CheckForbiddenHook is installed.
+
+        While `max_in_flight` messages are unanswered, the send waits.
+
+        Raises TypeError (a value of a wrong type), MessageIllegal and ClientError (the message is wrong;
+        nothing was sent), NoRoute, NameServersUnreachable, BrokerError (an answer that a retry cannot change)
+        and SendFailed (all attempts failed; the text lists them, `code` is the last broker's; or there was no
+        room in flight in time). When cancelled, the message may have been stored, also if it was gathered and
+        its batch had departed.
+        """
+        given = as_message(message, body, tag, keys, properties, ordering_key, delay_level)
+        self._check_open()
+        hooks, accumulator = self._instance.hooks, self._accumulator
+        if accumulator is not None and not hooks.see_sends and self._gathers(given):
+            return await self._send_gathered(accumulator, given, None, queue, timeout_ms)
+        with hooks.sending(self.group, Mode.SYNC, [given], queue) as context:
+            if accumulator is not None and self._gathers(context.messages[0]):
+                message = context.messages[0]
+                return await self._send_gathered(accumulator, message, context, queue, timeout_ms)
+            outgoing = self._prepare(context.messages[0])
+            if len(outgoing.body) >= self.options.compress_over_bytes:
+                outgoing = await self._compressed(outgoing)
+            context.message_ids = outgoing.unique_keys
+            attempts = self._attempts(queue, given.ordering_key, timeout_ms)
+            return await self._send(outgoing, queue, given.ordering_key, attempts, context)
+
+    @in_namespace
+    async def send_batch(
+        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+    ) -> SendResult:
+        """Send messages of one topic in one request. The broker stores all or none of them, in order, in one
+        queue.
+
+        Raises like `send`, and ClientError when the messages cannot form a batch (see
+        `outgoing.prepare_batch`).
+        """
+        self._check_open()
+        if not messages:
+            raise ClientError("a batch holds at least one message")
+        with self._instance.hooks.sending(self.group, Mode.SYNC, list(messages), queue) as context:
+            outgoing = prepare_batch(
+                context.messages, self._new_key, max_message_bytes=self.options.max_message_bytes
+            )
+            context.message_ids = outgoing.unique_keys
+            ordering_key = messages[0].ordering_key
+            attempts = self._attempts(queue, ordering_key, timeout_ms)
+            return await self._send(outgoing, queue, ordering_key, attempts, context)
+
+    @in_namespace
+    async def send_packed(
+        self, packed: PackedBatch, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+    ) -> SendResult:
+        """Send a batch that is already encoded, as `send_batch` does; the result has no `message_id`.
+
+        Send hooks expect messages, so if there are any, the batch is decoded and sent with `send_batch`.
+        Raises like `send_batch`.
+        """
+        if self._instance.hooks.see_sends:
+            return await self.send_batch(packed.messages(), queue=queue, timeout_ms=timeout_ms)
+        self._check_open()
+        outgoing = prepare_packed(packed, max_message_bytes=self.options.max_message_bytes)
+        with self._instance.hooks.sending(self.group, Mode.SYNC, [], queue) as context:
+            attempts = self._attempts(queue, packed.ordering_key, timeout_ms)
+            return await self._send(outgoing, queue, packed.ordering_key, attempts, context)
+
+    @in_namespace
+    async def send_oneway(
+        self,
+        message: Message | str,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] | str = (),
+        properties: Mapping[str, str] | None = None,
+        ordering_key: str | None = None,
+        delay_level: int | None = None,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> str:
+        """Hand a message to the connection without waiting for an answer; returns its message id. The send is
+        never retried and the message may be lost.
+
+        Raises what `send` raises for a wrong message or an unknown route, and ConnectFailed, ConnectionLost,
+        RequestTimeout.
+        """
+        given = as_message(message, body, tag, keys, properties, ordering_key, delay_level)
+        self._check_open()
+        with self._instance.hooks.sending(self.group, Mode.ONEWAY, [given], queue) as context:
+            outgoing = self._prepare(context.messages[0])
+            if len(outgoing.body) >= self.options.compress_over_bytes:
+                outgoing = await self._compressed(outgoing)
+            context.message_ids = outgoing.unique_keys
+            attempts = self._attempts(queue, given.ordering_key, timeout_ms)
+            size_bytes = len(outgoing.body)
+            if not self._in_flight.take(1, size_bytes):
+                await self._in_flight.take_later(1, size_bytes, attempts.deadline_s)
+            try:
+                target, _ = self._target(await self._route(outgoing.topic), queue, given.ordering_key)
+                address = self._tried(context, target)
+                command = outgoing.command(
+                    self.group, target, self.options.default_topic_queues, self._instance.now_ms()
+                )
+                with self._measured(target.broker_name):
+                    await self._instance.pool.oneway(address, command, max(attempts.left_ms, 1))
+            finally:
+                self._in_flight.leave(1, size_bytes)
+            return outgoing.unique_keys[0]
+
+    @in_namespace
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues to which messages of the topic may be sent (Java: fetchPublishMessageQueues). Raises
+        NoRoute, NameServersUnreachable."""
+        self._check_open()
+        return list((await self._route(topic)).write_queues)
+
+    def start_soon(self, function: Callable[[Any], Awaitable[None]], argument: object) -> None:
+        """Run a function of the producer's own parts in the client's task group."""
+        self._instance.group.start_soon(cast(Callable[[Any], Coroutine[Any, Any, None]], function), argument)
+
+    # --- gathered sends -------------------------------------------------------------------------------------
+
+    def _gathers(self, message: Message) -> bool:
+        """Whether a message may travel in a batch with others."""
+        return (
+            len(message.body) < self.options.compress_over_bytes
+            and fits_batches(message)
+            and not self._instance.hooks.forbidding.entries
+        )
+
+    async def _send_gathered(
+        self,
+        accumulator: Accumulator,
+        message: Message,
+        context: ClientSendContext | None,
+        queue: MessageQueue | None,
+        timeout_ms: int | None,
+    ) -> SendResult:
+        """Send one message in a batch with those of other tasks."""
+        key, item = batch_item(message, self._new_key, max_message_bytes=self.options.max_message_bytes)
+        if context is not None:
+            context.message_ids = (key,)
+        if queue is not None or message.ordering_key:
+            queue, _ = self._target(await self._route(message.topic), queue, message.ordering_key)
+        size_bytes = item.size_bytes
+        entry = Entry(message, key, item, size_bytes, context, self._instance.backend.wakeup())
+        budget_ms = self.options.timeout_ms if timeout_ms is None else timeout_ms
+        deadline_s = self._instance.backend.current_time() + budget_ms / 1000
+        where = message.topic, queue, message.wait_store, budget_ms
+        if not self._in_flight.take(1, size_bytes):
+            await self._in_flight.take_later(1, size_bytes, deadline_s)
+        try:
+            if size_bytes > self._batch_bytes:
+                await self._deliver([entry], where, deadline_s)
+            else:
+                gathering = accumulator.add(entry, where, deadline_s)
+                try:
+                    await entry.done
+                except BaseException:
+                    accumulator.withdraw(entry, gathering)
+                    raise
+        finally:
+            self._in_flight.leave(1, size_bytes)
+        if isinstance(entry.outcome, SendResult):
+            return entry.outcome
+        raise entry.outcome or ClientError(
+            "the client was closed while the message was being sent; a broker may have stored it"
+        )
+
+    async def _deliver(self, entries: Sequence[Entry], key: GatheringKey, deadline_s: float) -> None:
+        """Send a batch, see `accumulator.Deliver`. A batch that a broker refuses is not stored, so its
+        messages are sent one by one."""
+        topic, queue, wait_store, timeout_ms = key
+        if len(entries) > 1:
+            outgoing = batch_of(
+                topic,
+                wait_store,
+                [entry.unique_key for entry in entries],
+                [entry.item for entry in entries],
+                max_message_bytes=self.options.max_message_bytes,
+            )
+            context = self._instance.hooks.unseen(self.group, [entry.message for entry in entries])
+            try:
+                attempts = self._attempts(queue, None, timeout_ms, deadline_s)
+                whole = await self._attempt_until_sent(outgoing, queue, None, attempts, context)
+            except BrokerError as error:
+                log.info("a batch of %d messages is sent message by message: %s", len(entries), error)
+            else:
+                results = results_of_batch(whole, outgoing.unique_keys)
+                for entry, result in zip(entries, results, strict=True):
+                    entry.outcome = result
+                    if entry.context is not None:
+                        entry.context.result = result
+                return
+            finally:
+                for entry in entries:
+                    if entry.context is not None:
+                        entry.context.tried(context.queue, context.address, context.attempts)
+        for entry in entries:
+            try:
+                outgoing = self._prepare(entry.message, entry.unique_key)
+                attempts = self._attempts(queue, None, timeout_ms, deadline_s)
+                context = entry.context or self._instance.hooks.unseen(self.group, [entry.message])
+                entry.outcome = await self._attempt_until_sent(outgoing, queue, None, attempts, context)
+            except RmqError as error:
+                if len(entries) == 1:
+                    raise
+                entry.outcome = error
+
+    # --- the attempts ---------------------------------------------------------------------------------------
+
+    def _attempts(
+        self,
+        queue: MessageQueue | None,
+        ordering_key: str | None,
+        timeout_ms: int | None,
+        deadline_s: float | None = None,
+    ) -> Attempts:
+        """The attempts of one send, whose time begins now or ends at the deadline."""
+        budget_ms = self.options.timeout_ms if timeout_ms is None else timeout_ms
+        most = 1 if queue is not None or ordering_key else 1 + self.options.retries
+        return Attempts(
+            budget_ms,
+            most,
+            self._instance.backend.current_time,
+            patient=self.options.retries > 0,
+            deadline_s=deadline_s,
+        )
+
+    async def _send(
+        self,
+        outgoing: Outgoing,
+        queue: MessageQueue | None,
+        ordering_key: str | None,
+        attempts: Attempts,
+        context: ClientSendContext,
+    ) -> SendResult:
+        """Send when there is room in flight."""
+        count, size_bytes = outgoing.count, len(outgoing.body)
+        if not self._in_flight.take(count, size_bytes):
+            await self._in_flight.take_later(count, size_bytes, attempts.deadline_s)
+        try:
+            return await self._attempt_until_sent(outgoing, queue, ordering_key, attempts, context)
+        finally:
+            self._in_flight.leave(count, size_bytes)
+
+    async def _attempt_until_sent(
+        self,
+        outgoing: Outgoing,
+        queue: MessageQueue | None,
+        ordering_key: str | None,
+        attempts: Attempts,
+        context: ClientSendContext,
+    ) -> SendResult:
+        kept: SendResult | None = None
+        while True:
+            try:
+                route = self._instance.routes.writable(outgoing.topic) or await self._route(outgoing.topic)
+            except NoMaster as error:
+                attempts.no_master(error)
+                if not attempts.goes_on:
+                    break
+                await attempts.pause((), self._instance.routes.changed)
+                continue
+            target, brokers = self._target(route, queue, ordering_key, attempts.failed)
+            if not attempts.goes_on:
+                break
+            try:
+                result = await self._attempt(outgoing, target, attempts.left_ms, context)
+            except BrokerError as error:
+                if error.code not in RETRY_CODES:
+                    if kept is not None:
+                        return kept
+                    raise
+                attempts.failure(target.broker_name, error)
+                if error.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+                    # A failover may have made another broker the master.
+                    self._instance.refresh_soon()
+            except (ConnectFailed, ConnectionLost, RequestTimeout, BrokerUnknown) as error:
+                attempts.failure(target.broker_name, error)
+                self._instance.refresh_soon()
+            else:
+                if result.status is SendStatus.SEND_OK or not self.options.retry_when_not_stored_everywhere:
+                    return result
+                kept = result
+                attempts.spent(target.broker_name)
+            if not attempts.goes_on:
+                break
+            await attempts.pause(brokers, self._instance.routes.changed)
+        if kept is not None:
+            return kept
+        raise attempts.error(outgoing.described, outgoing.topic)
+
+    async def _attempt(
+        self, outgoing: Outgoing, queue: MessageQueue, timeout_ms: int, context: ClientSendContext
+    ) -> SendResult:
+        address = self._tried(context, queue)
+        command = outgoing.command(
+            self.group, queue, self.options.default_topic_queues, self._instance.now_ms()
+        )
+        with self._measured(queue.broker_name):
+            response = await self._instance.pool.call(address, command, timeout_ms)
+            status = STATUS_OF_CODE.get(response.code)
+            if status is None:
+                raise refusal(response, address, f"sending to {queue}")
+        context.result = send_result(response, status, queue, ",".join(outgoing.unique_keys), address)
+        return context.result
+
+    async def _route(self, topic: str) -> Route:
+        """The route of a topic, with writable queues."""
+        self._instance.check_usable()
+        return await self._instance.routes.for_writing(topic, self.options.default_topic_queues)
+
+    def _target(
+        self,
+        route: Route,
+        queue: MessageQueue | None,
+        ordering_key: str | None,
+        failed: AbstractSet[str] = frozenset(),
+    ) -> tuple[MessageQueue, AbstractSet[str]]:
+        """The queue of the next attempt, and the brokers from which it was chosen."""
+        self._instance.check_usable()
+        topic = route.topic
+        if queue is not None and queue.topic != topic:
+            raise ClientError(f"the message goes to topic {topic!r}, the queue belongs to {queue.topic!r}")
+        if queue is None and ordering_key:
+            queue = by_key(route.write_queues, ordering_key)
+        if queue is not None:
+            return queue, {queue.broker_name}
+        if self._faults is None:
+            return self._round_robin.choose(topic, route.write_queues, failed), route.write_brokers
+        avoided = self._faults.avoided(self._instance.backend.current_time())
+        queue = self._round_robin.choose(
+            topic, route.write_queues, failed | avoided, failed | self._faults.unreachable
+        )
+        return queue, route.write_brokers
+
+    def _measured(self, broker: str) -> AbstractContextManager[None]:
+        """Record the latency or failure of a request to a broker; a cancelled one tells nothing about it."""
+        return _UNMEASURED if self._faults is None else self._recorded(broker, self._faults)
+
+    @contextmanager
+    def _recorded(self, broker: str, faults: LatencyFaults) -> Iterator[None]:
+        now_s = self._instance.backend.current_time
+        began_s = now_s()
+        try:
+            yield
+        except (BrokerError, ConnectFailed, ConnectionLost, RequestTimeout) as error:
+            faults.failed(broker, now_s(), refused=isinstance(error, BrokerError))
+            raise
+        ended_s = now_s()
+        faults.answered(broker, ended_s - began_s, ended_s)
+
+    def _master(self, queue: MessageQueue) -> str:
+        """The address of the queue's master. Raises BrokerUnknown; the next use fetches the route again."""
+        address = self._instance.routes.master(queue.broker_name)
+        if address is None:
+            self._instance.routes.forget(queue.topic)
+            raise BrokerUnknown(
+                f"broker {queue.broker_name!r} has no master in the route of {queue.topic!r}; see `rmqkit"
+                " topic route`"
+            )
+        return address
+
+    def _tried(self, context: ClientSendContext, queue: MessageQueue) -> str:
+        """The address for one attempt. Raises BrokerUnknown, and the error of a hook that forbids the
+        attempt."""
+        address = self._master(queue)
+        context.tried(queue, address, context.attempts + 1)
+        self._instance.hooks.check(context, queue, address)
+        return address
+
+    def _prepare(self, message: Message, unique_key: str | None = None) -> Outgoing:
+        return prepare(
+            message,
+            self._new_key if unique_key is None else lambda: unique_key,
+            max_message_bytes=self.options.max_message_bytes,
+        )
+
+    async def _compressed(self, outgoing: Outgoing) -> Outgoing:
+        return await compressed(outgoing, self._compression, self.options.compress_level)
+
+    def _new_key(self) -> str:
+        return self._make_key(self._now_ms())
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise ClientError(
+                f"producer {self.group!r} is not open; use it inside `async with client.producer(...)`"
+            )
+        self._instance.check_usable()

@@ -1,0 +1,22 @@
+"""What plugins and the kernel share and no interface is.
+
+Its modules build on the interfaces of `rmqkit.plugin`:
+
+    certificate_files certificates that are read again when they change, for transports
+    cold_reads        reads of data that may be on the device alone, without blocking the loop
+    connect           connecting by TCP, for transports
+    descriptors       file descriptors reserved from connections
+    directory_lock    the lock of a store directory
+    disk              disk usage as `df` shows it
+    document          messages as JSON documents
+    internal_queue    walks the queues of an internal topic with saved progress
+    interval          waits for an interval that is a setting
+    json_file         RocketMQ's JSON tables on disk
+    log_records       raw bytes of the log, cut into records
+    log_state         facts about a broker's log
+    output            printing for commands
+    read_faults       damage that reads of a store meet
+    self_signed       the certificate of the TLS test mode, for transports
+    set_aside         puts aside what a service cannot read or deliver
+    sockets           accepted sockets of the operating system, for transports
+"""
