@@ -10,6 +10,5 @@ hooks      the hooks that count
 lag        consumer lag, computed on request
 gauges     other values computed on request
 scrape     collects everything in steps, between which the broker can work
-http       a small HTTP server
 service    the port
 """

@@ -12,9 +12,9 @@ import trio
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.service import Service
+from rmqkit.toolkit.http import Page, Responder
 from rmqkit_hook_metrics.counting import Counts
 from rmqkit_hook_metrics.hooks import Counting, Deliveries
-from rmqkit_hook_metrics.http import Page, Responder
 from rmqkit_hook_metrics.scrape import Scrape
 from rmqkit_hook_metrics.settings import ExporterSettings, MetricsSettings, parse_labels
 from rmqkit_hook_metrics.text import CONTENT_TYPE
@@ -46,10 +46,11 @@ class MetricsService(Service):
     async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
         scrape = Scrape(broker, self._counts, self._settings)
         responder = Responder(
+            self.name,
             {
                 "/metrics": Page(CONTENT_TYPE, scrape.text),
                 "/healthz": Page("text/plain; charset=utf-8", _healthy),
-            }
+            },
         )
         exporter = broker.config.owned(ExporterSettings)
         listeners = await _listen(exporter.metrics_prom_exporter_host, exporter.metrics_prom_exporter_port)

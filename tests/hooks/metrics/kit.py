@@ -16,6 +16,7 @@ from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.clock import Clock
 from rmqkit.testing.broker import running_broker
 from rmqkit_hook_metrics.service import MetricsService
+from tests.toolkit.http_client import exchange
 
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
@@ -55,32 +56,6 @@ async def fetch(
     assert address is not None
     async with await trio.open_tcp_stream(*address) as stream:
         return await exchange(stream, h11.Connection(h11.CLIENT), target, method)
-
-
-async def exchange(
-    stream: trio.abc.Stream, http: h11.Connection, target: str, method: str = "GET"
-) -> tuple[h11.Response, str]:
-    """One request on an open connection."""
-    for part in (
-        h11.Request(method=method, target=target, headers=[("Host", "localhost")]),
-        h11.EndOfMessage(),
-    ):
-        data = http.send(part)
-        if data:
-            await stream.send_all(data)
-    response: h11.Response | None = None
-    body: list[bytes] = []
-    while True:
-        event = http.next_event()
-        if event is h11.NEED_DATA:
-            http.receive_data(bytes(await stream.receive_some(65_536)))
-        elif isinstance(event, h11.Response):
-            response = event
-        elif isinstance(event, h11.Data):
-            body.append(bytes(event.data))
-        else:
-            assert response is not None, event
-            return response, b"".join(body).decode()
 
 
 async def scraped(running: RunningBroker) -> Samples:

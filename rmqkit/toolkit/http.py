@@ -1,5 +1,5 @@
 """A small HTTP/1.1 server: GET and HEAD for a few paths. Bodies are sent in pieces as they are produced (h11
-implements the protocol).
+implements the protocol), for the pages of plugins.
 
 Clients that are slow keep no place from others: when all places are taken, a new connection gets that of the
 client that has been waited for longest. Clients that ask at the same time get the same production of a page.
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 MAX_REQUEST_BYTES = 16 * 1024
 #: Time limit for a request to arrive, and for the peer to accept each piece of an answer.
 TIMEOUT_S = 10.0
-#: Maximum number of connections; one scraper needs one.
+#: Maximum number of connections; a scraper needs one, a browser six.
 MAX_CONNECTIONS = 32
 #: A production that began this long ago is too old for a client that asks now.
 JOINED_S = 5.0
@@ -97,10 +97,15 @@ class _Production:
 
 
 class Responder:
-    """`await Responder(pages).serve(stream)` for each accepted connection. Raises nothing except
-    Cancelled."""
+    """`await Responder(name, pages).serve(stream)` for each accepted connection. Raises nothing except
+    Cancelled.
 
-    def __init__(self, pages: Mapping[str, Page]) -> None:
+    name   who serves, in lines of the log
+    pages  by path
+    """
+
+    def __init__(self, name: str, pages: Mapping[str, Page]) -> None:
+        self._name = name
         self._pages = dict(pages)
         self._open: set[_Connection] = set()
         self._productions: dict[str, list[_Production]] = {path: [] for path in pages}
@@ -121,9 +126,9 @@ class Responder:
                 trio.ClosedResourceError,
                 trio.TooSlowError,
             ) as error:
-                _log.debug("metrics: a connection ended: %s", error)
-            except Exception:  # noqa: BLE001 - somebody who asks for metrics must not end the broker
-                _log.exception("metrics: a request failed")
+                _log.debug("%s: a connection ended: %s", self._name, error)
+            except Exception:  # noqa: BLE001 - somebody who asks for a page must not end the server
+                _log.exception("%s: a request failed", self._name)
             finally:
                 self._open.discard(connection)
 
