@@ -146,10 +146,15 @@ class BrokerStats:
     def put_many(self, messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
         """Messages were stored together."""
         topics = topics_of(messages)
-        if len(topics) == 1:
-            self._put_run(topics[0], len(messages), total_bytes_of(landed))
-        else:
+        if len(topics) != 1:
             self._put_topics(messages, landed)
+            return
+        item, count, size_bytes = self.topics[topics[0]], len(messages), total_bytes_of(landed)
+        item.add(count, size_bytes)
+        self.put_messages += count
+        self.put_bytes += size_bytes
+        if item.of_system:
+            self._system_put += count
 
     def _put_topics(self, messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
         """Count messages of several topics: neighbours of one topic count as stored together."""
@@ -158,14 +163,6 @@ class BrokerStats:
             size = len([*group])
             self.put_many(messages[start : start + size], landed[start : start + size])
             start += size
-
-    def _put_run(self, topic: str, count: int, size_bytes: int) -> None:
-        item = self.topics[topic]
-        item.add(count, size_bytes)
-        self.put_messages += count
-        self.put_bytes += size_bytes
-        if item.of_system:
-            self._system_put += count
 
     def got(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
         """Count messages delivered together to a consumer."""
