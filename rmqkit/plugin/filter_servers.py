@@ -1,8 +1,8 @@
 """The filter servers of a broker: processes beside it that consumers pull from, which filter (behaviour
 sheet, C13).
 
-A plugin accepts their registrations and sets the addresses here; `registration` gives them to name servers,
-which give them to consumers.
+A plugin accepts their registrations and sets the addresses here. The plugin that registers the broker gives
+them to name servers, which give them to consumers.
 """
 
 from __future__ import annotations

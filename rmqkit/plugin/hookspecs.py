@@ -162,8 +162,8 @@ def rmqkit_register_call_hooks(register: Register[CallHook], config: Config) -> 
 
 @hookspec
 def rmqkit_register_put_message_hooks(register: Register[PutMessageHook], config: Config) -> None:
-    """Hooks that run last before an append, in `order`; the delay plugin parks messages with one. Example:
-    register("delay", ParkDelayed())."""
+    """Hooks that run last before an append, in `order`: to keep messages until later, for example.
+    Example: register("park", ParkMessages())."""
 
 
 @hookspec

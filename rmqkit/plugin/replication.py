@@ -1,8 +1,9 @@
 """The replicas of a broker: the addresses by which they find each other, and their progress.
 
-A plugin that replicates the log sets its part, `registration` tells name servers and learns the rest from
-their answers, and hooks read it. Where masters are elected, an elector says who the master is
-(`Replication.assign`, `BrokerRole.set`) and which members must have a message (`ReplicaGroup.set_in_sync`).
+A plugin that replicates the log sets its part, the one that registers the broker tells name servers and
+learns the rest from their answers, and hooks read it. Where masters are elected, an elector says who the
+master is (`Replication.assign`, `BrokerRole.set`) and which members must have a message
+(`ReplicaGroup.set_in_sync`).
 
 An elector lets a member join the in-sync set in three steps, so that no message is acknowledged without it:
 `set_in_sync(current, {name})`, wait until `MemberProgress.is_caught_up`, then the change of the group's state

@@ -1,7 +1,7 @@
 """Puts records aside that a service cannot read or deliver, so that none is lost in silence and none stops
 the service: delay levels, retries, and whatever else passes on what the broker has stored.
 
-    origin = Origin("delay", topic, queue_id, queue_offset, physical_offset)
+    origin = Origin("mine", topic, queue_id, queue_offset, physical_offset)
     if not set_aside(broker, origin, record, "it has no real topic"):
         ...  # the store takes nothing now: the record comes again later
 

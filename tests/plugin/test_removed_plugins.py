@@ -1,8 +1,9 @@
 """The kernel without one of the built-in plugins: it starts, or says what is missing, and its refusals name
-what is missing."""
+what is missing. The kernel's own text names no plugin."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -10,11 +11,13 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+import rmqkit
 from rmqkit.broker.run import checks
 from rmqkit.config import load
 from rmqkit.errors import ConfigError
 from rmqkit.model import properties as props
 from rmqkit.plugin import loader
+from rmqkit.plugin.request import FILTER_SERVER, NAME_SERVER
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.testing.broker import test_config as settings_of
@@ -171,3 +174,57 @@ def test_every_built_in_plugin_is_removed_by_some_test() -> None:
     """A new plugin needs a case in this module."""
     looked_up = {"namesrv", "registration", "allocation"}
     assert ASKED_FOR.keys() | MISSED.keys() | REFUSED.keys() | looked_up == BUILT_IN
+
+
+#: Names that mean something else in the kernel: the scheme of addresses without one, process roles, and an
+#: option of consumers.
+OTHER_MEANINGS = {"tcp", NAME_SERVER, FILTER_SERVER, "allocation"}
+#: Names that are no words of English.
+COINED = {"ha", "lmdb", "mmap", "quic"}
+
+
+def named_plugins(text: str) -> list[str]:
+    """The plugins that a source text names: in quotes, beside the word plugin, store or transport, by its
+    package, or by a coined word. Examples of registrations, which are a plugin author's own code, do not
+    count."""
+    text = re.sub(r"""\bregister\(["']\w+["']""", "register(", " ".join(text.split()))
+    found = []
+    for name in sorted(BUILT_IN):
+        forms = [rf"\b(plugins?|stores?|transports?) ['\"`]?{name}\b", rf"\b{name}['\"`]? plugin\b"]
+        forms.append(rf"\brmqkit_\w*{name.replace('-', '_')}\b(?!\()")
+        forms += [rf"['\"`]{name}['\"`]"] if name not in OTHER_MEANINGS else []
+        forms += [rf"\b{name}\b"] if name in COINED else []
+        if any(re.search(form, text) for form in forms):
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("room", ["broker", "plugin", "remoting", "toolkit"])
+def test_the_kernel_names_no_plugin(room: str) -> None:
+    """A text of the kernel would be wrong for another plugin that does the same. Only the table of requests
+    without support says which plugin supports one."""
+    root = Path(rmqkit.__file__).parent
+    named = {
+        str(path.relative_to(root)): found
+        for path in (root / room).rglob("*.py*")
+        if path.suffix in {".py", ".pyx", ".pyi"} and (found := named_plugins(path.read_text("utf-8")))
+    }
+    named.pop("broker/processors/unsupported.py", None)
+    assert named == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('PLUGIN = "delay"', ["delay"]),
+        ("the delay plugin parks it", ["delay"]),
+        ("of the plugin\n    ha, which follows", ["ha"]),
+        ("the consume queues of the store mmap", ["mmap"]),
+        ("import rmqkit_filter_server", ["filter-server"]),
+        ('register("audit", Audit())', []),
+        ("no plugin filters without delay", []),
+    ],
+)
+def test_a_named_plugin_is_found(text: str, found: list[str]) -> None:
+    """In code, comments and docstrings, also across lines."""
+    assert named_plugins(text) == found

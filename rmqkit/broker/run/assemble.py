@@ -70,7 +70,8 @@ def configured_store(config: Config, registry: Registry, clock: Clock) -> tuple[
     store: MessageStore = registry.chosen("stores", config.store)(config, clock, policy)
     if config.enable_consume_queue_ext and not (store.has_extensions and CONSUME_QUEUE in config.dispatchers):
         raise ConfigError(
-            "enableConsumeQueueExt = true: only the consume queues of the store mmap have extensions"
+            f"enableConsumeQueueExt = true, but the store {config.store} has no consume queues with"
+            " extensions with these settings: leave it out"
         )
     store.queue_codes = registry.queue_codes
     dispatchers = choose(config, registry).values()

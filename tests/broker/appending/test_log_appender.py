@@ -247,12 +247,12 @@ async def test_a_refused_message_refuses_its_batch(bench: Bench) -> None:
     ],
 )
 async def test_what_no_hook_claims_is_refused(bench: Bench, properties: dict[str, str], code: int) -> None:
-    """The remark names the property and the plugin that is missing; its neighbours are stored."""
+    """The remark names the property and says where the plugins are listed; its neighbours are stored."""
     special = message(b"2", properties=properties)
     results = bench.putter().append(MessageRun([message(b"1"), special]))
     assert codes(results) == [0, code]
     refusals = [str(result) for result in results if isinstance(result, RequestRefused)]
-    assert all(next(iter(properties)) in text and "(plugin " in text for text in refusals)
+    assert all(next(iter(properties)) in text and "`rmqkit plugins`" in text for text in refusals)
 
 
 async def test_what_a_hook_claims_is_its_business(bench: Bench) -> None:
