@@ -7,21 +7,20 @@ from collections.abc import Mapping, Sequence
 
 import trio
 
-from rmqkit.errors import DecodeError, RequestRefused
+from rmqkit.errors import RequestRefused
 from rmqkit.model import names
 from rmqkit.model import properties as props
 from rmqkit.model.buffer import Buffer
-from rmqkit.model.message import PutMessage
 from rmqkit.model.run import MessageRun
 from rmqkit.model.topic import DelayOffsetFile
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
 from rmqkit.plugin.store import QueueUnit
-from rmqkit.protocol import record
-from rmqkit.protocol.tags import tags_code
+from rmqkit.protocol.record import unpack
 from rmqkit.toolkit.internal_queue import InternalQueueFollower
 from rmqkit.toolkit.json_file import JsonFile
+from rmqkit.toolkit.restored import real_place, restored
 from rmqkit.toolkit.set_aside import prepare
 from rmqkit_delay.settings import DelaySettings
 
@@ -109,37 +108,11 @@ class Delivery(InternalQueueFollower):
 
     def take(self, queue_id: int, unit: QueueUnit, record: Buffer) -> RequestRefused | None:
         """Deliver a message. Raises DecodeError."""
-        message = _restore(record)
+        stored = unpack(record)
+        # What is stored keeps DELAY, as in Java.
+        message = restored(stored, *real_place(stored), unseen=frozenset({props.DELAY}), wait=False)
         (result,) = self.broker.put.append(MessageRun([message]))
         if isinstance(result, RequestRefused):
             return result
         self.broker.stats.delivered(self.topic, message.topic, result)
         return None
-
-
-def _restore(found: Buffer) -> PutMessage:
-    """The message under its real topic. Its stored properties keep DELAY, REAL_TOPIC and REAL_QID, as in
-    Java. Raises DecodeError for a message that cannot be read or has no legal real topic."""
-    stored = record.unpack(found)
-    topic, number = (stored.properties.get(name) for name in (props.REAL_TOPIC, props.REAL_QUEUE_ID))
-    try:
-        queue_id = int(number or "")
-    except ValueError as error:
-        raise DecodeError(f"it has the real queue {number!r}") from error
-    if topic is None or topic == names.HALF_TOPIC or names.topic_fault(topic):
-        raise DecodeError(f"it has the real topic {topic!r}")
-    properties = {name: value for name, value in stored.properties.items() if name != props.DELAY}
-    return PutMessage(
-        topic=topic,
-        queue_id=queue_id,
-        body=stored.body,
-        properties=properties,
-        properties_bytes=stored.properties_bytes,
-        flag=stored.flag,
-        sys_flag=stored.sys_flag,
-        born_timestamp_ms=stored.born_timestamp_ms,
-        born_host=stored.born_host,
-        reconsume_times=stored.reconsume_times,
-        tags_code=tags_code(properties.get(props.TAGS)),
-        wait=False,
-    )

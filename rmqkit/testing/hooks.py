@@ -33,6 +33,7 @@ from rmqkit.model.run import MessageRun
 from rmqkit.plugin.hook_runner import Hooks
 from rmqkit.plugin.hooks import ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
 from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.later import Due, LaterDelivery, Level, Time
 from rmqkit.plugin.request import Answers, Reply
 from rmqkit.protocol import batch, record
 from rmqkit.protocol.batch import BatchItem
@@ -53,6 +54,8 @@ from rmqkit.testing.peer import FakePeer, whole
 from rmqkit.testing.store import message
 
 Answered = tuple[int, str | None]
+#: The time when messages are marked for a later one.
+_NOW_MS = 1_700_000_000_000
 
 
 @define
@@ -407,6 +410,27 @@ class PutMessageHookContract(_HookContract):
         """A property for which the hook takes responsibility is among the properties it wants."""
         hook = self.make_hook()
         assert hook.wants is None or hook.claims <= hook.wants
+
+    def test_what_it_marks_for_later_it_parks(self) -> None:
+        """A hook that delivers later (`rmqkit.plugin.later`) recognises what it has marked and moves it to
+        another topic; it leaves alone what it cannot deliver."""
+        hook = self.make_hook()
+        if not isinstance(hook, LaterDelivery):
+            return
+        dues: list[Due] = [Level(level) for level in (0, 1, 2, 1_000)]
+        dues += [Time(_NOW_MS + ms) for ms in (1, 1_000, 5_500, 3_600_000, 315_360_000_000)]
+        marked = 0
+        for due in dues:
+            before, each = (message("T", 3, b"x", unique_key="a", tag="t") for _ in range(2))
+            if not hook.mark(each, due, _NOW_MS):
+                assert each == before, f"the hook changes a message that it cannot deliver at {due}"
+                continue
+            marked += 1
+            assert (each.topic, each.queue_id) == ("T", 3), "the hook moves the message before it is put"
+            assert not (hook.wants and hook.wants.isdisjoint(each.properties)), "the hook will not see it"
+            assert not _refused(hook, MessageRun([each])), f"the hook refuses what it has marked for {due}"
+            assert each.topic != "T", f"the hook does not park what it has marked for {due}"
+        assert marked, "the hook delivers at no time and level"
 
 
 def _refused(hook: PutMessageHook, run: MessageRun) -> Collection[int]:

@@ -34,6 +34,7 @@ from rmqkit.plugin.hooks import (
     SendContext,
     SendMessageHook,
 )
+from rmqkit.plugin.later import Due, LaterDelivery
 from rmqkit.plugin.request import Answers, Peer
 from rmqkit.protocol.command import Command
 from rmqkit.testing import client_hooks
@@ -205,6 +206,16 @@ class Breaks(ClientSendHook, ClientConsumeHook):
         raise ValueError("boom")
 
 
+class MarksInVain(EachPutHook, LaterDelivery):
+    """Does not recognise what it has marked."""
+
+    def mark(self, message: PutMessage, due: Due, now_ms: int) -> bool:
+        return True
+
+    def before_each(self, message: PutMessage) -> None:
+        return
+
+
 def contract(kind: type[Any], hook: object) -> Any:
     """A contract over one hook."""
     return type("Broken", (kind,), {"make_hook": lambda self: hook})()
@@ -230,8 +241,8 @@ async def test_a_hook_that_does_harm_is_found(
 
 
 def test_a_put_hook_that_does_harm_is_found() -> None:
-    """A text that differs from the mapping, a refusal of other messages of the run, and a claim to an
-    unwanted property fail the contract."""
+    """A text that differs from the mapping, a refusal of other messages of the run, a claim to an unwanted
+    property, and a message for later that is not kept fail the contract."""
     with pytest.raises(AssertionError):
         contract(PutMessageHookContract, Forgets()).test_what_it_leaves_can_be_stored()
     with pytest.raises(AssertionError, match="the hook refuses the neighbours as well"):
@@ -240,6 +251,8 @@ def test_a_put_hook_that_does_harm_is_found() -> None:
         ).test_messages_that_come_together_are_treated_one_by_one()
     with pytest.raises(AssertionError):
         contract(PutMessageHookContract, ClaimsMore()).test_its_claims_are_among_what_it_wants()
+    with pytest.raises(AssertionError, match="the hook does not park what it has marked"):
+        contract(PutMessageHookContract, MarksInVain()).test_what_it_marks_for_later_it_parks()
 
 
 def test_an_rpc_hook_with_wrong_codes_is_found() -> None:

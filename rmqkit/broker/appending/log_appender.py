@@ -52,9 +52,8 @@ class LogAppender:
         counted: Callable[[Sequence[PutMessage], Sequence[Appended]], None] = _uncounted,
     ) -> None:
         self._hooks = Hooks.of("put message hook", hooks).checked(PutMessageHook, ["before_put"])
-        #: Properties for which a hook takes responsibility.
-        self.claims = frozenset(name for hook in self._hooks for name in hook.claims)
-        self._unclaimed = tuple(name for name in CLAIMABLE if name not in self.claims)
+        claims = {name for hook in self._hooks for name in hook.claims}
+        self._unclaimed = tuple(name for name in CLAIMABLE if name not in claims)
         #: Properties that hooks look for, or should; None when a hook wants every message.
         self.watched: frozenset[str] | None = None
         if all(hook.wants for hook in self._hooks):

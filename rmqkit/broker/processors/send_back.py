@@ -4,6 +4,7 @@ dead-letter topic (Java: AbstractSendMessageProcessor)."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from random import randrange
 
@@ -26,6 +27,8 @@ from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import ConsumerSendMsgBackRequestHeader
 from rmqkit.protocol.message_id import offset_message_id
 from rmqkit.toolkit.cold_reads import read_cached
+from rmqkit.toolkit.later import Level, mark_later
+from rmqkit.toolkit.restored import restored
 from rmqkit.toolkit.set_aside import Origin, set_aside
 
 #: Delay level of the first retry; each further one uses the next level.
@@ -143,22 +146,14 @@ class SendBackProcessor(EachRequest):
         if delay_level is None:
             properties[props.DLQ_ORIGIN_TOPIC] = properties[props.RETRY_TOPIC]
             properties[props.DLQ_ORIGIN_MESSAGE_ID] = properties[props.ORIGIN_MESSAGE_ID]
-        elif props.DELAY in self._broker.put.claims:
-            # A broker without delay levels delivers the retry at once.
-            properties[props.DELAY] = str(delay_level or FIRST_RETRY_LEVEL + original.reconsume_times)
-        message = PutMessage(
-            topic=target.topic_name,
-            queue_id=queue_id,
-            body=original.body,
-            properties=original.properties,
-            properties_bytes=original.properties_bytes,
-            flag=original.flag,
-            sys_flag=original.sys_flag,
-            born_timestamp_ms=original.born_timestamp_ms,
-            born_host=original.born_host,
-            reconsume_times=original.reconsume_times + 1,
-        )
+        message = restored(original, target.topic_name, queue_id)
+        message.reconsume_times += 1
         message.set_properties(properties)
+        if delay_level is not None:
+            # A broker without delay levels delivers the retry at once.
+            with suppress(RequestRefused):
+                level = delay_level or FIRST_RETRY_LEVEL + original.reconsume_times
+                mark_later(self._broker, message, Level(level))
         return message
 
     def _tell(
