@@ -1,4 +1,4 @@
-"""All limits of the kernel, each with its reason. Units are in the names."""
+"""Limits of the kernel and of several plugins, each with its reason. Units are in the names."""
 
 from __future__ import annotations
 
@@ -75,10 +75,6 @@ READ_CHUNK_BYTES = 256 * 1024
 COMMIT_BUFFER_BYTES = 16 * 1024 * 1024
 #: A connection without traffic in either direction is closed after this time (Java: NettyServerConfig).
 IDLE_TIMEOUT_MS = 120_000
-#: Time limit of a TLS handshake from its first byte on (Netty's default).
-TLS_HANDSHAKE_TIMEOUT_MS = 10_000
-#: Bytes produced by OpenSSL itself (about 30 per key update) that have not been sent with a write.
-MAX_TLS_ANSWER_BYTES = 64 * 1024
 #: Simultaneous connections of one listener.
 MAX_CONNECTIONS = 16_384
 #: File descriptors reserved from connections, at most half of the process' limit: the store maps up to 384
@@ -94,25 +90,10 @@ MAX_REMEMBERED_DELETIONS = 4_096
 #: Log lines of one kind per minute that peers can cause, and number of kinds.
 MAX_LOG_LINES_PER_MINUTE = 100
 MAX_LOG_KINDS = 1_024
-#: Entries of a name server's key-value configuration, and their bytes: any client may write, and the file is
-#: written as a whole.
-MAX_KV_ENTRIES = 65_536
-MAX_KV_BYTES = 4 * 1024 * 1024
-#: Brokers that may register over one connection, which are those of one process.
-MAX_BROKERS_PER_CONNECTION = 64
-#: Brokers of a name server. A route contains each broker of a topic.
-MAX_BROKERS = 4_096
-#: Pairs of topic and broker in a name server's routes; each takes some 200 bytes.
-MAX_ROUTE_ENTRIES = 1_048_576
-#: Lengths of texts in a registration (replication address, topic name, filter server), and number of filter
-#: servers.
+#: What brokers and name servers agree on: lengths of texts in a registration (replication address, topic
+#: name, filter server), and number of filter servers.
 MAX_REGISTERED_TEXT_LENGTH = 255
 MAX_FILTER_SERVERS = 64
-#: Topics in one broker's registration, and the size of its decompressed body.
-MAX_REGISTERED_TOPICS = 262_144
-MAX_INFLATED_REGISTRATION_BYTES = 64 * 1024 * 1024
-#: Bodies of registrations and other changes that a name server has not made yet, besides the first.
-MAX_PENDING_CHANGE_BYTES = 64 * 1024 * 1024
 #: A decompressed message body accepted by a client: the default limit of bodies is 4 MiB, servers may allow
 #: more.
 MAX_INFLATED_BODY_BYTES = 64 * 1024 * 1024
@@ -153,36 +134,13 @@ MAX_FILTERED_RECORDS = 256
 MAX_FILTER_CALL_MS = 0.8
 #: Bytes of the records that a filter gets at once, besides the first; the time is checked before the next.
 FILTERED_BYTES = 64 * 1024
-#: SQL92: operands evaluated, and records filtered, between two looks at the time. An expression with more
-#: operands than the last number reads the properties of a record into a table, others search them in the
-#: record's bytes.
-MAX_EVALUATED_OPERANDS = 256
-MAX_RECORDS_PER_CALL = 64
-MAX_SEARCHED_OPERANDS = 8
-#: Filters in Python: parameters of an expression, and calls of one filter at a time.
-MAX_FILTER_PARAMETERS = 32
+#: Filters that run in threads: calls of one filter at a time.
 MAX_FILTER_THREADS = 2
 #: Filters of a topic that are evaluated for the bit map of a message; the bits of the others are set.
 MAX_BIT_MAP_FILTERS = 64
 #: Queue units that a pull passes over before it is answered without a message, in multiples of
 #: maxFilterMessageSize.
 MAX_FILTER_SCANS = 16
-#: Filter server: filters of groups that are kept, and pulls that wait for the broker.
-MAX_FILTER_CLASSES = 4_096
-#: Of these, modules that consumers have sent; modules that wait to be compiled; entries of a module's table.
-MAX_FILTER_MODULES = 64
-MAX_WAITING_FILTER_MODULES = 16
-MAX_FILTER_MODULE_TABLE = 10_000
-#: Of the settings for such modules: size of a module, and of its memory.
-MAX_FILTER_MODULE_BYTES = 4 * 1024 * 1024
-MAX_FILTER_MODULE_MEMORY_MIB = 1_024
-MAX_FORWARDED_PULLS = 8_192
-#: SQL92: length of an expression in characters, number of its operands, nesting of its operations. A property
-#: whose text is longer than the last one is no number.
-MAX_FILTER_EXPRESSION_LENGTH = 16_384
-MAX_FILTER_OPERANDS = 1_000
-MAX_FILTER_DEPTH = 100
-MAX_FILTER_NUMBER_LENGTH = 256
 #: Units of a consume queue in one answer to QUERY_CONSUME_QUEUE; each takes some hundred bytes of JSON.
 MAX_CONSUME_QUEUE_UNITS = 4_096
 #: Topics or groups in one creation request: each is checked and the table is written once.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -13,7 +15,6 @@ from rmqkit import limits
 from rmqkit.config import Config
 from rmqkit.model import names
 from rmqkit.protocol import batch, record
-from rmqkit_transport_quic import limits as quic_limits
 
 
 def test_values_of_rocketmq() -> None:
@@ -30,22 +31,43 @@ def test_values_of_rocketmq() -> None:
     assert limits.MAX_QUERY_RESULTS == 64
 
 
-@pytest.mark.parametrize(("module", "least"), [(limits, 20), (quic_limits, 10)], ids=["kernel", "quic"])
-def test_all_are_positive_and_explained(module: ModuleType, least: int) -> None:
+ROOT = Path(limits.__file__).parent.parent
+PLUGINS = [path for area in ("stores", "transports", "plugins", "hooks") for path in (ROOT / area).iterdir()]
+MODULES = [limits] + [
+    import_module(f"{path.name}.limits") for path in sorted(PLUGINS) if (path / "limits.py").exists()
+]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_all_are_positive_and_explained(module: ModuleType) -> None:
     """Every limit is a positive number below a comment that gives its reason."""
     source = inspect.getsource(module)
     lines = source.splitlines()
     names = [name for name in vars(module) if name.isupper()]
-    assert len(names) > least
+    assert names
     for node in ast.parse(source).body:
         if not isinstance(node, ast.Assign):
             continue
         assert isinstance(node.targets[0], ast.Name)
         above = node.lineno - 2
-        while lines[above].startswith("MAX_"):
+        while lines[above][:1].isupper():
             above -= 1
         assert lines[above].startswith("#:"), node.targets[0].id
     assert all(getattr(module, name) > 0 for name in names)
+
+
+def test_limits_of_one_plugin_are_its_own() -> None:
+    """A limit that only one plugin reads is in a module of the plugin, and goes with it."""
+
+    def read_in(folder: Path) -> set[str]:
+        sources = [path for path in folder.rglob("*.py*") if path.suffix in {".py", ".pyx"}]
+        texts = [path.read_text("utf-8") for path in sources if path != Path(limits.__file__)]
+        return {word for text in texts for word in re.findall(r"\b[A-Z_]{4,}\b", text)}
+
+    own = {name for name in vars(limits) if name.isupper()} - read_in(ROOT / "rmqkit")
+    read = {path.name: read_in(path) for path in PLUGINS}
+    readers = {name: [plugin for plugin, words in read.items() if name in words] for name in own}
+    assert {name: plugins for name, plugins in readers.items() if len(plugins) < 2} == {}
 
 
 def test_limits_of_bytes_and_names_are_held() -> None:

@@ -16,13 +16,14 @@ from urllib.parse import parse_qsl
 import trio
 
 from rmqkit.errors import DecodeError, RequestRefused
-from rmqkit.limits import MAX_FILTER_EXPRESSION_LENGTH, MAX_FILTER_PARAMETERS, MAX_FILTER_THREADS
+from rmqkit.limits import MAX_FILTER_THREADS
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.message import StoredMessage
 from rmqkit.model.subscription import PYTHON, SubscriptionData
 from rmqkit.plugin.filter import CompiledFilter, FilterServer
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.record import unpack
+from rmqkit_filter.limits import MAX_FILTER_EXPRESSION_LENGTH, MAX_FILTER_PARAMETERS
 
 _log = logging.getLogger(__name__)
 ENTRY_POINT_GROUP = "rmqkit.filters"

@@ -10,18 +10,14 @@ import trio
 from attrs import frozen
 
 from rmqkit.errors import RequestRefused
-from rmqkit.limits import (
-    MAX_FILTER_CLASSES,
-    MAX_FILTER_MODULES,
-    MAX_REGISTERED_TEXT_LENGTH,
-    MAX_WAITING_FILTER_MODULES,
-)
+from rmqkit.limits import MAX_REGISTERED_TEXT_LENGTH
 from rmqkit.log_limit import limited_logger
 from rmqkit.plugin.filter import CompiledFilter, FilterServer
 from rmqkit.plugin.request import EachRequest, Outcome, Peer
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import RegisterMessageFilterClassRequestHeader
+from rmqkit_filter_server.limits import MAX_FILTER_CLASSES, MAX_FILTER_MODULES, MAX_WAITING_FILTER_MODULES
 from rmqkit_filter_server.web_assembly import FilterModules, ModuleRefused
 
 _log = limited_logger(__name__)

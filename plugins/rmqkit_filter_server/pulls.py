@@ -9,7 +9,7 @@ from struct import Struct
 import trio
 
 from rmqkit.errors import DecodeError, RequestRefused
-from rmqkit.limits import MAX_FILTER_SCANS, MAX_FORWARDED_PULLS
+from rmqkit.limits import MAX_FILTER_SCANS
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.route import MASTER_ID
 from rmqkit.model.subscription import SUBSCRIBE_ALL, TAG
@@ -22,6 +22,7 @@ from rmqkit.protocol.command import Command, answer, request
 from rmqkit.protocol.error_answer import error_answer
 from rmqkit.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqkit_filter_server.classes import FilterClasses
+from rmqkit_filter_server.limits import MAX_FORWARDED_PULLS
 
 GROUP = "FILTERSRV_CONSUMER"
 #: The broker answers before the consumer's own time has passed.

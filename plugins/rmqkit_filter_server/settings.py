@@ -7,7 +7,8 @@ from typing import Annotated
 import msgspec
 
 from rmqkit.config import Config
-from rmqkit.limits import MAX_FILTER_MODULE_BYTES, MAX_FILTER_MODULE_MEMORY_MIB, MAX_FILTER_SERVERS
+from rmqkit.limits import MAX_FILTER_SERVERS
+from rmqkit_filter_server.limits import MAX_FILTER_MODULE_BYTES, MAX_FILTER_MODULE_MEMORY_MIB
 from rmqkit_filter_server.web_assembly import ModuleLimits
 
 PLUGIN = "filter-server"

@@ -23,12 +23,13 @@ import trio
 from attrs import frozen
 
 from rmqkit.errors import DecodeError, MissingExtra, RequestRefused
-from rmqkit.limits import MAX_FILTER_MODULE_TABLE, MAX_FILTER_THREADS
+from rmqkit.limits import MAX_FILTER_THREADS
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.message import StoredMessage
 from rmqkit.plugin.filter import CompiledFilter
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.record import unpack
+from rmqkit_filter_server.limits import MAX_FILTER_MODULE_TABLE
 
 _log = logging.getLogger(__name__)
 MAGIC = b"\0asm"

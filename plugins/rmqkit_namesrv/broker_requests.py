@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from rmqkit.errors import RequestRefused
-from rmqkit.limits import MAX_BROKERS, MAX_FILTER_SERVERS, MAX_REGISTERED_TEXT_LENGTH
+from rmqkit.limits import MAX_FILTER_SERVERS, MAX_REGISTERED_TEXT_LENGTH
 from rmqkit.log_limit import limited_logger
 from rmqkit.model.names import topic_fault
 from rmqkit.model.route import MASTER_ID, KVTable, QueueData, TopicRouteData
@@ -28,6 +28,7 @@ from rmqkit.protocol.headers.base import Header
 from rmqkit_namesrv.changes import Change, Slices, in_one_slice
 from rmqkit_namesrv.entries import DEFAULT_TIMEOUT_MS, BrokerKey, Registration
 from rmqkit_namesrv.kv import ORDER_TOPIC_NAMESPACE
+from rmqkit_namesrv.limits import MAX_BROKERS
 from rmqkit_namesrv.registration_body import BodyReader, body_crc32
 from rmqkit_namesrv.state import Handler, NameServerState, checked_address, checked_name, json_body
 

@@ -10,11 +10,11 @@ import trio
 from attrs import frozen
 
 from rmqkit.errors import RequestRefused
-from rmqkit.limits import MAX_PENDING_CHANGE_BYTES
 from rmqkit.plugin.request import Outcome, Peer, Ticket
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.error_answer import error_answer
+from rmqkit_namesrv.limits import MAX_PENDING_CHANGE_BYTES
 from rmqkit_namesrv.tables import RouteTables
 
 #: A request's work, which yields after each slice of about a millisecond and returns the answer. Raises

@@ -14,9 +14,9 @@ import msgspec
 import trio
 
 from rmqkit.errors import ConfigError, DecodeError, RequestRefused, RmqError
-from rmqkit.limits import MAX_KV_BYTES, MAX_KV_ENTRIES
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import ResponseCode
+from rmqkit_namesrv.limits import MAX_KV_BYTES, MAX_KV_ENTRIES
 
 #: Namespace of topic orders: topic -> `broker:queues;broker:queues` (Java:
 #: NamesrvUtil.NAMESPACE_ORDER_TOPIC_CONFIG).

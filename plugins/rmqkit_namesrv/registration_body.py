@@ -25,13 +25,14 @@ from typing import Any
 import msgspec
 
 from rmqkit.errors import DecodeError
-from rmqkit.limits import MAX_INFLATED_REGISTRATION_BYTES, MAX_REGISTERED_TEXT_LENGTH, MAX_REGISTERED_TOPICS
+from rmqkit.limits import MAX_REGISTERED_TEXT_LENGTH
 from rmqkit.model.buffer import CHUNK_BYTES
 from rmqkit.model.route import RegisterBrokerBody
 from rmqkit.model.text import text_of
 from rmqkit.model.topic import DataVersion, TopicConfig, TopicConfigTable
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import VERSION_REGISTER_BODY, VERSION_REGISTER_MAPPING
+from rmqkit_namesrv.limits import MAX_INFLATED_REGISTRATION_BYTES, MAX_REGISTERED_TOPICS
 
 _I32 = Struct(">i")
 _I32_MAX = 0x7FFFFFFF

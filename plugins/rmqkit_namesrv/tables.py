@@ -39,12 +39,17 @@ import msgspec
 from attrs import frozen
 
 from rmqkit.errors import RequestRefused
-from rmqkit.limits import MAX_BROKERS, MAX_BROKERS_PER_CONNECTION, MAX_REGISTERED_TOPICS, MAX_ROUTE_ENTRIES
 from rmqkit.model.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
 from rmqkit.model.sysflag import PERM_RW, PERM_WRITE
 from rmqkit.model.topic import DataVersion
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit_namesrv.entries import BrokerKey, LiveBroker, Registered, Registration
+from rmqkit_namesrv.limits import (
+    MAX_BROKERS,
+    MAX_BROKERS_PER_CONNECTION,
+    MAX_REGISTERED_TOPICS,
+    MAX_ROUTE_ENTRIES,
+)
 
 #: Bits of topicSysFlag (Java: TopicSysFlag).
 UNIT = 0x1

@@ -10,8 +10,8 @@ from __future__ import annotations
 import ssl
 from contextlib import suppress
 
-from rmqkit.limits import MAX_TLS_ANSWER_BYTES
 from rmqkit.model.buffer import Buffer
+from rmqkit_transport_tcp.limits import MAX_TLS_ANSWER_BYTES
 
 #: Maximum size of the plain bytes in a TLS record, which OpenSSL returns at a time.
 _RECORD_BYTES = 16_384

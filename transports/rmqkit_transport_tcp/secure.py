@@ -15,7 +15,7 @@ import anyio
 import anyio.abc
 import trio
 
-from rmqkit.limits import READ_CHUNK_BYTES, TLS_HANDSHAKE_TIMEOUT_MS
+from rmqkit.limits import READ_CHUNK_BYTES
 from rmqkit.log_limit import limited_logger
 from rmqkit.model.buffer import CHUNK_BYTES, Buffer, chunks
 from rmqkit.plugin.transport import Address, ServerStream, TransportInfo
@@ -23,6 +23,7 @@ from rmqkit.toolkit.certificate_files import CertificateFiles
 from rmqkit.toolkit.sockets import SocketStream, translated
 from rmqkit_transport_tcp.channel import TlsChannel
 from rmqkit_transport_tcp.handshakes import HandshakeTurns
+from rmqkit_transport_tcp.limits import TLS_HANDSHAKE_TIMEOUT_MS
 
 _log = limited_logger(__name__)
 _HANDSHAKE = b"\x16"

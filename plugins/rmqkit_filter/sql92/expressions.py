@@ -15,9 +15,9 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from rmqkit.limits import MAX_FILTER_DEPTH
 from rmqkit.model import properties as props
 from rmqkit.model.text import text_of
+from rmqkit_filter.limits import MAX_FILTER_DEPTH
 from rmqkit_filter.sql92.numbers import INT_MAX, INT_MIN, compare_doubles, to_double, to_int, to_long
 
 #: Of the bytes of properties; within `tabled` of a mapping.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from math import copysign, inf, isnan
 
-from rmqkit.limits import MAX_FILTER_NUMBER_LENGTH
+from rmqkit_filter.limits import MAX_FILTER_NUMBER_LENGTH
 
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1

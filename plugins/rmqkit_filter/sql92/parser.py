@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from attrs import evolve
 
-from rmqkit.limits import (
+from rmqkit_filter.limits import (
     MAX_FILTER_DEPTH,
     MAX_FILTER_EXPRESSION_LENGTH,
     MAX_FILTER_OPERANDS,

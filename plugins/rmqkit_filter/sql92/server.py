@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from rmqkit.errors import DecodeError
-from rmqkit.limits import MAX_EVALUATED_OPERANDS, MAX_RECORDS_PER_CALL
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.subscription import SQL92, SubscriptionData
 from rmqkit.plugin.filter import CompiledFilter, FilterServer, RecordsFilter
 from rmqkit.protocol.record import peek_properties
 from rmqkit.speedups import IN_USE
+from rmqkit_filter.limits import MAX_EVALUATED_OPERANDS, MAX_RECORDS_PER_CALL
 from rmqkit_filter.sql92.expressions import Node
 from rmqkit_filter.sql92.parser import parse
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqkit.limits import MAX_FILTER_DEPTH, MAX_FILTER_EXPRESSION_LENGTH, MAX_FILTER_OPERANDS
 from rmqkit.model import properties as props
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.message import PutMessage
@@ -17,6 +16,7 @@ from rmqkit.model.subscription import SubscriptionData
 from rmqkit.protocol import record
 from rmqkit.speedups import IN_USE
 from rmqkit.testing.filter import check_filter_server
+from rmqkit_filter.limits import MAX_FILTER_DEPTH, MAX_FILTER_EXPRESSION_LENGTH, MAX_FILTER_OPERANDS
 from rmqkit_filter.sql92.parser import parse
 from rmqkit_filter.sql92.server import Sql92Filter
 from tests.plugins.filter.sql92_cases import MATCHES, REFUSED, Case, cases, recorded

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqkit.errors import DecodeError
-from rmqkit.limits import MAX_INFLATED_REGISTRATION_BYTES, MAX_REGISTERED_TOPICS
 from rmqkit.model.route import RegisterBrokerBody
 from rmqkit.model.topic import DataVersion, TopicConfig, TopicConfigAndMappingTable
+from rmqkit_namesrv.limits import MAX_INFLATED_REGISTRATION_BYTES, MAX_REGISTERED_TOPICS
 from rmqkit_namesrv.registration_body import BodyReader, body_crc32, encode_compressed
 
 V3_0_7, V4_9_4, V5_3_3 = 28, 401, 479

@@ -19,7 +19,6 @@ import trio
 import trio.testing
 
 from rmqkit.errors import ConfigError, ConnectFailed
-from rmqkit.limits import MAX_TLS_ANSWER_BYTES
 from rmqkit.plugin.transport import Address, Transport
 from rmqkit.protocol.command import request
 from rmqkit.protocol.frame import encode
@@ -37,6 +36,7 @@ from rmqkit.testing.listening import (
 )
 from rmqkit.toolkit.connect import connect_tcp
 from rmqkit_transport_tcp.channel import TlsChannel
+from rmqkit_transport_tcp.limits import MAX_TLS_ANSWER_BYTES
 from rmqkit_transport_tcp.tcp import TcpTransport
 from rmqkit_transport_tcp.tls import TlsTransport
 from tests.transports.tls import certs
