@@ -69,7 +69,7 @@ class Delivery(InternalQueueFollower):
     service = DelayService.name
 
     def __init__(self, broker: Broker, levels_ms: Sequence[int]) -> None:
-        """Raises ConfigError when delayOffset.json cannot be read."""
+        """Read the progress of the levels. Raises ConfigError when delayOffset.json cannot be read."""
         super().__init__(broker, names.SCHEDULE_TOPIC)
         self._levels_ms = levels_ms
         # A new message is seen before it is due.

@@ -36,7 +36,8 @@ class Group:
     coordinator: Coordinator
 
     async def view(self) -> GroupView:
-        """Raises CoordinatorError, StateError; Refused when nobody has written the group's state."""
+        """The state of the group as the coordinator has it. Raises CoordinatorError, StateError; Refused when
+        nobody has written the group's state."""
         found = GroupView.of(await self.coordinator.read())
         if not found.revision:
             raise Refused(
@@ -222,7 +223,7 @@ async def act(arguments: Namespace) -> None:
 
 @asynccontextmanager
 async def _opened(arguments: Namespace) -> AsyncIterator[Group]:
-    """Raises ConfigError."""
+    """The elected group of the settings, with its coordinator, for a `with` block. Raises ConfigError."""
     config = _config(arguments)
     given = options(config)
     if not given.coordinator:

@@ -42,7 +42,7 @@ def _is_address(text: str) -> bool:
 
 
 def _tls(given: FailoverOptions) -> ssl.SSLContext:
-    """Raises ConfigError."""
+    """The TLS settings of connections to the coordinator. Raises ConfigError."""
     try:
         context = ssl.create_default_context(cafile=given.ca_path or None)
         if given.cert_path:

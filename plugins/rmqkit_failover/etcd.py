@@ -200,7 +200,7 @@ class EtcdCoordinator(Coordinator):
         self._token = found.token
 
     async def _ask(self, path: str, body: Mapping[str, Any], kind: type[T]) -> T:
-        """Raises CoordinatorError, httpx's errors."""
+        """The answer of etcd to one request. Raises CoordinatorError and the errors of httpx."""
         async with self._request(path, body) as response:
             data = b""
             async for piece in response.aiter_raw():

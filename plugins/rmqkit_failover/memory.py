@@ -34,7 +34,7 @@ class MemoryLedger:
         return lease
 
     def renew(self, lease: int) -> None:
-        """Raises LeaseLost."""
+        """Extend a lease by its full time. Raises LeaseLost."""
         self._check(lease)
         time_s, _ = self._leases[lease]
         self._leases[lease] = time_s, trio.current_time() + time_s
@@ -55,7 +55,7 @@ class MemoryLedger:
         return Snapshot(self.revision, found)
 
     def write(self, prefix: str, conditions: Mapping[str, int], changes: Sequence[Put]) -> int | None:
-        """Raises LeaseLost."""
+        """Make changes if the conditions hold: the new revision, else None. Raises LeaseLost."""
         self._expire()
         for change in changes:
             if change.lease:

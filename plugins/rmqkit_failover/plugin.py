@@ -19,7 +19,8 @@ _AFTER_REPLICATION = -5
 
 @hookimpl
 def rmqkit_register_services(register: Register[Service], config: Config) -> None:
-    """Raises ConfigError when the broker is not in an elected group."""
+    """Register the election if a coordinator is set. Raises ConfigError when the broker is not in an elected
+    group."""
     if options(config).coordinator:
         if not config.plugins.get("ha", {}).get("elected") or "ha" in config.disabled_plugins:
             raise ConfigError("plugins.failover.coordinator: set plugins.ha.elected = true")

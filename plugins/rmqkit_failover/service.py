@@ -321,7 +321,7 @@ class Driver:
             await trio.to_thread.run_sync(self._file.alone, number)
 
     async def _order(self, role: Role, epoch: int, until_s: float = inf) -> None:
-        """Raises StoreError, OSError."""
+        """Give the broker a role. Raises StoreError, OSError."""
         try:
             await self._role.set(role, epoch, until_s)
         except StaleEpoch as error:
@@ -330,7 +330,8 @@ class Driver:
         _log.info("failover: this member is %s of epoch %d", self._role.current.name, self._role.epoch)
 
     async def _write(self, step: Write) -> None:
-        """Raises CoordinatorError; the outcome is then unknown."""
+        """Write a step of the election to the coordinator. Raises CoordinatorError; the outcome is then
+        unknown."""
         revision, before = self._view.group.revision, self._unknown
         if step.confirm:
             self._learn(await self.coordinator.read())

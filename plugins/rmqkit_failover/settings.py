@@ -41,7 +41,7 @@ class FailoverOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 def options(config: Config) -> FailoverOptions:
-    """Raises ConfigError."""
+    """The table [plugins.failover]. Raises ConfigError."""
     return config.plugin_settings(PLUGIN, FailoverOptions)
 
 

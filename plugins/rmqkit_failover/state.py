@@ -110,7 +110,7 @@ class GroupView:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> GroupView:
-        """Raises StateError."""
+        """Decode what the coordinator has of a group. Raises StateError."""
         entry = snapshot.entries.get(STATE)
         members = {
             key.removeprefix(MEMBERS): Registered(

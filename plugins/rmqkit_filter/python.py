@@ -118,7 +118,7 @@ class PythonFilter(FilterServer):
         return name, parameters
 
     def _function(self, name: str) -> PythonFunction:
-        """Raises ValueError when it is unknown, or cannot be loaded."""
+        """The installed filter of this name. Raises ValueError when it is unknown, or cannot be loaded."""
         if name not in self._loaders:
             known = ", ".join(sorted(self._loaders)) or "none"
             raise ValueError(f"no filter {name[:100]!r} is installed on the broker; there are: {known}")
@@ -133,7 +133,8 @@ class PythonFilter(FilterServer):
     async def _call(
         self, name: str, verdicts: Callable[[Sequence[Buffer]], list[bool]], records: Sequence[Buffer]
     ) -> Sequence[bool]:
-        """Raises RequestRefused. Cancelled: the thread is left to end by itself."""
+        """Run a filter over records, in a thread and with a time-out. Raises RequestRefused. Cancelled: the
+        thread is left to end by itself."""
         with trio.move_on_after(self._timeout_ms / 1000):
             try:
                 return await trio.to_thread.run_sync(

@@ -100,7 +100,7 @@ class FilterClasses(EachRequest):
     def _uploaded(
         self, request: Command, header: RegisterMessageFilterClassRequestHeader, peer: Peer
     ) -> Outcome:
-        """Raises RequestRefused. A module that is known already is not compiled again."""
+        """Take an uploaded module. One that is known already is not compiled again. Raises RequestRefused."""
         name, modules = header.class_name[:200], self._modules
         if modules is None:
             _log.warning("%s sent the source of a filter class, refused", peer.remote_text)

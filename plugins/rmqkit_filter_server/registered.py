@@ -65,7 +65,8 @@ class RegisteredFilterServers(EachRequest):
         self._broker.filter_servers.announce(self._entries)
 
     def _check(self, address: str, peer: Peer) -> None:
-        """Raises RequestRefused."""
+        """Check the machine and the address of a filter server, and the number of those that are registered.
+        Raises RequestRefused."""
         host, _ = unpack_host(peer.remote_host)
         own, _ = unpack_host(self._broker.store_host)
         if not (ip_address(host).is_loopback or host == own):

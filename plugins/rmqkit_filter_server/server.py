@@ -42,10 +42,10 @@ class FilterServerRole(Server):
         listen: Listen,
         task_status: trio.TaskStatus[ServerHandle],
     ) -> None:
-        """Raises ConfigError for an address that cannot be bound, and when the broker refuses the
-        registration, MissingExtra for `webAssembly` without its package, PluginError for an unknown scheme.
-        When cancelled, stops accepting, answers requests in flight (at most 3 s), and closes everything; held
-        pulls are dropped."""
+        """Run a filter server for the broker of the settings. Raises ConfigError for an address that cannot
+        be bound, and when the broker refuses the registration, MissingExtra for `webAssembly` without its
+        package, PluginError for an unknown scheme. When cancelled, stops accepting, answers requests in
+        flight (at most 3 s), and closes everything; held pulls are dropped."""
         chosen = options(config)
         filters = registry.chosen("filter_servers", PYTHON)
         modules = FilterModules(chosen.module_limits) if chosen.web_assembly else None

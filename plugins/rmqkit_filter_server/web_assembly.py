@@ -145,7 +145,7 @@ class ModuleFilter:
         return CompiledFilter(records_async=matches)
 
     async def _windowed(self, records: Sequence[bytes], threads: trio.CapacityLimiter) -> Sequence[bool]:
-        """Raises RequestRefused."""
+        """The verdicts on the records of one window, in a thread. Raises RequestRefused."""
         if self._disabled:
             raise self._refusal()
         late = False
@@ -212,7 +212,8 @@ class FilterModules:
         self._threads = trio.CapacityLimiter(MAX_FILTER_THREADS)
 
     def check(self, source: bytes) -> None:
-        """Raises ModuleRefused for what cannot be a module, before any work is done."""
+        """Check size and beginning of a module. Raises ModuleRefused for what cannot be a module, before any
+        work is done."""
         if not source.startswith(MAGIC):
             raise ModuleRefused("it is no module of WebAssembly, and no other code of consumers is run")
         if len(source) > self._limits.max_bytes:
@@ -222,7 +223,8 @@ class FilterModules:
             )
 
     async def compile(self, title: str, source: bytes) -> CompiledFilter:
-        """Raises ModuleRefused. Cancelled: waits until a compilation that has begun has ended."""
+        """Compile a module in a thread. Raises ModuleRefused. Cancelled: waits until a compilation that has
+        begun has ended."""
         made = await trio.to_thread.run_sync(
             ModuleFilter, title, source, self._limits, limiter=self._compiling
         )
@@ -243,7 +245,7 @@ def _settings() -> Any:
 
 
 def _check(module: Any) -> None:
-    """Raises ModuleRefused unless the module is a filter."""
+    """Check the imports and exports of a compiled module. Raises ModuleRefused unless it is a filter."""
     import wasmtime
 
     if module.imports:

@@ -93,7 +93,8 @@ class Epochs:
         self.known: list[EpochStart] = []
 
     def load(self) -> None:
-        """Raises ConfigError when the file and its backup cannot be read, or contradict themselves."""
+        """Read the epochs from their file. Raises ConfigError when the file and its backup cannot be read, or
+        contradict themselves."""
         found = self._file.load()
         self.known = found.epochs if found is not None else []
         if not is_rising(self.known):

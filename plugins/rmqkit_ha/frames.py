@@ -128,7 +128,7 @@ class RecordAssembler:
         self._needed = BLANK_BYTES
 
     def add(self, piece: Piece) -> None:
-        """Raises ProtocolError for a piece of another place in the log."""
+        """Append a piece of the log. Raises ProtocolError for a piece of another place in the log."""
         if piece.offset != self.end:
             raise ProtocolError(
                 f"the master sends its log from {piece.offset} on, and this one ends at {self.end}"

@@ -64,7 +64,7 @@ def body_size(head: bytes) -> int:
 
 
 def unpacked(body: bytes, kind: type[T]) -> T:
-    """Raises ProtocolError."""
+    """A value from its JSON. Raises ProtocolError."""
     try:
         found = msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as error:

@@ -49,7 +49,8 @@ def rmqkit_register_ack_conditions(register: Register[AckCondition], config: Con
 
 @hookimpl
 def rmqkit_register_services(register: Register[Service], config: Config) -> None:
-    """Raises ConfigError when the table [plugins.ha] contradicts itself or the settings."""
+    """Register the services of a master and of a slave. Raises ConfigError when the table [plugins.ha]
+    contradicts itself or the settings."""
     check(config)
     register("ha-master", HaMaster(), order=_BEFORE_REGISTRATION)
     register("ha-slave", HaSlave(), order=_BEFORE_REGISTRATION)

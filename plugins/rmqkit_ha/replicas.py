@@ -123,8 +123,8 @@ class ReplicaCondition(AckCondition):
 
 
 class LeastReplicaCondition(ReplicaCondition):
-    """The same, and a message is refused, not stored, while fewer than `least` brokers are in sync
-    (minInSyncReplicas)."""
+    """A replica condition that also refuses messages, which are not stored then, while fewer than `least`
+    brokers are in sync (minInSyncReplicas)."""
 
     def __init__(self, replicas: Replicas, timeout_ms: int, least: int) -> None:
         super().__init__(replicas, timeout_ms)

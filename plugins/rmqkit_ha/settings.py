@@ -42,7 +42,7 @@ class HaSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     sync_from_last_file: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ValueError for settings that contradict each other."""
+        """Check the settings as a whole. Raises ValueError for settings that contradict each other."""
         if (self.in_sync_replicas or 1) > 1 and self.broker_role not in (SYNC_MASTER, SLAVE):
             raise ValueError(
                 f"inSyncReplicas = {self.in_sync_replicas}: only brokerRole = {SYNC_MASTER} waits for slaves"
@@ -101,8 +101,9 @@ def options(config: Config) -> HaOptions:
 
 
 def check(config: Config) -> None:
-    """Raises ConfigError when the table [plugins.ha] has no address, or contradicts the settings. Invalid
-    values of the settings are left to the check of a start, which reports them all."""
+    """Check the table [plugins.ha] against the settings of the broker. Raises ConfigError when the table
+    [plugins.ha] has no address, or contradicts the settings. Invalid values of the settings are left to the
+    check of a start, which reports them all."""
     given = options(config)
     try:
         if given.listen:

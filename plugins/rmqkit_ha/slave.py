@@ -87,7 +87,7 @@ class HaSlave(Service):
                 await self.tables.round()
 
     async def _follow_assigned(self, broker: Broker) -> None:
-        """As `_follow`; in an elected group also until another master is assigned."""
+        """Follow the master (`_follow`); in an elected group only until another one is assigned."""
         if self.group is None:
             await self._follow(broker)
             return

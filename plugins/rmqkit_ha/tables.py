@@ -216,7 +216,7 @@ class MasterTables:
         return {} if stored is None else stored.offset_table
 
     async def _get(self, address: str, code: RequestCode, kind: type[T]) -> T:
-        """Raises BrokerError, and as `Pool.call`."""
+        """A table of the master. Raises BrokerError and what `Pool.call` raises."""
         answer = await self._broker.pool.call(address, request(code), _TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(answer.code, answer.remark or "", address)

@@ -64,8 +64,8 @@ class KvConfig:
         return dict(found) if found else None
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Raises RequestRefused when the table is full and RmqError when the file cannot be written; nothing
-        is changed then. When cancelled, the change is made completely or not at all."""
+        """Set a value. Raises RequestRefused when the table is full and RmqError when the file cannot be
+        written; nothing is changed then. When cancelled, the change is made completely or not at all."""
         async with self._changing:
             entries = self._table.get(namespace, {})
             known = entries.get(key)

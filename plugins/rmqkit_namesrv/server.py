@@ -38,9 +38,9 @@ class NameServer(Server):
         listen: Listen,
         task_status: trio.TaskStatus[ServerHandle],
     ) -> None:
-        """Raises ConfigError for an address that cannot be bound or an invalid kvConfig.json, PluginError for
-        an unknown scheme. When cancelled, stops accepting, answers requests in flight (at most 3 s), and
-        closes everything."""
+        """Run a name server. Raises ConfigError for an address that cannot be bound or an invalid
+        kvConfig.json, PluginError for an unknown scheme. When cancelled, stops accepting, answers requests in
+        flight (at most 3 s), and closes everything."""
         path = config.owned(NameServerSettings).kv_config_path
         kv = KvConfig(Path(path) if path else None)
         state = NameServerState(config, _monotonic_ms, tuple(registry.settings.values()), kv=kv)

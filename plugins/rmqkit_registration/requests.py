@@ -111,7 +111,7 @@ def broker_config_request() -> Command:
 
 
 def check_success(answer: Command, address: str) -> None:
-    """Raises BrokerError for any code except SUCCESS."""
+    """Check the code of an answer. Raises BrokerError for any code except SUCCESS."""
     if answer.code != ResponseCode.SUCCESS:
         raise BrokerError(answer.code, answer.remark or "", address)
 

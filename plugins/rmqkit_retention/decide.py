@@ -31,7 +31,8 @@ class Settings:
 
     @classmethod
     def from_config(cls, config: Config) -> Settings:
-        """Raises ConfigError when `deleteWhen` is not a list of hours."""
+        """The values of a configuration in their units. Raises ConfigError when `deleteWhen` is not a list of
+        hours."""
         given = config.owned(RetentionSettings)
         return cls(
             given.file_reserved_time * _HOUR_MS,

@@ -35,7 +35,7 @@ class RetentionService(Service):
     name = "retention"
 
     def __init__(self, config: Config, usage: Callable[[Path], int] = usage_percent) -> None:
-        """Raises ConfigError."""
+        """Check the settings of retention, and take them. Raises ConfigError."""
         Settings.from_config(config)
         given = config.owned(RetentionSettings)
         self._interval_s = given.clean_resource_interval / 1000

@@ -118,7 +118,7 @@ class ClientTable:
         self._subscription_bytes = 0
 
     def register_producer(self, group: str, client: ClientInfo) -> None:
-        """Raises RequestRefused when the table is full."""
+        """Enter a producer of a group, or renew its time. Raises RequestRefused when the table is full."""
         members = self.producers.get(group, {})
         if client.peer not in members:
             self._check_room(client)

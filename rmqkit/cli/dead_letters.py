@@ -165,7 +165,7 @@ class _Place:
             await self.save()
 
     async def save(self) -> None:
-        """Raises as `PullConsumer.commit`."""
+        """Commit the offsets that were reached. Raises what `PullConsumer.commit` raises."""
         self._unsaved = 0
         if self._consumer is not None:
             for queue, offset in self._offsets.items():
@@ -201,7 +201,7 @@ def _origin(message: ReceivedMessage) -> str | None:
 
 
 def _target(message: ReceivedMessage, arguments: Namespace) -> str:
-    """Raises ClientError when the message does not name its topic."""
+    """The topic to which a dead letter goes. Raises ClientError when the message does not name its topic."""
     if arguments.to == _RETRY:
         return retry_topic(arguments.group)
     topic = _origin(message) if arguments.to == _ORIGINAL else arguments.to

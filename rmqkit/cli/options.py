@@ -146,7 +146,8 @@ def client_of(arguments: Namespace) -> Client:
 
 
 def check_text(arguments: Namespace, *names: str) -> None:
-    """Raises ConfigError when one of these arguments is not valid UTF-8, which RocketMQ cannot represent."""
+    """Check texts of the command line. Raises ConfigError when one of these arguments is not valid UTF-8,
+    which RocketMQ cannot represent."""
     for name in names:
         given = getattr(arguments, name)
         for text in given if isinstance(given, list) else [given]:

@@ -183,7 +183,8 @@ def _show_counts(sent: int, failed: int, number: int, json: bool) -> None:
 
 
 def _message(arguments: Namespace, line: bytes) -> Message:
-    """Raises ValueError and TypeError when the line does not describe a message."""
+    """The message that a line of the input describes. Raises ValueError and TypeError when the line does not
+    describe a message."""
     if not arguments.json_lines:
         return _text_message(arguments, line)
     given = msgspec.json.decode(line, type=_Line)

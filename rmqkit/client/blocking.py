@@ -179,7 +179,7 @@ class BlockingClient:
         return BlockingPullConsumer(self, self._client.pull_consumer(group, bad_records=bad_records))
 
     def raw_reader(self, group: str) -> BlockingRawReader:
-        """See `Client.raw_reader`."""
+        """A reader of undecoded records (`Client.raw_reader`)."""
         self._opened()
         return BlockingRawReader(self, self._client.raw_reader(group))
 
@@ -207,7 +207,8 @@ class BlockingClient:
         self._opened().start_task_soon(function)
 
     def check_open(self) -> None:
-        """Raises ClientError when the client is not open, and in a forked child."""
+        """Check that the client can be used. Raises ClientError when it is not open, and in a forked
+        child."""
         self._opened()
 
     def _opened(self) -> BlockingPortal:
@@ -259,7 +260,7 @@ class BlockingClient:
 
 
 class BlockingAdmin(Face[Admin]):
-    """See `Admin`; every method takes the same arguments and raises the same."""
+    """`Admin` for threads: every method takes the same arguments and raises the same."""
 
     cluster_info = derived(Admin.cluster_info)
     cluster_info_of = derived(Admin.cluster_info_of)
@@ -281,7 +282,7 @@ class BlockingAdmin(Face[Admin]):
 
 
 class BlockingGroupAdmin(Face[GroupAdmin]):
-    """See `GroupAdmin`; every method takes the same arguments and raises the same."""
+    """`GroupAdmin` for threads: every method takes the same arguments and raises the same."""
 
     configs = derived(GroupAdmin.configs)
     consuming = derived(GroupAdmin.consuming)
@@ -324,7 +325,7 @@ BEGIN_SEND = """Begin a send with the arguments of `send`, and return its future
 
 
 class BlockingProducer(Opened[Producer]):
-    """See `Producer`; every method takes the same arguments and raises the same."""
+    """`Producer` for threads: every method takes the same arguments and raises the same."""
 
     def __init__(self, client: BlockingClient, inner: Producer) -> None:
         super().__init__(client, inner)

@@ -50,7 +50,7 @@ class BlockingHandling(Generic[T]):
         return self._block.__exit__(kind, error, trace)
 
     def finish(self, *messages: ReceivedMessage) -> None:
-        """See `Batch.finish`."""
+        """Settle messages of a batch as consumed (`Batch.finish`)."""
         assert isinstance(self._handling, Batch)
         call_in_loop(self._client, self._handling.finish, *messages)
 
@@ -86,7 +86,7 @@ class BlockingHandling(Generic[T]):
 
 
 class BlockingPushConsumer(Opened[PushConsumer]):
-    """See `PushConsumer`; every method takes the same arguments and raises the same."""
+    """`PushConsumer` for threads: every method takes the same arguments and raises the same."""
 
     def run(
         self, handle: Handler, *, threads: int | None = None, stop_on: Sequence[signal.Signals] = ()
@@ -104,7 +104,8 @@ class BlockingPushConsumer(Opened[PushConsumer]):
             self._client.run(self._inner.run, handle, concurrency=threads)
 
     def stop(self) -> None:
-        """See `PushConsumer.stop`; may be called from any thread and from signal handlers."""
+        """End `run` or the iteration (`PushConsumer.stop`). May be called from any thread and from signal
+        handlers."""
         self._client.call_soon(self._inner.stop)
 
     def __iter__(self) -> Generator[BlockingHandling[ReceivedMessage], None, None]:
@@ -127,13 +128,13 @@ class BlockingPushConsumer(Opened[PushConsumer]):
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """See `PushConsumer.queues`."""
+        """The queues that this consumer reads (`PushConsumer.queues`)."""
         return self._inner.queues
 
 
 class BlockingLitePullConsumer(Opened[LitePullConsumer]):
-    """See `LitePullConsumer`; every method takes the same arguments and raises the same. Iterating over it
-    yields messages."""
+    """`LitePullConsumer` for threads: every method takes the same arguments and raises the same. Iterating
+    over it yields messages."""
 
     poll = derived(LitePullConsumer.poll)
     assign = derived(LitePullConsumer.assign)
@@ -149,17 +150,18 @@ class BlockingLitePullConsumer(Opened[LitePullConsumer]):
     resume = called(LitePullConsumer.resume)
 
     def stop(self) -> None:
-        """See `LitePullConsumer.stop`; may be called from any thread and from signal handlers."""
+        """End the iteration (`LitePullConsumer.stop`). May be called from any thread and from signal
+        handlers."""
         self._client.call_soon(self._inner.stop)
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """See `LitePullConsumer.queues`."""
+        """The queues that this consumer reads (`LitePullConsumer.queues`)."""
         return self._inner.queues
 
     @property
     def paused(self) -> list[MessageQueue]:
-        """See `LitePullConsumer.paused`."""
+        """The queues that are not read for now (`LitePullConsumer.paused`)."""
         return self._inner.paused
 
     def __iter__(self) -> Generator[ReceivedMessage, None, None]:
@@ -167,7 +169,7 @@ class BlockingLitePullConsumer(Opened[LitePullConsumer]):
 
 
 class BlockingPullConsumer(Opened[PullConsumer]):
-    """See `PullConsumer`; every method takes the same arguments and raises the same."""
+    """`PullConsumer` for threads: every method takes the same arguments and raises the same."""
 
     queues = derived(PullConsumer.queues)
     pull = derived(PullConsumer.pull)
@@ -179,7 +181,7 @@ class BlockingPullConsumer(Opened[PullConsumer]):
 
 
 class BlockingQueueOffsets(Face[QueueOffsets]):
-    """See `QueueOffsets`; every method takes the same arguments and raises the same."""
+    """`QueueOffsets` for threads: every method takes the same arguments and raises the same."""
 
     min_offset = derived(QueueOffsets.min_offset)
     max_offset = derived(QueueOffsets.max_offset)
@@ -189,7 +191,7 @@ class BlockingQueueOffsets(Face[QueueOffsets]):
 
 
 class BlockingRawReader(Face[RawReader]):
-    """See `RawReader`; every method takes the same arguments and raises the same."""
+    """`RawReader` for threads: every method takes the same arguments and raises the same."""
 
     pull = derived(RawReader.pull)
     query = derived(RawReader.query)

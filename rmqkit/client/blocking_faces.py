@@ -29,7 +29,8 @@ class LoopThread(Protocol):
         """Whether the caller runs in the thread of the event loop, which must not wait."""
 
     def check_open(self) -> None:
-        """Raises ClientError when the client is not open, and in a forked child."""
+        """Check that the client can be used. Raises ClientError when the client is not open, and in a forked
+        child."""
 
     def run(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a coroutine function in the loop's thread and wait for its result or error. Raises ClientError

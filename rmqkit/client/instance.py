@@ -106,8 +106,8 @@ class Instance:
     # --- calls ----------------------------------------------------------------------------------------------
 
     def check_usable(self) -> None:
-        """Raises ClientError in a forked child, because connections and tasks stay with the parent, and after
-        the client has ended."""
+        """Check that connections and tasks are those of this process and still run. Raises ClientError in a
+        forked child, because connections and tasks stay with the parent, and after the client has ended."""
         if os.getpid() != self._pid:
             raise ClientError("this client was opened before a fork; open a new one in the child process")
         if self._failure is not None:

@@ -51,7 +51,7 @@ def with_values(config: Config, **values: Any) -> Config:
 
 
 def _check(config: Config) -> None:
-    """Raises ConfigError for values of the right type that cannot work."""
+    """Check changed settings as a whole. Raises ConfigError for values of the right type that cannot work."""
     faults = value_faults(config)
     if faults:
         raise ConfigError.of(faults)

@@ -65,7 +65,7 @@ def address_warnings(config: Config) -> Iterator[Fault]:
 
 
 def _packed(config: Config, key: str, host: str, remedy: str) -> bytes:
-    """Raises ConfigError when the host has no address."""
+    """A host and the broker's port as bytes. Raises ConfigError when the host has no address."""
     try:
         return pack_host(host, config.listen_port)
     except DecodeError:

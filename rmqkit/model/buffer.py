@@ -11,7 +11,7 @@ CHUNK_BYTES = 128 * 1024
 
 
 def chunks(parts: Sequence[Buffer | bytearray]) -> Iterator[Buffer | bytearray]:
-    """The same bytes in pieces of at most CHUNK_BYTES, with small neighbours joined."""
+    """Join small neighbours and cut bytes into pieces of at most CHUNK_BYTES, in order."""
     gathered: list[Buffer | bytearray] = []
     size = 0
     for part in parts:

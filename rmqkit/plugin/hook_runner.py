@@ -125,7 +125,8 @@ class HookEntry(Generic[H_co]):
 
 
 def _index(at: object, run: Sequence[object]) -> int:
-    """Raises TypeError for a value that is not an index of the run."""
+    """An index that a hook returned, after a check. Raises TypeError for a value that is not an index of the
+    run."""
     if isinstance(at, int) and 0 <= at < len(run):
         return at
     raise TypeError(f"{at!r} is no index of a run of {len(run)} requests")

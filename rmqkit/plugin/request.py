@@ -164,9 +164,9 @@ class JoinedProcessor(RequestProcessor):
 
     @abstractmethod
     def process_joined(self, requests: Sequence[Command], peers: Sequence[Peer]) -> Sequence[Outcome]:
-        """As `process`, with the connection of each request. The requests of one connection are neighbours,
-        in the order in which they arrived there. An exception answers all of them, so an error that one
-        request can cause must be the answer to that request alone."""
+        """The outcomes of requests of several connections, with the connection of each request. The requests
+        of one connection are neighbours, in the order in which they arrived there. An exception answers all
+        of them, so an error that one request can cause must be the answer to that request alone."""
 
 
 class EachRequest(RequestProcessor):

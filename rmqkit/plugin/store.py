@@ -552,7 +552,8 @@ class KeyLookup(ABC):
 
     @abstractmethod
     def query_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, max_results: int) -> KeyMatches:
-        """As `Keys.query_by_key`; offsets of records that are no longer in the log are allowed."""
+        """The offsets of messages with a key (`Keys.query_by_key`); those of records that are no longer in
+        the log are allowed."""
 
 
 class NoQueues(QueueLookup):

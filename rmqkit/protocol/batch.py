@@ -30,7 +30,7 @@ class BatchItem(NamedTuple):
 
 
 def encode(items: Iterable[BatchItem]) -> bytes:
-    """Raises DecodeError when properties exceed their limit."""
+    """The body of a batch. Raises DecodeError when properties exceed their limit."""
     parts: list[bytes] = []
     for flag, body, properties in items:
         if len(properties) > MAX_PROPERTIES_BYTES:

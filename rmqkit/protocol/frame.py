@@ -346,7 +346,7 @@ def encode(command: Command) -> bytes:
 
 
 def encode_parts(command: Command) -> tuple[bytes, ...]:
-    """As `encode`, but a large body is a part of its own, which is not copied."""
+    """The frame of a command in parts: a large body is one of its own, which is not copied."""
     head, body = frame_head(command, len(command.body)), command.body
     return (head + body,) if len(body) < _LARGE_BYTES else (head, body)
 

@@ -80,8 +80,8 @@ def _strict(data: bytes | str) -> Any:
 
 
 def _check_depth(data: bytes | str, value: Any) -> None:
-    """Raises DecodeError for a value nested too deep. What msgspec takes depends on Python's version: 3.12
-    lets it go thousands of levels down."""
+    """Check the depth of decoded JSON. Raises DecodeError for a value nested too deep. What msgspec takes
+    depends on Python's version: 3.12 lets it go thousands of levels down."""
     opening = (
         data.count("[") + data.count("{") if isinstance(data, str) else data.count(b"[") + data.count(b"{")
     )
@@ -123,8 +123,8 @@ def decode(data: bytes | str, kind: type[T], *, max_loose_bytes: int | None = No
 
 
 def _texts(value: object, depth: int) -> object:
-    """The same tree with every scalar as text, so that lax conversion can make of it what the struct
-    wants; null members are dropped."""
+    """Copy a tree with every scalar as text, so that lax conversion can make of it what the struct wants;
+    null members are dropped."""
     if depth > MAX_JSON_DEPTH:
         raise DecodeError(f"JSON nested deeper than {MAX_JSON_DEPTH}")
     if isinstance(value, dict):

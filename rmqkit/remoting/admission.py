@@ -25,7 +25,8 @@ class Admission:
         )
 
     def check(self, caller: Caller) -> None:
-        """Raises RequestRefused when a hook refuses the connection, or fails."""
+        """Ask the hooks whether a connection may be served. Raises RequestRefused when a hook refuses the
+        connection, or fails."""
         for entry in self._entries:
             try:
                 entry.call("connected", caller)

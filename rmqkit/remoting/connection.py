@@ -48,7 +48,7 @@ class LaneSet(Protocol):
         """The open lanes, the first one first."""
 
     async def run(self) -> None:
-        """As `Connection.run`, for all lanes."""
+        """Serve all lanes until the first one ends (`Connection.run`)."""
 
     async def carrying(self, code: int) -> Connection:
         """The lane for a request code, opened if needed. Raises ConnectionLost."""

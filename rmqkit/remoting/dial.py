@@ -50,7 +50,8 @@ class Dialer:
         )
 
     async def __call__(self, address: Address, timeout_ms: int) -> ByteStream:
-        """Raises as `Transport.connect`, and PluginError when no plugin registers the scheme."""
+        """Connect by the transport of the address's scheme. Raises what `Transport.connect` raises, and
+        PluginError when no plugin registers the scheme."""
         if address.scheme == TCP and str(address) not in self._tcp:
             address = evolve(address, scheme=self._plain)
         if address.scheme == TCP:

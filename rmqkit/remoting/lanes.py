@@ -52,8 +52,8 @@ class Lanes:
         self._group: TaskGroup | None = None
 
     async def run(self) -> None:
-        """As `Connection.run`, for all lanes. When the first lane has ended, calls on the others may still be
-        answered; then these end too."""
+        """Serve all lanes until the first one ends (`Connection.run`). Calls on the others may then still be
+        answered, and after that they end too."""
         async with anyio.create_task_group() as self._group:
             await self.first.run()
             for connection in self.all:

@@ -41,7 +41,7 @@ SUSPICIOUS_TIMEOUT_MS = 1000
 
 
 def parse_address(address: str) -> Address:
-    """Raises ConnectFailed with the text if it is not an address."""
+    """An address from its text. Raises ConnectFailed with the text if it is not an address."""
     try:
         parsed = Address.parse(address)
     except ValueError as error:

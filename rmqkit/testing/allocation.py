@@ -27,8 +27,9 @@ def check_allocation_strategy(
     brokers: Sequence[str] = ("broker-a", "broker-b"),
     client_ids: Sequence[str] = _CLIENTS,
 ) -> None:
-    """Raises AssertionError at the first broken rule. The test cases use names from `brokers` and
-    `client_ids`, which the strategy must accept."""
+    """Check an allocation strategy against the rules of `AllocationStrategy`. Raises AssertionError at the
+    first broken rule. The test cases use names from `brokers` and `client_ids`, which the strategy must
+    accept."""
     queue = st.builds(MessageQueue, st.just("Topic"), st.sampled_from(brokers), st.integers(0, 40))
     queues = st.lists(queue, min_size=1, unique=True).map(sorted)
     clients = st.lists(st.sampled_from(client_ids), min_size=1, unique=True).map(sorted)

@@ -84,7 +84,7 @@ def scheme_keys(scheme: str) -> dict[str, Any]:
 
 
 def refuse_asyncio() -> None:
-    """Raises RuntimeError in an asyncio task."""
+    """Check that a broker can run in this test. Raises RuntimeError in an asyncio task."""
     if under_asyncio():
         raise RuntimeError(
             "the broker needs trio, and this test runs under asyncio: use the fixture `rocketmq`, or `with"

@@ -151,8 +151,8 @@ class DispatcherContract:
     # --- the rules ------------------------------------------------------------------------------------------
 
     async def test_batches_do_not_matter(self, tmp_path: Path) -> None:
-        """The same entries in one batch, one by one and in uneven batches give the same result, and none of
-        them makes the dispatcher raise."""
+        """One batch, single entries and uneven batches give the same result, and none of them makes the
+        dispatcher raise."""
         log = Log()
         given = log.fill(50)
         expected = await self.expected(tmp_path / "whole", given)

@@ -74,7 +74,8 @@ class ProcessorContract(ABC):
         """A new request that is answered with SUCCESS."""
 
     def check(self, answer: Command) -> None:
-        """Raises AssertionError if this is not the answer to `good`."""
+        """Check the answer to `good`; accepts every one unless overridden. Raises AssertionError if this is
+        not the answer to `good`."""
         return
 
     @asynccontextmanager

@@ -214,7 +214,7 @@ class _Servers:
         return self._faults.add(strike, request=request, times=times, server=server, topic=topic, queue=queue)
 
     def _check(self, server: str) -> str:
-        """Raises ValueError for a server that does not exist."""
+        """The name of a server, after a check. Raises ValueError for a server that does not exist."""
         known = [*self.brokers, NAME_SERVER]
         if server not in known:
             hint = did_you_mean(server, known)
@@ -425,24 +425,24 @@ class ThreadedRocketMQ(_Servers):
         return BlockingClient(self.namesrv_text, **settings)
 
     def stop(self, server: str | None = None) -> None:
-        """See `RocketMQ.stop`."""
+        """Stop a broker (`RocketMQ.stop`)."""
         self._call(self._inner.stop, server)
 
     def start(self, server: str | None = None) -> None:
-        """See `RocketMQ.start`."""
+        """Start a stopped broker (`RocketMQ.start`)."""
         self._call(self._inner.start, server)
 
     def restart(self, server: str | None = None) -> None:
-        """See `RocketMQ.restart`."""
+        """Stop a broker and start it again (`RocketMQ.restart`)."""
         self._call(self._inner.restart, server)
 
     def cut(self, server: str | None = None) -> None:
-        """See `RocketMQ.cut`."""
+        """Cut the connections of a server, or of all of them (`RocketMQ.cut`)."""
         self._call(self._inner.cut, server)
 
     @contextmanager
     def away(self, server: str | None = None) -> Iterator[None]:
-        """See `RocketMQ.away`."""
+        """A block in which a broker cannot be reached (`RocketMQ.away`)."""
         absence = self._portal.wrap_async_context_manager(self._inner.away(server))
         _in_thread(absence.__enter__)
         try:

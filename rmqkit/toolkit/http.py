@@ -239,7 +239,7 @@ class _Connection:
         await self.send(h11.EndOfMessage())
 
     async def send(self, event: h11.Event) -> None:
-        """Raises TooSlowError when the peer does not accept the data in time."""
+        """Send a part of a response. Raises TooSlowError when the peer does not accept the data in time."""
         data = self._http.send(event)
         if data:
             with self._waiting():

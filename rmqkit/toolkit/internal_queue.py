@@ -132,7 +132,8 @@ class InternalQueueFollower(ABC):
             return False
 
     def _run_of(self, queue_id: int) -> bool:
-        """As `_step`. Raises OSError and StoreError, too."""
+        """Pass on the next run of a queue; the result is that of `_step`. Raises OSError and StoreError,
+        too."""
         store, offset = self.broker.store, self.offsets[queue_id]
         end = store.max_offset(self.topic, queue_id)
         units = store.read_units(self.topic, queue_id, offset, MAX_RUN) if offset < end else []

@@ -27,7 +27,7 @@ def _demand_lmdb() -> None:
 
 
 def make_store(config: Config, clock: Clock, policy: FlushPolicy) -> MessageStore:
-    """Raises ConfigError when the package lmdb is not installed."""
+    """Make the store lmdb. Raises ConfigError when the package lmdb is not installed."""
     _demand_lmdb()
     from rmqkit_store_lmdb.store import LmdbStore
 

@@ -26,7 +26,7 @@ class LmdbSettings(msgspec.Struct, frozen=True, rename="camel"):
     topic_retention_bytes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises ValueError."""
+        """Check the limits. Raises ValueError."""
         if self.map_size_max_bytes < _LEAST_MAP_BYTES:
             raise ValueError(f"mapSizeMaxBytes must be at least {_LEAST_MAP_BYTES}")
         if not 8 <= self.max_readers <= 4096:

@@ -73,7 +73,7 @@ class LmdbStore(MessageStore):
         env: Environment | None = None,
         journal: Journal | None = None,
     ) -> None:
-        """Raises ConfigError for wrong settings."""
+        """Make a closed store. Raises ConfigError for wrong settings."""
         settings = config.plugin_settings("lmdb", LmdbSettings)
         self._root = config.root_path
         self._clock = clock
@@ -242,7 +242,7 @@ class LmdbStore(MessageStore):
         return Queue.of(topic, queue_id, self._commits.next_number + number)
 
     def _require_writable(self) -> None:
-        """Raises StoreNotWritable."""
+        """Check that messages can be appended. Raises StoreNotWritable."""
         if not self._open:
             raise StoreNotWritable(_CLOSED)
         if self._commits.refusal is not None:

@@ -130,7 +130,7 @@ class MemoryStore(MessageStore):
         self._open = False
 
     def _require_writable(self) -> None:
-        """Raises StoreNotWritable."""
+        """Check that messages can be appended. Raises StoreNotWritable."""
         if not self._open:
             raise StoreNotWritable("the store is closed")
         if self._refusal is not None or self.positions.going_back:

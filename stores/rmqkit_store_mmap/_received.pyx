@@ -88,7 +88,7 @@ cdef inline bint named(const uint8_t *p, Py_ssize_t size, const char *name, Py_s
 
 
 cdef void read_properties(const uint8_t *p, Py_ssize_t size, Properties *found) noexcept nogil:
-    """As `rmqkit.model.properties.decode`, of the properties that a queue and the index need."""
+    """Find the properties that a queue and the index need (`rmqkit.model.properties.decode`)."""
     cdef Py_ssize_t begin = 0, end, name_end
     cdef Text value
     found.tags = found.unique = found.keys = Text(NULL, 0)
@@ -121,7 +121,7 @@ cdef int require_range(Py_buffer *buffer, Py_ssize_t at, Py_ssize_t stop, int64_
 
 
 def sound_end(data, Py_ssize_t at, Py_ssize_t stop, int64_t offset):
-    """As `received.pure_sound_end`."""
+    """Where the sound records end (`received.pure_sound_end`)."""
     cdef Py_buffer buffer
     cdef rmq_record r
     cdef const uint8_t *p
@@ -148,7 +148,7 @@ cdef inline bint is_whole(const uint8_t *p, const rmq_record *r) noexcept nogil:
 
 
 def good_end(data, Py_ssize_t at, Py_ssize_t stop, int64_t offset, bint check_bodies):
-    """As `received.pure_good_end`."""
+    """Where the good records end (`received.pure_good_end`)."""
     cdef Py_buffer buffer
     cdef rmq_record r
     cdef const uint8_t *p
@@ -173,7 +173,7 @@ def good_end(data, Py_ssize_t at, Py_ssize_t stop, int64_t offset, bint check_bo
 
 
 def plain_units(data, Py_ssize_t at, Py_ssize_t stop, int64_t offset, begin):
-    """As `received.pure_plain_units`."""
+    """Units and index keys of the plain records (`received.pure_plain_units`)."""
     cdef Py_buffer buffer
     PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
     cdef uint8_t *units = NULL

@@ -147,7 +147,7 @@ def read_record(log: CommitLog, residency: Residency, offset: int) -> Buffer | N
 
 
 def _record_at(log: CommitLog, residency: Residency, offset: int) -> memoryview | None:
-    """As `read_record`, but checks only the head of the record."""
+    """The record at a log offset, of which only the head is checked; None when there is none."""
     head = log.record(offset, MIN_RECORD_BYTES)
     if head is None:
         return None

@@ -48,9 +48,9 @@ def pure_sound_end(data: memoryview, at: int, stop: int, offset: int) -> tuple[i
 def pure_good_end(
     data: memoryview, at: int, stop: int, offset: int, check_bodies: bool
 ) -> tuple[int, int, int]:
-    """As `pure_sound_end`, for a recovery: ends as well before a record that replaces damage, and with
-    `check_bodies` before one whose body does not fit its checksum or that may be torn. Gives the number of
-    records too."""
+    """Where the good records from `at` on end, the store time in ms of the last one and their number, for a
+    recovery. Ends as well before a record that replaces damage, and with `check_bodies` before one whose body
+    does not fit its checksum or that may be torn."""
     _require_range(data, at, stop, offset)
     view, last, count = data[:stop], -1, 0
     while (size := check_record(view, at, offset, check_bodies)) > 0:
@@ -101,7 +101,8 @@ def pure_plain_units(
 
 
 def _require_range(data: memoryview, at: int, stop: int, offset: int) -> None:
-    """Raises ValueError for a range that is not within the data, or beyond the offsets of a log."""
+    """Check a range of received data. Raises ValueError for a range that is not within the data, or beyond
+    the offsets of a log."""
     if not 0 <= at <= stop <= len(data) or not 0 <= offset <= _MAX_I64 - (stop - at):
         raise ValueError(f"bytes {at} to {stop} of {len(data)}, for log offset {offset}")
 

@@ -244,7 +244,7 @@ class Replication:
         return queue.path_at(queue.next_offset)
 
     def _free(self, segments: Sequence[Segment], files: Sequence[IndexFile], offset: int) -> None:
-        """Raises OSError."""
+        """Delete files after a truncation. Raises OSError."""
         self._log.free(segments)
         self._index.free(files, offset, self._log.time_at)
 

@@ -177,7 +177,8 @@ class MemoryListener(trio.abc.Listener[ServerStream]):
         return await self._accepting.receive()
 
     async def hand_over(self, stream: ServerStream) -> None:
-        """Raises ConnectionRefusedError when the listener is closed meanwhile."""
+        """Give the listener a new connection. Raises ConnectionRefusedError when the listener is closed
+        meanwhile."""
         try:
             await self._arriving.send(stream)
         except trio.BrokenResourceError as error:

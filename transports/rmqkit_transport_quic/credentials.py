@@ -44,7 +44,8 @@ class ServerCredentials:
 
 
 def server_credentials(settings: QuicSettings, config: Config) -> ServerCredentials:
-    """Raises ConfigError with the setting and the file."""
+    """The certificate of a server and what it demands of clients. Raises ConfigError with the setting and the
+    file."""
     configuration = _configuration(settings, is_client=False)
     if config.tls_server_cert_path:
         _load(configuration, own_certificate(config, "server"))

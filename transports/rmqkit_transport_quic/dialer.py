@@ -209,7 +209,7 @@ class _Endpoint:
         """All datagrams that arrive here belong to the one carrier."""
 
     def unroute(self, connection_id: bytes) -> None:
-        """See `route`."""
+        """Does nothing, as there is only one carrier (`route`)."""
 
     def opened_lane(self, carrier: Carrier, lane: Lane) -> None:
         raise AssertionError("a server cannot open lanes: its limit is zero")

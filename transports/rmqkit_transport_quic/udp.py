@@ -63,7 +63,7 @@ class Network(Protocol):
     """Creates endpoints. A target is an address in the form used by sockets."""
 
     async def bind(self, address: Address) -> Datagrams:
-        """Raises OSError."""
+        """A socket for datagrams that is bound to an address. Raises OSError."""
 
     async def find(self, address: Address) -> list[Any]:
         """The targets of an address. Raises OSError."""

@@ -20,7 +20,7 @@ from rmqkit.toolkit.self_signed import self_signed
 
 
 def server_context(config: Config) -> ssl.SSLContext:
-    """Raises ConfigError with the setting and the file."""
+    """TLS for accepted connections. Raises ConfigError with the setting and the file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION

@@ -95,7 +95,8 @@ class TcpTransport(Transport):
 
 
 async def secure_listener(address: Address, config: Config, *, plain: bool) -> SecureListener:
-    """Raises OSError, and ConfigError for the files given by the settings."""
+    """Listen at an address, by TLS and with `plain` also without. Raises OSError, and ConfigError for the
+    files given by the settings."""
     sock = await bound_socket(address)
     try:
         return SecureListener(

@@ -42,8 +42,8 @@ class TlsTransport(Transport):
         return [await secure_listener(address, self._config, plain=False)]
 
     async def connect(self, address: Address, timeout_ms: int) -> anyio.abc.ByteStream:
-        """Raises OSError with a remedy when the server's certificate is not accepted, or when the server does
-        not use TLS."""
+        """Connect by TLS. Raises OSError with a remedy when the server's certificate is not accepted, or when
+        the server does not use TLS."""
         if self._client is None:
             self._client = CertificateFiles(
                 self._config, "TLS client", client_context, client_files(self._config)

@@ -92,13 +92,13 @@ NULL = constant(Kind.NOTHING, None, "NULL")
 
 
 def integer(text: str) -> Node:
-    """Raises ValueError when it does not fit 64 bits."""
+    """An integer constant. Raises ValueError when it does not fit 64 bits."""
     value = to_long(text.rstrip("lL"))
     return constant(Kind.INT if INT_MIN <= value <= INT_MAX else Kind.LONG, value, text)
 
 
 def floating(text: str) -> Node:
-    """Raises ValueError beyond the range of doubles, and for zero."""
+    """A floating-point constant. Raises ValueError beyond the range of doubles, and for zero."""
     value = to_double(text)
     if not 0 < value < float("inf"):
         raise ValueError(f"{text} is not between the smallest and the largest double")
@@ -274,7 +274,8 @@ def _compare_numbers(left: Node, right: Node) -> int:
 
 
 def equal(left: Node, right: Node) -> Node:
-    """Raises ValueError for NULL, and for a boolean constant before a constant of another type."""
+    """`left = right`. Raises ValueError for NULL, and for a boolean constant before a constant of another
+    type."""
     for node in (left, right):
         if node.constant and node.value is None:
             raise ValueError("NULL cannot be compared, write IS NULL or IS NOT NULL")
@@ -284,7 +285,7 @@ def equal(left: Node, right: Node) -> Node:
 
 
 def unequal(left: Node, right: Node) -> Node:
-    """Raises ValueError as `equal`."""
+    """`left <> right`. Raises what `equal` raises."""
     return inverted(equal(left, right))
 
 
@@ -346,7 +347,8 @@ def _unlike(first: object, second: object) -> bool:
 
 
 def between(node: Node, low: Node, high: Node, *, inside: bool) -> Node:
-    """Raises ValueError as `ordered`, and for BETWEEN when constants are in the wrong order."""
+    """`node BETWEEN low AND high`, or its opposite. Raises what `ordered` raises, and ValueError for BETWEEN
+    with constants in the wrong order."""
     numbers = low.constant and high.constant and low.is_number and high.is_number
     if inside and numbers and _compare_numbers(high, low) < 0:
         raise ValueError(f"BETWEEN {low.text} AND {high.text}: the first is the lower one")

@@ -27,7 +27,7 @@ def pure_records_filter(condition: Node) -> RecordsFilter:
 
 
 def compiled_records_filter(condition: Node) -> RecordsFilter:
-    """The same, by compiled code where it has a form of the condition."""
+    """A filter of records for a condition, by compiled code where it has a form of the condition."""
     from rmqkit_filter.sql92._matching import Matching
 
     pure = pure_records_filter(condition)
@@ -62,7 +62,8 @@ class Sql92Filter(FilterServer):
         return CompiledFilter(records=records_filter(condition), records_per_call=per_call)
 
     def subscription(self, topic: str, expression: str, version: int) -> SubscriptionData:
-        """Raises ValueError when the expression is empty; the rest is found by `compile`."""
+        """The subscription to an expression. Raises ValueError when the expression is empty; the rest is
+        found by `compile`."""
         found = SubscriptionData(
             topic=topic, sub_string=expression, sub_version=version, expression_type=SQL92
         )

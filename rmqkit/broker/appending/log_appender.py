@@ -149,7 +149,7 @@ class LogAppender:
         return None
 
     def append_durably(self, run: MessageRun) -> Acknowledgement:
-        """See `rmqkit.plugin.broker.Appender`."""
+        """Append a run, with an acknowledgement of these messages alone (`rmqkit.plugin.broker.Appender`)."""
         results = self.append(run)
         acknowledgement = Acknowledgement(results)
         stored = [at for at in range(len(run)) if at not in run.refused]

@@ -13,7 +13,8 @@ Entry = HookEntry[SendMessageHook]
 
 
 class SendHooks:
-    """Raises PluginError for a hook of another kind. A method that a hook does not override costs nothing.
+    """The plugins' hooks of sends, as calls for a whole run. Raises PluginError for a hook of another kind. A
+    method that a hook does not override costs nothing.
 
     asks   whether a hook may refuse sends
     after  shows the result of sends to all hooks; None when no hook wants it

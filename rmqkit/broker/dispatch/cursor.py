@@ -90,7 +90,8 @@ class DispatchCursor(ABC, Generic[D]):
         """Drop queued entries."""
 
     def _check_progress(self) -> None:
-        """Raises PluginError when the dispatcher reports a progress beyond the end of the log."""
+        """Refuse an impossible progress. Raises PluginError when the dispatcher reports a progress beyond the
+        end of the log."""
         progress, end = self.dispatcher.progress_offset, self._store.end_offset
         if progress is not None and progress > end:
             raise PluginError(
@@ -179,7 +180,7 @@ class DispatchCursor(ABC, Generic[D]):
                 self._failed()
 
     def forget_before(self, log_start: int) -> None:
-        """Raises nothing."""
+        """Tell the dispatcher that the log begins here. Its errors are logged."""
         try:
             self.dispatcher.forget_before(log_start)
         except Exception:  # noqa: BLE001 - the log is already trimmed

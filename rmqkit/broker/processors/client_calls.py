@@ -179,7 +179,7 @@ class _StatusBody(msgspec.Struct, rename="camel"):
 
 
 def _offsets(found: Command) -> dict[MessageQueue, int]:
-    """Raises DecodeError."""
+    """The offsets of a consumer, by queue, in the answer of its client. Raises DecodeError."""
     body = found.decode_body(_StatusBody)
     return {
         loose_json.decode(key.encode(), MessageQueue): offset

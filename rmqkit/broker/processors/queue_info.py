@@ -143,7 +143,7 @@ class QueueInfoProcessor(ProcessorByCode):
 
 
 def _lock_body(request: Command) -> LockBatchMqBody:
-    """Raises RequestRefused, DecodeError."""
+    """The queues and the client in a request to lock or unlock. Raises RequestRefused, DecodeError."""
     if len(request.body) > MAX_LOCK_BODY_BYTES:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,

@@ -83,8 +83,8 @@ class SendAnswers:
         return "".join([f",{self._id_form % at.physical_offset}" for at in landed[1:]]).encode()
 
     def _command(self, sends: SendRun, index: int) -> Command:
-        """The same of any code and serialisation, and of a send without a unique key: the broker has made
-        one for the message then, but none for a batch."""
+        """The answer to one send as a command, for every code and serialisation, and for a send without a
+        unique key: the broker has made one for the message then, but none for a batch."""
         span = sends.span(index)
         message, at = sends.messages[span.start], sends.landed[span.start]
         further = self._further(sends.landed[span])

@@ -57,7 +57,8 @@ def topic_for_send(
 
 
 def check_queue(topic: TopicConfig, queue_id: int) -> None:
-    """Raises RequestRefused for a queue id beyond both counts (Java checks against the larger)."""
+    """Check the queue that a send names. Raises RequestRefused for a queue id beyond both counts (Java checks
+    against the larger)."""
     limit = max(topic.write_queue_nums, topic.read_queue_nums)
     if queue_id >= limit:
         raise RequestRefused(
@@ -92,7 +93,8 @@ def properties_refused(size_bytes: int) -> RequestRefused:
 
 
 def refuse_transaction(config: Config, properties: Mapping[str, str]) -> None:
-    """Raises RequestRefused for a prepared message if a setting forbids it."""
+    """Check that half messages are allowed. Raises RequestRefused for a prepared message if a setting forbids
+    it."""
     if config.reject_transaction_message and properties.get(TRANSACTION_PREPARED, "").lower() == "true":
         raise RequestRefused(
             ResponseCode.NO_PERMISSION,
@@ -101,7 +103,8 @@ def refuse_transaction(config: Config, properties: Mapping[str, str]) -> None:
 
 
 def group_of(broker: BrokerContext, group: str) -> SubscriptionGroupConfig:
-    """Raises RequestRefused for an unknown group, Unsaved while it is being created."""
+    """The settings of a consumer group. Raises RequestRefused for an unknown group, Unsaved while it is being
+    created."""
     config = broker.groups.get(group)
     if config is None:
         raise RequestRefused(

@@ -207,7 +207,7 @@ class FilteredRead:
 
 
 def _check(verdicts: Sequence[bool], records: Sequence[Buffer]) -> None:
-    """Raises ValueError."""
+    """Check that a filter gave a verdict on each record. Raises ValueError."""
     if len(verdicts) != len(records):
         raise ValueError(f"the filter gave {len(verdicts)} verdicts on {len(records)} records")
 

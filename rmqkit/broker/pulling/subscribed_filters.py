@@ -87,8 +87,8 @@ class SubscribedFilters:
         )
 
     def check_support(self, kind: str) -> None:
-        """Raises RequestRefused for an expression type without a filter server, and for SQL92 while
-        enablePropertyFilter is off."""
+        """Check that this broker can filter by an expression type. Raises RequestRefused for an expression
+        type without a filter server, and for SQL92 while enablePropertyFilter is off."""
         if kind == SQL92 and not (kind in self._servers and self._config.enable_property_filter):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,

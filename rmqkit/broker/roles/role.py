@@ -101,7 +101,8 @@ class RoleState:
                 await self._follow()
 
     async def _prepare(self, role: Role, epoch: int) -> None:
-        """Raises StaleEpoch when a later order has come meanwhile, or the deadline has passed."""
+        """End the services of the old role and run the preparations of the new one. Raises StaleEpoch when a
+        later order has come meanwhile, or the deadline has passed."""
         if self.services is not None:
             await self.services.leave(role)
         for prepare in self.preparations:

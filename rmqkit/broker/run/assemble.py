@@ -65,7 +65,8 @@ def make_store(config: Config, registry: Registry, clock: Clock) -> tuple[Messag
 
 
 def configured_store(config: Config, registry: Registry, clock: Clock) -> tuple[MessageStore, FlushPolicy]:
-    """The same whatever the directory contains, which is not looked at."""
+    """The store and the flush policy of the settings, whatever the directory contains, which is not looked
+    at."""
     policy: FlushPolicy = registry.chosen("flush_policies", config.flush_policy)(config)
     store: MessageStore = registry.chosen("stores", config.store)(config, clock, policy)
     if config.enable_consume_queue_ext and not (store.has_extensions and CONSUME_QUEUE in config.dispatchers):
@@ -83,8 +84,9 @@ def configured_store(config: Config, registry: Registry, clock: Clock) -> tuple[
 
 
 def _refuse_other_kinds(config: Config, registry: Registry) -> None:
-    """Raises ConfigError when the directory holds a store of another kind, whose messages would not be found.
-    A store without tools keeps nothing in the directory and is not checked."""
+    """Check the kind of the store in the directory. Raises ConfigError when the directory holds a store of
+    another kind, whose messages would not be found. A store without tools keeps nothing in the directory and
+    is not checked."""
     root, tools = config.root_path, registry.store_tools
     own = tools.get(config.store)
     if own is None or own.has(root, config):
@@ -163,8 +165,8 @@ def make_context(
 
 
 def _last_record(store: MessageStore, topic: str) -> int:
-    """As `log_state.last_record`, of all queues of the topic. May wait for the device: it is asked only where
-    topics are deleted."""
+    """The log offset after the last record of a topic, in all its queues (`log_state.last_record`). May wait
+    for the device: it is asked only where topics are deleted."""
     with store.blocking_reads():
         return log_state.last_record(store, topic, store.queues().get(topic, ()))
 

@@ -20,8 +20,8 @@ from rmqkit.plugin.transport import Address
 
 
 def check(config: Config, registry: Registry) -> None:
-    """Raises ConfigError with everything that keeps a broker from starting with these settings and
-    plugins."""
+    """Check settings and plugins before a start. Raises ConfigError with everything that keeps a broker from
+    starting with these settings and plugins."""
     found = faults(config, registry)
     if found:
         raise ConfigError.of(found)

@@ -61,7 +61,7 @@ class BrokerContext:
     admission: Admission
 
     def admit(self, caller: Caller) -> None:
-        """See `rmqkit.plugin.broker.Broker`."""
+        """Let the hooks see a new connection (`rmqkit.plugin.broker.Broker`). Raises RequestRefused."""
         self.admission.check(caller)
 
     on_config_change: list[Callable[[], None]] = Factory(list)

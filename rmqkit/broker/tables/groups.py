@@ -40,7 +40,8 @@ class GroupTable(SavedTable[SubscriptionGroupConfig]):
         self._auto_created = 0
 
     def load(self) -> None:
-        """Raises ConfigError when the file and its `.bak`, or the journal, cannot be read."""
+        """Read the groups from their file. Raises ConfigError when the file and its `.bak`, or the journal,
+        cannot be read."""
         stored = self._load()
         if isinstance(stored, SubscriptionGroupTable):
             self._forbidden = stored.forbidden_table
@@ -86,8 +87,8 @@ class GroupTable(SavedTable[SubscriptionGroupConfig]):
             self._auto_created -= 1
 
     async def ensure(self, group: str) -> SubscriptionGroupConfig | None:
-        """As `get`, but waits while the group is being created. Raises RequestRefused when it cannot be
-        written."""
+        """The settings of a group, created if that is allowed; waits until it is written. Raises
+        RequestRefused when it cannot be written."""
         await trio.lowlevel.checkpoint()
         return await again_when_saved(lambda: self.get(group))
 
@@ -97,8 +98,8 @@ class GroupTable(SavedTable[SubscriptionGroupConfig]):
         return await self._change(config.group_name, _checked(config))
 
     async def put_all(self, configs: Sequence[SubscriptionGroupConfig]) -> None:
-        """As `put` for several groups, which are all checked first. Raises RequestRefused; when one cannot be
-        written, others may have been."""
+        """Write the settings of several groups, which are all checked first. Raises RequestRefused; when one
+        cannot be written, others may have been."""
         await self._change_all([(config.group_name, _checked(config)) for config in configs])
 
     async def replace(self, table: SubscriptionGroupTable) -> None:

@@ -42,7 +42,7 @@ class OffsetTable:
         self.resets = QueueMarks(MAX_RESET_OFFSETS)
 
     def load(self) -> None:
-        """Raises ConfigError when the file and its `.bak` are damaged."""
+        """Read the offsets from their file. Raises ConfigError when the file and its `.bak` are damaged."""
         self._table = self._file.load() or ConsumerOffsetFile()
         keys = (key.partition(_SEPARATOR) for key in self._table.offset_table)
         self._pairs = Pairs((topic, group) for topic, _, group in keys)
@@ -115,7 +115,7 @@ class OffsetTable:
         self.resets.forget_topic(topic)
 
     def forget_topics(self, topics: Iterable[str]) -> None:
-        """The same for many topics."""
+        """Drop the offsets of all groups in many topics."""
         for topic in topics:
             self.forget_topic(topic)
 

@@ -139,7 +139,7 @@ class TopicTable(SavedTable[TopicConfig]):
         return await self._change(topic.topic_name, _checked(topic))
 
     async def put_all(self, topics: Sequence[TopicConfig]) -> None:
-        """As `put` for several at once. All are checked first. Raises RequestRefused; when one cannot be
+        """Write several topics at once. All are checked first. Raises RequestRefused; when one cannot be
         written, others may have been."""
         await self._change_all([(topic.topic_name, _checked(topic)) for topic in topics])
 
@@ -188,8 +188,8 @@ class TopicTable(SavedTable[TopicConfig]):
         return await self._change(topic, None)
 
     async def ensure(self, topic: str, queues: int, perm: int = PERM_RW) -> TopicConfig:
-        """As `require`, but waits while the topic is being created, also on a fenced broker. Raises
-        RequestRefused when it cannot be written."""
+        """A topic that is required, created if it is missing, also on a fenced broker; waits until it is
+        written. Raises RequestRefused when it cannot be written."""
         await trio.lowlevel.checkpoint()
         return await again_when_saved(lambda: self._required(topic, queues, perm))
 
@@ -297,7 +297,8 @@ class TopicTable(SavedTable[TopicConfig]):
 
 
 def _checked(topic: TopicConfig) -> TopicConfig:
-    """Raises RequestRefused for an illegal name or queue count."""
+    """The topic, after a check of its name and counts. Raises RequestRefused for an illegal name or queue
+    count."""
     fault = names.topic_fault(topic.topic_name)
     if fault:
         raise RequestRefused(ResponseCode.INVALID_PARAMETER, fault)

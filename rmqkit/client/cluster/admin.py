@@ -81,7 +81,7 @@ class Admin:
         return await self._instance.name_servers.cluster_info()
 
     async def cluster_info_of(self, address: str) -> ClusterInfo:
-        """The same as known to one name server."""
+        """The brokers and clusters that one name server knows."""
         command = request(RequestCode.GET_BROKER_CLUSTER_INFO)
         return (await self._call(address, command, f"asking {address} for the clusters")).decode_body(
             ClusterInfo

@@ -28,7 +28,8 @@ _BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE,
 
 
 def check_bad_records(chosen: str) -> None:
-    """Raises ClientError for another word than those of `BadRecords`."""
+    """Check the choice of a consumer for undecodable records. Raises ClientError for another word than those
+    of `BadRecords`."""
     if chosen not in get_args(BadRecords):
         raise ClientError(f"bad_records={chosen!r}: must be {' or '.join(get_args(BadRecords))}")
 

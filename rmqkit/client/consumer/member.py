@@ -252,7 +252,8 @@ class Member:
         )
 
     async def consume_directly(self, message: ReceivedMessage) -> dict[str, Any]:
-        """Raises ClientError: there is no handler."""
+        """Refuse to consume one message on an administrator's demand. Raises ClientError: there is no
+        handler."""
         raise ClientError(
             f"the consumer of {self.group!r} asks for messages, and has no handler to consume one directly"
         )

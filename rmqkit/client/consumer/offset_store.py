@@ -93,7 +93,8 @@ class FileOffsets(OffsetStore):
         self._lock = anyio.Lock()
 
     async def read(self, queue: MessageQueue, *, young_is_zero: bool) -> int | None:
-        """Raises ConfigError when neither the file nor its backup can be read."""
+        """The offset of a queue in the file. Raises ConfigError when neither the file nor its backup can be
+        read."""
         async with self._lock:
             return (await self._table()).get(queue)
 

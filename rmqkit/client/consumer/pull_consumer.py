@@ -223,7 +223,8 @@ class PullConsumer:
         return {}
 
     async def consume_directly(self, message: ReceivedMessage) -> dict[str, Any]:
-        """Raises ClientError: there is no handler."""
+        """Refuse to consume one message on an administrator's demand. Raises ClientError: there is no
+        handler."""
         raise ClientError(
             f"group {self.group!r} reads with a pull consumer here, which has no message listener; only a"
             " push consumer can consume a message directly"

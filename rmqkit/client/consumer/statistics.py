@@ -68,7 +68,7 @@ class TopicStatistics:
     failed_in_hour: Window = Factory(lambda: Window(HOUR_S))
 
     def described(self, now_s: float) -> dict[str, float | int]:
-        """As administrators ask for it (Java: ConsumeStatus)."""
+        """The means and rates by the names that administrators get (Java: ConsumeStatus)."""
         return {
             "pullRT": self.pull_ms.mean(now_s),
             "pullTPS": self.pulled.per_second(now_s),

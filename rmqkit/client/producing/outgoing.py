@@ -148,7 +148,8 @@ def as_message(
 
 
 def check_message(message: Message, max_message_bytes: int) -> None:
-    """Raises ClientError (topic, delay level) and MessageIllegal (body, keys, tag)."""
+    """Check a message before it is sent. Raises ClientError (topic, delay level) and MessageIllegal (body,
+    keys, tag)."""
     topic = message.topic
     known = len(topic) <= MAX_DERIVED_TOPIC_LENGTH
     fault = _topic_refusal(topic) if known else _topic_refusal.__wrapped__(topic)
@@ -196,7 +197,8 @@ def keyed_properties(message: Message, new_key: Callable[[], str]) -> tuple[str,
 
 
 def properties_text(properties: dict[str, str]) -> str:
-    """Raises MessageIllegal when the properties are too long, hold a separator or are no text."""
+    """The properties in their form on the wire. Raises MessageIllegal when the properties are too long, hold
+    a separator or are no text."""
     text = props.encode(properties)
     try:
         size = len(text.encode())
@@ -222,8 +224,7 @@ def prepare(message: Message, new_key: Callable[[], str], *, max_message_bytes: 
 
 
 async def compressed(outgoing: Outgoing, compression: Compression, level: int) -> Outgoing:
-    """The same message with a compressed body; a body that compression does not make smaller stays as it
-    is."""
+    """The message with a compressed body; a body that compression does not make smaller stays as it is."""
     smaller = await converted(compression.deflate, outgoing.body, level)
     if len(smaller) >= len(outgoing.body):
         return outgoing

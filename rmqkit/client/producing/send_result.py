@@ -60,7 +60,8 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
 def send_result(
     response: Command, status: SendStatus, queue: MessageQueue, message_id: str, address: str
 ) -> SendResult:
-    """Raises ClientError when the answer lacks its fields."""
+    """The result of a send from the answer of the broker. Raises ClientError when the answer lacks its
+    fields."""
     try:
         header = response.header(SendMessageResponseHeader)
     except HeaderError as error:

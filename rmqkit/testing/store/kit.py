@@ -57,7 +57,7 @@ class FlushWhenWanted(FlushPolicy):
 
 
 class CommitWhenWanted(FlushWhenWanted):
-    """The same with a commit buffer."""
+    """The simplest group commit with a commit buffer."""
 
     commit_buffer_bytes = 1024 * 1024
 

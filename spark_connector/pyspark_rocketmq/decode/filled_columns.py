@@ -54,7 +54,7 @@ class FilledColumns(Columns):
 
 
 def filled(block: Block, lo: int, hi: int, projection: Projection) -> Regular:
-    """The same, found by compiled code."""
+    """The columns of a stretch of a block, filled by compiled code."""
     queue_id, names, check = block.queue.queue_id, projection.names, projection.check_crc
     made = fill(
         block.data, block.starts, block.sizes, block.offsets, block.base, queue_id, lo, hi, names, check

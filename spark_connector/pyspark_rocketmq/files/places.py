@@ -51,7 +51,7 @@ class Store:
     """A store directory."""
 
     def __init__(self, broker: str, reader: StoreReader) -> None:
-        """Raises FinalError when the store's settings are damaged."""
+        """Read the settings of a store. Raises FinalError when the store's settings are damaged."""
         self.broker = broker
         self.reader = reader
         self._read_at: tuple[int, int] | None = None

@@ -34,11 +34,12 @@ log = logging.getLogger(__name__)
 
 
 class FilesSource:
-    """See Source. The broker name of a queue is the store's name given by `places`. Blocks are views of the
-    mapped log and stay valid while they are referenced."""
+    """A source that reads the files of stores. The broker name of a queue is the store's name given by
+    `places`. Blocks are views of the mapped log and stay valid while they are referenced."""
 
     def __init__(self, store_path: str | Path) -> None:
-        """Raises SourceError when there is no store, or one of an unsupported kind."""
+        """Open the stores of a path. Raises SourceError when there is no store, or one of an unsupported
+        kind."""
         self._path = Path(store_path)
         self._stores = open_stores(self._path)
         self._told: dict[QueueKey, int] = {}

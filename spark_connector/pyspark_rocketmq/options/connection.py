@@ -66,7 +66,8 @@ class ConnectionOptions:
 
 
 def check_connection(given: Mapping[str, Any]) -> None:
-    """Raises OptionError for settings with which no connection is possible."""
+    """Check the options of a connection. Raises OptionError for settings with which no connection is
+    possible."""
     for name, shown in (
         ("access_key", "accessKey"),
         ("secret_key", "secretKey"),

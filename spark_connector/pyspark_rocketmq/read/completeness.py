@@ -33,7 +33,8 @@ def complete_bounds(source: Source, queues: Sequence[QueueKey]) -> Mapping[Queue
 
 
 def demand_answer(source: Source, absent: Collection[QueueKey]) -> None:
-    """Raises Unanswered unless brokers report all these queues as missing."""
+    """Demand that queues without an answer are gone. Raises Unanswered unless brokers report all these queues
+    as missing."""
     away = sorted(set(absent) - set(source.gone(absent))) if absent else []
     if away:
         brokers = ", ".join(sorted({queue.broker for queue in away}))

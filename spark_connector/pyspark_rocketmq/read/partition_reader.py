@@ -137,7 +137,8 @@ def _looked_up(
 
 
 def _sized(batches: Iterator[pa.RecordBatch], options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of suitable size: the first unchanged, small ones merged, large ones split."""
+    """Divide rows into batches of suitable size: the first one unchanged, small ones merged, large ones
+    split."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     first = True

@@ -52,7 +52,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Raises OptionError for a schema that does not match messages."""
+        """Make a reader for the columns of a schema. Raises OptionError for a schema that does not match
+        messages."""
         self._options = options
         self._projection = projection_of_schema(schema)
         self._schema = schema

@@ -140,7 +140,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def write_job(given: Mapping[str, str], schema: StructType, overwrite: bool) -> WriteJob:
-    """Raises OptionError and SchemaError."""
+    """Check options and schema of a write, and describe it. Raises OptionError and SchemaError."""
     if overwrite:
         raise OptionError(
             "messages cannot be overwritten: write with mode append, and as a stream with output mode append"

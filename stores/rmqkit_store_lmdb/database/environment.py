@@ -51,7 +51,8 @@ class Environment:
         self._begun = False
 
     def open(self) -> State:
-        """Raises StoreCorrupt, StoreError, OSError; the environment is then closed."""
+        """Open the environment, from a snapshot if there is a new one, and give its state. Raises
+        StoreCorrupt, StoreError, OSError; the environment is then closed."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._begun = False
         self.restored = self._snapshot.restore()
@@ -138,7 +139,7 @@ class Environment:
 
     @property
     def env(self) -> lmdb.Environment:
-        """Raises StoreError when the environment is closed."""
+        """The open environment of the package lmdb. Raises StoreError when the environment is closed."""
         if self._env is None:
             raise StoreError(f"{self.directory} is closed")
         return self._env

@@ -378,7 +378,7 @@ class Commits:
             self._saving.release()
 
     async def _sync(self, held: Held) -> None:
-        """Raises StoreNotWritable."""
+        """Bring what is committed to the device, in a thread. Raises StoreNotWritable."""
         try:
             await trio.to_thread.run_sync(self.env.sync, held)
         except (OSError, lmdb.Error) as error:
@@ -409,7 +409,8 @@ class Commits:
                 raise self._given_up(error) from error
 
     def _hold(self) -> Held:
-        """Raises ReadersFullError, which is temporary, and StoreNotWritable."""
+        """Keep the pages of the last commit for a sync. Raises ReadersFullError, which is temporary, and
+        StoreNotWritable."""
         try:
             return self.env.hold()
         except lmdb.ReadersFullError:

@@ -153,7 +153,7 @@ class Journal:
         self.written_bytes += size
 
     def write(self, fd: int, parts: Sequence[bytes], size_bytes: int, at: int) -> None:
-        """Raises OSError."""
+        """Write parts one after the other at a place of a file. Raises OSError."""
         if len(parts) > _MOST_PARTS:
             parts = (b"".join(parts),)
         if os.pwritev(fd, parts, at) != size_bytes:
@@ -174,7 +174,7 @@ class Journal:
         return list(self._unflushed)
 
     def flush(self, files: Sequence[File]) -> None:
-        """Raises OSError."""
+        """Bring files and their names to the device. Raises OSError."""
         for file in files:
             os.fdatasync(file.fd)
         if not all(file.entered for file in files):
@@ -215,7 +215,7 @@ class Journal:
 
 
 def _take_room(file: File, size: int) -> None:
-    """Raises OSError when the disk is full."""
+    """Allocate space at the end of a file. Raises OSError when the disk is full."""
     more = max(size, min(max(file.room, _FIRST_BYTES), _MOST_BYTES))
     try:
         os.posix_fallocate(file.fd, file.room, more)
@@ -292,6 +292,6 @@ def behind(directory: Path, number: int) -> bool:
 
 
 def remove(paths: Sequence[Path]) -> None:
-    """Raises OSError."""
+    """Delete files, which may be missing. Raises OSError."""
     for path in paths:
         path.unlink(missing_ok=True)

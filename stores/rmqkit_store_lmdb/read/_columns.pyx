@@ -39,7 +39,7 @@ cdef inline int64_t within(object number) except? -1:
 
 
 def timed_units(bytes units, int64_t time_ms):
-    """See the twin."""
+    """Give packed units a store time (`columns.pure_timed_units`)."""
     cdef Py_ssize_t count = len(units) // PACKED_BYTES, at
     cdef const char *source = PyBytes_AS_STRING(units)
     cdef char time[8]
@@ -60,7 +60,7 @@ def timed_units(bytes units, int64_t time_ms):
 
 
 def copied_records(units, Py_ssize_t first, base, data, tuple caps, count, size_bytes):
-    """See the twin."""
+    """Copy the records of units (`columns.pure_copied_records`)."""
     cdef int64_t max_messages, max_bytes, disk_end, disk_messages, disk_bytes
     cdef int64_t messages = count, total = size_bytes, from_offset = base
     max_messages, max_bytes, disk_end, disk_messages, disk_bytes = [within(each) for each in caps]
@@ -162,7 +162,7 @@ cdef int in_order(const void *one, const void *other) noexcept nogil:
 
 
 def key_numbers(notes, int64_t base):
-    """See the twin."""
+    """Sort the keys of records (`columns.pure_key_numbers`)."""
     cdef Numbers numbers = Numbers()
     cdef uint32_t code
     cdef int64_t offset
@@ -206,7 +206,7 @@ cdef Py_ssize_t first_from(const uint8_t *numbers, Py_ssize_t count, uint64_t le
 
 
 def offsets_of(run, Py_ssize_t at, uint32_t code):
-    """See the twin."""
+    """Search a run for a hash (`columns.pure_offsets_of`)."""
     cdef Py_buffer buffer
     cdef const uint8_t *numbers
     cdef Py_ssize_t count, start, stop

@@ -130,7 +130,7 @@ class Reader:
                 count -= taken
 
     def units(self, number: int, offset: int, count: int) -> Iterator[Unit]:
-        """As `packed_units`, one by one."""
+        """The units of a queue from an offset on, one by one."""
         for found in self.packed_units(number, offset, count):
             yield from UNIT.iter_unpack(found)
 

@@ -34,7 +34,8 @@ class EnvironmentReader:
     of a running broker."""
 
     def __init__(self, root: Path) -> None:
-        """Raises StoreError, StoreCorrupt."""
+        """Open the environment of a store for reading. Raises StoreError when there is none, StoreCorrupt
+        when it cannot be read."""
         self.directory = root / "lmdb"
         if not (self.directory / "data.mdb").is_file():
             raise StoreError(f"{root} holds no LMDB store: there is no {self.directory / 'data.mdb'}")

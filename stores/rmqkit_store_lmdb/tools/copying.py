@@ -87,7 +87,7 @@ class _Writer:
         }
 
     def put(self, offset: int, records: bytes) -> None:
-        """Raises StoreCorrupt, StoreNotWritable."""
+        """Add a stretch of records. Raises StoreCorrupt, StoreNotWritable."""
         offsets: list[int] = []
         found: list[StoredMessage] = []
         at = 0
@@ -155,7 +155,7 @@ class _Writer:
             self._keys.in_database(batch.state.end)
 
     def finish(self) -> None:
-        """Raises StoreNotWritable."""
+        """Write what is left, with the ends of the queues. Raises StoreNotWritable."""
         batch = self._batch(self._end, last=True)
         batch.queues = {queue.key: queue.row(queue.next_offset) for queue in self._queues.values()}
         self._write(batch)

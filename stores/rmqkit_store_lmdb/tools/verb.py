@@ -26,7 +26,7 @@ from rmqkit_store_lmdb.tools.verify import verify
 
 
 class LmdbTools(StoreTools):
-    """See rmqkit.plugin.store_tools."""
+    """The offline tools of the store lmdb."""
 
     def has(self, directory: Path, config: Config) -> bool:
         return (directory / "lmdb" / "data.mdb").is_file()

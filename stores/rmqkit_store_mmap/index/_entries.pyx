@@ -54,7 +54,7 @@ cdef inline uint32_t get_u32(const uint8_t *p) noexcept nogil:
 
 
 cdef class Entries:
-    """As `entries.ListedEntries`, as one block of memory."""
+    """Entries in the order of the log, as one block of memory (`entries.ListedEntries`)."""
 
     cdef Entry *rows
     # The entries begin behind those that were removed.
@@ -80,7 +80,7 @@ cdef class Entries:
         return row.key_hash, row.physical_offset, row.time_ms
 
     def add_notes(self, notes):
-        """As `ListedEntries.add_notes`; the notes of a compiled run bring their entries along."""
+        """Add an entry for each key of these messages; the notes of a compiled run bring their entries along."""
         cdef uint32_t code
         cdef int64_t physical_offset, time_ms
         cdef Py_ssize_t count
@@ -102,7 +102,7 @@ cdef class Entries:
                 self.add_each(code, keys, physical_offset, time_ms)
 
     def before(self, end):
-        """As `ListedEntries.before`."""
+        """The number of entries of records before log offset `end`."""
         cdef Py_ssize_t low = 0, high = self.count, middle
         cdef int64_t last
         # `end` is 2^63 where no record is excluded, which a signed number cannot hold.
@@ -118,7 +118,7 @@ cdef class Entries:
         return low
 
     def keep(self, Py_ssize_t start, Py_ssize_t stop):
-        """As `ListedEntries.keep`. Raises ValueError for a range outside of the entries."""
+        """Remove the others than those from `start` up to `stop`. Raises ValueError for a range outside of the entries."""
         if not 0 <= start <= stop <= self.count:
             raise ValueError(f"entries {start} to {stop} of {self.count}")
         self.removed += start
@@ -172,7 +172,8 @@ cdef class Entries:
 
 
 cdef class Slots:
-    """As `entries.DictSlots`: a hash table with open addressing. Slots are below 2^31 - 1, numbers positive.
+    """Slots that stay in memory (`entries.DictSlots`), as a hash table with open addressing. Slots are below
+    2^31 - 1, numbers positive.
 
     `write` runs without the interpreter's lock: while it does, changes raise RuntimeError, and reads may go
     on."""
@@ -222,7 +223,8 @@ cdef class Slots:
                 self.set(other.places[at].slot - 1, other.places[at].number)
 
     def write(self, view):
-        """As `DictSlots.write`. Raises ValueError, and writes nothing, where a slot is outside of the view."""
+        """Write the slots into an index file (`DictSlots.write`). Raises ValueError, and writes nothing, where a
+        slot is outside of the view."""
         cdef Py_buffer buffer
         cdef Py_ssize_t at, most
         cdef bint fits = True
@@ -326,7 +328,8 @@ def enter(
     view, Entries entries not None, Py_ssize_t start, Py_ssize_t stop, int64_t number, int64_t begin_time_ms,
     int64_t slots, Slots fresh not None, Slots held not None, allocated,
 ):
-    """As `entries.enter_listed`. Raises ValueError where anything to write is outside of the view."""
+    """Write entries into an index file (`entries.enter_listed`). Raises ValueError where anything to write is
+    outside of the view."""
     cdef Py_buffer file, pieces
     cdef Py_ssize_t at, written = 0, firsts = 0
     PyObject_GetBuffer(view, &file, PyBUF_WRITABLE)

@@ -52,7 +52,8 @@ class BufferedLog(CommitLog):
         self._failure: str | None = None
 
     def load(self) -> None:
-        """As CommitLog.load. Drops data that a previous close could not write; it was never acknowledged."""
+        """Read the log (`CommitLog.load`). Drops data that a previous close could not write; it was never
+        acknowledged."""
         self._waiting = []
         if self._failure is not None:
             self._failure = self.refusal = None

@@ -110,8 +110,8 @@ class Disk:
             written += more
 
     def write_many(self, fd: int, parts: Sequence[Buffer], offset: int) -> None:
-        """As `write`, for a worker thread: with as few calls as possible, and without joining the parts,
-        which would hold the interpreter lock."""
+        """Write many parts from a worker thread, with as few calls as possible and without joining them,
+        which would hold the interpreter lock. Raises OSError."""
         for at in range(0, len(parts), _IOV_MAX):
             group = parts[at : at + _IOV_MAX]
             size = sum(map(len, group))
@@ -242,7 +242,7 @@ def _create_whole(path: Path, size_bytes: int) -> None:
 
 
 def _with_length(fd: int, size_bytes: int) -> int:
-    """The same descriptor, after the file has this length; if that fails it is closed. Raises OSError."""
+    """Give a file this length, and its descriptor back; if that fails it is closed. Raises OSError."""
     try:
         if os.fstat(fd).st_size != size_bytes:
             os.ftruncate(fd, size_bytes)

@@ -65,8 +65,8 @@ class Damage:
 
 
 def good_record(view: memoryview, base: int, at: int, check_body: bool = True) -> int:
-    """As `check_record` for byte `at` of a segment that begins at `base`. With `check_body`, a record that
-    may be torn is bad unless another record follows it."""
+    """The size of a sound record at byte `at` of a segment that begins at `base`, else what `check_record`
+    gives. With `check_body`, a record that may be torn is bad unless another record follows it."""
     size = check_record(view, at, base + at, check_body)
     if (
         size > 0

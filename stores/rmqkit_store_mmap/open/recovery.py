@@ -182,8 +182,8 @@ class Recovery:
             checkpoint.write(self._disk)
 
     def _refuse_missing(self, mark: Mark | None) -> None:
-        """Raises StoreCorrupt when files at the end of the log are missing: recovery would delete their units
-        and assign their offsets again."""
+        """Check that the log is whole at its end. Raises StoreCorrupt when files at the end of the log are
+        missing: recovery would delete their units and assign their offsets again."""
         segments = list(self._log.segments.values())
         stop = segments[-1].stop if segments else 0
         if mark is not None and mark.log_flushed > stop:

@@ -109,7 +109,7 @@ cdef int look(int fd, int64_t file_bytes, int64_t log_end, Found *found) noexcep
 
 
 def tail(str path, int64_t file_bytes, int64_t log_end):
-    """As `unit_tail.pure_tail`."""
+    """Find the end of the units of a queue file (`unit_tail.pure_tail`)."""
     cdef Found found
     cdef bytes name = os.fsencode(path)
     cdef int fd = open(name, O_RDONLY | O_CLOEXEC), failed, why

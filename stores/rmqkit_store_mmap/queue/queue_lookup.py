@@ -39,7 +39,8 @@ class ExternalQueue:
         self.queue_id = queue_id
 
     def data(self, offset: int, count: int) -> Iterator[bytes | bytearray]:
-        """As ConsumeQueue.data, but without NotInMemory: a look-up has its units in memory."""
+        """Units of the queue from an offset on, in blocks. Never raises NotInMemory: a look-up has its units
+        in memory."""
         stop = min(offset + count, self.next_offset)
         while offset < stop:
             units = self._lookup.units(self.topic, self.queue_id, offset, min(stop - offset, _READ_UNITS))

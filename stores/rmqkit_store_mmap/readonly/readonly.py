@@ -122,8 +122,8 @@ class StoreReader:
     def messages(
         self, topic: str, queue_id: int, start: int = 0, stop: int | None = None
     ) -> Iterator[StoredMessage]:
-        """As `records`, decoded. Raises StoreCorrupt as well when a record is damaged or does not match its
-        unit."""
+        """The decoded messages of a queue, in order. Raises what `records` raises, and StoreCorrupt when a
+        record is damaged or does not match its unit."""
         for unit, record in self.records(topic, queue_id, start, stop):
             yield decoded(unit, record, f"queue offset {unit.queue_offset} of {topic} queue {queue_id}")
 

@@ -18,7 +18,7 @@ def _log_directory(config: Config) -> Path | None:
 
 
 class MmapTools(StoreTools):
-    """See rmqkit.plugin.store_tools."""
+    """The offline tools of the store mmap."""
 
     def has(self, directory: Path, config: Config) -> bool:
         return (_log_directory(config) or directory / "commitlog").is_dir()

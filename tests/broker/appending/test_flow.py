@@ -29,7 +29,7 @@ ARRIVAL = ("rmqkit/remoting/peer.py", "_readable")
 DEPARTURE = ("rmqkit/toolkit/sockets.py", "send_now")
 #: Requests until a queue, its files and everything that is remembered between requests exist.
 WARM_UPS = 5
-#: Requests that are compared: what only some of them do, such as a counter's change of interval, does not count.
+#: Requests that are compared: what only some of them do, such as a change of interval, does not count.
 MEASURED = 5
 ROW = re.compile(r"^\| (send|pull) \| (\d+) \| (\d+) \|$", re.MULTILINE)
 
