@@ -11,13 +11,18 @@ import anyio
 from rmqkit.cli import copying, options, shown
 from rmqkit.cli.send import PRODUCER_GROUP
 from rmqkit.client import Client, ClientError, Message, MessageQueue, NoRoute, PullConsumer, ReceivedMessage
+from rmqkit.client.cluster.dead_letter_views import (
+    RESEND_GROUP,
+    dead_letters,
+    first_waiting,
+    origin_id,
+    origin_topic,
+)
 from rmqkit.model import properties as props
-from rmqkit.model.names import DLQ_PREFIX, dlq_topic, retry_topic
+from rmqkit.model.names import dlq_topic, retry_topic
 from rmqkit.plugin.command import Verb
 from rmqkit.toolkit import output
 
-#: Its offsets in dead-letter topics are how far `resend --all` has come.
-_RESEND_GROUP = "rmqkit_cli_dlq"
 #: Messages between two commits of `resend --all`.
 _COMMIT_EVERY = 32
 _ORIGINAL, _RETRY = "original", "retry"
@@ -60,42 +65,23 @@ async def _run_action(arguments: Namespace) -> int:
 
 
 async def _list(client: Client, arguments: Namespace) -> int:
-    found: list[dict[str, Any]] = []
-    for topic in await client.admin.topics():
-        if not topic.startswith(DLQ_PREFIX):
-            continue
-        stats = await client.admin.topic_stats(topic)
-        progress = await client.groups.progress(_RESEND_GROUP, topic)
-        waiting = sum(
-            at.max_offset
-            - _following(
-                progress[queue].committed if queue in progress else None, at.min_offset, at.max_offset
-            )
-            for queue, at in stats.items()
-        )
-        found.append(
-            {
-                "group": topic.removeprefix(DLQ_PREFIX),
-                "messages": sum(at.max_offset - at.min_offset for at in stats.values()),
-                "notResent": waiting,
-                "lastTimestamp": max((at.last_update_timestamp_ms for at in stats.values()), default=0),
-            }
-        )
+    found = await dead_letters(client.admin, client.groups)
     if arguments.json:
-        output.as_json(found)
+        output.as_json(
+            [
+                {
+                    "group": each.group,
+                    "messages": each.messages,
+                    "notResent": each.not_resent,
+                    "lastTimestamp": each.last_ms,
+                }
+                for each in found
+            ]
+        )
         return 0
-    rows = [
-        (each["group"], each["messages"], each["notResent"], shown.time_text(each["lastTimestamp"]))
-        for each in found
-    ]
+    rows = [(each.group, each.messages, each.not_resent, shown.time_text(each.last_ms)) for each in found]
     output.table(("GROUP", "MESSAGES", "NOT RESENT", "LAST"), rows)
     return 0
-
-
-def _following(committed: int | None, first: int, end: int) -> int:
-    """Where `resend --all` goes on in a queue: the committed offset, or the first one if that is not in the
-    queue, because the topic was made again for example."""
-    return committed if committed is not None and first <= committed <= end else first
 
 
 async def _show(client: Client, arguments: Namespace) -> int:
@@ -110,7 +96,7 @@ async def _show(client: Client, arguments: Namespace) -> int:
                 output.json_line(_described(message))
             else:
                 output.line(
-                    f"{message.message_id} from {_origin(message) or '?'} {shown.message_text(message)}"
+                    f"{message.message_id} from {origin_topic(message) or '?'} {shown.message_text(message)}"
                 )
     return 0
 
@@ -120,10 +106,10 @@ async def _resend(client: Client, arguments: Namespace) -> int:
     send, and continues there the next time; it passes over messages that never can be sent."""
     wanted = set(arguments.id or ())
     offsets = await _all_of(client, arguments.group)
-    async with client.producer(PRODUCER_GROUP) as producer, copying.reader(client, _RESEND_GROUP) as consumer:
+    async with client.producer(PRODUCER_GROUP) as producer, copying.reader(client, RESEND_GROUP) as consumer:
         if arguments.all and not arguments.again:
             offsets = {
-                queue: (_following(await consumer.committed(queue), begin, end), end)
+                queue: (first_waiting(await consumer.committed(queue), begin, end), end)
                 for queue, (begin, end) in offsets.items()
             }
         total = len(wanted) if wanted else copying.count(offsets)
@@ -195,16 +181,11 @@ async def _chosen(
             break
 
 
-def _origin(message: ReceivedMessage) -> str | None:
-    """The topic that a dead letter was sent to."""
-    return message.properties.get(props.DLQ_ORIGIN_TOPIC) or message.properties.get(props.RETRY_TOPIC)
-
-
 def _target(message: ReceivedMessage, arguments: Namespace) -> str:
     """The topic to which a dead letter goes. Raises ClientError when the message does not name its topic."""
     if arguments.to == _RETRY:
         return retry_topic(arguments.group)
-    topic = _origin(message) if arguments.to == _ORIGINAL else arguments.to
+    topic = origin_topic(message) if arguments.to == _ORIGINAL else arguments.to
     if topic is None:
         raise ClientError(f"dead letter {message.message_id} does not name its topic: choose one with --to")
     return str(topic)
@@ -212,7 +193,7 @@ def _target(message: ReceivedMessage, arguments: Namespace) -> str:
 
 def _copy(message: ReceivedMessage, arguments: Namespace) -> Message:
     added = {}
-    origin = _origin(message)
+    origin = origin_topic(message)
     if arguments.to == _RETRY and origin is not None:
         # Its consumers see the topic that the message was sent to.
         added[props.RETRY_TOPIC] = origin
@@ -220,10 +201,8 @@ def _copy(message: ReceivedMessage, arguments: Namespace) -> Message:
 
 
 def _described(message: ReceivedMessage) -> dict[str, Any]:
-    origin_id = message.properties.get(props.DLQ_ORIGIN_MESSAGE_ID) or message.properties.get(
-        props.ORIGIN_MESSAGE_ID
-    )
-    return {"originTopic": _origin(message), "originMessageId": origin_id} | shown.message_dict(message)
+    origin = {"originTopic": origin_topic(message), "originMessageId": origin_id(message)}
+    return origin | shown.message_dict(message)
 
 
 _ACTIONS = {"list": _list, "show": _show, "resend": _resend}

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
 
 import anyio
 import attrs
 
-from rmqkit.cli import diagnosis, options
-from rmqkit.cli.diagnosis import Finding
-from rmqkit.cli.side_by_side import side_by_side
-from rmqkit.client import Client, GroupConnections, MessageQueue, NoRoute, Progress, RmqError
-from rmqkit.model.names import PRESET_GROUPS, is_system_group, retry_topic
-from rmqkit.model.route import ClusterInfo
+from rmqkit.cli import options
+from rmqkit.client.cluster.examination import INTERVAL_S, Examination
 from rmqkit.plugin.command import Verb
 from rmqkit.toolkit import output
 
@@ -25,8 +19,8 @@ def _arguments(parser: ArgumentParser) -> None:
     add("--group", action="append", default=[], help="only these groups (default: all); repeatable")
     leave_out = "leave out findings of this kind, such as full-disk; repeatable"
     add("--ignore", action="append", default=[], metavar="FINDING", help=leave_out)
-    look = "time between the two looks at the lag of the groups (default 2)"
-    add("--interval", type=options.positive, default=2.0, metavar="S", help=look)
+    look = f"time between the two looks at the lag of the groups (default {INTERVAL_S:g})"
+    add("--interval", type=options.positive, default=INTERVAL_S, metavar="S", help=look)
     options.add_client(parser)
     options.add_json(parser)
 
@@ -38,7 +32,15 @@ def _run(arguments: Namespace) -> int:
 async def _diagnose(arguments: Namespace) -> int:
     """The exit code is 1 when something was found."""
     async with options.client_of(arguments) as client:
-        found = await _Examination(client, arguments).run()
+        examination = Examination(
+            client.admin,
+            client.groups,
+            client.settings.name_servers,
+            topics=arguments.topic,
+            only=arguments.group,
+            interval_s=arguments.interval,
+        )
+        found = await examination.run()
     findings = [each for each in found if each.check not in arguments.ignore]
     if arguments.json:
         output.as_json([attrs.asdict(each) for each in findings])
@@ -49,147 +51,6 @@ async def _diagnose(arguments: Namespace) -> int:
         if not findings:
             output.line("nothing found")
     return 1 if findings else 0
-
-
-class _Examination:
-    """Collects findings. A part that cannot be examined is a finding, too, and does not end the others."""
-
-    def __init__(self, client: Client, arguments: Namespace) -> None:
-        self._client = client
-        self._arguments = arguments
-        self._found: list[Finding] = []
-        self._settings: dict[str, Mapping[str, str]] = {}
-
-    async def run(self) -> list[Finding]:
-        """All findings, in the order of the checks."""
-        info = await self._name_servers()
-        if info is None:
-            return self._found
-        reached = await self._brokers(info)
-        for topic in self._arguments.topic:
-            await self._topic(topic)
-        # Groups are known to every master; one that is down would end each query.
-        if reached:
-            await self._groups()
-        return self._found
-
-    async def _name_servers(self) -> ClusterInfo | None:
-        """What the first name server that answers knows."""
-        views: dict[str, ClusterInfo] = {}
-        addresses = self._client.settings.name_servers
-        for address in addresses:
-            try:
-                views[address] = await self._client.admin.cluster_info_of(address)
-            except RmqError as error:
-                advice = "start it, or correct --namesrv; the usual port is 9876"
-                self._found.append(Finding("unreachable-name-server", address, str(error), advice))
-        if not views:
-            return None
-        known = {address: sorted(view.broker_addr_table) for address, view in views.items()}
-        if len({tuple(names) for names in known.values()}) > 1:
-            listed = "; ".join(f"{address}: {', '.join(names) or 'none'}" for address, names in known.items())
-            advice = "give every broker all name servers (namesrvAddr)"
-            self._found.append(
-                Finding(
-                    "name-servers-differ", "name servers", f"they know different brokers: {listed}", advice
-                )
-            )
-        info = next(iter(views.values()))
-        if not info.broker_addr_table:
-            advice = "start a broker, with namesrvAddr set to this name server"
-            self._found.append(Finding("no-broker", "cluster", "no broker has registered", advice))
-            return None
-        return info
-
-    async def _brokers(self, info: ClusterInfo) -> bool:
-        """Whether all masters answer."""
-        versions: dict[str, str] = {}
-        complete = True
-        admin = self._client.admin
-        for name, data in sorted(info.broker_addr_table.items()):
-            if data.master is None:
-                advice = "start its master: clients cannot send to it"
-                self._found.append(Finding("no-master", name, "it has no master", advice))
-            for number, address in sorted(data.broker_addrs.items()):
-                subject = name if number == 0 else f"{name} (id {number})"
-                asked_ms = _now_ms()
-                try:
-                    table = await admin.runtime_info(address)
-                    answered_ms = _now_ms()
-                    settings = await admin.broker_settings(address)
-                except RmqError as error:
-                    servers = self._client.settings.name_servers
-                    self._found.append(diagnosis.unreachable(subject, address, servers, str(error)))
-                    complete = complete and number != 0
-                    continue
-                versions[subject] = table.get("brokerVersionDesc", "unknown")
-                self._found += diagnosis.of_runtime(subject, table, asked_ms, answered_ms)
-                self._found += diagnosis.of_settings(subject, settings)
-                self._settings[subject] = settings
-        self._found += diagnosis.of_versions(versions)
-        return complete
-
-    async def _topic(self, topic: str) -> None:
-        route = await self._client.admin.route(topic)
-        if route is None:
-            auto = {name: each.get("autoCreateTopicEnable", "") for name, each in self._settings.items()}
-            self._found.append(diagnosis.no_route(topic, auto))
-            return
-        perms = {each.broker_name: each.perm for each in route.queue_datas}
-        self._found += diagnosis.read_only_topic(topic, perms)
-
-    async def _groups(self) -> None:
-        groups = self._client.groups
-        known = await groups.configs()
-        wanted: Sequence[str] = self._arguments.group or [
-            group for group in known if not is_system_group(group) and group not in PRESET_GROUPS
-        ]
-        for group in wanted:
-            if group not in known:
-                advice = "start a consumer of it, or create it; rmqkit group list lists the groups"
-                self._found.append(Finding("unknown-group", group, "no broker knows it", advice))
-        before = dict(zip(wanted, await side_by_side(groups.progress, wanted), strict=True))
-        await anyio.sleep(self._arguments.interval)
-
-        async def examined(group: str) -> list[Finding]:
-            online, after = await groups.connections(group), await groups.progress(group)
-            found = list(diagnosis.of_group(group, online, before[group], after))
-            found += diagnosis.beyond_the_end(group, after)
-            found += await self._retention(group, after)
-            if online is not None:
-                found += diagnosis.same_client_id(group, online)
-                found += await self._subscriptions(group, online)
-            return found
-
-        for found in await side_by_side(examined, wanted):
-            self._found += found
-
-    async def _retention(self, group: str, progress: Mapping[MessageQueue, Progress]) -> list[Finding]:
-        found: list[Finding] = []
-        for topic in sorted({queue.topic for queue, each in progress.items() if each.lag}):
-            try:
-                stats = await self._client.admin.topic_stats(topic)
-            except NoRoute:
-                continue
-            mine = {queue: each for queue, each in progress.items() if queue.topic == topic}
-            found += diagnosis.behind_retention(group, mine, stats)
-        return found
-
-    async def _subscriptions(self, group: str, online: GroupConnections) -> list[Finding]:
-        members = {}
-        found: list[Finding] = []
-        for member in online.members:
-            try:
-                members[member.client_id] = await self._client.groups.subscriptions_of(group, member)
-            except RmqError as error:
-                text = f"its member {member.client_id} at {member.address} does not answer: {error}"
-                advice = "look at that process: it hangs, or it is too old to answer"
-                found.append(Finding("silent-member", group, text, advice))
-        return [*found, *diagnosis.unequal_subscriptions(group, members, retry_topic(group))]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 DOCTOR = Verb("look for what is wrong with a cluster and its groups", _arguments, _run)

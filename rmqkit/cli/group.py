@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Mapping
 from typing import Any
 
 import anyio
-import attrs
 import msgspec
 
 from rmqkit.cli import options, shown
-from rmqkit.cli.side_by_side import side_by_side
-from rmqkit.client import Client, GroupConnections, MessageQueue, Progress
+from rmqkit.client import Client, GroupConnections, MessageQueue
 from rmqkit.client.cluster.group_admin import END_MS
-from rmqkit.errors import ClientError, ConfigError, NoRoute
-from rmqkit.model.names import PRESET_GROUPS, dlq_topic, is_system_group, retry_topic
+from rmqkit.client.cluster.group_views import (
+    delete_group,
+    group_lag,
+    group_summaries,
+    group_view,
+    move_to_offset,
+    move_to_time,
+)
+from rmqkit.errors import ConfigError
 from rmqkit.plugin.command import Verb
 from rmqkit.protocol.codes import version_text
 from rmqkit.toolkit import output
@@ -88,78 +92,61 @@ async def _run_action(arguments: Namespace) -> int:
 
 
 async def _list(client: Client, arguments: Namespace) -> None:
-    known = {
-        group: list(configs)
-        for group, configs in (await client.groups.configs()).items()
-        if arguments.all or not (is_system_group(group) or group in PRESET_GROUPS)
-    }
-
-    async def asked(group: str) -> dict[str, Any]:
-        progress, online = await client.groups.progress(group), await client.groups.connections(group)
-        return {
-            "group": group,
-            "members": len(online.members) if online else 0,
-            "messageModel": online.message_model if online else None,
-            "topics": sorted({queue.topic for queue in progress}),
-            "lag": _total(progress),
-            "brokers": known[group],
-        }
-
-    found = await side_by_side(asked, known)
+    found = await group_summaries(client.groups, system=arguments.all)
     if arguments.json:
-        output.as_json(found)
+        output.as_json(
+            [
+                {
+                    "group": each.group,
+                    "members": each.members,
+                    "messageModel": each.message_model,
+                    "topics": each.topics,
+                    "lag": each.lag,
+                    "brokers": each.brokers,
+                }
+                for each in found
+            ]
+        )
         return
-    rows = [(each["group"], each["members"], each["lag"], ",".join(each["topics"]) or "-") for each in found]
+    rows = [(each.group, each.members, each.lag, ",".join(each.topics) or "-") for each in found]
     output.table(("GROUP", "MEMBERS", "LAG", "TOPICS"), rows)
 
 
 async def _show(client: Client, arguments: Namespace) -> None:
-    group = arguments.group
-    configs = (await client.groups.configs()).get(group)
-    progress, online = await client.groups.progress(group), await client.groups.connections(group)
-    if configs is None and online is None and not progress:
-        raise _unknown(group)
-    topics = _by_topic(progress)
+    view = await group_view(client.groups, arguments.group)
     if arguments.json:
         output.as_json(
             {
-                "group": group,
-                "settings": msgspec.to_builtins(configs or {}),
-                "topics": topics,
-                "lag": _total(progress),
-                **_connections_dict(online),
+                "group": view.group,
+                "settings": msgspec.to_builtins(view.settings or {}),
+                "topics": view.lag_by_topic,
+                "lag": view.lag,
+                **_connections_dict(view.online),
             }
         )
         return
-    output.line(f"group {group}: {_total(progress)} messages not consumed")
-    for broker, config in (configs or {}).items():
+    output.line(f"group {view.group}: {view.lag} messages not consumed")
+    for broker, config in (view.settings or {}).items():
         settings = (f"{name}={value}" for name, value in msgspec.to_builtins(config).items())
         output.line(f"settings on {broker}: {', '.join(settings)}")
-    if configs is None:
+    if view.settings is None:
         output.line("settings: none, no broker has the group")
     output.line()
-    output.table(("TOPIC", "LAG"), list(topics.items()))
+    output.table(("TOPIC", "LAG"), list(view.lag_by_topic.items()))
     output.line()
-    _print_connections(online)
+    _print_connections(view.online)
 
 
 async def _lag(client: Client, arguments: Namespace) -> int:
-    progress = await _measured(client, arguments.group, arguments.topic)
-    if not progress:
-        raise ClientError(
-            f"group {arguments.group!r} has no offsets"
-            + (f" in topic {arguments.topic!r}" if arguments.topic else "")
-            + "; `rmqkit group list` lists the groups"
-        )
-    total, beyond = _total(progress), sum(each.beyond > 0 for each in progress.values())
-    oldest_ms = max((each.behind_ms or 0 for each in progress.values()), default=0)
+    lag = await group_lag(client.groups, arguments.group, arguments.topic)
+    beyond = lag.queues_beyond_end
     if arguments.json:
         output.as_json(
             {
-                "group": arguments.group,
-                "lag": total,
+                "group": lag.group,
+                "lag": lag.total,
                 "queuesBeyondEnd": beyond,
-                "behindMs": oldest_ms,
+                "behindMs": lag.behind_ms,
                 "queues": [
                     shown.queue_dict(queue)
                     | {
@@ -171,7 +158,7 @@ async def _lag(client: Client, arguments: Namespace) -> int:
                         "behindMs": each.behind_ms,
                         "lastConsumedTimestamp": each.last_consumed_ms,
                     }
-                    for queue, each in progress.items()
+                    for queue, each in lag.queues.items()
                 ],
             }
         )
@@ -186,26 +173,13 @@ async def _lag(client: Client, arguments: Namespace) -> int:
                 shown.span_text(each.behind_ms),
                 shown.time_text(each.last_consumed_ms),
             )
-            for queue, each in progress.items()
+            for queue, each in lag.queues.items()
         ]
         output.table(("TOPIC", "QUEUE", "COMMITTED", "END", "LAG", "BEHIND", "LAST CONSUMED"), rows)
-        output.line(f"total: {total} messages, {shown.span_text(oldest_ms)} behind")
+        output.line(f"total: {lag.total} messages, {shown.span_text(lag.behind_ms)} behind")
         if beyond:
             output.line(f"the offsets of {beyond} queues are beyond the end: consumers go on at the end")
-    return 1 if arguments.fail_above is not None and (total > arguments.fail_above or beyond) else 0
-
-
-async def _measured(client: Client, group: str, topic: str | None) -> dict[MessageQueue, Progress]:
-    """The progress with `behind_ms`."""
-    progress = await client.groups.progress(group, topic)
-    behind: dict[MessageQueue, int] = {}
-    for name in sorted({queue.topic for queue in progress}):
-        try:
-            behind |= await client.groups.behind(group, name)
-        except NoRoute:
-            # Deleted on the name servers, but not on every broker.
-            continue
-    return {queue: attrs.evolve(each, behind_ms=behind.get(queue)) for queue, each in progress.items()}
+    return 1 if arguments.fail_above is not None and (lag.total > arguments.fail_above or beyond) else 0
 
 
 async def _connections(client: Client, arguments: Namespace) -> None:
@@ -265,28 +239,31 @@ async def _reset(client: Client, arguments: Namespace) -> None:
     group, topic = arguments.group, arguments.topic
     if (arguments.offset is None) != (arguments.queue is None):
         raise ConfigError("--offset and --queue belong together: --offset 120 --queue broker-a:0")
-    before = await client.groups.progress(group, topic)
     if arguments.offset is not None:
         queue = MessageQueue(topic, *arguments.queue)
-        if not arguments.dry_run:
-            await client.groups.reset_to_offset(group, queue, arguments.offset)
-        after = {queue: arguments.offset}
-    elif arguments.dry_run:
-        after = await client.groups.offsets_at(topic, arguments.to)
+        moves = await move_to_offset(client.groups, group, queue, arguments.offset, dry_run=arguments.dry_run)
     else:
-        after = await client.groups.reset_to_time(group, topic, arguments.to)
-    rows = [(queue, before[queue].committed if queue in before else None, at) for queue, at in after.items()]
+        moves = await move_to_time(client.groups, group, topic, arguments.to, dry_run=arguments.dry_run)
     if arguments.json:
         output.as_json(
             {
                 "group": group,
                 "changed": not arguments.dry_run,
-                "queues": [shown.queue_dict(queue) | {"before": was, "after": at} for queue, was, at in rows],
+                "queues": [
+                    shown.queue_dict(each.queue) | {"before": each.before, "after": each.after}
+                    for each in moves
+                ],
             }
         )
         return
     cells = [
-        (queue.topic, shown.queue_text(queue), "-" if was is None else was, at) for queue, was, at in rows
+        (
+            each.queue.topic,
+            shown.queue_text(each.queue),
+            "-" if each.before is None else each.before,
+            each.after,
+        )
+        for each in moves
     ]
     output.table(("TOPIC", "QUEUE", "BEFORE", "AFTER"), cells)
     if arguments.dry_run:
@@ -297,39 +274,13 @@ async def _delete(client: Client, arguments: Namespace) -> None:
     group = arguments.group
     if not arguments.yes:
         raise ConfigError(f"deleting group {group} cannot be undone; say so with --yes")
-    online = await client.groups.connections(group)
-    if online is not None:
-        members = ", ".join(each.client_id for each in online.members)
-        raise ClientError(f"group {group!r} has online members, which would create it again: {members}")
-    if group not in await client.groups.configs() and not await client.groups.progress(group):
-        raise _unknown(group)
-    brokers = await client.groups.delete(group)
-    topics = set(await client.admin.topics())
-    wanted = [retry_topic(group), *([dlq_topic(group)] if arguments.dead_letters else [])]
-    deleted = [topic for topic in wanted if topic in topics]
-    for topic in deleted:
-        await client.admin.delete_topic(topic)
+    done = await delete_group(client.admin, client.groups, group, dead_letters=arguments.dead_letters)
     if arguments.json:
-        output.as_json({"group": group, "brokers": brokers, "deletedTopics": deleted})
+        output.as_json({"group": group, "brokers": done.brokers, "deletedTopics": done.topics})
         return
-    output.line(f"group {group} deleted on {', '.join(brokers)}")
-    for topic in deleted:
+    output.line(f"group {group} deleted on {', '.join(done.brokers)}")
+    for topic in done.topics:
         output.line(f"topic {topic} deleted")
-
-
-def _unknown(group: str) -> ClientError:
-    return ClientError(f"no broker knows group {group!r}; `rmqkit group list` lists the groups")
-
-
-def _total(progress: Mapping[MessageQueue, Progress]) -> int:
-    return sum(each.lag for each in progress.values())
-
-
-def _by_topic(progress: Mapping[MessageQueue, Progress]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for queue, each in progress.items():
-        found[queue.topic] = found.get(queue.topic, 0) + each.lag
-    return found
 
 
 _ACTIONS = {

@@ -9,14 +9,12 @@ from typing import Any
 import anyio
 
 from rmqkit.cli import copying, options, shown
-from rmqkit.client import Client, ClientError, NoRoute, ReceivedMessage
+from rmqkit.client import Client, ReceivedMessage
 from rmqkit.client.cluster.admin import FOREVER_MS
 from rmqkit.client.cluster.group_admin import END_MS
-from rmqkit.errors import ConfigError, DecodeError
-from rmqkit.model.names import TRACE_TOPIC
+from rmqkit.client.cluster.message_views import MessageView, message_view, messages_by_id
+from rmqkit.errors import ConfigError
 from rmqkit.plugin.command import Verb
-from rmqkit.protocol import trace_records
-from rmqkit.protocol.message_id import parse_offset_message_id
 from rmqkit.toolkit import output
 
 _MOST = 64
@@ -95,85 +93,44 @@ async def _get(client: Client, arguments: Namespace) -> int:
     """Several messages may have one id: a retry of its producer stored it again."""
     options.check_text(arguments, "id", "topic")
     found = []
-    for message in await _by_id(client, arguments.id, arguments.topic):
-        consumers, events = await _consumers(client, message), await _traced(client, message)
-        found.append(shown.message_dict(message) | {"consumers": consumers, "trace": events})
-        if not arguments.json:
-            _print(message, consumers, events)
+    for message in await messages_by_id(client.admin, arguments.id, arguments.topic):
+        view = await message_view(client.admin, client.groups, message)
+        if arguments.json:
+            found.append(_described(view))
+        else:
+            _print(view)
     if arguments.json:
         output.as_json(found)
     return 0
 
 
-async def _by_id(client: Client, message_id: str, topic: str | None) -> list[ReceivedMessage]:
-    if topic is not None:
-        found = await client.admin.query_by_message_id(topic, message_id)
-        if found:
-            return found
-    try:
-        host, port, _ = parse_offset_message_id(message_id)
-    except DecodeError:
-        host, port = "", 0
-    info = await client.admin.cluster_info()
-    brokers = [each for data in info.broker_addr_table.values() for each in data.broker_addrs.values()]
-    # The id of a producer looks the same, but its bytes are the address of the producer.
-    if f"{host}:{port}" in brokers or f"[{host}]:{port}" in brokers:
-        return [await client.admin.view_message(message_id)]
-    if topic is None:
-        raise ClientError(f"{message_id} is not an offset message id of a known broker; try --topic")
-    raise ClientError(f"topic {topic!r} has no message {message_id}")
-
-
-async def _consumers(client: Client, message: ReceivedMessage) -> list[dict[str, Any]]:
-    """What the offsets of each group say about the message: `consumed`, `waiting`, or `filtered` when the
-    group does not want its tag."""
-    found = []
-    for group in await client.groups.consuming(message.topic):
-        progress = (await client.groups.progress(group, message.topic)).get(message.queue)
-        online = await client.groups.connections(group)
-        state = "waiting"
-        if progress is not None and progress.committed > message.queue_offset:
-            state = "consumed"
-            wanted = online.subscriptions.get(message.topic) if online is not None else None
-            if wanted is not None and wanted.tags_set and message.tag not in wanted.tags_set:
-                state = "filtered"
-        found.append(
+def _described(view: MessageView) -> dict[str, Any]:
+    """A message, its consumers and its trace in JSON."""
+    return shown.message_dict(view.message) | {
+        "consumers": [
             {
-                "group": group,
-                "state": state,
-                "committed": None if progress is None else progress.committed,
-                "online": online is not None,
+                "group": each.group,
+                "state": each.state.value,
+                "committed": each.committed,
+                "online": each.online,
             }
-        )
-    return found
+            for each in view.consumers
+        ],
+        "trace": [
+            {
+                "event": each.kind,
+                "timestamp": each.time_ms,
+                "group": each.group,
+                "costMs": each.cost_ms,
+                "success": each.success,
+            }
+            for each in view.events
+        ],
+    }
 
 
-async def _traced(client: Client, message: ReceivedMessage) -> list[dict[str, Any]]:
-    """The events in the trace topic; empty when there is no such topic."""
-    try:
-        stored = await client.admin.query_by_key(TRACE_TOPIC, message.message_id)
-    except NoRoute:
-        return []
-    events = [
-        each
-        for record in stored
-        for each in trace_records.events(record.body)
-        if each.message_id == message.message_id
-    ]
-    groups = {each.request_id: each.group for each in events if each.group}
-    return [
-        {
-            "event": each.kind,
-            "timestamp": each.time_ms,
-            "group": each.group or groups.get(each.request_id, ""),
-            "costMs": each.cost_ms,
-            "success": each.success,
-        }
-        for each in sorted(events, key=lambda each: each.time_ms)
-    ]
-
-
-def _print(message: ReceivedMessage, consumers: list[dict[str, Any]], events: list[dict[str, Any]]) -> None:
+def _print(view: MessageView) -> None:
+    message = view.message
     lines = {
         "message id": message.message_id,
         "offset message id": message.offset_message_id,
@@ -192,31 +149,29 @@ def _print(message: ReceivedMessage, consumers: list[dict[str, Any]], events: li
     for name, value in lines.items():
         output.line(f"{name + ':':<19}{value}")
     output.line()
-    rows = [
+    consumers = [
         (
-            each["group"],
-            each["state"],
-            "-" if each["committed"] is None else each["committed"],
-            each["online"],
+            each.group,
+            each.state.value,
+            "-" if each.committed is None else each.committed,
+            "yes" if each.online else "no",
         )
-        for each in consumers
+        for each in view.consumers
     ]
-    output.table(
-        ("GROUP", "STATE", "COMMITTED", "ONLINE"), [(*row[:3], "yes" if row[3] else "no") for row in rows]
-    )
-    if events:
+    output.table(("GROUP", "STATE", "COMMITTED", "ONLINE"), consumers)
+    if view.events:
         output.line()
         output.table(
             ("EVENT", "TIME", "GROUP", "COST", "RESULT"),
             [
                 (
-                    each["event"],
-                    shown.time_text(each["timestamp"]),
-                    each["group"],
-                    shown.span_text(each["costMs"]),
-                    "ok" if each["success"] else "failed",
+                    each.kind,
+                    shown.time_text(each.time_ms),
+                    each.group,
+                    shown.span_text(each.cost_ms),
+                    "ok" if each.success else "failed",
                 )
-                for each in events
+                for each in view.events
             ],
         )
 

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
 
 from rmqkit.cli import options
-from rmqkit.errors import RmqError
+from rmqkit.client.cluster.broker_views import BrokerState, broker_states, dispatcher_states
 from rmqkit.plugin.command import Verb
 from rmqkit.toolkit import output
 
-#: Run-time keys that a broker of this kit has for each dispatcher, followed by a dot and the dispatcher's
-#: name; and the JSON members for them.
-_DISPATCH_KEYS = {
-    "dispatchBehindBytes": "behindBytes",
-    "dispatchUnsavedBytes": "unsavedBytes",
-    "dispatchFailures": "failures",
-}
+#: The JSON members of a dispatcher, and its fields.
+_DISPATCHER = {"behindBytes": "behind_bytes", "unsavedBytes": "unsaved_bytes", "failures": "failures"}
 #: Run-time keys of the table's columns.
 _SHOWN = (
     *("brokerVersionDesc", "commitLogMinOffset", "commitLogMaxOffset"),
     *("remainHowManyDataToFlush", "dispatchBehindBytes"),
 )
-#: Run-time key of a broker of this kit that says which code runs, compiled or pure Python.
-_CODE = "compiledPart"
 
 
 def _arguments(parser: ArgumentParser) -> None:
@@ -41,54 +34,60 @@ def _run(arguments: Namespace) -> int:
 
 
 async def _status(arguments: Namespace) -> int:
-    """Query the brokers one after the other. A broker that does not answer is reported, and the exit code is
-    then 1."""
-    found: list[dict[str, Any]] = []
-    failed = False
+    """A broker that does not answer is reported, and the exit code is then 1."""
     async with options.client_of(arguments) as client:
-        masters = await client.admin.masters(broker=arguments.broker, cluster=arguments.cluster)
-        for name, address in masters.items():
-            try:
-                table = await client.admin.runtime_info(address)
-            except RmqError as error:
-                output.error(str(error))
-                failed = True
-            else:
-                own = {"code": table.get(_CODE), "dispatchers": dispatchers(table), "runtime": table}
-                found.append({"broker": name, "address": address} | own)
+        found = await broker_states(client.admin, broker=arguments.broker, cluster=arguments.cluster)
+    for error in found.errors:
+        output.error(str(error))
     if arguments.json:
-        output.as_json(found)
+        output.as_json(
+            [
+                {
+                    "broker": each.broker,
+                    "address": each.address,
+                    "code": each.code,
+                    "dispatchers": dispatchers(each.runtime),
+                    "runtime": each.runtime,
+                }
+                for each in found.states
+            ]
+        )
     else:
-        _show(found)
-    return 1 if failed else 0
+        _show(found.states)
+    return 1 if found.errors else 0
 
 
 def dispatchers(table: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The dispatchers of a broker by name, from its run-time keys; empty for a Java broker, which has one
-    figure for all of them."""
-    found: dict[str, dict[str, Any]] = {}
-    for key, value in table.items():
-        kind, dot, name = key.partition(".")
-        if dot and kind in _DISPATCH_KEYS and value.isdigit():
-            found.setdefault(name, {"name": name})[_DISPATCH_KEYS[kind]] = int(value)
-    return [found[name] for name in sorted(found)]
+    """The dispatchers in JSON, from a broker's run-time keys; figures that it does not tell are left out."""
+    return [
+        {"name": each.name}
+        | {
+            member: getattr(each, field)
+            for member, field in _DISPATCHER.items()
+            if getattr(each, field) is not None
+        }
+        for each in dispatcher_states(table)
+    ]
 
 
-def _show(found: list[dict[str, Any]]) -> None:
+def _show(found: Sequence[BrokerState]) -> None:
     rows = []
     for each in found:
-        table = each["runtime"]
-        code = (each["code"] or "-").partition(" (")[0]
-        rows.append((each["broker"], each["address"], *(table.get(key, "-") for key in _SHOWN), code))
+        code = (each.code or "-").partition(" (")[0]
+        rows.append((each.broker, each.address, *(each.runtime.get(key, "-") for key in _SHOWN), code))
     output.table(("BROKER", "ADDRESS", "VERSION", "LOG FROM", "LOG TO", "TO FLUSH", "BEHIND", "CODE"), rows)
     further = [
-        (each["broker"], it["name"], *(it.get(member, "-") for member in _DISPATCH_KEYS.values()))
+        (each.broker, it.name, *map(_figure, (it.behind_bytes, it.unsaved_bytes, it.failures)))
         for each in found
-        for it in each["dispatchers"]
+        for it in each.dispatchers
     ]
     if further:
         output.line()
         output.table(("BROKER", "DISPATCHER", "BEHIND", "UNSAVED", "FAILURES"), further)
+
+
+def _figure(value: int | None) -> str:
+    return "-" if value is None else str(value)
 
 
 STATUS = Verb("show the state of the brokers and how far their dispatchers are behind", _arguments, _run)

@@ -9,7 +9,7 @@ import msgspec
 
 from rmqkit.cli import options, shown
 from rmqkit.client import Admin
-from rmqkit.errors import NoRoute
+from rmqkit.client.cluster.topic_views import TopicChange, delete_topic, put_topic, topic_route
 from rmqkit.model.sysflag import PERM_RW
 from rmqkit.plugin.command import Verb
 from rmqkit.toolkit import output
@@ -64,42 +64,27 @@ async def _list(admin: Admin, arguments: Namespace) -> None:
 
 
 async def _create(admin: Admin, arguments: Namespace) -> None:
-    masters = await admin.masters(broker=arguments.broker, cluster=arguments.cluster)
-    before = {name: await admin.topic_config(arguments.topic, address) for name, address in masters.items()}
     given = {name: getattr(arguments, name) for name in ("queues", "perm", "broker", "cluster", "order")}
-    brokers = await admin.create_topic(arguments.topic, **given)
-    after = {name: await admin.topic_config(arguments.topic, masters[name]) for name in brokers}
-    done = {
-        "created": [name for name in brokers if before[name] is None],
-        "updated": [name for name in brokers if before[name] is not None and before[name] != after[name]],
-        "unchanged": [name for name in brokers if before[name] is not None and before[name] == after[name]],
-    }
-    _report(arguments, {what: names for what, names in done.items() if names})
+    _report(arguments, await put_topic(admin, arguments.topic, **given))
 
 
 async def _delete(admin: Admin, arguments: Namespace) -> None:
-    if await admin.route(arguments.topic) is None:
-        raise NoRoute(arguments.topic, "the topic does not exist; see `rmqkit topic list`")
-    _report(arguments, {"deleted": await admin.delete_topic(arguments.topic, cluster=arguments.cluster)})
+    _report(arguments, await delete_topic(admin, arguments.topic, cluster=arguments.cluster))
 
 
-def _report(arguments: Namespace, done: dict[str, list[str]]) -> None:
+def _report(arguments: Namespace, change: TopicChange) -> None:
     """Print what was done, and the names of the brokers."""
+    given = {what: getattr(change, what) for what in ("created", "updated", "unchanged", "deleted")}
+    done = {what: brokers for what, brokers in given.items() if brokers}
     if arguments.json:
-        output.as_json({"topic": arguments.topic} | done)
+        output.as_json({"topic": change.topic} | done)
         return
     for what, brokers in done.items():
-        output.line(f"topic {arguments.topic} {what} on {', '.join(brokers)}")
+        output.line(f"topic {change.topic} {what} on {', '.join(brokers)}")
 
 
 async def _route(admin: Admin, arguments: Namespace) -> None:
-    route = await admin.route(arguments.topic)
-    if route is None:
-        raise NoRoute(
-            arguments.topic,
-            f"no broker has it; create it with `rmqkit topic create {arguments.topic}`, or send to it while"
-            " autoCreateTopicEnable is on",
-        )
+    route = await topic_route(admin, arguments.topic)
     if arguments.json:
         output.as_json(msgspec.to_builtins(route, str_keys=True))
         return

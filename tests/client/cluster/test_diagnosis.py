@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 from attrs import evolve
 
-from rmqkit.cli import diagnosis
 from rmqkit.client import GroupConnections, GroupMemberInfo, MessageQueue, Progress, QueueStats
+from rmqkit.client.cluster import diagnosis
 from rmqkit.protocol.frame import NOT_ROCKETMQ
 
 _QUEUE = MessageQueue("Orders", "broker-a", 0)

@@ -1,4 +1,4 @@
-"""What `rmqkit doctor` concludes: functions without I/O, from observations to findings."""
+"""What is wrong with a cluster: functions without I/O, from observations to findings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import frozen
 
-from rmqkit.client import GroupConnections, MessageQueue, Progress, QueueStats
+from rmqkit.client.cluster.admin import QueueStats
+from rmqkit.client.cluster.group_admin import GroupConnections, Progress
+from rmqkit.model.queue import MessageQueue
 from rmqkit.model.subscription import BROADCASTING, SubscriptionData
 from rmqkit.model.sysflag import PERM_WRITE
 from rmqkit.protocol.codes import version_text

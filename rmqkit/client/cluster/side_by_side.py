@@ -1,4 +1,4 @@
-"""Requests of a verb that are under way at the same time."""
+"""Requests of a view that are under way at the same time."""
 
 from __future__ import annotations
 

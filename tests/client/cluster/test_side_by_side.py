@@ -1,4 +1,4 @@
-"""Requests of a verb that are under way at the same time."""
+"""Requests of a view that are under way at the same time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rmqkit.cli.side_by_side import MAX_ASKED, side_by_side
+from rmqkit.client.cluster.side_by_side import MAX_ASKED, side_by_side
 from rmqkit.errors import ClientError
 
 

@@ -1,0 +1,210 @@
+"""Consumer groups as values: what commands, pages and gauges show of them, and what a change of one did.
+
+The functions raise as `Admin` and `GroupAdmin` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+from attrs import frozen
+
+from rmqkit.client.cluster.admin import Admin
+from rmqkit.client.cluster.group_admin import GroupAdmin, GroupConnections, Progress
+from rmqkit.client.cluster.side_by_side import side_by_side
+from rmqkit.errors import ClientError, NoRoute
+from rmqkit.model.names import PRESET_GROUPS, dlq_topic, is_system_group, retry_topic
+from rmqkit.model.queue import MessageQueue
+from rmqkit.model.topic import SubscriptionGroupConfig
+
+
+@frozen(kw_only=True)
+class GroupSummary:
+    """One group of a list.
+
+    members        number of its online members
+    message_model  of its members; None when none are online
+    topics         that it has offsets in, sorted
+    lag            number of messages that are not consumed
+    brokers        names of the brokers that have its settings
+    """
+
+    group: str
+    members: int
+    message_model: str | None
+    topics: tuple[str, ...]
+    lag: int
+    brokers: tuple[str, ...]
+
+
+@frozen(kw_only=True)
+class GroupView:
+    """One group: its settings by broker name (None when no broker has the group), its progress, and its
+    online members (None when there are none)."""
+
+    group: str
+    settings: Mapping[str, SubscriptionGroupConfig] | None
+    progress: Mapping[MessageQueue, Progress]
+    online: GroupConnections | None
+
+    @property
+    def lag(self) -> int:
+        """Number of messages that are not consumed."""
+        return total_lag(self.progress)
+
+    @property
+    def lag_by_topic(self) -> dict[str, int]:
+        """The same for each topic."""
+        found: dict[str, int] = {}
+        for queue, each in self.progress.items():
+            found[queue.topic] = found.get(queue.topic, 0) + each.lag
+        return found
+
+
+@frozen(kw_only=True)
+class GroupLag:
+    """How far a group is behind in each queue, with the ages that the brokers tell."""
+
+    group: str
+    queues: Mapping[MessageQueue, Progress]
+
+    @property
+    def total(self) -> int:
+        """Number of messages that are not consumed."""
+        return total_lag(self.queues)
+
+    @property
+    def queues_beyond_end(self) -> int:
+        """Number of queues that end before the group's offset."""
+        return sum(each.beyond > 0 for each in self.queues.values())
+
+    @property
+    def behind_ms(self) -> int:
+        """Age of the oldest message that is not consumed; 0 when there is none."""
+        return max((each.behind_ms or 0 for each in self.queues.values()), default=0)
+
+
+@frozen
+class OffsetMove:
+    """Where a group continued in a queue (None: it had no offset), and where it continues now."""
+
+    queue: MessageQueue
+    before: int | None
+    after: int
+
+
+@frozen(kw_only=True)
+class DeletedGroup:
+    """The names of the brokers that had the group, and the topics that were deleted with it."""
+
+    group: str
+    brokers: tuple[str, ...]
+    topics: tuple[str, ...]
+
+
+def total_lag(progress: Mapping[MessageQueue, Progress]) -> int:
+    """Number of messages that are not consumed in these queues."""
+    return sum(each.lag for each in progress.values())
+
+
+async def group_summaries(groups: GroupAdmin, *, system: bool = False) -> list[GroupSummary]:
+    """All groups, sorted; with `system` also those of RocketMQ itself."""
+    known = {
+        group: tuple(configs)
+        for group, configs in (await groups.configs()).items()
+        if system or not (is_system_group(group) or group in PRESET_GROUPS)
+    }
+
+    async def summary(group: str) -> GroupSummary:
+        progress, online = await groups.progress(group), await groups.connections(group)
+        return GroupSummary(
+            group=group,
+            members=len(online.members) if online else 0,
+            message_model=online.message_model if online else None,
+            topics=tuple(sorted({queue.topic for queue in progress})),
+            lag=total_lag(progress),
+            brokers=known[group],
+        )
+
+    return await side_by_side(summary, known)
+
+
+async def group_view(groups: GroupAdmin, group: str) -> GroupView:
+    """Raises ClientError when no broker knows the group."""
+    settings = (await groups.configs()).get(group)
+    progress, online = await groups.progress(group), await groups.connections(group)
+    if settings is None and online is None and not progress:
+        raise _unknown(group)
+    return GroupView(group=group, settings=settings, progress=progress, online=online)
+
+
+async def group_lag(groups: GroupAdmin, group: str, topic: str | None = None) -> GroupLag:
+    """By default in all topics that the group consumes. Raises ClientError when it has no offsets there."""
+    progress = await groups.progress(group, topic)
+    if not progress:
+        where = f" in topic {topic!r}" if topic else ""
+        raise ClientError(f"group {group!r} has no offsets{where}; `rmqkit group list` lists the groups")
+    behind: dict[MessageQueue, int] = {}
+    for name in sorted({queue.topic for queue in progress}):
+        try:
+            behind |= await groups.behind(group, name)
+        except NoRoute:
+            # Deleted on the name servers, but not on every broker.
+            continue
+    queues = {queue: attrs.evolve(each, behind_ms=behind.get(queue)) for queue, each in progress.items()}
+    return GroupLag(group=group, queues=queues)
+
+
+async def move_to_time(
+    groups: GroupAdmin, group: str, topic: str, time_ms: int, *, dry_run: bool = False
+) -> list[OffsetMove]:
+    """Let the group continue at a time, as `GroupAdmin.reset_to_time`; `dry_run` changes nothing."""
+    before = await groups.progress(group, topic)
+    if dry_run:
+        after = await groups.offsets_at(topic, time_ms)
+    else:
+        after = await groups.reset_to_time(group, topic, time_ms)
+    return _moves(before, after)
+
+
+async def move_to_offset(
+    groups: GroupAdmin, group: str, queue: MessageQueue, offset: int, *, dry_run: bool = False
+) -> list[OffsetMove]:
+    """Let the group continue at an offset, as `GroupAdmin.reset_to_offset`; `dry_run` changes nothing."""
+    before = await groups.progress(group, queue.topic)
+    if not dry_run:
+        await groups.reset_to_offset(group, queue, offset)
+    return _moves(before, {queue: offset})
+
+
+async def delete_group(
+    admin: Admin, groups: GroupAdmin, group: str, *, dead_letters: bool = False
+) -> DeletedGroup:
+    """Delete the group, its offsets and its retry topic; with `dead_letters` also its dead-letter topic.
+    Raises ClientError when the group has online members, and when no broker knows it. When cancelled, a part
+    may be deleted."""
+    online = await groups.connections(group)
+    if online is not None:
+        members = ", ".join(each.client_id for each in online.members)
+        raise ClientError(f"group {group!r} has online members, which would create it again: {members}")
+    if group not in await groups.configs() and not await groups.progress(group):
+        raise _unknown(group)
+    brokers = await groups.delete(group)
+    topics = set(await admin.topics())
+    wanted = [retry_topic(group), *([dlq_topic(group)] if dead_letters else [])]
+    deleted = [topic for topic in wanted if topic in topics]
+    for topic in deleted:
+        await admin.delete_topic(topic)
+    return DeletedGroup(group=group, brokers=tuple(brokers), topics=tuple(deleted))
+
+
+def _moves(before: Mapping[MessageQueue, Progress], after: Mapping[MessageQueue, int]) -> list[OffsetMove]:
+    return [
+        OffsetMove(queue, before[queue].committed if queue in before else None, offset)
+        for queue, offset in after.items()
+    ]
+
+
+def _unknown(group: str) -> ClientError:
+    return ClientError(f"no broker knows group {group!r}; `rmqkit group list` lists the groups")

@@ -1,0 +1,111 @@
+"""Messages as values: where one is, who consumed it, and what its trace tells.
+
+The functions raise as `Admin` and `GroupAdmin` do.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from attrs import evolve, frozen
+
+from rmqkit.client.cluster.admin import Admin
+from rmqkit.client.cluster.group_admin import GroupAdmin
+from rmqkit.client.consumer.received import ReceivedMessage
+from rmqkit.errors import ClientError, DecodeError, NoRoute
+from rmqkit.model.names import TRACE_TOPIC
+from rmqkit.protocol import trace_records
+from rmqkit.protocol.message_id import parse_offset_message_id
+from rmqkit.protocol.trace_records import TraceEvent
+
+
+class ConsumedState(Enum):
+    """What the offset of a group says about a message. FILTERED: the group is behind it and does not want its
+    tag."""
+
+    WAITING = "waiting"
+    CONSUMED = "consumed"
+    FILTERED = "filtered"
+
+
+@frozen(kw_only=True)
+class MessageConsumer:
+    """One group that consumes the message's topic; `committed` is its offset in the message's queue, None
+    without one."""
+
+    group: str
+    state: ConsumedState
+    committed: int | None
+    online: bool
+
+
+@frozen
+class MessageView:
+    """A message, the groups of its topic, and the events of its trace by time."""
+
+    message: ReceivedMessage
+    consumers: tuple[MessageConsumer, ...]
+    events: tuple[TraceEvent, ...]
+
+
+async def message_view(admin: Admin, groups: GroupAdmin, message: ReceivedMessage) -> MessageView:
+    """What the cluster tells about a message."""
+    return MessageView(message, await _consumers(groups, message), await _traced(admin, message))
+
+
+async def messages_by_id(admin: Admin, message_id: str, topic: str | None = None) -> list[ReceivedMessage]:
+    """The messages with an id of a broker, or with `topic` with one of a producer: several when the producer
+    sent it again. Raises ClientError when there are none."""
+    if topic is not None:
+        found = await admin.query_by_message_id(topic, message_id)
+        if found:
+            return found
+    try:
+        host, port, _ = parse_offset_message_id(message_id)
+    except DecodeError:
+        host, port = "", 0
+    info = await admin.cluster_info()
+    brokers = [each for data in info.broker_addr_table.values() for each in data.broker_addrs.values()]
+    # The id of a producer looks the same, but its bytes are the address of the producer.
+    if f"{host}:{port}" in brokers or f"[{host}]:{port}" in brokers:
+        return [await admin.view_message(message_id)]
+    if topic is None:
+        raise ClientError(f"{message_id} is not an offset message id of a known broker; try --topic")
+    raise ClientError(f"topic {topic!r} has no message {message_id}")
+
+
+async def _consumers(groups: GroupAdmin, message: ReceivedMessage) -> tuple[MessageConsumer, ...]:
+    found: list[MessageConsumer] = []
+    for group in await groups.consuming(message.topic):
+        progress = (await groups.progress(group, message.topic)).get(message.queue)
+        online = await groups.connections(group)
+        state = ConsumedState.WAITING
+        if progress is not None and progress.committed > message.queue_offset:
+            state = ConsumedState.CONSUMED
+            wanted = online.subscriptions.get(message.topic) if online is not None else None
+            if wanted is not None and wanted.tags_set and message.tag not in wanted.tags_set:
+                state = ConsumedState.FILTERED
+        committed = None if progress is None else progress.committed
+        found.append(
+            MessageConsumer(group=group, state=state, committed=committed, online=online is not None)
+        )
+    return tuple(found)
+
+
+async def _traced(admin: Admin, message: ReceivedMessage) -> tuple[TraceEvent, ...]:
+    """The events in the trace topic, each with its group; none when there is no such topic."""
+    try:
+        stored = await admin.query_by_key(TRACE_TOPIC, message.message_id)
+    except NoRoute:
+        return ()
+    events = [
+        each
+        for record in stored
+        for each in trace_records.events(record.body)
+        if each.message_id == message.message_id
+    ]
+    groups = {each.request_id: each.group for each in events if each.group}
+    return tuple(
+        evolve(each, group=each.group or groups.get(each.request_id, ""))
+        for each in sorted(events, key=lambda each: each.time_ms)
+    )
