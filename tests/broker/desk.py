@@ -68,7 +68,7 @@ class BrokerHarness:
 
     def expire_pulls(self, now_ms: int) -> None:
         """Answer the held pulls whose deadline has passed."""
-        self.broker.held_pulls.expire(now_ms)
+        self.broker.held.expire(now_ms)
         self.broker.work.finish()
 
     async def ask(

@@ -14,7 +14,6 @@ import msgspec
 
 from rmqkit.broker.processors.pull_answers import found_answer
 from rmqkit.broker.pulling.filtered_reads import FilteredRead
-from rmqkit.broker.pulling.held_pulls import HeldPull
 from rmqkit.broker.roles.role_refusals import pull_refusal
 from rmqkit.broker.run.context import BrokerContext
 from rmqkit.broker.tables.saved_table import Unsaved
@@ -24,6 +23,7 @@ from rmqkit.model.route import MASTER_ID
 from rmqkit.model.sysflag import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUSPEND
 from rmqkit.model.topic import SubscriptionGroupConfig
 from rmqkit.plugin.filter import CompiledFilter
+from rmqkit.plugin.held import HeldRequest
 from rmqkit.plugin.hooks import RCV_EPOLLS, RCV_SUCCESS, ConsumeContext, ConsumeMessageHook
 from rmqkit.plugin.request import Answer, Outcome, Peer, RequestProcessor, Ticket
 from rmqkit.plugin.store import NotInMemory, ReadLimits, ReadResult, ReadStatus
@@ -57,8 +57,8 @@ _CODES = {
 
 
 class _Pull(msgspec.Struct, eq=False, gc=False):
-    """A checked pull, read from `offset` on. Calling it runs a held pull again. Like HeldPull, it refers to
-    no object of its own that the garbage collector would visit."""
+    """A checked pull, read from `offset` on. Calling it runs a held pull again. Like HeldRequest, it refers
+    to no object of its own that the garbage collector would visit."""
 
     processor: PullProcessor
     request: Command
@@ -72,7 +72,7 @@ class _Pull(msgspec.Struct, eq=False, gc=False):
     #: Whether it is held for a member of its group.
     of_member: bool = False
 
-    def __call__(self, final: bool) -> int | None:
+    def __call__(self, final: bool) -> tuple[int, ...] | None:
         return self.processor.retry(self, final)
 
 
@@ -94,7 +94,7 @@ class PullProcessor(RequestProcessor):
     def _role_changed(self) -> None:
         """Held pulls are refused by a broker from which messages may no longer be read."""
         if self._refusal() is not None:
-            self._broker.held_pulls.end_all()
+            self._broker.held.end_all()
 
     def _refusal(self) -> tuple[int, str] | None:
         """The reason why the role of the broker permits no pull."""
@@ -297,23 +297,24 @@ class PullProcessor(RequestProcessor):
             pull.deadline_ms = self._broker.clock.now_ms() + min(max(hold_ms, 0), MAX_HOLD_MS)
         pull.of_member = self._is_member(pull)
         # An empty queue is read at 0; new messages get offset 0 or more.
-        held = HeldPull(
+        held = HeldRequest(
             pull.request,
             pull.peer,
-            pull.offset,
+            ((header.topic, header.queue_id),),
+            (pull.offset,),
             pull.deadline_ms,
             pull.filter.unit,
             pull,
             len(pull.request.body) + len(pull.request.ext_json) * _TEXT_COPIES,
         )
-        if not self._broker.held_pulls.hold(header.topic, header.queue_id, held):
+        if not self._broker.held.hold(held):
             return False
         pull.ticket = pull.peer.postpone((pull.request,), held=True)
         return True
 
-    def retry(self, pull: _Pull, final: bool) -> int | None:
-        """Run a held pull again (HeldPull.retry). It is answered now, or when its data is in memory, unless
-        its filter rejects all new messages. Raises nothing."""
+    def retry(self, pull: _Pull, final: bool) -> tuple[int, ...] | None:
+        """Run a held pull again (HeldRequest.retry). It is answered now, or when its data is in memory,
+        unless its filter rejects all new messages. Raises nothing."""
         outcome: Outcome | None
         try:
             self._check(pull.header)
@@ -324,7 +325,7 @@ class PullProcessor(RequestProcessor):
                 result = self._read(pull)
                 if not final and _rejected_all(result):
                     pull.offset = result.next_offset
-                    return pull.offset
+                    return (pull.offset,)
                 outcome = self._reply(pull, result, _code(result.status, pull.offset))
         except NotInMemory as missed:
             again = partial(retry_when_cached, self._broker.store, partial(self._answer, pull), missed)
@@ -332,7 +333,7 @@ class PullProcessor(RequestProcessor):
         except Exception as error:  # noqa: BLE001 - the peer needs an answer to every error
             outcome = error_answer(pull.request, error)
         if outcome is None:
-            return pull.offset
+            return (pull.offset,)
         assert pull.ticket is not None, "only a held pull is run again"
         pull.ticket.complete((outcome,))
         return None

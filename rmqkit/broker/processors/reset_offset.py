@@ -71,7 +71,7 @@ class ResetOffsetProcessor(EachRequest):
         for each, offset in offsets.items():
             broker.offsets.reset(group, name, each, offset)
             # Held pulls are answered, so that online consumers get the new offset at once.
-            broker.held_pulls.arrived(name, each, sys.maxsize)
+            broker.held.arrived(name, each, sys.maxsize)
         _log.info("offsets of group %s in topic %s were reset to %s", group, name, offsets)
         return self._answered(request, name, offsets)
 

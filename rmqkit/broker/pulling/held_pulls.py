@@ -1,11 +1,11 @@
-"""Pulls that found nothing and wait for a message or their deadline (Java: PullRequestHoldService; behaviour
-sheet, C5).
+"""Pulls and other requests that found nothing and wait for a message or their deadline (Java:
+PullRequestHoldService; behaviour sheet, C5).
 
-A held pull is a value in a table, not a task: thousands cost only memory. It is indexed by queue, connection
-and deadline, and removed from all three in constant time. Operations on many pulls (a message that wakes
-them, passed deadlines, a closed connection) are jobs of SlicedWork, so a sender never pays for the pulls
-woken by its message. A pull whose filter rejects the new messages stays held, with its deadline.
-"""
+A held request is a value in a table, not a task: thousands cost only memory. It is indexed by its queues, its
+connection and its deadline; removing it costs a constant time for each queue. A pull has one queue.
+Operations on many pulls (a message that wakes them, passed deadlines, a closed connection) are jobs of
+SlicedWork, so a sender never pays for the pulls woken by its message. A pull whose filter rejects the new
+messages stays held, with its deadline."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-import msgspec
 from attrs import define, field
 
 from rmqkit.broker.run.sliced_work import SlicedWork
 from rmqkit.limits import MAX_HELD_PULL_BYTES, MAX_HELD_PULLS, MAX_HELD_PULLS_PER_CONNECTION
+from rmqkit.plugin.held import HeldRequest, QueueKey
 from rmqkit.plugin.request import Peer
 from rmqkit.plugin.store import UnitFilter
-from rmqkit.protocol.command import Command
 
 _log = logging.getLogger(__name__)
 #: Approximate cost in microseconds of the steps of a job: an answer, removal from the tables, checking a
@@ -34,45 +33,24 @@ _REJECT_COST = 5
 _DEADLINE_STEP_MS = 256
 #: A moment after all deadlines.
 _END_MS = 1 << 62
-#: Memory of a held pull besides the texts of its request.
+#: Memory of a held pull besides the texts of its request, and of each further queue of a request.
 _PULL_BYTES = 2_560
+_KEY_BYTES = 800
 #: Tags codes of messages that arrived since a queue's pulls were last looked at; with more than these all
 #: pulls behind are woken.
 _MAX_TAGS_CODES = 64
 
-#: (topic, queue id)
-QueueKey = tuple[str, int]
-
-
-class HeldPull(msgspec.Struct, eq=False, gc=False):
-    """`retry(final)` runs the pull once more. It answers the peer and returns None; or, unless `final`, it
-    returns the queue offset behind what its filter has rejected, to be held on from there, or to be run again
-    soon if there are further messages. `text_bytes` is the size of what its request says.
-
-    The garbage collector does not visit held pulls, for a pass over 100 000 of them stops the event loop for
-    a tenth of a second. They refer to tables that refer to them: `HeldPulls` takes them apart.
-    """
-
-    request: Command
-    peer: Peer
-    offset: int
-    deadline_ms: int
-    unit_filter: UnitFilter | None
-    retry: Callable[[bool], int | None]
-    text_bytes: int = 0
-    ended: bool = False
-    #: The tables that contain it; set by HeldPulls.
-    _queue: _Queue = msgspec.UNSET  # type: ignore[assignment]
-    _holder: _Holder = msgspec.UNSET  # type: ignore[assignment]
-
 
 @define(eq=False, slots=True)
 class _Queue:
-    """The pulls of one queue in order of arrival, and the growth of the queue since they were last checked.
-    With `final`, pulls that are behind are answered whatever they find."""
+    """The pulls of one queue in order of arrival, each with the index of the queue among its keys, and the
+    growth of the queue since they were last checked. With `final`, pulls that are behind are answered
+    whatever they find."""
 
     key: QueueKey
-    pulls: dict[HeldPull, None] = field(factory=dict)
+    #: The keys of pulls that wait for no other queue: one tuple for all, for the garbage collector visits it.
+    alone: tuple[QueueKey]
+    pulls: dict[HeldRequest, int] = field(factory=dict)
     waking: bool = False
     final: bool = False
     grown: int | None = None
@@ -84,13 +62,13 @@ class _Queue:
 class _Holder:
     """The pulls of one connection; `gone` after it has ended."""
 
-    pulls: dict[HeldPull, None] = field(factory=dict)
+    pulls: dict[HeldRequest, None] = field(factory=dict)
     bytes: int = 0
     gone: bool = False
 
 
 def _nothing() -> None:
-    """Nobody is to be told."""
+    """Does nothing: the default for a missing callback."""
 
 
 class HeldPulls:
@@ -105,7 +83,7 @@ class HeldPulls:
         self._work = work
         self._queues: dict[QueueKey, _Queue] = {}
         self._holders: dict[Peer, _Holder] = {}
-        self._by_deadline: dict[int, dict[HeldPull, None]] = {}
+        self._by_deadline: dict[int, dict[HeldRequest, None]] = {}
         self.count = 0
         self.on_first: Callable[[], None] = _nothing
         self._bytes = 0
@@ -118,26 +96,26 @@ class HeldPulls:
     def __len__(self) -> int:
         return self.count
 
-    def hold(self, topic: str, queue_id: int, pull: HeldPull) -> bool:
-        """Hold a pull. Returns False when a limit is reached; the pull is then to be answered at once.
-
-        When all connections together hold too many, the connection with the most loses its oldest one, which
-        is answered as at its deadline.
-        """
+    def hold(self, pull: HeldRequest) -> bool:
+        """See `rmqkit.plugin.held.HeldRequests`."""
+        keys = pull.keys
+        if len(keys) != len(pull.offsets) or not keys or (len(keys) > 1 and len({*keys}) < len(keys)):
+            raise ValueError(f"{len(keys)} keys, each once, and {len(pull.offsets)} offsets cannot be held")
         holder = self._holders.get(pull.peer)
         if holder is None:
             holder = _Holder()
-        size = _PULL_BYTES + pull.text_bytes
+        size = _size(pull)
         if len(holder.pulls) >= MAX_HELD_PULLS_PER_CONNECTION or not self._make_room(holder, size):
             self.refused += 1
             return False
         self._holders[pull.peer] = holder
-        key = (topic, queue_id)
-        queue = self._queues.get(key)
-        if queue is None:
-            queue = self._queues[key] = _Queue(key)
-        pull._queue, pull._holder = queue, holder
-        queue.pulls[pull] = holder.pulls[pull] = None
+        pull._holder = holder
+        for at, key in enumerate(keys):
+            queue = self._queue_of(key)
+            queue.pulls[pull] = at
+        if len(keys) == 1:
+            pull.keys = queue.alone
+        holder.pulls[pull] = None
         self._by_deadline.setdefault(pull.deadline_ms // _DEADLINE_STEP_MS, {})[pull] = None
         if not self.count:
             self.on_first()
@@ -145,6 +123,12 @@ class HeldPulls:
         self._bytes += size
         holder.bytes += size
         return True
+
+    def _queue_of(self, key: QueueKey) -> _Queue:
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _Queue(key, (key,))
+        return queue
 
     def holds(self, key: QueueKey) -> bool:
         """Whether pulls of this queue are held."""
@@ -204,8 +188,9 @@ class HeldPulls:
         for pulls in self._by_deadline.values():
             for pull in pulls:
                 pull.ended = True
-                pull._queue.pulls.clear()
                 pull._holder.pulls.clear()
+        for queue in self._queues.values():
+            queue.pulls.clear()
         self._by_deadline.clear()
         self._queues.clear()
         self._holders.clear()
@@ -221,8 +206,8 @@ class HeldPulls:
             queue.grown, queue.final = None, False
             yield _LOOK_COST * (len(codes) if codes else 1)
 
-            def is_awake(pull: HeldPull, end: int = end, codes: set[int] | None = codes) -> bool:
-                return pull.offset < end and (
+            def is_awake(pull: HeldRequest, end: int = end, codes: set[int] | None = codes) -> bool:
+                return pull.offsets[queue.pulls[pull]] < end and (
                     codes is None or pull.unit_filter is None or _may_match(pull.unit_filter, codes)
                 )
 
@@ -249,7 +234,7 @@ class HeldPulls:
         self._rechecking = False
 
     def _answer(
-        self, pulls: deque[HeldPull], wanted: Callable[[HeldPull], bool], final: bool
+        self, pulls: deque[HeldRequest], wanted: Callable[[HeldRequest], bool], final: bool
     ) -> Iterator[int]:
         """Removes the pulls from `pulls`, so that each is freed in the slice that ends it."""
         while pulls:
@@ -257,49 +242,52 @@ class HeldPulls:
             if pull.ended or pull._holder.gone or not wanted(pull):
                 yield _LOOK_COST
             else:
-                began_at = pull.offset
+                began_at = sum(pull.offsets)
                 self._run(pull, final)
-                if pull.offset > began_at and not pull.ended:
+                passed = sum(pull.offsets) - began_at
+                if passed > 0 and not pull.ended:
                     pulls.appendleft(pull)
-                yield _ANSWER_COST + _REJECT_COST * (pull.offset - began_at)
+                yield _ANSWER_COST + _REJECT_COST * passed
 
     def _forget(self, holder: _Holder) -> Iterator[int]:
         while holder.pulls:
-            self._leave(holder.pulls.popitem()[0])
-            yield _FORGET_COST
+            pull = holder.pulls.popitem()[0]
+            self._leave(pull)
+            yield _FORGET_COST * len(pull.keys)
 
     # Inside.
 
-    def _run(self, pull: HeldPull, final: bool) -> None:
-        """Answer a pull, or leave it in its queue with a later offset."""
+    def _run(self, pull: HeldRequest, final: bool) -> None:
+        """Answer a pull, or leave it in its queues with later offsets."""
         held_from = None
         try:
             held_from = pull.retry(final)
         except Exception:  # noqa: BLE001 - an error of one pull must not affect other pulls
             _log.exception("held pull of %s failed", pull.peer.remote_text)
         if held_from is not None and not final:
-            pull.offset = held_from
+            pull.offsets = held_from
         elif not pull.ended and not pull._holder.gone:
             self._end(pull)
 
-    def _end(self, pull: HeldPull) -> None:
+    def _end(self, pull: HeldRequest) -> None:
         """Remove a pull from all tables."""
         holder = pull._holder
         del holder.pulls[pull]
-        holder.bytes -= _PULL_BYTES + pull.text_bytes
+        holder.bytes -= _size(pull)
         if not holder.pulls:
             del self._holders[pull.peer]
         self.count -= 1
         self._leave(pull)
 
-    def _leave(self, pull: HeldPull) -> None:
+    def _leave(self, pull: HeldRequest) -> None:
         """Remove a pull from the tables shared by connections."""
         pull.ended = True
-        self._bytes -= _PULL_BYTES + pull.text_bytes
-        queue = pull._queue
-        del queue.pulls[pull]
-        if not queue.pulls:
-            del self._queues[queue.key]
+        self._bytes -= _size(pull)
+        for key in pull.keys:
+            queue = self._queues[key]
+            del queue.pulls[pull]
+            if not queue.pulls:
+                del self._queues[key]
         step = pull.deadline_ms // _DEADLINE_STEP_MS
         same_time = self._by_deadline[step]
         del same_time[pull]
@@ -323,6 +311,10 @@ class HeldPulls:
             self._run(pull, final=True)
             self.evicted += 1
         return True
+
+
+def _size(pull: HeldRequest) -> int:
+    return _PULL_BYTES + pull.text_bytes + (len(pull.keys) - 1) * _KEY_BYTES
 
 
 def _may_match(unit_filter: UnitFilter, tags_codes: Iterable[int]) -> bool:

@@ -150,7 +150,7 @@ def make_context(
         locks=QueueLocks(),
         filters=filters,
         filter_servers=FilterServers(),
-        held_pulls=held,
+        held=held,
         work=work,
         dispatching=dispatching,
         put=put,

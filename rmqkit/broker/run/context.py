@@ -48,7 +48,7 @@ class BrokerContext:
     locks: QueueLocks
     filters: SubscribedFilters
     filter_servers: FilterServers
-    held_pulls: HeldPulls
+    held: HeldPulls
     work: SlicedWork
     dispatching: Dispatching
     put: LogAppender

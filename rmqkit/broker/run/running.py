@@ -116,7 +116,7 @@ async def _run_with_tables(
         await broker.dispatching.open()
         await _run_opened(broker, listeners, running, task_status)
     finally:
-        broker.held_pulls.abandon()
+        broker.held.abandon()
         with trio.CancelScope(shield=True):
             await broker.topics.close()
             await broker.groups.close()
@@ -172,7 +172,7 @@ def _servers(broker: BrokerContext, running: RunningBroker) -> list[RequestServe
     """One server for each listener: the normal port, the fast one, and those of `listeners`."""
 
     def closed(peer: Peer) -> None:
-        broker.held_pulls.drop_peer(peer)
+        broker.held.drop_peer(peer)
         broker.clients.drop_peer(peer)
 
     def server(router: Router, name: str) -> RequestServer:
@@ -236,13 +236,13 @@ async def _expire_held_pulls(broker: BrokerContext) -> None:
     passed_ms = 0
     while True:
         await trio.sleep(_EXPIRE_MS / 1000)
-        broker.held_pulls.expire(broker.clock.now_ms())
+        broker.held.expire(broker.clock.now_ms())
         passed_ms += _EXPIRE_MS
         config = broker.config
         recheck_ms = _RECHECK_MS if config.long_polling_enable else config.short_polling_time_mills
         if passed_ms >= recheck_ms:
             passed_ms = 0
-            broker.held_pulls.recheck(broker.store.max_offset)
+            broker.held.recheck(broker.store.max_offset)
 
 
 async def _persist_offsets(broker: BrokerContext) -> None:

@@ -14,7 +14,7 @@ from attrs import Factory, define, field
 from rmqkit.broker.appending.acks import AckQueue
 from rmqkit.broker.appending.log_appender import LogAppender
 from rmqkit.broker.dispatch.manager import Dispatching
-from rmqkit.broker.pulling.held_pulls import HeldPull, HeldPulls
+from rmqkit.broker.pulling.held_pulls import HeldPulls
 from rmqkit.broker.run.sliced_work import SlicedWork
 from rmqkit.errors import MessageIllegal, RequestRefused, StoreNotWritable
 from rmqkit.model.message import PutMessage
@@ -22,6 +22,7 @@ from rmqkit.model.run import MessageRun
 from rmqkit.plugin.acks import AckCondition, Acknowledgement
 from rmqkit.plugin.dispatcher import DispatchEntry, Dispatcher
 from rmqkit.plugin.flush import FlushPolicy, Level
+from rmqkit.plugin.held import HeldRequest
 from rmqkit.plugin.hooks import EachPutHook, PutMessageHook
 from rmqkit.plugin.store import Appended, UnitFilter
 from rmqkit.protocol.codes import ResponseCode
@@ -320,15 +321,16 @@ async def test_refused_messages_are_not_dispatched(bench: Bench) -> None:
 async def test_a_stored_message_wakes_held_pulls(bench: Bench) -> None:
     """Behind the append and with the message's own tags code."""
     woken: list[int] = []
-    pull = HeldPull(
+    pull = HeldRequest(
         request(11),
         FakePeer(),
-        0,
+        (("T", 0),),
+        (0,),
         9_000,
         lambda code: code == 7,
         lambda final: woken.append(bench.store.max_offset("T", 0)),
     )
-    bench.held.hold("T", 0, pull)
+    bench.held.hold(pull)
     putter = bench.putter()
     put_one(putter, message(tags_code=8))
     bench.work.finish()
@@ -539,9 +541,8 @@ def hold(bench: Bench, woken: list[int], unit_filter: UnitFilter | None = None) 
     def retry(final: bool) -> None:
         woken.append(bench.store.max_offset("T", 0))
 
-    bench.held.hold(
-        "T", 0, HeldPull(request(11), FakePeer(), bench.store.max_offset("T", 0), 9_000, unit_filter, retry)
-    )
+    end = bench.store.max_offset("T", 0)
+    bench.held.hold(HeldRequest(request(11), FakePeer(), (("T", 0),), (end,), 9_000, unit_filter, retry))
 
 
 @pytest.fixture

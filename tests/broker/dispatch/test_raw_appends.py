@@ -11,11 +11,12 @@ import trio.testing
 from attrs import define, field
 
 from rmqkit.broker.dispatch.manager import Dispatching
-from rmqkit.broker.pulling.held_pulls import HeldPull, HeldPulls
+from rmqkit.broker.pulling.held_pulls import HeldPulls
 from rmqkit.broker.run.sliced_work import SlicedWork
 from rmqkit.errors import StoreError, StoreNotWritable
 from rmqkit.model.message import PutMessage
 from rmqkit.plugin.dispatcher import DispatchEntry, Dispatcher, QueuedDispatcher
+from rmqkit.plugin.held import HeldRequest
 from rmqkit.plugin.store import MessageStore
 from rmqkit.protocol.command import request
 from rmqkit.testing.clock import FakeClock
@@ -80,7 +81,7 @@ class Replica:
         def retry(final: bool) -> None:
             self.woken.append(self.store.max_offset("Orders", 0))
 
-        self.held.hold("Orders", 0, HeldPull(request(11), FakePeer(), end, 9_000, None, retry))
+        self.held.hold(HeldRequest(request(11), FakePeer(), (("Orders", 0),), (end,), 9_000, None, retry))
 
     async def settle(self) -> None:
         await trio.testing.wait_all_tasks_blocked()

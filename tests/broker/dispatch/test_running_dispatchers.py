@@ -164,7 +164,7 @@ async def check_hold(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pull)
         with trio.fail_after(CALL_MS / 1000):
-            while not cluster.broker.context.held_pulls.count:
+            while not cluster.broker.context.held.count:
                 await trio.testing.wait_all_tasks_blocked()
         await producer.send(Message("T", b"%d" % offset, keys=[f"key{offset}"]))
     assert answered == [b"%d" % offset]

@@ -109,7 +109,7 @@ async def test_an_arriving_message_does_not_let_its_sender_wait(opened: Opened) 
         await desk.peer.run_work()
         assert [bodies(answer) for answer in desk.peer.answers] == [[b"new"]]
         assert store_of(desk).waits == [False] * 4
-        assert len(desk.broker.held_pulls) == 0
+        assert len(desk.broker.held) == 0
 
 
 @pytest.mark.only_store(why="brings its own store")

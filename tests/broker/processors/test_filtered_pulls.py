@@ -156,7 +156,7 @@ async def test_a_pull_that_rejects_all_up_to_the_end_is_held(opened: Opened) -> 
         assert await desk.outcome(desk.pull_request(**fields), peer) is None
         for _ in range(200):
             await desk.sent(properties={"price": "4"})
-        assert (peer.answers, len(desk.broker.held_pulls)) == ([], 1)
+        assert (peer.answers, len(desk.broker.held)) == ([], 1)
         await desk.sent(body=b"mine", properties={"price": "5"})
         (answer,) = peer.answers
         assert (bodies(answer), places(answer)) == ([b"mine"], (204, 0, 204))
@@ -248,7 +248,7 @@ async def test_an_asynchronous_filter_holds_and_is_woken(opened: Opened) -> None
         for _ in range(3):
             await desk.sent(body=b"c")
             await peer.all_answered()
-            assert (peer.answers, len(desk.broker.held_pulls)) == ([], 1)
+            assert (peer.answers, len(desk.broker.held)) == ([], 1)
         await desk.sent(body=b"b")
         await peer.all_answered()
         assert bodies(peer.answers[0]) == [b"b"]

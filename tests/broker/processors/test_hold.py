@@ -60,13 +60,13 @@ async def test_the_garbage_collector_visits_no_held_pull(desk: BrokerHarness) ->
     gc.collect()
     # Over a transport, the test's own client keeps some objects for each call.
     assert len(gc.get_objects()) - before < (50 if desk.wire is None else 1_000)
-    assert len(desk.broker.held_pulls) == 101
+    assert len(desk.broker.held) == 101
 
 
 async def test_without_the_hold_bit_the_answer_comes_at_once(desk: BrokerHarness) -> None:
     """The answer is PULL_NOT_FOUND."""
     assert (await desk.pull()).code == ResponseCode.PULL_NOT_FOUND
-    assert len(desk.broker.held_pulls) == 0
+    assert len(desk.broker.held) == 0
 
 
 @pytest.mark.row("S113")
@@ -122,7 +122,7 @@ async def test_a_filter_that_reads_the_messages_holds_the_pull_on(opened: Opened
         await hold(desk, subscription="5", expression_type="PRICE")
         for _ in range(3):
             await desk.sent(properties={"price": "4"})
-        assert (desk.peer.answers, prices.reads, len(desk.broker.held_pulls)) == ([], 3, 1)
+        assert (desk.peer.answers, prices.reads, len(desk.broker.held)) == ([], 3, 1)
         await desk.sent(body=b"mine", properties={"price": "5"})
         (answer,) = desk.peer.answers
         assert bodies(answer) == [b"mine"]
@@ -142,10 +142,10 @@ async def test_a_pull_whose_filter_rejected_everything_goes_on_behind_it(opened:
         if end == "deadline":
             desk.expire_pulls(desk.clock.now_ms() + 60_000)
         else:
-            desk.broker.held_pulls.recheck(lambda topic, queue_id: 3)
+            desk.broker.held.recheck(lambda topic, queue_id: 3)
             desk.broker.work.finish()
             assert desk.peer.answers == []
-            desk.broker.held_pulls.recheck(lambda topic, queue_id: 4)
+            desk.broker.held.recheck(lambda topic, queue_id: 4)
             desk.broker.work.finish()
         (answer,) = desk.peer.answers
         assert (answer.code, places(answer)) == (ResponseCode.PULL_NOT_FOUND, (3, 0, 3))
@@ -161,7 +161,7 @@ async def test_queues_wake_their_own_pulls(desk: BrokerHarness) -> None:
     await desk.sent(body=b"one", queue_id=1)
     (answer,) = desk.peer.answers
     assert bodies(answer) == [b"one"]
-    assert len(desk.broker.held_pulls) == 1
+    assert len(desk.broker.held) == 1
 
 
 @pytest.mark.row("S048")
@@ -175,7 +175,7 @@ async def test_a_hold_ends_after_the_time_the_client_says(desk: BrokerHarness) -
     (answer,) = desk.peer.answers
     assert answer.code == ResponseCode.PULL_NOT_FOUND
     assert places(answer) == (0, 0, 0)
-    assert len(desk.broker.held_pulls) == 0
+    assert len(desk.broker.held) == 0
 
 
 @pytest.mark.parametrize(("asked", "held_ms"), [(2**62, MAX_HOLD_MS), (-5, 0), (0, 0)])
@@ -202,7 +202,7 @@ async def test_the_safety_net_finds_a_message_that_woke_nobody(desk: BrokerHarne
     """A message with another tag advances the pull: PULL_RETRY_IMMEDIATELY with the next offset."""
     await hold(desk, subscription="B")
     await desk.sent(properties={"TAGS": "A"})
-    desk.broker.held_pulls.recheck(desk.broker.store.max_offset)
+    desk.broker.held.recheck(desk.broker.store.max_offset)
     desk.broker.work.finish()
     (answer,) = desk.peer.answers
     assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY

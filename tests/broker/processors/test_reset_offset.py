@@ -108,7 +108,7 @@ async def test_a_held_pull_learns_of_the_reset_at_once(desk: BrokerHarness) -> N
         is None
     )
     await reset(desk, timestamp=0)
-    assert len(desk.broker.held_pulls) == 0
+    assert len(desk.broker.held) == 0
     if desk.wire is None:
         (moved,) = desk.peer.answers
         assert moved.code == ResponseCode.PULL_OFFSET_MOVED

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rmqkit.broker.pulling import held_pulls
-from rmqkit.broker.pulling.held_pulls import HeldPull, HeldPulls
+from rmqkit.broker.pulling.held_pulls import HeldPulls
 from rmqkit.broker.run.sliced_work import SLICE_COST, SlicedWork
+from rmqkit.plugin.held import HeldRequest
 from rmqkit.plugin.store import UnitFilter
 from rmqkit.protocol.command import request
 from rmqkit.testing.peer import FakePeer
@@ -36,16 +41,33 @@ class Waiting:
         peer: FakePeer | None = None,
         retry: Callable[[bool], int | None] | None = None,
     ) -> bool:
-        pull = HeldPull(
-            request(11),
-            peer or self.peer,
-            offset,
-            deadline_ms,
-            unit_filter,
-            retry or (lambda final: self.woken.append(name)),
-            text_bytes,
+        def retry_one(final: bool) -> tuple[int, ...] | None:
+            if retry is None:
+                self.woken.append(name)
+                return None
+            held_from = retry(final)
+            return None if held_from is None else (held_from,)
+
+        return self.hold_many(
+            {queue: offset}, retry_one, deadline_ms, text_bytes, unit_filter, peer or self.peer
         )
-        return self.held.hold(*queue, pull)
+
+    def hold_many(
+        self,
+        places: dict[tuple[str, int], int],
+        retry: Callable[[bool], tuple[int, ...] | None],
+        deadline_ms: int = 1_000,
+        text_bytes: int = 0,
+        unit_filter: UnitFilter | None = None,
+        peer: FakePeer | None = None,
+    ) -> bool:
+        """Hold a request for several queues from their offsets on."""
+        keys, offsets = tuple(places), tuple(places.values())
+        return self.held.hold(
+            HeldRequest(
+                request(11), peer or self.peer, keys, offsets, deadline_ms, unit_filter, retry, text_bytes
+            )
+        )
 
 
 @pytest.mark.row("S046", "S049")
@@ -459,8 +481,8 @@ def test_dropping_a_connection_costs_its_own_pulls(monkeypatch: pytest.MonkeyPat
     """Pulls of other connections are not visited, also when the last-opened connection is removed first."""
     compared = 0
 
-    class Counting(HeldPull):
-        __hash__ = HeldPull.__hash__
+    class Counting(HeldRequest):
+        __hash__ = HeldRequest.__hash__
 
         def __eq__(self, other: object) -> bool:
             nonlocal compared
@@ -471,7 +493,7 @@ def test_dropping_a_connection_costs_its_own_pulls(monkeypatch: pytest.MonkeyPat
     peers = [FakePeer(), FakePeer()]
     for peer in peers:
         for _ in range(1_000):
-            waiting.held.hold("T", 0, Counting(request(11), peer, 0, 1_000, None, lambda final: None))
+            waiting.held.hold(Counting(request(11), peer, (("T", 0),), (0,), 1_000, None, lambda final: None))
     waiting.held.drop_peer(peers[1])
     waiting.work.finish()
     assert len(waiting.held) == 1_000
@@ -503,3 +525,132 @@ def test_held_pulls_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
     waiting.held.drop_peer(waiting.peer)
     waiting.work.finish()
     assert waiting.hold("again", text_bytes=900_000)
+
+
+def test_a_request_for_several_queues_is_woken_by_any_of_them_once() -> None:
+    """The first queue that grows past its offset answers it; it then waits at none."""
+    waiting = Waiting()
+    waiting.hold_many({("T", 0): 5, ("T", 1): 2, ("U", 0): 0}, lambda final: waiting.woken.append("many"))
+    waiting.hold("one", queue=("T", 1), offset=2)
+    waiting.held.arrived("T", 0, 5)
+    waiting.held.arrived("T", 1, 2)
+    waiting.work.finish()
+    assert waiting.woken == []
+    waiting.held.arrived("T", 1, 3)
+    waiting.held.arrived("U", 0, 1)
+    waiting.work.finish()
+    assert waiting.woken == ["many", "one"]
+    assert len(waiting.held) == 0
+    assert not any(waiting.held.holds(key) for key in (("T", 0), ("T", 1), ("U", 0)))
+
+
+def test_a_request_for_several_queues_goes_on_from_where_its_filter_rejected() -> None:
+    """With an offset for each queue; it stays in all of them until one has what it wants."""
+    waiting = Waiting()
+    found: list[bool] = []
+
+    def retry(final: bool) -> tuple[int, ...] | None:
+        found.append(final)
+        return None if final or len(found) == 2 else (4, 7)
+
+    waiting.hold_many({("T", 0): 4, ("T", 1): 0}, retry)
+    waiting.held.arrived("T", 1, 7)
+    waiting.work.finish()
+    assert found == [False]
+    waiting.held.arrived("T", 1, 7)
+    waiting.held.recheck(lambda topic, queue_id: (4, 7)[queue_id])
+    waiting.work.finish()
+    assert found == [False]
+    waiting.held.arrived("T", 0, 5)
+    waiting.work.finish()
+    assert found == [False, False]
+    assert len(waiting.held) == 0
+
+
+def test_a_request_for_several_queues_counts_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each queue of it takes memory, so those of a topic with very many are refused first; it is one request,
+    whatever its queues."""
+    monkeypatch.setattr(held_pulls, "MAX_HELD_PULL_BYTES", 100_000)
+    waiting = Waiting()
+    wide = {("T", queue_id): 0 for queue_id in range(1_000)}
+    assert not waiting.hold_many(wide, lambda final: None)
+    narrow = {("T", queue_id): 0 for queue_id in range(50)}
+    assert waiting.hold_many(narrow, lambda final: None)
+    assert (len(waiting.held), waiting.held.refused) == (1, 1)
+    waiting.held.drop_peer(waiting.peer)
+    waiting.work.finish()
+    assert waiting.hold_many(narrow, lambda final: None)
+    waiting.held.abandon()
+    assert len(waiting.held) == 0
+    assert not waiting.held.holds(("T", 0))
+
+
+@pytest.mark.parametrize(
+    ("keys", "offsets"),
+    [((), ()), ((("T", 0),), ()), ((("T", 0), ("T", 1)), (0,)), ((("T", 0), ("T", 0)), (0, 0))],
+)
+def test_what_cannot_be_held(keys: tuple[tuple[str, int], ...], offsets: tuple[int, ...]) -> None:
+    """No queue, another number of offsets, or a queue twice is an error of the caller; nothing is held."""
+    waiting = Waiting()
+    with pytest.raises(ValueError, match="cannot be held"):
+        waiting.held.hold(
+            HeldRequest(request(11), waiting.peer, keys, offsets, 1_000, None, lambda final: None)
+        )
+    assert len(waiting.held) == 0
+    assert not waiting.held.holds(("T", 0))
+
+
+_KEYS = st.sampled_from([("T", 0), ("T", 1), ("U", 0)])
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(
+                st.just("hold"),
+                st.dictionaries(_KEYS, st.integers(0, 3), min_size=1),
+                st.integers(0, 2),
+                st.integers(1, 9),
+            ),
+            st.tuples(st.just("arrived"), _KEYS, st.integers(1, 5), st.just(0)),
+            st.tuples(st.just("expire"), st.just(0), st.integers(1, 9), st.just(0)),
+            st.tuples(st.just("drop"), st.just(0), st.integers(0, 2), st.just(0)),
+        ),
+        max_size=30,
+    )
+)
+def test_whatever_happens_each_request_is_answered_as_it_should(steps: list[tuple[Any, ...]]) -> None:
+    """Compared with a list that is searched: who is woken by which queue, time and connection; in the end no
+    table keeps anything."""
+    waiting = Waiting()
+    peers = [FakePeer() for _ in range(3)]
+    held: dict[str, tuple[dict[tuple[str, int], int], int, int]] = {}
+    for number, (what, where, at, deadline_s) in enumerate(steps):
+        waiting.woken.clear()
+        expected: set[str] = set()
+        if what == "hold":
+            name = str(number)
+            waiting.hold_many(where, partial(_note, waiting, name), deadline_s * 1_000, peer=peers[at])
+            held[name] = (where, at, deadline_s)
+        elif what == "arrived":
+            waiting.held.arrived(*where, at)
+            expected = {name for name, (places, _, _) in held.items() if places.get(where, at) < at}
+        elif what == "expire":
+            waiting.held.expire(at * 1_000)
+            expected = {name for name, (_, _, deadline) in held.items() if deadline <= at}
+        else:
+            waiting.held.drop_peer(peers[at])
+            held = {name: each for name, each in held.items() if each[1] != at}
+        waiting.work.finish()
+        assert sorted(waiting.woken) == sorted(expected)
+        held = {name: each for name, each in held.items() if name not in expected}
+        assert len(waiting.held) == len(held)
+        for key in (("T", 0), ("T", 1), ("U", 0)):
+            assert waiting.held.holds(key) == any(key in places for places, _, _ in held.values())
+    waiting.held.end_all()
+    waiting.work.finish()
+    assert len(waiting.held) == 0
+
+
+def _note(waiting: Waiting, name: str, final: bool) -> None:
+    waiting.woken.append(name)

@@ -134,11 +134,11 @@ async def test_the_store_is_built_with_its_listeners(tmp_path: Path) -> None:
     """Settings determine its limits, a message wakes held pulls, and sends are counted."""
     async with open_desk(tmp_path, maxMessageSize=1_000) as desk:
         assert await desk.outcome(desk.pull_request(sys_flag=6, suspend_timeout_millis=15_000)) is None
-        assert len(desk.broker.held_pulls) == 1
+        assert len(desk.broker.held) == 1
         assert (await desk.send(body=b"x" * 1_001)).code == ResponseCode.MESSAGE_ILLEGAL
-        assert (len(desk.broker.held_pulls), desk.broker.stats.put_messages) == (1, 0)
+        assert (len(desk.broker.held), desk.broker.stats.put_messages) == (1, 0)
         await desk.sent(body=b"x" * 1_000)
-        assert (len(desk.broker.held_pulls), desk.broker.stats.put_messages) == (0, 1)
+        assert (len(desk.broker.held), desk.broker.stats.put_messages) == (0, 1)
         (answer,) = desk.peer.answers
         assert answer.code == ResponseCode.SUCCESS
         desk.broker.put.append(MessageRun([message("T", 0, b"from inside")]))

@@ -156,7 +156,7 @@ async def test_messages_go_through_a_running_broker(tmp_path: Path) -> None:
             held.append(await pool.call(address, pull(1, hold_ms=60_000), CALL_MS))
 
         nursery.start_soon(wait)
-        await until(lambda: len(running.context.held_pulls) == 1)
+        await until(lambda: len(running.context.held) == 1)
         assert (await pool.call(address, send(body=b"two"), CALL_MS)).code == 0
         await until(lambda: len(held) == 1)
         assert bodies(held[0]) == [b"two"]
@@ -193,7 +193,7 @@ async def test_the_running_broker_ends_holds(tmp_path: Path, monkeypatch: pytest
 
         nursery.start_soon(wait)
         with trio.fail_after(CALL_MS / 1000):
-            while len(running.context.held_pulls) == 0:
+            while len(running.context.held) == 0:
                 await trio.lowlevel.checkpoint()
             clock.advance(15_000)
             while not got:
@@ -223,7 +223,7 @@ async def test_the_running_broker_rechecks_held_pulls(
 
         nursery.start_soon(wait)
         with trio.fail_after(CALL_MS / 1000):
-            while len(running.context.held_pulls) == 0:
+            while len(running.context.held) == 0:
                 await trio.lowlevel.checkpoint()
             await pool.call(address, send(properties="TAGS\x01A\x02"), CALL_MS)
             while not got:

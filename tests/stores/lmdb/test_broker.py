@@ -85,7 +85,7 @@ async def test_clients_notice_nothing(tmp_path: Path, policy: str) -> None:
 
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(wait_for_more)
-                    while not cluster.broker.context.held_pulls.count:
+                    while not cluster.broker.context.held.count:
                         await trio.lowlevel.checkpoint()
                     await producer.send("Orders", b"woken")
                 assert held == [b"woken"]
