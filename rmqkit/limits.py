@@ -43,6 +43,10 @@ MAX_ANNOUNCEMENT_MS = 3_000
 MAX_QUEUES_PER_TOPIC = 4_096
 #: Unanswered requests of one connection before the server stops reading from it. Held pulls do not count.
 MAX_IN_FLIGHT_PER_CONNECTION = 4_096
+#: First bytes that choose a protocol of a plugin: the preface of HTTP/2 has 24.
+MAX_PREFIX_BYTES = 64
+#: Peers on one connection of a plugin's protocol, which may carry requests of several clients.
+MAX_PEERS_PER_CONNECTION = 4_096
 #: Held pulls of one connection: a client holds one per queue and group.
 MAX_HELD_PULLS_PER_CONNECTION = 16_384
 #: Held pulls of all connections, and their memory: a pull takes some 2.5 KB, and its subscription may be as

@@ -63,11 +63,13 @@ class TransportInfo:
     listener      where it was accepted: the address to which the peer connected, with its scheme
     is_encrypted  whether others on the way cannot read it
     certificate   the peer's certificate in DER form, checked by the transport; None when it showed none
+    alpn          the protocol that both ends have chosen in the TLS handshake; None without a choice
     """
 
     listener: Address
     is_encrypted: bool = False
     certificate: bytes | None = None
+    alpn: str | None = None
 
 
 class LanedStream(anyio.abc.ByteStream):

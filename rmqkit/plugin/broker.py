@@ -24,8 +24,11 @@ if TYPE_CHECKING:
         TopicConfigTable,
     )
     from rmqkit.plugin.acks import Acknowledgement
+    from rmqkit.plugin.address import Address
     from rmqkit.plugin.clock import Clock
     from rmqkit.plugin.filter_servers import FilterServers
+    from rmqkit.plugin.listen import Serving
+    from rmqkit.plugin.protocols import WireProtocol
     from rmqkit.plugin.registrations import Registrations
     from rmqkit.plugin.replication import Replication
     from rmqkit.plugin.request import Caller, Peer
@@ -293,6 +296,11 @@ class Broker(Protocol):
     def admit(self, caller: Caller) -> None:
         """Ask the request hooks of the replication port whether a connection to it may stay. Raises
         RequestRefused."""
+
+    async def listen(self, protocol: WireProtocol, addresses: Iterable[Address]) -> Serving:
+        """Listen on further addresses, of any transport, for connections that speak this protocol. Its
+        requests go where those of the normal port go. For services; run what is returned. Raises ConfigError,
+        PluginError."""
 
     @property
     def address(self) -> str:

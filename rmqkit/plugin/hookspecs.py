@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rmqkit.plugin.filter import FilterServer
     from rmqkit.plugin.flush import FlushPolicyFactory
     from rmqkit.plugin.hooks import CallHook, ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
+    from rmqkit.plugin.protocols import WireProtocol
     from rmqkit.plugin.queue_code import QueueCode
     from rmqkit.plugin.request import RequestProcessor
     from rmqkit.plugin.server import Server
@@ -136,6 +137,12 @@ def rmqkit_register_services(register: Register[Service], config: Config) -> Non
 @hookspec
 def rmqkit_register_servers(register: Register[Server], config: Config) -> None:
     """Process roles besides the broker. Example: register("namesrv", NameServer())."""
+
+
+@hookspec
+def rmqkit_register_protocols(register: Register[WireProtocol], config: Config) -> None:
+    """Protocols that share the ports of servers with RocketMQ's remoting: chosen by the first bytes of a
+    connection, or in the TLS handshake. Example: register("grpc", Grpc())."""
 
 
 @hookspec

@@ -1,10 +1,10 @@
-"""Binding addresses through the registry's transports."""
+"""Listening on addresses through the registry's transports."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -17,16 +17,29 @@ if TYPE_CHECKING:
 Listener = trio.abc.Listener[ServerStream]
 
 
-async def bind(registry: Registrations, addresses: Iterable[Address]) -> tuple[list[Listener], list[Address]]:
-    """Listeners and their actual addresses; all or none. Raises ConfigError with the address, the cause and a
-    remedy."""
+class Serving(Protocol):
+    """Listeners whose requests are ready to be served."""
+
+    @property
+    def addresses(self) -> Sequence[Address]:
+        """The actual addresses, one for each listener."""
+
+    async def run(self, drain_ms: int, *, task_status: trio.TaskStatus[None] = ...) -> None:
+        """Serve until cancelled; then stop accepting, and finish requests in flight within `drain_ms`."""
+
+
+async def bind(
+    registry: Registrations, addresses: Iterable[Address], alpn: Sequence[str] = ()
+) -> tuple[list[Listener], list[Address]]:
+    """Listeners and their actual addresses; all or none. `alpn` as in `Transport.listen`. Raises ConfigError
+    with the address, the cause and a remedy."""
     bound: list[Listener] = []
     where: list[Address] = []
     try:
         for address in addresses:
             transport = registry.transport(address)
             try:
-                listeners = await transport.listen(address)
+                listeners = await transport.listen(address, alpn)
             except OSError as error:
                 raise ConfigError(
                     f"cannot listen on {address}: {error.strerror or error}; {_next_step(error, address)}"

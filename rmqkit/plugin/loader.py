@@ -30,6 +30,7 @@ from rmqkit.plugin.filter import FilterServer
 from rmqkit.plugin.flush import FlushPolicyFactory
 from rmqkit.plugin.hook_runner import HookEntry, Hooks
 from rmqkit.plugin.hooks import CallHook, ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
+from rmqkit.plugin.protocols import WireProtocol, check_prefixes, check_together
 from rmqkit.plugin.queue_code import QueueCode
 from rmqkit.plugin.server import Server
 from rmqkit.plugin.service import Service
@@ -124,6 +125,8 @@ class Registry:
     queue_codes: dict[str, QueueCode]
     services: dict[str, Service]
     servers: dict[str, Server]
+    #: Those that share ports.
+    protocols: dict[str, WireProtocol]
     send_message_hooks: Hooks[SendMessageHook]
     consume_message_hooks: Hooks[ConsumeMessageHook]
     rpc_hooks: Hooks[RpcHook]
@@ -178,6 +181,7 @@ _KINDS = {
     "queue_codes": "queue code",
     "services": "service",
     "servers": "server",
+    "protocols": "protocol",
     "send_message_hooks": "send message hook",
     "consume_message_hooks": "consume message hook",
     "rpc_hooks": "rpc hook",
@@ -444,6 +448,12 @@ def _compile(manager: pluggy.PluginManager, config: Config, found: list[Plugin])
         compiled[kind] = table.hooks() if kind in _HOOKS else table.table()
     services = compiled["services"]
     problems.faults += _claimed_twice(compiled["settings"])
+    protocols = list(compiled["protocols"].values())
+    for protocol in protocols:
+        with problems.kept():
+            check_prefixes(protocol)
+    with problems.kept():
+        check_together(protocols)
     problems.faults += _not_among(
         config, "disabledServices", "disabledServices", "service", config.disabled_services, set(services)
     )

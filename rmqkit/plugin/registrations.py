@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rmqkit.plugin.filter import FilterServer
     from rmqkit.plugin.hook_runner import Hooks
     from rmqkit.plugin.hooks import CallHook, ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
+    from rmqkit.plugin.protocols import WireProtocol
     from rmqkit.plugin.transport import Address, Transport
 
 
@@ -27,6 +28,10 @@ class Registrations(Protocol):
     @property
     def filter_servers(self) -> Mapping[str, FilterServer]:
         """The filters by expression type."""
+
+    @property
+    def protocols(self) -> Mapping[str, WireProtocol]:
+        """The protocols that share ports."""
 
     @property
     def settings(self) -> Mapping[str, SettingsType]:

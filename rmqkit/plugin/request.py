@@ -32,6 +32,19 @@ class Reply(NamedTuple):
 Answer = Command | Reply | bytes
 
 
+def whole(answer: object) -> Command:
+    """An answer of any form as one command with its body. Raises TypeError for what is none."""
+    if isinstance(answer, bytes):
+        (command,) = FrameDecoder().feed(answer)
+        return command
+    if isinstance(answer, Reply):
+        answer.head.body = b"".join(answer.slices)
+        return answer.head
+    if not isinstance(answer, Command):
+        raise TypeError(f"{type(answer).__name__} is no answer")
+    return answer
+
+
 class Ticket(msgspec.Struct, eq=False, gc=False):
     """A promise to answer requests later, made by `Peer.postpone` and kept by `complete`.
 
@@ -65,11 +78,15 @@ Work = Callable[[], Awaitable[Outcome]]
 BROKER, NAME_SERVER, FILTER_SERVER = "broker", "namesrv", "filter-server"
 #: The port of a broker from which slaves copy the log.
 REPLICATION = "replication"
+#: RocketMQ's own protocol, as `Caller.protocol`.
+REMOTING = "remoting"
 
 
 class Caller(ABC):
-    """The other end of an accepted connection: who asks, at which server, and by which door."""
+    """The other end of an accepted connection: who asks, at which server, by which door, and how."""
 
+    protocol: str = REMOTING
+    """The protocol that it speaks: REMOTING, or the name of a plugin's `WireProtocol`."""
     remote_host: bytes
     """Packed address and port, 8 or 20 bytes."""
     remote_text: str

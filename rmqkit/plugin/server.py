@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,11 +11,13 @@ import trio
 from attrs import frozen
 
 from rmqkit.config import Config
+from rmqkit.plugin.listen import Serving
 from rmqkit.plugin.request import Peer, RequestProcessor
 from rmqkit.plugin.transport import Address
 
 if TYPE_CHECKING:
     from rmqkit.plugin.broker import Pool
+    from rmqkit.plugin.protocols import WireProtocol
     from rmqkit.plugin.registrations import Registrations
 
 
@@ -24,17 +26,6 @@ class ServerHandle:
     """The addresses of a running server."""
 
     addresses: Sequence[Address]
-
-
-class Serving(Protocol):
-    """Listeners whose requests are ready to be served."""
-
-    @property
-    def addresses(self) -> Sequence[Address]:
-        """The actual addresses, one for each listener."""
-
-    async def run(self, drain_ms: int, *, task_status: trio.TaskStatus[None] = ...) -> None:
-        """Serve until cancelled; then stop accepting, and finish requests in flight within `drain_ms`."""
 
 
 class Listen(Protocol):
@@ -47,9 +38,13 @@ class Listen(Protocol):
         *,
         default: RequestProcessor | None = None,
         on_closed: Callable[[Peer], None] | None = None,
+        protocol: WireProtocol | None = None,
+        addresses: Iterable[Address] | None = None,
     ) -> Serving:
-        """Listen on all addresses or none. `processors` by request code, `default` for others; `on_closed`
-        is called for each connection that ends. Raises ConfigError, PluginError."""
+        """Listen on all addresses or none: those of the server process, or `addresses`. `processors` by
+        request code, `default` for others; `on_closed` is called for each peer that ends. With `protocol`,
+        connections speak only that; without, remoting and what shares the ports of this server. Raises
+        ConfigError, PluginError."""
 
     def pool(self, config: Config) -> AbstractAsyncContextManager[Pool]:
         """Connections to other servers, open inside the context."""

@@ -75,9 +75,12 @@ class Transport(ABC):
     needs_port: bool = False
 
     @abstractmethod
-    async def listen(self, address: Address) -> Sequence[trio.abc.Listener[ServerStream]]:
-        """Bound listeners; port 0 takes a free one. Raises OSError (address in use, not local),
-        ConfigError (the settings of the transport)."""
+    async def listen(
+        self, address: Address, alpn: Sequence[str] = ()
+    ) -> Sequence[trio.abc.Listener[ServerStream]]:
+        """Bound listeners; port 0 takes a free one. A transport with TLS over TCP offers the names `alpn` in
+        its handshakes; a client that offers none of them is served, too. Raises OSError (address in use, not
+        local), ConfigError (the settings of the transport)."""
 
     @abstractmethod
     async def connect(self, address: Address, timeout_ms: int) -> anyio.abc.ByteStream:

@@ -209,9 +209,10 @@ _OTHERS = {
     int.from_bytes(first): name
     for name, words in {
         "HTTP": (
-            *(b"HTTP", b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"PATC", b"DELE", b"CONN", b"PRI "),
+            *(b"HTTP", b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"PATC", b"DELE", b"CONN"),
             *(b"<!DO", b"<htm"),
         ),
+        "HTTP/2 (gRPC)": (b"PRI ",),
         "SSH": (b"SSH-",),
         "Redis": (b"-ERR",),
         "TLS": (b"\x15\x03\x01\x00", b"\x15\x03\x02\x00", b"\x15\x03\x03\x00"),
@@ -220,10 +221,27 @@ _OTHERS = {
 }
 
 
+#: The first three bytes of a TLS handshake: its type and the version of the record.
+_TLS_BEGINS = {0x160300, 0x160301, 0x160302, 0x160303}
+
+
+def spoken(first: bytes) -> str | None:
+    """The protocol whose connections begin with these bytes, as a name for log lines; None for unknown and
+    too few ones."""
+    if len(first) < 4:
+        return None
+    word = int.from_bytes(first[:4])
+    return "RocketMQ's remoting protocol" if 4 <= word <= _MAX_TOTAL else _other(word)
+
+
+def _other(word: int) -> str | None:
+    """The name of a protocol other than remoting by the first four bytes: no frame is so long."""
+    return "TLS" if word >> 8 in _TLS_BEGINS else _OTHERS.get(word)
+
+
 def _refused(total: int, header_bytes: int) -> ProtocolError:
-    """What is wrong with the first 8 bytes of a frame. The first words of other protocols are told: no frame
-    is so long."""
-    other = _OTHERS.get(total & 0xFFFFFFFF)
+    """What is wrong with the first 8 bytes of a frame."""
+    other = _other(total & 0xFFFFFFFF)
     if other is not None:
         return ProtocolError(f"it speaks {other}, {NOT_ROCKETMQ}")
     if 4 <= total <= _MAX_TOTAL:

@@ -11,46 +11,50 @@ from rmqkit.plugin.request import Answer, Answers, Outcome, Peer, Reply, Ticket
 from rmqkit.protocol import frame
 from rmqkit.protocol.codes import FLAG_ONEWAY
 from rmqkit.protocol.command import Command
-from rmqkit.protocol.connection import ConnectionCore
 from rmqkit.protocol.error_answer import error_answer
 from rmqkit.remoting.admission import Entries
+from rmqkit.remoting.served import Served
 
 #: The types of outcomes that are all bytes.
 _ENCODED = {bytes}
 
 
-def queue_answers(
-    core: ConnectionCore, peer: Peer, requests: Sequence[Command], outcomes: Sequence[Outcome], hooks: Entries
-) -> None:
-    """Queue the answers to requests of a run, as many as there are outcomes, and show them to the hooks of
-    these requests. One-way requests, which are in runs of their own, have no answer, and postponed ones not
-    yet."""
-    if not requests or requests[0].flag & FLAG_ONEWAY:
-        return
-    if not hooks and {*map(type, outcomes)} == _ENCODED:
-        core.outgoing += cast("Sequence[bytes]", outcomes)
-        core.unsent_bytes += sum(map(len, cast("Sequence[bytes]", outcomes)))
-        return
-    parts: list[Buffer] = []
-    answered: list[Command] = []
-    answers: list[Answer] = []
-    for request, outcome in zip(requests, outcomes):  # noqa: B905 - the callers have compared their numbers
-        if type(outcome) is bytes:
-            parts.append(outcome)
-        elif outcome is None or isinstance(outcome, Ticket):
-            continue
-        else:
-            outcome, found = _encoded(request, outcome)
-            parts += found
-        if hooks:
-            answered.append(request)
-            answers.append(outcome)
-    core.outgoing += parts
-    core.unsent_bytes += sum(map(len, parts))
-    if answered:
-        shown = Answers(answers)
-        for entry in hooks:
-            entry.tell("after", answered, shown, peer)
+class FramedAnswers(Served):
+    """A peer to which answers are sent as frames of remoting."""
+
+    def queue(self, requests: Sequence[Command], outcomes: Sequence[Outcome], hooks: Entries) -> None:
+        if not requests or requests[0].flag & FLAG_ONEWAY:
+            return
+        core = self.core
+        if not hooks and {*map(type, outcomes)} == _ENCODED:
+            core.outgoing += cast("Sequence[bytes]", outcomes)
+            core.unsent_bytes += sum(map(len, cast("Sequence[bytes]", outcomes)))
+            return
+        parts: list[Buffer] = []
+        answered: list[Command] = []
+        answers: list[Answer] = []
+        for request, outcome in zip(requests, outcomes):  # noqa: B905 - the callers have compared their numbers
+            if type(outcome) is bytes:
+                parts.append(outcome)
+            elif outcome is None or isinstance(outcome, Ticket):
+                continue
+            else:
+                outcome, found = _encoded(request, outcome)
+                parts += found
+            if hooks:
+                answered.append(request)
+                answers.append(outcome)
+        core.outgoing += parts
+        core.unsent_bytes += sum(map(len, parts))
+        if answered:
+            show(hooks, answered, answers, self)
+
+
+def show(hooks: Entries, requests: Sequence[Command], answers: Sequence[Answer], peer: Peer) -> None:
+    """Show answers to the hooks that want to see them."""
+    shown = Answers(answers)
+    for entry in hooks:
+        entry.tell("after", requests, shown, peer)
 
 
 def _encoded(request: Command, outcome: object) -> tuple[Answer, Sequence[Buffer]]:
@@ -75,4 +79,4 @@ def mismatched(outcomes: Sequence[Outcome], run: Sequence[Command], source: str)
     return [error_answer(request, error) for request in run]
 
 
-__all__ = ["mismatched", "queue_answers"]
+__all__ = ["FramedAnswers", "mismatched", "show"]

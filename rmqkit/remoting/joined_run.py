@@ -10,8 +10,8 @@ from rmqkit.plugin.request import Outcome
 from rmqkit.protocol.command import Command
 
 if TYPE_CHECKING:
-    from rmqkit.remoting.peer import ServedPeer
     from rmqkit.remoting.route import Route
+    from rmqkit.remoting.served import Served
     from rmqkit.remoting.socket_loop import SocketLoop
 
 
@@ -19,7 +19,7 @@ class Part(NamedTuple):
     """The requests of one connection in a run. `left` are those that hooks did not refuse, `refused` the
     outcomes of the others by the ids of the requests."""
 
-    peer: ServedPeer
+    peer: Served
     run: Sequence[Command]
     left: Sequence[Command]
     refused: Mapping[int, Outcome] | None

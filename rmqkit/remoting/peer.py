@@ -24,9 +24,11 @@ from rmqkit.protocol.connection import ConnectionCore, Event, State
 from rmqkit.protocol.error_answer import error_answer
 from rmqkit.protocol.message_id import host_text, pack_host
 from rmqkit.remoting.admission import Admission
-from rmqkit.remoting.answers import mismatched, queue_answers
+from rmqkit.remoting.answers import FramedAnswers, mismatched
 from rmqkit.remoting.hooks_by_code import HooksByCode
+from rmqkit.remoting.other_protocols import OtherConnection, PortProtocols
 from rmqkit.remoting.read_fairness import BIG_ANSWER_BYTES, Paced, Turns
+from rmqkit.remoting.served import Served
 from rmqkit.remoting.socket_loop import SocketLoop, socket_loop
 from rmqkit.remoting.unfinished import OLD, UnfinishedFrames
 
@@ -50,14 +52,18 @@ class Shared:
     name       of the server, for log lines
     kind       the server, as hooks name it
     admission  decides whether a connection may stay
-    handle   serves commands of a connection, from a number on, and returns how far it came
+    handle     serves commands of a connection, from a number on, and returns how far it came
+    protocols  what its connections may speak
+    on_closed  called for each peer that ends
     """
 
     name: str
     kind: str
     admission: Admission
     hooks: HooksByCode
-    handle: Callable[[ServedPeer, Sequence[Command], int], int]
+    handle: Callable[[Served, Sequence[Command], int], int]
+    protocols: PortProtocols
+    on_closed: Callable[[Peer], None] | None
     turns: Turns = field(factory=Turns)
     leaving: Paced = field(factory=lambda: Paced(_CLOSED_PER_TURN))
     unfinished: UnfinishedFrames[ServedPeer] = field(factory=UnfinishedFrames)
@@ -83,7 +89,7 @@ class Shared:
         peer.close()
 
 
-class ServedPeer(Peer):
+class ServedPeer(FramedAnswers):
     """One accepted connection. `core` is its state; its time is trio's."""
 
     def __init__(self, stream: ServerStream, shared: Shared) -> None:
@@ -103,9 +109,6 @@ class ServedPeer(Peer):
         self._big = False
         self._room = trio.lowlevel.ParkingLot()
         self._nursery: trio.Nursery | None = None
-        #: The turn of the socket loop in which this connection and others are served: the last requests that
-        #: arrived may be processed at its end, joined with those of others.
-        self.turn: SocketLoop | None = None
         self._sockets: SocketLoop | None = None
         self._descriptor = -1
         self._parked = trio.lowlevel.ParkingLot()
@@ -138,11 +141,16 @@ class ServedPeer(Peer):
 
     def answer_async(self, request: Command, work: Work) -> Ticket:
         ticket = self.postpone((request,))
-        if self._nursery is not None and not self.closed:
-            self._nursery.start_soon(self._work, ticket, work)
+        self.start(ticket, work)
         return ticket
 
-    def settle(self, ticket: Ticket, outcomes: Sequence[Outcome]) -> None:
+    def start(self, ticket: Ticket, work: Work) -> None:
+        """Run work in a task of the connection, unless that has ended."""
+        if self._nursery is not None and not self.closed:
+            self._nursery.start_soon(self._work, ticket, work)
+
+    def settle(self, ticket: Ticket, outcomes: Sequence[Outcome], peer: Served | None = None) -> None:
+        """Send the answers to this peer, or to `peer` on the same connection."""
         requests = ticket.requests
         if not ticket.held:
             self.core.in_flight -= len(requests)
@@ -150,14 +158,12 @@ class ServedPeer(Peer):
             if len(outcomes) != len(requests):
                 outcomes = mismatched(outcomes, requests, "a ticket")
             for hooks, part in self._shared.hooks.parts(requests):
-                queue_answers(self.core, self, requests[part], outcomes[part], hooks)
+                (peer or self).queue(requests[part], outcomes[part], hooks)
             if ticket.held:
                 # Held requests of one connection are often answered together: one call sends them all.
                 self._wake_writer()
-            elif self.core.outgoing:
-                self._write_now(self._time())
-                if self.core.outgoing:
-                    self._wake_writer()
+            else:
+                self.flush()
         if self._room:
             self._room.unpark_all()
 
@@ -238,11 +244,65 @@ class ServedPeer(Peer):
         self._receiving = False
         self._shared.admission.check(self)
         self._sends_now = type(stream).send_now is not ServerStream.send_now
+        if not self._shared.protocols.is_remoting and not await self._speaks_remoting(stream):
+            return
         sockets = socket_loop() if stream.fileno() >= 0 else None
         if sockets is None:
             await self._read_stream(stream)
         else:
             await self._read_socket(stream, sockets)
+
+    async def _speaks_remoting(self, stream: ServerStream) -> bool:
+        """Find out what the connection speaks. Serve what has arrived if it is remoting; otherwise have the
+        whole connection served by the protocol. Raises as `_read`."""
+        shared, first, is_decided = self._shared, b"", False
+        protocol = shared.protocols.negotiated(stream.transport.alpn)
+        while protocol is None and not is_decided:
+            data = await self.receive(_FIRST_CHUNK_BYTES)
+            if not data:
+                self.core.happened(Event.END)
+                return False
+            first += data
+            is_decided, protocol = shared.protocols.begun(first)
+        if protocol is None:
+            if not self._received(first):
+                await self._catch_up()
+            return True
+        self.protocol = protocol.name
+        connection = OtherConnection(self, self, protocol, first, shared.handle, shared.on_closed)
+        try:
+            await protocol.serve(connection)
+            await self._finish()
+        finally:
+            connection.end()
+        return False
+
+    async def receive(self, max_bytes: int) -> bytes:
+        """The next bytes; none at the end of the stream, and when the server drains. Raises the errors of the
+        stream."""
+        data = b""
+        if self.core.state is State.OPEN:
+            around = self._reading
+            with trio.CancelScope() as self._reading:
+                self._receiving = True
+                try:
+                    data = bytes(await self._stream.receive_some(max_bytes))
+                finally:
+                    self._receiving, self._reading = False, around
+            self.core.received_at = self._time()
+        return data
+
+    def flush(self) -> None:
+        """Send what is queued, at once or by a task."""
+        if self.core.outgoing:
+            self._write_now(self._time())
+            if self.core.outgoing:
+                self._wake_writer()
+
+    async def uncongested(self) -> None:
+        """Wait until fewer requests are unanswered, and fewer bytes unsent."""
+        while self.core.congested:
+            await self._room.park()
 
     async def _read_stream(self, stream: ServerStream) -> None:
         core, is_open = self.core, State.OPEN
@@ -386,8 +446,7 @@ class ServedPeer(Peer):
         while True:
             if core.outgoing:
                 await self._write()
-            while core.congested:
-                await self._room.park()
+            await self.uncongested()
             if self._served >= len(self._commands):
                 break
             await trio.lowlevel.checkpoint()
@@ -412,11 +471,6 @@ class ServedPeer(Peer):
         except Exception as error:  # noqa: BLE001 - whatever a processor raises must become an answer
             outcome = error_answer(ticket.requests[0], error)
         ticket.complete((outcome,))
-
-    def respond(self, answer: Command) -> None:
-        """Hand an answer of the peer to the call that awaits it."""
-        if not self.core.respond(answer):
-            _log.debug("%s answered the unknown request %s", self.remote_text, answer.opaque)
 
     def _wake_writer(self) -> None:
         if not self._writing and not self._woken and self._nursery is not None and not self.closed:

@@ -18,8 +18,8 @@ from rmqkit.protocol.frame import alike
 from rmqkit.remoting.admission import Entries
 from rmqkit.remoting.hooks_by_code import HooksByCode, HooksOfCode
 from rmqkit.remoting.joined_run import JoinedRun, Part
-from rmqkit.remoting.peer import ServedPeer
 from rmqkit.remoting.route import Route
+from rmqkit.remoting.served import Served
 
 
 class Router:
@@ -81,7 +81,7 @@ class RequestLoop:
             for code in {*router.processors, *hooks.by_code}
         }
 
-    def handle(self, peer: ServedPeer, commands: Sequence[Command], at: int) -> int:
+    def handle(self, peer: Served, commands: Sequence[Command], at: int) -> int:
         """Run the processors for commands that arrived together, from number `at` on; answers are queued, or
         a task will queue them, or the end of the turn of the socket loop will queue and send those to the
         last run.
@@ -121,7 +121,7 @@ class RequestLoop:
         return at
 
     def _admit(
-        self, run: Sequence[Command], hooks: Entries, peer: ServedPeer
+        self, run: Sequence[Command], hooks: Entries, peer: Served
     ) -> tuple[Sequence[Command], dict[int, Outcome]]:
         """The requests of a run that are processed now, and the outcomes of the others by the ids of
         these."""
@@ -142,9 +142,7 @@ class RequestLoop:
                     break
         return left, refused
 
-    async def _process_later(
-        self, delay_s: float, request: Command, hooks: Entries, peer: ServedPeer
-    ) -> Outcome:
+    async def _process_later(self, delay_s: float, request: Command, hooks: Entries, peer: Served) -> Outcome:
         """Process a delayed request, after the hooks that have not seen it yet."""
         await trio.sleep(delay_s)
         left, refused = self._admit([request], hooks, peer)

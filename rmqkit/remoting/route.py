@@ -9,9 +9,9 @@ from attrs import frozen
 from rmqkit.plugin.request import JoinedProcessor, Outcome, Peer, RequestProcessor
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.error_answer import error_answer
-from rmqkit.remoting.answers import mismatched, queue_answers
+from rmqkit.remoting.answers import mismatched
 from rmqkit.remoting.hooks_by_code import HooksOfCode
-from rmqkit.remoting.peer import ServedPeer
+from rmqkit.remoting.served import Served
 
 #: A run of a connection that has this share of the most requests in a run gains little by being joined, and
 #: its answers would have to wait.
@@ -53,7 +53,7 @@ class Route:
 
     def answer(
         self,
-        peer: ServedPeer,
+        peer: Served,
         run: Sequence[Command],
         refused: Mapping[int, Outcome] | None,
         outcomes: Sequence[Outcome],
@@ -63,4 +63,4 @@ class Route:
         if refused:
             rest = iter(outcomes)
             outcomes = [refused[id(each)] if id(each) in refused else next(rest) for each in run]
-        queue_answers(peer.core, peer, run, outcomes, self.hooks.after)
+        peer.queue(run, outcomes, self.hooks.after)

@@ -18,6 +18,7 @@ from rmqkit.plugin.request import BROKER, Peer
 from rmqkit.plugin.transport import ServerStream
 from rmqkit.remoting.admission import Admission, guarding
 from rmqkit.remoting.hooks_by_code import HooksByCode
+from rmqkit.remoting.other_protocols import PortProtocols
 from rmqkit.remoting.peer import ServedPeer, Shared
 from rmqkit.remoting.request_loop import RequestLoop, Router
 from rmqkit.toolkit.descriptors import is_reserved, left_for_connections
@@ -28,6 +29,7 @@ _HOUSEKEEPING_MS = 10_000
 #: end a connection.
 _STALL_CHECK_S = 0.25
 _STALL_CHECKS = 4
+REMOTING_ALONE = PortProtocols()
 
 
 class RequestServer:
@@ -36,7 +38,8 @@ class RequestServer:
     router      request code -> processor
     rpc_hooks   around the connections and requests that they want to see, in order
     kind        the server, as hooks name it (`Caller.server`)
-    on_closed   called when a connection has ended
+    protocols   what connections may speak
+    on_closed   called when a connection has ended, and for each further peer that it carried
     name        for log lines
     """
 
@@ -46,6 +49,7 @@ class RequestServer:
         *,
         rpc_hooks: Iterable[RpcHook] = (),
         kind: str = BROKER,
+        protocols: PortProtocols = REMOTING_ALONE,
         on_closed: Callable[[Peer], None] | None = None,
         name: str = "server",
     ) -> None:
@@ -53,8 +57,9 @@ class RequestServer:
         given = Hooks.of("rpc hook", rpc_hooks).checked(RpcHook, ("connected", "before", "after"))
         entries = guarding(given, kind)
         hooks = HooksByCode(entries)
-        self.shared = Shared(name, kind, Admission(entries), hooks, RequestLoop(router, hooks).handle)
-        self._on_closed = on_closed
+        self.shared = Shared(
+            name, kind, Admission(entries), hooks, RequestLoop(router, hooks).handle, protocols, on_closed
+        )
         self._name = name
         self._accepting = trio.CancelScope()
         self._draining = False
@@ -151,7 +156,7 @@ class RequestServer:
                 )
             await trio.aclose_forcefully(stream)
             return
-        peer = ServedPeer(stream, self.shared)
+        peer, protocols = ServedPeer(stream, self.shared), self.shared.protocols
         self.peers.add(peer)
         try:
             await peer.run()
@@ -159,10 +164,11 @@ class RequestServer:
             _log.warning("%s: connection from %s refused: %s", self._name, peer.remote_text, _first(group))
         except* ProtocolError as group:
             _log.warning(
-                "%s: %s broke the protocol, connection closed: %s",
+                "%s: %s broke the protocol, connection closed: %s%s",
                 self._name,
                 peer.remote_text,
                 _first(group),
+                "" if protocols.is_remoting else f"; this port takes {protocols.names}",
             )
         except* (trio.BrokenResourceError, trio.ClosedResourceError) as group:
             _log.debug("%s: connection from %s lost: %s", self._name, peer.remote_text, _first(group))
@@ -179,8 +185,8 @@ class RequestServer:
             if not self.peers:
                 event, self._empty = self._empty, trio.Event()
                 event.set()
-            if self._on_closed is not None:
-                self._on_closed(peer)
+            if self.shared.on_closed is not None:
+                self.shared.on_closed(peer)
 
     async def _housekeeping(self) -> None:
         """Close connections over which nothing has moved for IDLE_TIMEOUT_MS (Java: IdleStateHandler)."""

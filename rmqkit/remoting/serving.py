@@ -9,10 +9,12 @@ import trio
 
 from rmqkit.config import Config
 from rmqkit.plugin.listen import Listener, bind
+from rmqkit.plugin.protocols import WireProtocol, check_prefixes
 from rmqkit.plugin.request import Peer, RequestProcessor
 from rmqkit.plugin.server import Listen
 from rmqkit.plugin.transport import Address
 from rmqkit.remoting.dial import Dialer
+from rmqkit.remoting.other_protocols import PortProtocols
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.remoting.request_loop import Router
 from rmqkit.remoting.server import RequestServer
@@ -51,6 +53,35 @@ class ServedAddresses:
             await self._server.serve(self._listeners, task_status=task_status)
 
 
+def port_protocols(registry: Registrations, kind: str, alone: WireProtocol | None = None) -> PortProtocols:
+    """What connections to the ports of a server speak."""
+    if alone is not None:
+        return PortProtocols(alone=alone)
+    return PortProtocols([each for each in registry.protocols.values() if kind in each.servers])
+
+
+async def listen(
+    registry: Registrations,
+    addresses: Iterable[Address],
+    router: Router,
+    *,
+    kind: str,
+    name: str,
+    on_closed: Callable[[Peer], None] | None = None,
+    protocol: WireProtocol | None = None,
+) -> ServedAddresses:
+    """Listen on all addresses or none, for `protocol` alone or for what the server's ports take. Raises
+    ConfigError, PluginError."""
+    if protocol is not None:
+        check_prefixes(protocol)
+    protocols = port_protocols(registry, kind, protocol)
+    bound, where = await bind(registry, addresses, protocols.alpn)
+    server = RequestServer(
+        router, rpc_hooks=registry.rpc_hooks, kind=kind, protocols=protocols, on_closed=on_closed, name=name
+    )
+    return ServedAddresses(server, bound, where)
+
+
 class _Listening:
     """`rmqkit.plugin.server.Listen`."""
 
@@ -65,13 +96,18 @@ class _Listening:
         *,
         default: RequestProcessor | None = None,
         on_closed: Callable[[Peer], None] | None = None,
+        protocol: WireProtocol | None = None,
+        addresses: Iterable[Address] | None = None,
     ) -> ServedAddresses:
-        bound, where = await bind(self._registry, self._addresses)
-        router = Router(dict(processors), default=default)
-        server = RequestServer(
-            router, rpc_hooks=self._registry.rpc_hooks, kind=self._name, on_closed=on_closed, name=self._name
+        return await listen(
+            self._registry,
+            self._addresses if addresses is None else addresses,
+            Router(dict(processors), default=default),
+            kind=self._name,
+            name=self._name,
+            on_closed=on_closed,
+            protocol=protocol,
         )
-        return ServedAddresses(server, bound, where)
 
     def pool(self, config: Config) -> ConnectionPool:
         return ConnectionPool(connect=Dialer(config, self._registry), hooks=self._registry.call_hooks)

@@ -101,12 +101,18 @@ class SocketLoop(trio.abc.Instrument):
             self._epoll.unregister(descriptor)
 
     def at_end(self, then: Callable[[], None]) -> None:
-        """Call back once when all sockets that are ready together have been served. Called while one of them
-        is served."""
+        """Call back once when all sockets that are ready together have been served, and all tasks have run
+        that could run before them. Called while a socket is served, or by a task."""
         self._at_end.append(then)
 
     def before_io_wait(self, timeout: float) -> None:
         """Serve ready sockets; when trio has nothing else to do, wait for them in its place."""
+        if self._at_end:
+            # Tasks of this pass have joined their requests.
+            self._serve(0)
+            if timeout > 0:
+                self._events.interrupt()
+            return
         if not self._ready:
             return
         if timeout <= 0:

@@ -34,7 +34,7 @@ from rmqkit.plugin.hook_runner import Hooks
 from rmqkit.plugin.hooks import ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
 from rmqkit.plugin.hookspecs import Register
 from rmqkit.plugin.later import Due, LaterDelivery, Level, Time
-from rmqkit.plugin.request import Answers, Reply
+from rmqkit.plugin.request import Answers, Reply, whole
 from rmqkit.protocol import batch, record
 from rmqkit.protocol.batch import BatchItem
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -50,7 +50,7 @@ from rmqkit.protocol.headers import (
 from rmqkit.protocol.tags import tags_code
 from rmqkit.testing.broker import running_broker
 from rmqkit.testing.calls import calling_broker
-from rmqkit.testing.peer import FakePeer, whole
+from rmqkit.testing.peer import FakePeer
 from rmqkit.testing.store import message
 
 Answered = tuple[int, str | None]
@@ -267,7 +267,7 @@ class SendMessageHookContract(_HookContract):
             outcomes = processor.process(FrameDecoder().feed(data), peer)
             # A store with deferred writes may answer some later.
             await peer.all_answered()
-            answers = [whole(outcome) for outcome in outcomes if outcome is not None] + peer.answers  # type: ignore[arg-type]
+            answers = [whole(outcome) for outcome in outcomes if outcome is not None] + peer.answers
             answers.sort(key=attrgetter("opaque"))
             store = broker.context.store
             stored = [

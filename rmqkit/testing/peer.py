@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 import trio
 
 from rmqkit.errors import ConnectionLost
-from rmqkit.plugin.request import BROKER, Answer, Outcome, Peer, Reply, RequestProcessor, Ticket, Work
+from rmqkit.plugin.request import BROKER, Outcome, Peer, RequestProcessor, Ticket, Work, whole
 from rmqkit.plugin.transport import Address, TransportInfo
-from rmqkit.protocol import frame
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.error_answer import error_answer
 from rmqkit.protocol.message_id import pack_host
@@ -112,17 +111,6 @@ class FakePeer(Peer):
 
     def close(self) -> None:
         self.closed = True
-
-
-def whole(answer: Answer) -> Command:
-    """An answer of any form as one command with its body."""
-    if isinstance(answer, bytes):
-        (command,) = frame.FrameDecoder().feed(answer)
-        return command
-    if isinstance(answer, Reply):
-        answer.head.body = b"".join(bytes(part) for part in answer.slices)
-        return answer.head
-    return answer
 
 
 async def ask(processor: RequestProcessor, request: Command, peer: FakePeer) -> Command | None:

@@ -21,6 +21,7 @@ from rmqkit.errors import ConfigError, PluginError
 from rmqkit.plugin import hookspecs, loader
 from rmqkit.plugin.hookspecs import PROJECT, Register, hookimpl
 from rmqkit.plugin.loader import load
+from rmqkit.plugin.protocols import ProtocolConnection, WireProtocol
 
 NOTHING = Config()
 
@@ -130,10 +131,31 @@ def test_extra_plugins() -> None:
         registry.chosen("stores", "lmdb")
 
 
+class Silent(WireProtocol):
+    """A protocol with these prefixes."""
+
+    name = "silent"
+
+    def __init__(self, *prefixes: bytes) -> None:
+        self.prefixes = prefixes
+
+    async def serve(self, connection: ProtocolConnection) -> None:
+        raise NotImplementedError
+
+
+def test_all_protocols_that_ports_cannot_tell_apart_are_named() -> None:
+    """The start reports wrong prefixes of every protocol, and protocols that begin alike."""
+    wrong = [("a", Silent(b"\x00"), 0), ("b", Silent(b"GET"), 0), ("c", Silent(b"GET /"), 0)]
+    with pytest.raises(PluginError) as info:
+        alone(("mine", plugin("protocols", *wrong)))
+    assert "a frame of remoting may begin so" in str(info.value)
+    assert "both begin with b'GET /'" in str(info.value)
+
+
 @pytest.mark.parametrize("kind", sorted(loader._KINDS))
 def test_every_kind(kind: str) -> None:
     """What is registered by a hook of a kind is found under that kind: hooks as a tuple, the rest by name."""
-    thing = Struct if kind == "settings" else object()
+    thing = {"settings": Struct, "protocols": Silent()}.get(kind, object())
     value = getattr(alone(("mine", plugin(kind, ("x", thing, 0)))), kind)
     assert list(value) == [thing] if kind in loader._HOOKS else value == {"x": thing}
 
@@ -499,7 +521,7 @@ def test_specs_are_there() -> None:
     kinds = (
         "stores store_tools transports flush_policies ack_conditions dispatchers allocation_strategies"
         " filter_servers"
-        " processors queue_codes services servers commands settings"
+        " processors queue_codes services servers protocols commands settings"
     )
     hooks = "send_message_hooks consume_message_hooks rpc_hooks call_hooks put_message_hooks"
     expected = {f"rmqkit_register_{kind}" for kind in (kinds + " " + hooks).split()} | {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,7 +30,7 @@ class Noting(Transport):
         self.scheme = scheme
         self.asked: list[tuple[str, int]] = []
 
-    async def listen(self, address: Address) -> Any:
+    async def listen(self, address: Address, alpn: Sequence[str] = ()) -> Any:
         raise NotImplementedError
 
     async def connect(self, address: Address, timeout_ms: int) -> anyio.abc.ByteStream:

@@ -23,6 +23,7 @@ from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.connection import ConnectionCore
 from rmqkit.protocol.frame import FrameDecoder
+from rmqkit.remoting.answers import FramedAnswers
 from rmqkit.remoting.hooks_by_code import NO_HOOKS
 from rmqkit.remoting.joined_run import JoinedRun, Part
 from rmqkit.remoting.route import Route
@@ -247,7 +248,7 @@ class Turn:
             then()
 
 
-class Connected(FakePeer):
+class Connected(FramedAnswers, FakePeer):
     """A peer with the state of a connection; `sent` is what it has sent by `answered`."""
 
     def __init__(self) -> None:
@@ -264,7 +265,7 @@ def joined(route: Route, *parts: Sequence[Command]) -> list[list[tuple[int, int]
     turn: Any = Turn()
     run, peers = JoinedRun(), [Connected() for _ in parts]
     for peer, requests in zip(peers, parts, strict=True):
-        run.add(route, Part(peer, requests, requests, None), turn)  # type: ignore[arg-type]
+        run.add(route, Part(peer, requests, requests, None), turn)
     turn.end()
     return [[(got.opaque, got.code) for got in peer.sent] for peer in peers]
 

@@ -200,7 +200,9 @@ class MemoryTransport(Transport):
 
     scheme = "memory"
 
-    async def listen(self, address: Address) -> Sequence[trio.abc.Listener[ServerStream]]:
+    async def listen(
+        self, address: Address, alpn: Sequence[str] = ()
+    ) -> Sequence[trio.abc.Listener[ServerStream]]:
         await trio.lowlevel.checkpoint()
         if not address.name and not address.port:
             address = _free(address)

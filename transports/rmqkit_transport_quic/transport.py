@@ -37,7 +37,9 @@ class QuicTransport(Transport):
         self._network = network or UdpNetwork()
         self._credentials: CertificateFiles[QuicConfiguration] | None = None
 
-    async def listen(self, address: Address) -> Sequence[trio.abc.Listener[ServerStream]]:
+    async def listen(
+        self, address: Address, alpn: Sequence[str] = ()
+    ) -> Sequence[trio.abc.Listener[ServerStream]]:
         _need_library()
         from rmqkit_transport_quic.listener import listen
 

@@ -44,6 +44,11 @@ class TlsChannel:
         """The peer's certificate in DER form, checked during the handshake; None when it showed none."""
         return self._object.getpeercert(binary_form=True)
 
+    @property
+    def alpn(self) -> str | None:
+        """The protocol chosen in the handshake."""
+        return self._object.selected_alpn_protocol()
+
     def feed(self, ciphertext: bytes) -> None:
         """Process received ciphertext; empty when the peer has ended."""
         if ciphertext:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,13 +20,16 @@ from rmqkit.errors import ConfigError
 from rmqkit.toolkit.self_signed import self_signed
 
 
-def server_context(config: Config) -> ssl.SSLContext:
-    """TLS for accepted connections. Raises ConfigError with the setting and the file."""
+def server_context(config: Config, alpn: Sequence[str] = ()) -> ssl.SSLContext:
+    """TLS for accepted connections, with the ALPN names that are offered. Raises ConfigError with the setting
+    and the file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     # Connections are long-lived, so session tickets would be useless.
     context.num_tickets = 0
+    if alpn:
+        context.set_alpn_protocols(alpn)
     if config.tls_server_cert_path:
         _load_own(context, own_certificate(config, "server"))
     else:

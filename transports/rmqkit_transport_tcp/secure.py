@@ -111,11 +111,15 @@ class TlsServerStream(ServerStream):
         self.remote = below.remote
         self.local = below.local
         self.scheme = below.scheme
+        # OpenSSL tells neither once the connection has been closed.
+        self._transport = TransportInfo(
+            Address(self.scheme, *self.local), True, channel.certificate, channel.alpn
+        )
         self._sending = False
 
     @property
     def transport(self) -> TransportInfo:
-        return TransportInfo(Address(self.scheme, *self.local), True, self._channel.certificate)
+        return self._transport
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         wanted = max_bytes or READ_CHUNK_BYTES

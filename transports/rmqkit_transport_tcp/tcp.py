@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Sequence
+from functools import partial
 
 import anyio.abc
 import trio
@@ -79,11 +80,13 @@ class TcpTransport(Transport):
     def __init__(self, config: Config) -> None:
         self._config = config
 
-    async def listen(self, address: Address) -> Sequence[trio.abc.Listener[ServerStream]]:
+    async def listen(
+        self, address: Address, alpn: Sequence[str] = ()
+    ) -> Sequence[trio.abc.Listener[ServerStream]]:
         mode = effective_mode(self._config)
         if mode == DISABLED:
             return [TcpListener(await bound_socket(address))]
-        return [await secure_listener(address, self._config, plain=mode == PERMISSIVE)]
+        return [await secure_listener(address, self._config, alpn, plain=mode == PERMISSIVE)]
 
     async def connect(self, address: Address, timeout_ms: int) -> anyio.abc.ByteStream:
         return await connect_tcp(address, timeout_ms)
@@ -94,14 +97,16 @@ class TcpTransport(Transport):
         return bound_at(listener.socket, self.scheme)
 
 
-async def secure_listener(address: Address, config: Config, *, plain: bool) -> SecureListener:
+async def secure_listener(
+    address: Address, config: Config, alpn: Sequence[str], *, plain: bool
+) -> SecureListener:
     """Listen at an address, by TLS and with `plain` also without. Raises OSError, and ConfigError for the
     files given by the settings."""
     sock = await bound_socket(address)
     try:
         return SecureListener(
             sock,
-            CertificateFiles(config, str(bound_at(sock, "tls")), server_context),
+            CertificateFiles(config, str(bound_at(sock, "tls")), partial(server_context, alpn=alpn)),
             plain=plain,
             scheme=address.scheme,
         )

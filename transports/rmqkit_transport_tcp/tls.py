@@ -33,13 +33,15 @@ class TlsTransport(Transport):
         self._config = config
         self._client: CertificateFiles[ssl.SSLContext] | None = None
 
-    async def listen(self, address: Address) -> Sequence[trio.abc.Listener[ServerStream]]:
+    async def listen(
+        self, address: Address, alpn: Sequence[str] = ()
+    ) -> Sequence[trio.abc.Listener[ServerStream]]:
         if not has_certificate(self._config):
             raise ConfigError(
                 f"{address} needs a certificate: name its file in tls.server.certPath, and that of its key in"
                 " tls.server.keyPath"
             )
-        return [await secure_listener(address, self._config, plain=False)]
+        return [await secure_listener(address, self._config, alpn, plain=False)]
 
     async def connect(self, address: Address, timeout_ms: int) -> anyio.abc.ByteStream:
         """Connect by TLS. Raises OSError with a remedy when the server's certificate is not accepted, or when

@@ -71,7 +71,9 @@ class UnixTransport(Transport):
     def __init__(self, mode: int = DEFAULT_MODE) -> None:
         self._mode = mode
 
-    async def listen(self, address: Address) -> Sequence[trio.abc.Listener[ServerStream]]:
+    async def listen(
+        self, address: Address, alpn: Sequence[str] = ()
+    ) -> Sequence[trio.abc.Listener[ServerStream]]:
         """A stale socket file is replaced. Raises OSError when the path is too long, is another kind of file,
         or has a listener."""
         path = _path(address)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from attrs import Factory, define
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from rmqkit.broker.appending.log_appender import LogAppender
     from rmqkit.broker.clients import ClientTable
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
     from rmqkit.broker.tables.offsets import OffsetTable
     from rmqkit.broker.tables.topics import TopicTable
     from rmqkit.config import Config
+    from rmqkit.plugin.address import Address
     from rmqkit.plugin.clock import Clock
     from rmqkit.plugin.filter_servers import FilterServers
+    from rmqkit.plugin.listen import Serving
     from rmqkit.plugin.loader import Registry
+    from rmqkit.plugin.protocols import WireProtocol
     from rmqkit.plugin.replication import Replication
     from rmqkit.plugin.request import Caller
     from rmqkit.plugin.store import MessageStore
@@ -60,8 +63,16 @@ class BrokerContext:
     store_host: bytes
     admission: Admission
 
+    on_config_change: list[Callable[[], None]] = Factory(list)
+    #: Listens for a protocol on further addresses; set before services run.
+    open_port: Callable[[WireProtocol, Iterable[Address]], Awaitable[Serving]] | None = None
+
     def admit(self, caller: Caller) -> None:
         """Let the hooks see a new connection (`rmqkit.plugin.broker.Broker`). Raises RequestRefused."""
         self.admission.check(caller)
 
-    on_config_change: list[Callable[[], None]] = Factory(list)
+    async def listen(self, protocol: WireProtocol, addresses: Iterable[Address]) -> Serving:
+        """See `rmqkit.plugin.broker.Broker`."""
+        if self.open_port is None:
+            raise RuntimeError("the broker does not serve yet: listen in the run method of a service")
+        return await self.open_port(protocol, addresses)

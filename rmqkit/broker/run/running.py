@@ -9,7 +9,7 @@ flight, write the tables, close the dispatchers, close the store.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import trio
 from attrs import define
@@ -24,15 +24,17 @@ from rmqkit.broker.stats import SAMPLE_MS
 from rmqkit.config import FREE_PORT, Config, store_host, with_texts
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.clock import Clock
-from rmqkit.plugin.listen import Listener, bind
+from rmqkit.plugin.listen import Listener, Serving, bind
 from rmqkit.plugin.loader import Registry
-from rmqkit.plugin.request import Peer
+from rmqkit.plugin.protocols import WireProtocol
+from rmqkit.plugin.request import BROKER, Peer
 from rmqkit.plugin.transport import Address
 from rmqkit.protocol.message_id import unpack_host
 from rmqkit.remoting.dial import TCP, Dialer
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.remoting.request_loop import Router
 from rmqkit.remoting.server import RequestServer
+from rmqkit.remoting.serving import listen, port_protocols
 from rmqkit.toolkit.interval import sleep_interval
 from rmqkit.toolkit.log_state import dispatch_behind_bytes
 
@@ -77,7 +79,8 @@ async def run_broker(
     clock = clock or SystemClock()
     listeners, address, fast_address = await _bind(config, registry, scheme)
     try:
-        extra, others = await bind(registry, _additional(config))
+        alpn = port_protocols(registry, BROKER).alpn
+        extra, others = await bind(registry, _additional(config), alpn)
         listeners += extra
         if not config.listen_port:
             config = with_texts(config, {"listenPort": str(address.port)}, {"listenPort": FREE_PORT})
@@ -175,11 +178,28 @@ def _servers(broker: BrokerContext, running: RunningBroker) -> list[RequestServe
         broker.held.drop_peer(peer)
         broker.clients.drop_peer(peer)
 
+    registry = broker.registry
+    protocols = port_protocols(registry, BROKER)
+
     def server(router: Router, name: str) -> RequestServer:
         follow_role(broker.role, router)
-        return RequestServer(router, rpc_hooks=broker.registry.rpc_hooks, on_closed=closed, name=name)
+        return RequestServer(
+            router, rpc_hooks=registry.rpc_hooks, protocols=protocols, on_closed=closed, name=name
+        )
+
+    async def open_port(protocol: WireProtocol, addresses: Iterable[Address]) -> Serving:
+        return await listen(
+            registry,
+            addresses,
+            normal,
+            kind=BROKER,
+            name=f"broker, {protocol.name}",
+            on_closed=closed,
+            protocol=protocol,
+        )
 
     normal, fast = assemble.make_routers(broker)
+    broker.open_port = open_port
     routers = [(normal, "broker")]
     if running.fast_address is not None:
         routers.append((fast, "broker, fast port"))
@@ -200,8 +220,9 @@ async def _bind(
     """The normal listener and the fast one, two ports below it. With port 0 free ports are used, and the one
     above them is free as well: RocketMQ replicates there."""
     wanted = Address(scheme, config.bind_address, config.listen_port)
+    alpn = port_protocols(registry, BROKER).alpn
     for _ in range(_PORT_TRIES):
-        listeners, (address, *_) = await bind(registry, [wanted])
+        listeners, (address, *_) = await bind(registry, [wanted], alpn)
         if address.port <= 2:
             return listeners, address, None
         try:
@@ -210,7 +231,7 @@ async def _bind(
                 for listener in above:
                     await trio.aclose_forcefully(listener)
             fast, (fast_address, *_) = await bind(
-                registry, [Address(scheme, config.bind_address, address.port - 2)]
+                registry, [Address(scheme, config.bind_address, address.port - 2)], alpn
             )
         except ConfigError:
             for listener in listeners:

@@ -28,7 +28,7 @@ from rmqkit.model.sysflag import (
 from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
 from rmqkit.plugin.hooks import EachPutHook, PutMessageHook
 from rmqkit.plugin.hookspecs import Register
-from rmqkit.plugin.request import Ticket
+from rmqkit.plugin.request import Ticket, whole
 from rmqkit.protocol.codes import RequestCode, ResponseCode, SerializeType
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import (
@@ -38,7 +38,7 @@ from rmqkit.protocol.headers import (
 )
 from rmqkit.protocol.message_id import pack_host, parse_offset_message_id
 from rmqkit.protocol.tags import java_hash
-from rmqkit.testing.peer import FakePeer, whole
+from rmqkit.testing.peer import FakePeer
 from tests.broker.desk import PORT, BrokerHarness
 
 Opened = Callable[..., AbstractAsyncContextManager[BrokerHarness]]

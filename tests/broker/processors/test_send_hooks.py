@@ -14,14 +14,13 @@ from rmqkit.errors import RequestRefused, StoreNotWritable
 from rmqkit.model.message_type import MessageType
 from rmqkit.plugin.hooks import EachSendHook, Refusals, SendContext, SendMessageHook, SendRun
 from rmqkit.plugin.hookspecs import Register
-from rmqkit.plugin.request import Outcome
+from rmqkit.plugin.request import Outcome, whole
 from rmqkit.protocol import batch
 from rmqkit.protocol.batch import BatchItem
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.frame import FrameDecoder, encode
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
-from rmqkit.testing.peer import whole
 from tests.broker.desk import BrokerHarness
 from tests.broker.slow_store import SLOW, Disk
 
@@ -104,7 +103,7 @@ def handle(desk: BrokerHarness, *sends: tuple[int, str, bytes]) -> list[Outcome]
 
 
 def codes(outcomes: list[Outcome]) -> list[int]:
-    return [whole(outcome).code for outcome in outcomes]  # type: ignore[arg-type]
+    return [whole(outcome).code for outcome in outcomes]
 
 
 @pytest.mark.row("S101")
@@ -170,7 +169,7 @@ async def test_a_hook_refuses_some_of_a_run(opened: Opened) -> None:
     async with opened(extra=[("runs", Plugin((first, second, third)))]) as desk:
         outcomes = handle(desk, single("a"), single("b"), single("c"), single("d"))
         assert codes(outcomes) == [16, 16, 0, 16]
-        assert [whole(outcome).opaque for outcome in outcomes] == [0, 1, 2, 3]  # type: ignore[arg-type]
+        assert [whole(outcome).opaque for outcome in outcomes] == [0, 1, 2, 3]
         assert third.before_runs == [["a", "c"]]
         assert sorted(first.ends) == [(["a"], 16), (["b"], 16), (["c"], 0), (["d"], 16)]
         assert sorted(second.ends) == [(["a"], 16), (["c"], 0)]

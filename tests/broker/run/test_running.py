@@ -66,7 +66,9 @@ class SilentTransport(Transport):
 
     scheme = "silent"
 
-    async def listen(self, address: Address) -> Sequence[trio.abc.Listener[ServerStream]]:
+    async def listen(
+        self, address: Address, alpn: Sequence[str] = ()
+    ) -> Sequence[trio.abc.Listener[ServerStream]]:
         return [Silence(address)]
 
     async def connect(self, address: Address, timeout_ms: int) -> anyio.abc.ByteStream:

@@ -87,7 +87,7 @@ class MemoryTransport(Transport):
     def __init__(self) -> None:
         self.listeners: list[MemoryListener] = []
 
-    async def listen(self, address: Address) -> Sequence[AnyListener]:
+    async def listen(self, address: Address, alpn: Sequence[str] = ()) -> Sequence[AnyListener]:
         if address.port == 1:
             raise OSError("address in use")
         self.listeners.append(MemoryListener(address))

@@ -372,7 +372,9 @@ class SimulatedTransport(Transport):
         self._network = network
         self._process = process
 
-    async def listen(self, address: Address) -> Sequence[trio.abc.Listener[ServerStream]]:
+    async def listen(
+        self, address: Address, alpn: Sequence[str] = ()
+    ) -> Sequence[trio.abc.Listener[ServerStream]]:
         await trio.lowlevel.checkpoint()
         place = address.host, address.port
         if place in self._network.listeners:
