@@ -29,6 +29,7 @@ from rmqkit.client.instance import Instance, wall_clock_ms
 from rmqkit.client.namespace import Namespace, in_namespace
 from rmqkit.client.producing.producer import Producer
 from rmqkit.client.routing.discovery import NameServerSource, name_server_source
+from rmqkit.client.server_requests import ServerRequests
 from rmqkit.client.settings import ClientKeywords, ClientSettings, ProducerKeywords, ProducerOptions
 from rmqkit.config import Config
 from rmqkit.errors import ClientError
@@ -186,6 +187,11 @@ class Client:
     def groups(self) -> GroupAdmin:
         """Administration of consumer groups."""
         return GroupAdmin(self._opened())
+
+    @property
+    def server_requests(self) -> ServerRequests:
+        """What answers requests of brokers to this client, by code and by group."""
+        return self._opened().requests
 
     @in_namespace
     def producer(self, group: str, **options: Unpack[ProducerKeywords]) -> Producer:

@@ -16,7 +16,7 @@ from rmqkit.client.hooks import ClientHooks
 from rmqkit.client.namespace import Namespace
 from rmqkit.client.routing.name_servers import NameServers
 from rmqkit.client.routing.routes import RouteTable
-from rmqkit.client.server_requests import GroupMember, ServerRequests
+from rmqkit.client.server_requests import CheckHandler, GroupMember, ServerRequests
 from rmqkit.client.settings import ClientSettings
 from rmqkit.errors import BrokerUnknown, ClientError, RmqError
 from rmqkit.model.queue import MessageQueue
@@ -62,11 +62,10 @@ class Instance:
         self.backend = async_backend()
         self.hooks = hooks or ClientHooks(settings.effective_client_id)
         self.now_ms = now_ms
-        self._producers: set[str] = set()
-        self._consumers: dict[str, GroupMember] = {}
+        self.requests = ServerRequests()
         self.pool = ConnectionPool(
             connect=connect,
-            on_request=ServerRequests(self._consumers).serve,
+            on_request=self.requests.serve,
             serialize_type=settings.serialize_type,
             connect_timeout_ms=settings.connect_timeout_ms,
             hooks=self.hooks.calls,
@@ -143,32 +142,25 @@ class Instance:
 
     # --- groups ---------------------------------------------------------------------------------------------
 
-    def join_producer(self, group: str) -> None:
-        """Register a producer group. Raises ClientError when this client already has a producer of it."""
-        if group in self._producers:
-            raise ClientError(
-                f"this client already has a producer of group {group!r}; use that one, or another client"
-            )
-        self._producers.add(group)
+    def join_producer(self, group: str, check: CheckHandler | None = None) -> None:
+        """Register a producer group, which is included in heartbeats. Raises as
+        `ServerRequests.join_producer`."""
+        self.requests.join_producer(group, check)
         self.heartbeat_soon()
 
     def join_consumer(self, group: str, member: GroupMember) -> None:
-        """Register a consumer group, which is included in heartbeats; requests of brokers go to `member`.
-        Raises ClientError when this client already has a consumer of the group."""
-        if group in self._consumers:
-            raise ClientError(
-                f"this client already has a consumer of group {group!r}; use that one, or another client"
-            )
-        self._consumers[group] = member
+        """Register a consumer group, which is included in heartbeats. Raises as
+        `ServerRequests.join_consumer`."""
+        self.requests.join_consumer(group, member)
         self.heartbeat_soon()
 
     async def leave(self, *, producer: str | None = None, consumer: str | None = None) -> None:
         """Leave a group and unregister it from the brokers, within the time limit of one call. Failures are
         logged."""
         if producer is not None:
-            self._producers.discard(producer)
+            self.requests.producers.pop(producer, None)
         if consumer is not None:
-            self._consumers.pop(consumer, None)
+            self.requests.consumers.pop(consumer, None)
         header = UnregisterClientRequestHeader(
             client_id=self.settings.effective_client_id, producer_group=producer, consumer_group=consumer
         )
@@ -219,16 +211,17 @@ class Instance:
     async def heartbeat(self) -> None:
         """Send one heartbeat to all known brokers, to slaves only when there are consumers. Failures are
         logged, never raised."""
-        if not self._producers and not self._consumers:
+        producers, consumers = self.requests.producers, self.requests.consumers
+        if not producers and not consumers:
             return
         data = HeartbeatData(
             client_id=self.settings.effective_client_id,
-            producer_data_set=[ProducerData(group_name=group) for group in sorted(self._producers)],
-            consumer_data_set=[self._consumers[group].describe() for group in sorted(self._consumers)],
+            producer_data_set=[ProducerData(group_name=group) for group in sorted(producers)],
+            consumer_data_set=[consumers[group].describe() for group in sorted(consumers)],
         )
         body = compact(data)
         async with anyio.create_task_group() as group:
-            for address in self.routes.addresses(masters_only=not self._consumers):
+            for address in self.routes.addresses(masters_only=not consumers):
                 group.start_soon(self._beat_to, address, body)
 
     async def _beat_to(self, address: str, body: bytes) -> None:

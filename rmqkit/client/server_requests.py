@@ -1,17 +1,18 @@
-"""Requests of brokers to a client, passed to the group member that they address (Java:
-ClientRemotingProcessor)."""
+"""Requests of servers to a client, passed to the group that they address (Java: ClientRemotingProcessor)."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
 from rmqkit.client.consumer.received import ReceivedMessage, received
 from rmqkit.client.thread_dump import thread_dump
-from rmqkit.errors import DecodeError
+from rmqkit.errors import ClientError, DecodeError
+from rmqkit.model import properties as props
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.subscription import ConsumerData
 from rmqkit.protocol import loose_json
@@ -49,34 +50,100 @@ class GroupMember(Protocol):
         ConsumeMessageDirectlyResult). Raises ClientError when it has no handler."""
 
 
-class ServerRequests:
-    """Answers requests of brokers; `members` are the consumers by group."""
+#: Answers a request of the broker at an address; must not block.
+Handler = Callable[[Command, str], Outcome]
+#: Answers CHECK_TRANSACTION_STATE for a producer group: gets the request, the half message as it is stored,
+#: and the broker's address.
+CheckHandler = Callable[[Command, ReceivedMessage, str], Awaitable[Command | None]]
 
-    def __init__(self, members: Mapping[str, GroupMember]) -> None:
-        self._members = members
-        self._handlers: dict[int, Callable[[Command, GroupMember], Outcome]] = {
+
+class ServerRequests:
+    """The registry of what answers requests of servers to this client, and of its groups. What nobody answers
+    is refused.
+
+    producers  producer groups with what answers CHECK_TRANSACTION_STATE; None: they send no transactions
+    consumers  members by consumer group, to which the requests about consumers go
+    """
+
+    def __init__(self) -> None:
+        self.producers: dict[str, CheckHandler | None] = {}
+        self.consumers: dict[str, GroupMember] = {}
+        self._handlers: dict[int, Handler] = {RequestCode.CHECK_TRANSACTION_STATE: self._check_transaction}
+        for code, handler in {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset_offsets,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
-        }
+        }.items():
+            self.add(code, partial(self._by_member, handler))
+
+    def add(self, code: int, handler: Handler) -> None:
+        """Let `handler` answer the requests with a code. Raises ClientError when the code has a handler."""
+        if code in self._handlers:
+            raise ClientError(f"requests with code {code} have a handler; remove it before, or use that one")
+        self._handlers[code] = handler
+
+    def remove(self, code: int) -> None:
+        """Refuse the requests with a code from now on."""
+        self._handlers.pop(code, None)
+
+    def join_producer(self, group: str, check: CheckHandler | None = None) -> None:
+        """Enter a producer group; `check` answers the questions of brokers for its transactions. Raises
+        ClientError when this client already has a producer of the group."""
+        if group in self.producers:
+            raise ClientError(
+                f"this client already has a producer of group {group!r}; use that one, or another client"
+            )
+        self.producers[group] = check
+
+    def join_consumer(self, group: str, member: GroupMember) -> None:
+        """Enter a consumer group. Raises ClientError when this client already has a consumer of the group."""
+        if group in self.consumers:
+            raise ClientError(
+                f"this client already has a consumer of group {group!r}; use that one, or another client"
+            )
+        self.consumers[group] = member
 
     def serve(self, command: Command, address: str) -> Outcome:
         """The answer to a request of the broker at `address`. An error becomes an answer with its code and
         text, or is logged when the request wants no answer."""
-        if command.code == RequestCode.CHECK_TRANSACTION_STATE:
-            return self._check_transaction(command, address)
         handler = self._handlers.get(command.code)
-        if handler is None:
-            return answer(
-                command,
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                f"request code {command.code} is not served by this client",
-            )
+        if handler is not None:
+            return handler(command, address)
+        return answer(
+            command,
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            f"request code {command.code} is not served by this client",
+        )
+
+    # --- producers ------------------------------------------------------------------------------------------
+
+    def _check_transaction(self, command: Command, address: str) -> Outcome:
+        """A broker asks a producer group for the outcome of a half message (behaviour sheet, A14)."""
+        if any(check is not None for check in self.producers.values()):
+            return self._check_of_group(command, address)
+        return _no_transactions(command, address)
+
+    async def _check_of_group(self, command: Command, address: str) -> Command | None:
+        """Java reads the group from the half message, as the header does not have it."""
+        messages = (await received(command.body, command.fields().get("bname", ""))).messages
+        if len(messages) != 1 or messages[0].fault is not None:
+            raise DecodeError(f"{address} asks for the outcome of a transaction without its half message")
+        check = self.producers.get(messages[0].properties.get(props.PRODUCER_GROUP, ""))
+        if check is None:
+            return _no_transactions(command, address)
+        return await check(command, messages[0], address)
+
+    # --- consumers ------------------------------------------------------------------------------------------
+
+    def _by_member(
+        self, handler: Callable[[Command, GroupMember], Outcome], command: Command, address: str
+    ) -> Outcome:
+        """The answer of the consumer group that the request names."""
         fields = command.fields()
         group = fields.get("consumerGroup") or fields.get("group") or ""
-        member = self._members.get(group)
+        member = self.consumers.get(group)
         if member is not None:
             return handler(command, member)
         log.info(
@@ -88,21 +155,6 @@ class ServerRequests:
         if command.is_oneway:
             return None
         return answer(command, ResponseCode.SYSTEM_ERROR, f"this client has no consumer of group {group!r}")
-
-    def _check_transaction(self, command: Command, address: str) -> Outcome:
-        """A broker asks a producer group for the outcome of a half message (behaviour sheet, A14).
-
-        The producers of this client send no transactions, so none of them knows it: the question, which
-        brokers send one way, stays unanswered, and the broker asks another producer of the group later.
-        """
-        log.info(
-            "%s asks for the outcome of transaction %s; producers of this client have no transactions",
-            address,
-            command.fields().get("transactionId", ""),
-        )
-        if command.is_oneway:
-            return None
-        return answer(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "this producer has no transactions")
 
     def _ids_changed(self, command: Command, member: GroupMember) -> None:
         member.ids_changed()
@@ -131,6 +183,19 @@ class ServerRequests:
         if len(messages) != 1:
             raise DecodeError(f"one message is expected to be consumed directly, not {len(messages)}")
         return answer(command, body=msgspec.json.encode(await member.consume_directly(messages[0])))
+
+
+def _no_transactions(command: Command, address: str) -> Command | None:
+    """The question, which brokers send one way, stays unanswered, and the broker asks another producer of the
+    group later."""
+    log.info(
+        "%s asks for the outcome of transaction %s; producers of this client have no transactions",
+        address,
+        command.fields().get("transactionId", ""),
+    )
+    if command.is_oneway:
+        return None
+    return answer(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "this producer has no transactions")
 
 
 def reset_offsets_of(command: Command) -> dict[MessageQueue, int]:

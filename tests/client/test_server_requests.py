@@ -10,10 +10,11 @@ import anyio
 import msgspec
 import pytest
 
-from rmqkit.client import ClientError, LitePullConsumer, MessageQueue
+from rmqkit.client import ClientError, LitePullConsumer, MessageQueue, ReceivedMessage
+from rmqkit.client.server_requests import ServerRequests
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import RequestCode
-from rmqkit.protocol.command import Command, request
+from rmqkit.protocol.command import Command, answer, request
 from rmqkit.protocol.frame import encode
 from tests.client.fake_cluster import FakeBroker, cluster, serve_group
 from tests.client.fakes import run, settled
@@ -221,3 +222,86 @@ def test_the_outcome_of_a_transaction_is_unknown(oneway: bool) -> None:
             assert (await anext(consumer)).body == b"1"
 
     run("trio", body)
+
+
+NO_TRANSACTIONS = (3, "this producer has no transactions")
+CHECK_FIELDS = {"transactionId": "T1", "msgId": "M1", "commitLogOffset": "7", "tranStateTableOffset": "3"}
+
+
+def outcome(said: Command | None) -> tuple[int, str | None] | None:
+    return None if said is None else (said.code, said.remark)
+
+
+@pytest.mark.parametrize("oneway", [True, False])
+def test_a_question_for_a_transaction_reaches_its_producer_group(oneway: bool) -> None:
+    """The half message names the group. Its handler gets the question, the message and the broker; a group
+    without one, and one that is not here, answer that there are no transactions."""
+
+    async def body() -> None:
+        async with reading() as (broker, consumer, ask):
+            instance = consumer._instance
+            asked: list[tuple[str, bytes, str]] = []
+
+            async def check(command: Command, half: ReceivedMessage, address: str) -> Command | None:
+                asked.append((command.fields()["tranStateTableOffset"], half.body, address))
+                return None if command.is_oneway else answer(command, remark="commit")
+
+            instance.join_producer("paying", check)
+            instance.join_producer("plain")
+
+            async def question(group: str) -> Command | None:
+                broker.put("Half", 0, b"half", {"PGROUP": group})
+                stored = broker.log["Half", 0][-1]
+                return await ask(RequestCode.CHECK_TRANSACTION_STATE, CHECK_FIELDS, stored, oneway=oneway)
+
+            said = await question("paying")
+            assert asked == [("3", b"half", broker.address)]
+            assert outcome(said) == (None if oneway else (0, "commit"))
+            for group in ("plain", "elsewhere"):
+                broker.server.requests.clear()
+                said = await question(group)
+                assert (
+                    said is None
+                    if oneway
+                    else said is not None and (said.code, said.remark) == NO_TRANSACTIONS
+                )
+            assert len(asked) == 1
+            broker.server.requests.clear()
+            said = await ask(RequestCode.CHECK_TRANSACTION_STATE, CHECK_FIELDS, b"half", oneway=oneway)
+            assert said is None if oneway else said is not None and said.code == 1
+            await instance.leave(producer="paying")
+            broker.server.requests.clear()
+            assert outcome(await question("paying")) == (None if oneway else NO_TRANSACTIONS)
+            assert len(asked) == 1
+
+    run("trio", body)
+
+
+def test_a_code_has_one_handler() -> None:
+    """Handlers for further codes can be added and removed; what nobody handles is refused."""
+
+    async def body() -> None:
+        async with reading() as (broker, consumer, ask):
+            requests = consumer._instance.requests
+            requests.add(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, lambda command, address: answer(command))
+            with pytest.raises(ClientError, match="have a handler"):
+                requests.add(RequestCode.CHECK_TRANSACTION_STATE, lambda command, address: None)
+            said = await ask(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, {})
+            assert said is not None
+            assert said.code == 0
+            requests.remove(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)
+            broker.server.requests.clear()
+            said = await ask(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, {})
+            assert said is not None
+            assert "is not served by this client" in (said.remark or "")
+
+    run("trio", body)
+
+
+def test_a_group_joins_once() -> None:
+    """A second producer or consumer of a group is refused; what it would replace stays."""
+    requests = ServerRequests()
+    requests.join_producer("g")
+    with pytest.raises(ClientError, match="already has a producer of group 'g'"):
+        requests.join_producer("g")
+    assert requests.producers == {"g": None}
