@@ -33,11 +33,11 @@ from rmqkit.client.server_requests import ServerRequests
 from rmqkit.client.settings import ClientKeywords, ClientSettings, ProducerKeywords, ProducerOptions
 from rmqkit.config import Config
 from rmqkit.errors import ClientError
+from rmqkit.plugin.address import Connect
 from rmqkit.plugin.allocation import AllocationStrategy
 from rmqkit.plugin.hooks import CallHook
 from rmqkit.remoting.background import BackgroundTask, only_error
 from rmqkit.remoting.dial import Dialer
-from rmqkit.toolkit.connect import Connect
 
 
 class Client:

@@ -22,13 +22,13 @@ from rmqkit.errors import BrokerUnknown, ClientError, RmqError
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.route import compact
 from rmqkit.model.subscription import HeartbeatData, ProducerData
+from rmqkit.plugin.address import Connect
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import UnregisterClientRequestHeader
 from rmqkit.protocol.message_id import UniqueKeys
 from rmqkit.remoting.backend import async_backend
 from rmqkit.remoting.pool import ConnectionPool
-from rmqkit.toolkit.connect import Connect
 
 log = logging.getLogger(__name__)
 

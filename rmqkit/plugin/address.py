@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
+from collections.abc import Awaitable, Callable
 
 import anyio.abc
 from attrs import frozen
@@ -70,6 +71,11 @@ class TransportInfo:
     is_encrypted: bool = False
     certificate: bytes | None = None
     alpn: str | None = None
+
+
+#: `(address, timeout_ms) -> stream`; raises OSError, TimeoutError or ConfigError. Cancelled: nothing stays
+#: open.
+Connect = Callable[[Address, int], Awaitable[anyio.abc.ByteStream]]
 
 
 class LanedStream(anyio.abc.ByteStream):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         TopicConfigTable,
     )
     from rmqkit.plugin.acks import Acknowledgement
-    from rmqkit.plugin.address import Address
+    from rmqkit.plugin.address import Address, Connect
     from rmqkit.plugin.clock import Clock
     from rmqkit.plugin.filter_servers import FilterServers
     from rmqkit.plugin.listen import Serving
@@ -296,6 +296,11 @@ class Broker(Protocol):
     def admit(self, caller: Caller) -> None:
         """Ask the request hooks of the replication port whether a connection to it may stay. Raises
         RequestRefused."""
+
+    @property
+    def connect(self) -> Connect:
+        """Opens connections by the transports of the plugins, as `pool` does. A service that is itself a
+        client of the cluster passes it to `rmqkit.client.Client`."""
 
     async def listen(self, protocol: WireProtocol, addresses: Iterable[Address]) -> Serving:
         """Listen on further addresses, of any transport, for connections that speak this protocol. Its

@@ -11,9 +11,9 @@ import trio
 from attrs import frozen
 
 from rmqkit.config import Config
+from rmqkit.plugin.address import Address, Connect
 from rmqkit.plugin.listen import Serving
 from rmqkit.plugin.request import Peer, RequestProcessor
-from rmqkit.plugin.transport import Address
 
 if TYPE_CHECKING:
     from rmqkit.plugin.broker import Pool
@@ -45,6 +45,10 @@ class Listen(Protocol):
         request code, `default` for others; `on_closed` is called for each peer that ends. With `protocol`,
         connections speak only that; without, remoting and what shares the ports of this server. Raises
         ConfigError, PluginError."""
+
+    def connect(self, config: Config) -> Connect:
+        """A function that opens connections by the transports of the plugins. A server that is itself a
+        client of the cluster passes it to `rmqkit.client.Client`."""
 
     def pool(self, config: Config) -> AbstractAsyncContextManager[Pool]:
         """Connections to other servers, open inside the context."""

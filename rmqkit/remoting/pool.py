@@ -16,7 +16,7 @@ import anyio
 from anyio.abc import ByteStream, TaskGroup
 
 from rmqkit.errors import ClientError, ConfigError, ConnectFailed, RequestTimeout, RmqError
-from rmqkit.plugin.address import Address, LanedStream
+from rmqkit.plugin.address import Address, Connect, LanedStream
 from rmqkit.plugin.hook_runner import Hooks
 from rmqkit.plugin.hooks import CallHook
 from rmqkit.protocol.codes import CLIENT_VERSION, ResponseCode, SerializeType
@@ -24,7 +24,7 @@ from rmqkit.protocol.command import Command
 from rmqkit.remoting.backend import async_backend
 from rmqkit.remoting.connection import Connection
 from rmqkit.remoting.lanes import Lanes
-from rmqkit.toolkit.connect import Connect, connect_tcp
+from rmqkit.toolkit.connect import connect_tcp
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class ConnectionPool:
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         hooks: Iterable[CallHook] = (),
     ) -> None:
-        self._connect = connect
+        self.connect = connect
         self._on_request = on_request
         self._serialize_type = serialize_type
         self._version = version
@@ -229,7 +229,7 @@ class ConnectionPool:
     async def _dial_and_run(self, dial: _Dial, address: str, where: Address) -> None:
         stream = None
         try:
-            stream = await self._connect(where, self._connect_timeout_ms)
+            stream = await self.connect(where, self._connect_timeout_ms)
         except TimeoutError:
             dial.why = f"no connection within {self._connect_timeout_ms} ms"
         except OSError as error:

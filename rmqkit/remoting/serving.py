@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import trio
 
 from rmqkit.config import Config
+from rmqkit.plugin.address import Address, Connect
 from rmqkit.plugin.listen import Listener, bind
 from rmqkit.plugin.protocols import WireProtocol, check_prefixes
 from rmqkit.plugin.request import Peer, RequestProcessor
 from rmqkit.plugin.server import Listen
-from rmqkit.plugin.transport import Address
 from rmqkit.remoting.dial import Dialer
 from rmqkit.remoting.other_protocols import PortProtocols
 from rmqkit.remoting.pool import ConnectionPool
@@ -109,8 +109,11 @@ class _Listening:
             protocol=protocol,
         )
 
+    def connect(self, config: Config) -> Connect:
+        return Dialer(config, self._registry)
+
     def pool(self, config: Config) -> ConnectionPool:
-        return ConnectionPool(connect=Dialer(config, self._registry), hooks=self._registry.call_hooks)
+        return ConnectionPool(connect=self.connect(config), hooks=self._registry.call_hooks)
 
 
 def listen_on(registry: Registrations, addresses: Iterable[Address], name: str) -> Listen:

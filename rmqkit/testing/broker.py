@@ -25,6 +25,7 @@ from rmqkit import config as settings
 from rmqkit.broker.run.running import RunningBroker, run_broker
 from rmqkit.config import Config, with_values
 from rmqkit.plugin import loader
+from rmqkit.plugin.address import Connect
 from rmqkit.plugin.clock import Clock
 from rmqkit.plugin.loader import Registry
 from rmqkit.plugin.server import Server, ServerHandle
@@ -33,7 +34,6 @@ from rmqkit.remoting.background import under_asyncio
 from rmqkit.remoting.dial import TCP, Dialer
 from rmqkit.remoting.serving import listen_on
 from rmqkit.testing.choice import chosen
-from rmqkit.toolkit.connect import Connect
 
 #: These require a certificate; the one of the TLS test mode is used.
 _ENCRYPTED = ("tls", "quic")

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
 
 import anyio
 from anyio.abc import ByteStream, SocketAttribute
 
 from rmqkit.plugin.address import Address
-
-#: `(address, timeout_ms) -> stream`; raises OSError, TimeoutError or ConfigError. Cancelled: nothing stays
-#: open.
-Connect = Callable[[Address, int], Awaitable[ByteStream]]
 
 
 async def connect_tcp(address: Address, timeout_ms: int) -> ByteStream:

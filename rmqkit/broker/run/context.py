@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rmqkit.broker.tables.offsets import OffsetTable
     from rmqkit.broker.tables.topics import TopicTable
     from rmqkit.config import Config
-    from rmqkit.plugin.address import Address
+    from rmqkit.plugin.address import Address, Connect
     from rmqkit.plugin.clock import Clock
     from rmqkit.plugin.filter_servers import FilterServers
     from rmqkit.plugin.listen import Serving
@@ -66,6 +66,11 @@ class BrokerContext:
     on_config_change: list[Callable[[], None]] = Factory(list)
     #: Listens for a protocol on further addresses; set before services run.
     open_port: Callable[[WireProtocol, Iterable[Address]], Awaitable[Serving]] | None = None
+
+    @property
+    def connect(self) -> Connect:
+        """See `rmqkit.plugin.broker.Broker`."""
+        return self.pool.connect
 
     def admit(self, caller: Caller) -> None:
         """Let the hooks see a new connection (`rmqkit.plugin.broker.Broker`). Raises RequestRefused."""

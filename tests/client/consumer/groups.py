@@ -14,10 +14,10 @@ from attrs import define
 
 from rmqkit.client import Client, Producer
 from rmqkit.model.queue import MessageQueue
+from rmqkit.plugin.address import Connect
 from rmqkit.plugin.transport import Address
 from rmqkit.testing.broker import Cluster, running_cluster
 from rmqkit.testing.clock import LoopClock
-from rmqkit.toolkit.connect import Connect
 
 #: Bound of patience, on the clock of the test.
 PATIENCE_S = 600
