@@ -85,7 +85,7 @@ class WireProtocol(ABC):
 
 
 def check_prefixes(protocol: WireProtocol) -> None:
-    """Raises PluginError for prefixes that remoting or TLS begins with, too."""
+    """Refuse prefixes that remoting or TLS begins with, too. Raises PluginError."""
     for prefix in protocol.prefixes:
         if not 0 < len(prefix) <= MAX_PREFIX_BYTES:
             why = f"1 to {MAX_PREFIX_BYTES} bytes are allowed"
@@ -99,7 +99,7 @@ def check_prefixes(protocol: WireProtocol) -> None:
 
 
 def check_together(protocols: Sequence[WireProtocol]) -> None:
-    """Raises PluginError for protocols that the first bytes or an ALPN name cannot tell apart."""
+    """Refuse protocols that the first bytes or an ALPN name cannot tell apart. Raises PluginError."""
     for at, one in enumerate(protocols):
         for other in protocols[:at]:
             if not one.servers & other.servers:

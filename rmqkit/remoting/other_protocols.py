@@ -100,7 +100,7 @@ class Carrier(Protocol):
         """Run work in a task of the connection."""
 
     def settle(self, ticket: Ticket, outcomes: Sequence[Outcome], peer: Served | None = None) -> None:
-        """As `Peer.settle`, for a peer on the connection."""
+        """Send the answers to a ticket's requests, to a peer on the connection."""
 
     def close(self) -> None: ...
 

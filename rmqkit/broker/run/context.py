@@ -69,7 +69,7 @@ class BrokerContext:
 
     @property
     def connect(self) -> Connect:
-        """See `rmqkit.plugin.broker.Broker`."""
+        """Opens connections as the pool does."""
         return self.pool.connect
 
     def admit(self, caller: Caller) -> None:
@@ -77,7 +77,7 @@ class BrokerContext:
         self.admission.check(caller)
 
     async def listen(self, protocol: WireProtocol, addresses: Iterable[Address]) -> Serving:
-        """See `rmqkit.plugin.broker.Broker`."""
+        """Listens for a protocol on further addresses. Raises RuntimeError before services run."""
         if self.open_port is None:
             raise RuntimeError("the broker does not serve yet: listen in the run method of a service")
         return await self.open_port(protocol, addresses)
