@@ -331,8 +331,8 @@ class Log(Reads, ABC):
 
     @abstractmethod
     def read_record(self, physical_offset: int) -> Buffer | None:
-        """The whole record that begins at `physical_offset`, None when none begins there. Raises
-        NotInMemory."""
+        """The whole record that begins at `physical_offset`, None when none begins there. A damaged body is
+        returned as it is, so that the record can be set aside. Raises NotInMemory."""
 
     @abstractmethod
     def read_log(self, offset: int, max_bytes: int) -> Buffer:

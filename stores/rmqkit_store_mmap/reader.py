@@ -134,14 +134,15 @@ def _outside(low: int, high: int, offset: int) -> tuple[ReadStatus, int] | None:
 
 def read_record(log: CommitLog, residency: Residency, offset: int) -> Buffer | None:
     """MessageStore.read_record. The record must contain its own offset, be complete, and not be one that
-    replaces damage. An offset may also lie within repaired damage, where the head of a record may remain
-    without the rest; such a record is not returned. Raises NotInMemory."""
+    replaces damage. Its body may be damaged, as in pulls: the reader decides what becomes of it. An offset
+    may also lie within repaired damage, where the head of a record may remain without the rest; such a record
+    is not returned. Raises NotInMemory."""
     record = _record_at(log, residency, offset)
-    if record is None or check_record(record, 0, offset) < 0:
+    if record is None or check_record(record, 0, offset, check_body=False) < 0:
         return None
     segment, end = log.segment_at(offset), offset + len(record)
     if may_be_torn(record, 0) and segment is not None and end < min(segment.stop, log.written):
-        follows = check_record(segment.view(), end - segment.base, end)
+        follows = check_record(segment.view(), end - segment.base, end, check_body=False)
         return None if follows < 0 else record
     return record
 

@@ -263,9 +263,9 @@ class MmapStore(AppendingStore):
         self._index.close()
         self._lock.release()
 
-    def write_checkpoint(self, queue_time_ms: int | None = None) -> None:
+    def write_checkpoint(self, queue_time_ms: int | None = None, log_start: int | None = None) -> None:
         """Update and write the checkpoint. `queue_time_ms`: all units of records stored up to this time are
-        on the device. Raises OSError."""
+        on the device. `log_start`: the log is about to begin there. Raises OSError."""
         checkpoint = self._checkpoint
         checkpoint.log_time_ms = self._log.flushed_time_ms or checkpoint.log_time_ms
         checkpoint.queue_time_ms = queue_time_ms or checkpoint.queue_time_ms
@@ -278,6 +278,9 @@ class MmapStore(AppendingStore):
         checkpoint.mark = (
             None if self._queues.mark is None else Mark(self._log.flushed, self._queues.mark, index_mark)
         )
+        # The position first: an empty log may get another start meanwhile, in the event loop.
+        position, start = self._log.position, log_start or self._log.min_offset
+        checkpoint.log_start = start if position > start else None
         checkpoint.write(self.disk)
 
     # --- appending ------------------------------------------------------------------------------------------

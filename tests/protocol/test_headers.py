@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import types
+from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
 import msgspec
@@ -17,6 +19,7 @@ from rmqkit.protocol.command import Command, header_fields, request
 from rmqkit.protocol.frame import FrameDecoder, decode_header, encode
 from rmqkit.protocol.integers import I32, I64
 
+WIRE_SHEET = Path(__file__).parents[2] / "docs" / "spec" / "wire-protocol.md"
 BODIES = {"ConsumerListBody", "LockBatchMqBody", "LockBatchMqResponseBody"}
 CLASSES: list[type[msgspec.Struct]] = [
     getattr(headers, name) for name in headers.__all__ if name not in BODIES
@@ -385,22 +388,22 @@ P0_REQUESTS = {
     400: "QUERY_ASSIGNMENT", 200050: "POP_MESSAGE", 200051: "ACK_MESSAGE",
     200053: "CHANGE_MESSAGE_INVISIBLETIME", 200151: "BATCH_ACK_MESSAGE",
 }  # fmt: skip
-P0_ANSWERS = {
-    0: "SUCCESS", 1: "SYSTEM_ERROR", 2: "SYSTEM_BUSY", 3: "REQUEST_CODE_NOT_SUPPORTED",
-    10: "FLUSH_DISK_TIMEOUT", 11: "SLAVE_NOT_AVAILABLE", 12: "FLUSH_SLAVE_TIMEOUT", 13: "MESSAGE_ILLEGAL",
-    14: "SERVICE_NOT_AVAILABLE", 16: "NO_PERMISSION", 17: "TOPIC_NOT_EXIST", 19: "PULL_NOT_FOUND",
-    20: "PULL_RETRY_IMMEDIATELY", 21: "PULL_OFFSET_MOVED", 22: "QUERY_NOT_FOUND",
-    23: "SUBSCRIPTION_PARSE_FAILED", 24: "SUBSCRIPTION_NOT_EXIST", 25: "SUBSCRIPTION_NOT_LATEST",
-    26: "SUBSCRIPTION_GROUP_NOT_EXIST", 27: "FILTER_DATA_NOT_EXIST", 28: "FILTER_DATA_NOT_LATEST",
-    29: "INVALID_PARAMETER", 208: "NO_MESSAGE", 209: "POLLING_FULL", 210: "POLLING_TIMEOUT",
-    604: "ILLEGAL_OPERATION", 1500: "GO_AWAY",
-}  # fmt: skip
+
+
+def test_every_answer_of_the_sheet_has_its_name() -> None:
+    """Numbers below 0 never travel. Where two names share a number, in other versions, one of them is taken.
+    Newer versions have further answers."""
+    section = WIRE_SHEET.read_text().split("### 2.2 Response codes")[1].split("\n## ")[0]
+    named: dict[int, set[str]] = {}
+    for code, name in re.findall(r"\| (\d+) \| ([A-Z_]+) \|", section):
+        named.setdefault(int(code), set()).add(name)
+    assert len(named) > 60
+    assert {code: names for code, names in named.items() if ResponseCode(code).name not in names} == {}
 
 
 def test_code_tables() -> None:
-    """Numbers and names of all P0 requests, answers and languages are those of the sheet."""
+    """Numbers and names of all P0 requests and languages are those of the sheet."""
     assert {code: RequestCode(code).name for code in P0_REQUESTS} == P0_REQUESTS
-    assert {code: ResponseCode(code).name for code in P0_ANSWERS} == P0_ANSWERS
     assert (
         ",".join(LANGUAGES) == "JAVA,CPP,DOTNET,PYTHON,DELPHI,ERLANG,RUBY,OTHER,HTTP,GO,PHP,OMS,RUST,NODE_JS"
     )

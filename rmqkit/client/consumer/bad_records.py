@@ -42,6 +42,11 @@ def described(message: ReceivedMessage) -> str:
     )
 
 
+def taken(group: str) -> str:
+    """Where the broker has put such a record, for the log."""
+    return f"the broker has it among the dead letters of group {group}, or set aside"
+
+
 class PuttingAway:
     """Takes records that cannot be decoded out of the way: each one counts as finished when it is in the
     dead-letter topic of the group. Without a topic (`send_back` is None), and when the broker cannot read the
@@ -83,5 +88,5 @@ class PuttingAway:
                 log.warning("%s; it is put away again in %s s: %s", described(message), AGAIN_S, error)
                 await anyio.sleep(AGAIN_S)
             else:
-                log.error("%s; it is in the dead-letter topic of group %s", described(message), self._group)
+                log.error("%s; %s", described(message), taken(self._group))
                 return

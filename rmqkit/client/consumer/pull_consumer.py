@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import evolve
 
-from rmqkit.client.consumer.bad_records import BadRecords, check_bad_records, described
+from rmqkit.client.consumer.bad_records import BadRecords, check_bad_records, described, taken
 from rmqkit.client.consumer.options import DEFAULT_ATTEMPTS
 from rmqkit.client.consumer.pulling import Puller, PullResult, subscription
 from rmqkit.client.consumer.queue_offsets import QueueOffsets
@@ -158,7 +158,7 @@ class PullConsumer:
         except RmqError as error:
             log.error("%s; it is no dead letter and is delivered: %s", described(message), error)
             return False
-        log.error("%s; it is in the dead-letter topic of group %s now", described(message), self.group)
+        log.error("%s; %s", described(message), taken(self.group))
         return True
 
     # --- offsets --------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ _INDEX_DELAY_S = 0.02
 _INDEX_BATCH = 512
 _INDEX_RETRY_S = 1.0
 
-WriteCheckpoint = Callable[[int | None], None]
+WriteCheckpoint = Callable[[int | None, int | None], None]
 
 
 class Rounds:
@@ -66,17 +66,31 @@ class Rounds:
                 await index.flush(log.written)
                 if log.fault is None:
                     await log.flush()  # the mark of the index is valid only with the records flushed
-            await trio.to_thread.run_sync(self._write_checkpoint, None if queues.doubtful else time_ms)
+            await trio.to_thread.run_sync(self._write_checkpoint, None if queues.doubtful else time_ms, None)
 
     def exclusive(self) -> trio.Lock:
         """Prevents rounds while it is held."""
         return self._working
 
-    async def cover(self, log_offset: int) -> int:
-        """Flush the units of the records before a log offset, which are about to be removed: after a crash
-        the queue offsets of these records cannot be found in any other way. Returns the log offset up to
-        which the log may be removed, which is smaller than requested if the device fails or the disk is full.
-        """
+    async def before_removal(self, log_offset: int) -> int:
+        """Prepare the removal of the log before an offset: flush the units of these records, because after a
+        crash their queue offsets cannot be found in any other way, and write the new start of the log down,
+        so that the next start knows that nothing else removed them. Returns the new start, which is smaller
+        than requested if the device fails or the disk is full. Nothing else may run between this and the
+        removal."""
+        end = self._log.removable_end(min(log_offset, await self._cover(log_offset)))
+        if end > self._log.min_offset:
+            async with self._working:
+                try:
+                    await trio.to_thread.run_sync(self._write_checkpoint, None, end)
+                except OSError as error:
+                    _logger.warning("the log is not trimmed, for its start cannot be written down: %s", error)
+                    return self._log.min_offset
+        return end
+
+    async def _cover(self, log_offset: int) -> int:
+        """Flush the units of the records before a log offset. Returns the log offset up to which all are on
+        the device."""
         if self._covered < log_offset:
             try:
                 await self._queues.before_trim(log_offset)

@@ -17,10 +17,13 @@ at   size  field
 104    40  header of that file as of then
 144     8  index files there were then
 152     4  CRC-32 of bytes 0 to 151
-156        zeros up to 4096
+156     8  log offset: the log begins there, or has been removed up to there
+164     4  CRC-32 of bytes 0 to 163
+168        zeros up to 4096
 
-The CRC covers Java's fields too: once Java has written the file, the mark is invalid. Everything lies in one
-sector of 512 bytes, so a torn write leaves the old content or the new.
+The CRCs cover Java's fields too: once Java has written the file, the mark and the start of the log are
+invalid. Without a mark bytes 40 to 155 are zeros. Everything lies in one sector of 512 bytes, so a torn write
+leaves the old content or the new.
 """
 
 from __future__ import annotations
@@ -41,6 +44,9 @@ _MARK = Struct(">8sqqqqqqq40sq")
 _CRC = Struct(">I")
 _MAGIC = b"rmqkit01"
 _CRC_AT = _LAYOUT.size + _MARK.size
+_LOG_START = Struct(">q")
+_LOG_START_AT = _CRC_AT + _CRC.size
+_LOG_START_CRC_AT = _LOG_START_AT + _LOG_START.size
 #: Java's margin: recorded times precede the flush that they describe a little.
 _MARGIN_MS = 3_000
 
@@ -86,7 +92,8 @@ class Checkpoint:
     """The parts of log, queues and index that are on the device. A missing or short file is read as zeros,
     which causes a full scan.
 
-    `mark` is for the next `write`; `on_device` is the mark that was written last.
+    `mark` is for the next `write`; `on_device` is the mark that was written last. `log_start` is the
+    log offset up to which the front of the log may be missing; None when nothing is known of it.
     """
 
     path: Path
@@ -97,6 +104,7 @@ class Checkpoint:
     confirmed_offset: int = 0
     mark: Mark | None = None
     on_device: Mark | None = None
+    log_start: int | None = None
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
@@ -106,6 +114,7 @@ class Checkpoint:
             data = b""
         loaded = cls(path, *_LAYOUT.unpack_from(data.ljust(_LAYOUT.size, b"\0")))
         loaded.mark = loaded.on_device = _unpack_mark(data)
+        loaded.log_start = _unpack_log_start(data)
         return loaded
 
     def write(self, disk: Disk) -> None:
@@ -121,6 +130,9 @@ class Checkpoint:
         mark = self.mark
         if mark is not None:
             content += _pack_mark(mark)
+            content += _CRC.pack(crc32(content))
+        if self.log_start is not None:
+            content = content.ljust(_LOG_START_AT, b"\0") + _LOG_START.pack(self.log_start)
             content += _CRC.pack(crc32(content))
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -152,3 +164,12 @@ def _unpack_mark(data: bytes) -> Mark | None:
         QueueMark(offset, queues, next_sum, first_sum),
         IndexMark(*index) if index[0] >= 0 else None,
     )
+
+
+def _unpack_log_start(data: bytes) -> int | None:
+    if len(data) < _LOG_START_CRC_AT + _CRC.size:
+        return None
+    if _CRC.unpack_from(data, _LOG_START_CRC_AT)[0] != crc32(data[:_LOG_START_CRC_AT]):
+        return None
+    start: int = _LOG_START.unpack_from(data, _LOG_START_AT)[0]
+    return start

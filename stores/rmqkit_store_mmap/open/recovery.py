@@ -113,6 +113,7 @@ class Recovery:
         """
         log, mark = self._log, self._checkpoint.mark
         self._refuse_missing(mark)
+        self._tell_of_missing_front()
         if not log.segments:
             self._queues.forget_all()
             if self._index is not None:
@@ -192,6 +193,22 @@ class Recovery:
                 f"{self._log.directory / offset_name(base)} is missing: the log reached to {mark.log_flushed}"
                 f" and ends at {stop} now. If it cannot be brought back, delete {self._checkpoint.path} to go"
                 " on with the rest"
+            )
+
+    def _tell_of_missing_front(self) -> None:
+        """Log that files at the beginning are gone that no trim removed; the checkpoint written by this start
+        has the new beginning."""
+        log, known = self._log, self._checkpoint.log_start
+        if known is not None and log.segments and log.min_offset > known:
+            first, last = (offset_name(base) for base in (known, log.min_offset - log.segment_bytes))
+            _log.error(
+                "files are missing at the beginning of the log %s, from %s to %s, which rmqkit did not"
+                " remove: %d bytes of messages are lost. If you have the files, stop the broker, and put all"
+                " data back as it was",
+                log.directory,
+                first,
+                last,
+                log.min_offset - known,
             )
 
     # --- where to begin -------------------------------------------------------------------------------------

@@ -51,12 +51,12 @@ class Trimmer:
         return await trio.to_thread.run_sync(_parts, self._log.removable())
 
     async def trim(self, before_offset: int) -> Trimmed:
-        """MessageStore.trim. Flushes the queues first, then moves the start of the log for readers, then
-        deletes the files."""
+        """MessageStore.trim. Flushes the queues and writes the new start down first, then moves the start of
+        the log for readers, then deletes the files."""
         async with self._working:
             end = self._log.removable_end(self._pins.limit(before_offset))
             if end > self._log.min_offset:
-                self._undeleted += self._log.detach(min(end, await self._rounds.cover(end)))
+                self._undeleted += self._log.detach(await self._rounds.before_removal(end))
             start = self._log.min_offset
             try:
                 files = len(self._undeleted)

@@ -11,6 +11,7 @@ import pytest
 from rmqkit import config, hookimpl
 from rmqkit.errors import ConfigError, RequestRefused
 from rmqkit.model.message import PutMessage
+from rmqkit.model.names import SET_ASIDE_TOPIC
 from rmqkit.plugin import loader
 from rmqkit.plugin.hooks import EachSendHook, SendContext, SendingBroker, SendMessageHook, SendRun
 from rmqkit.plugin.hookspecs import Register
@@ -273,7 +274,8 @@ async def test_a_one_way_request_is_written_down(tmp_path: Path) -> None:
 
 
 async def test_what_comes_and_goes_is_written_down(tmp_path: Path) -> None:
-    """Topics and groups are written when created or deleted, by request or by a first send or pull."""
+    """Topics and groups are written when created or deleted, by request, by a first send or pull, or by the
+    broker for its own use."""
     async with audited(tmp_path) as asker:
         await asker.send("a", topic="First")
         await asker.pull(topic="First")
@@ -289,6 +291,7 @@ async def test_what_comes_and_goes_is_written_down(tmp_path: Path) -> None:
     ]
     assert found == [
         ("topic", ["SCHEDULE_TOPIC_XXXX"], None),
+        ("topic", [SET_ASIDE_TOPIC], None),
         ("topic", ["First"], None),
         ("group", ["g"], None),
         ("topic", ["Second"], None),

@@ -321,9 +321,10 @@ async def test_messages_without_keys_between_two_index_files_are_no_gap(
             )
         await store.settled(store.end_offset, Level.FLUSHED)
     first, second, third, *_ = sorted((tmp_path / "index").iterdir())
-    log = sorted((tmp_path / "commitlog").iterdir())[0]
-    log.unlink()
-    for path in (first, second):
+    checkpoint = Checkpoint.load(tmp_path / "checkpoint")
+    checkpoint.log_start = SEGMENT_BYTES
+    checkpoint.write(Disk())
+    for path in (tmp_path / "commitlog" / FIRST, first, second):
         path.unlink()
     for directory in (tmp_path / "live", tmp_path / "java"):
         shutil.copytree(tmp_path, directory, ignore=lambda _, names: {"live", "java"} & set(names))
@@ -380,6 +381,87 @@ async def test_files_trimmed_since_the_mark_are_no_loss(tmp_path: Path, looked_a
         assert len(looked_at) == 30
         assert all(0 < store.min_offset("Orders", queue_id) < 1030 // 3 for queue_id in range(3))
         assert [store.max_offset("Orders", queue_id) for queue_id in range(3)] == [344, 343, 343]
+
+
+@pytest.mark.parametrize("crash", [True, False])
+async def test_a_lost_beginning_of_the_log_is_told_of_once(
+    tmp_path: Path, crash: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Files at the beginning that somebody removed by hand are named at the next start, not again, and what
+    follows is served."""
+    copy, held = await crashed(tmp_path, before=1000)
+    directory = copy if crash else tmp_path / "live"
+    files = sorted((directory / "commitlog").iterdir())
+    for file in files[:2]:
+        file.unlink()
+    async with running(make(directory)) as store:
+        assert store.start_offset == 2 * SEGMENT_BYTES
+        assert store.max_offset("Orders", 0) == len(held["Orders", 0][3])
+    (told,) = [text for text in caplog.messages if "files are missing at the beginning" in text]
+    assert f"from {files[0].name} to {files[1].name}" in told
+    assert f"{2 * SEGMENT_BYTES} bytes" in told
+    caplog.clear()
+    async with running(make(directory)):
+        pass
+    assert "missing" not in caplog.text
+
+
+@pytest.mark.parametrize("java", [True, False])
+async def test_a_trimmed_log_has_lost_nothing(
+    tmp_path: Path, java: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The new beginning is on the device before files are removed: a kill at any point of a trim is followed
+    by a quiet start. So is a removal by Java, which changes its fields of the checkpoint."""
+    live = tmp_path / "live"
+    async with running(make(live)) as store:
+        assert isinstance(store, MmapStore)
+        for number in range(1000):
+            store.append([message(queue_id=number % 3, body=b"%d" % number * 30)])
+        await bring(store)
+        kept = tmp_path / "kept"
+        shutil.copytree(live, kept)
+        await store.trim(2 * SEGMENT_BYTES)
+        shutil.copytree(live, tmp_path / "after")
+        assert Checkpoint.load(live / "checkpoint").log_start == 2 * SEGMENT_BYTES
+        before = tmp_path / "before"
+        shutil.copytree(kept, before)
+        shutil.copy2(live / "checkpoint", before / "checkpoint")
+    half = tmp_path / "half"
+    shutil.copytree(before, half)
+    (half / "commitlog" / FIRST).unlink()
+    directories = [live, tmp_path / "after", before, half]
+    if java:
+        data = bytearray((kept / "checkpoint").read_bytes())
+        data[7] ^= 1
+        (kept / "checkpoint").write_bytes(data)
+        (kept / "commitlog" / FIRST).unlink()
+        directories = [kept]
+    for directory in directories:
+        async with running(make(directory)):
+            pass
+    assert "missing" not in caplog.text
+
+
+async def test_a_log_that_begins_late_has_lost_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The empty log of a slave begins where its master's does, and a kill before the next checkpoint is
+    followed by a quiet start."""
+    async with running(make(tmp_path / "master")) as master:
+        for number in range(1000):
+            master.append([message(body=b"%d" % number * 30)])
+        assert isinstance(master, MmapStore)
+        await bring(master)
+        await master.trim(SEGMENT_BYTES)
+        start = master.start_offset
+        async with running(make(tmp_path / "slave")) as slave:
+            assert isinstance(slave, MmapStore)
+            await bring(slave)
+            slave.append_log(start, master.read_log(start, 10_000))
+            shutil.copytree(tmp_path / "slave", tmp_path / "killed")
+    async with running(make(tmp_path / "killed")) as again:
+        assert again.start_offset == start > 0
+    assert "missing" not in caplog.text
 
 
 @pytest.mark.row("S258")
