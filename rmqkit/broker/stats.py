@@ -173,6 +173,10 @@ class BrokerStats:
         if item.of_system:
             self._system_got += messages
 
+    def put_failed(self) -> None:
+        """A send was not stored."""
+        self.put_failures += 1
+
     def read_took(self, seconds: float) -> None:
         """The store was read for a pull."""
         if seconds > self.longest_read_s:

@@ -69,6 +69,11 @@ class AckCondition(ABC):
         return None
 
 
+#: Called with SUCCESS, with another code if the messages are stored nevertheless (STORED), or with the
+#: refusal if they may or may not be stored.
+Settled = Callable[[int | RequestRefused], None]
+
+
 class Acknowledgement:
     """The acknowledgement of a run that `Appender.append_durably` has stored. It waits for the messages of
     the run alone, not for those that others append.
@@ -81,7 +86,7 @@ class Acknowledgement:
     def __init__(self, results: Sequence[Appended | RequestRefused]) -> None:
         self.results = results
         self.outcome: int | RequestRefused | None = None
-        self._told: list[Callable[[int | RequestRefused], None]] = []
+        self._told: list[Settled] = []
 
     def settle(self, outcome: int | RequestRefused) -> None:
         """Set the outcome and call the functions that wait for it. Called once, by the appender."""
@@ -90,7 +95,7 @@ class Acknowledgement:
         for then in told:
             then(outcome)
 
-    def when_settled(self, then: Callable[[int | RequestRefused], None]) -> None:
+    def when_settled(self, then: Settled) -> None:
         """Call `then` with the outcome, at once if it is known. `then` must not block or raise."""
         if self.outcome is None:
             self._told.append(then)
@@ -107,4 +112,4 @@ class Acknowledgement:
         return self.outcome
 
 
-__all__ = ["STORED", "AckCondition", "Acknowledgement", "ConditionLost"]
+__all__ = ["STORED", "AckCondition", "Acknowledgement", "ConditionLost", "Settled"]

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from rmqkit.config import Config, SettingsType
     from rmqkit.plugin.acks import AckCondition
     from rmqkit.plugin.allocation import AllocationStrategy
-    from rmqkit.plugin.broker import Broker
     from rmqkit.plugin.command import Verb
     from rmqkit.plugin.dispatcher import LogFollower
     from rmqkit.plugin.filter import FilterServer
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from rmqkit.plugin.protocols import WireProtocol
     from rmqkit.plugin.queue_code import QueueCode
     from rmqkit.plugin.request import RequestProcessor
+    from rmqkit.plugin.request_broker import RequestBroker
     from rmqkit.plugin.server import Server
     from rmqkit.plugin.service import Service
     from rmqkit.plugin.store import StoreFactory
@@ -117,7 +117,7 @@ def rmqkit_register_filter_servers(register: Register[FilterServer], config: Con
 
 
 @hookspec
-def rmqkit_register_processors(register: RegisterProcessor, broker: Broker) -> None:
+def rmqkit_register_processors(register: RegisterProcessor, broker: RequestBroker) -> None:
     """Processors of request codes, in addition to the built-in ones or in place of them. Example:
     register(1234, Mine(broker))."""
 
@@ -186,17 +186,17 @@ def rmqkit_register_settings(register: Register[SettingsType], config: Config) -
 
 
 @hookspec
-def rmqkit_broker_assembled(broker: Broker) -> None:
+def rmqkit_broker_assembled(broker: RequestBroker) -> None:
     """Called once when all parts of a broker exist and its tables are loaded, before it serves and before
     services run. An exception stops the start. Must not block. Example: begin to count."""
 
 
 @hookspec
-def rmqkit_broker_started(broker: Broker) -> None:
+def rmqkit_broker_started(broker: RequestBroker) -> None:
     """Called once when a broker serves. Must not block. Example: log the address."""
 
 
 @hookspec
-def rmqkit_broker_stopping(broker: Broker) -> None:
+def rmqkit_broker_stopping(broker: RequestBroker) -> None:
     """Called once when a broker begins to stop, while its store is still open. Must not block. Example:
     write a last audit line."""

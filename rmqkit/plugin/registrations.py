@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from rmqkit.config import SettingsType
     from rmqkit.plugin.acks import AckCondition
+    from rmqkit.plugin.allocation import AllocationStrategy
     from rmqkit.plugin.filter import FilterServer
     from rmqkit.plugin.hook_runner import Hooks
     from rmqkit.plugin.hooks import CallHook, ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
@@ -24,6 +25,9 @@ class Registrations(Protocol):
 
     @property
     def ack_conditions(self) -> Mapping[str, AckCondition]: ...
+
+    @property
+    def allocation_strategies(self) -> Mapping[str, AllocationStrategy]: ...
 
     @property
     def filter_servers(self) -> Mapping[str, FilterServer]:

@@ -4,7 +4,7 @@ and what it answers; pytest then runs the tests in a real broker.
     class TestMine(ProcessorContract):
         code = 31_000
 
-        def make_processor(self, broker: Broker) -> RequestProcessor:
+        def make_processor(self, broker: RequestBroker) -> RequestProcessor:
             return MyProcessor(broker)
 
         def good(self) -> Command:
@@ -28,9 +28,9 @@ from attrs import frozen
 
 from rmqkit import hookimpl
 from rmqkit.broker.run.running import RunningBroker
-from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.hookspecs import RegisterProcessor
 from rmqkit.plugin.request import JoinedProcessor, RequestProcessor, Ticket
+from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.protocol.codes import FLAG_ONEWAY, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.testing.broker import running_broker
@@ -51,7 +51,7 @@ class _Plugin:
     contract: ProcessorContract
 
     @hookimpl
-    def rmqkit_register_processors(self, register: RegisterProcessor, broker: Broker) -> None:
+    def rmqkit_register_processors(self, register: RegisterProcessor, broker: RequestBroker) -> None:
         register(self.contract.code, self.contract.make_processor(broker))
 
 
@@ -62,7 +62,7 @@ class ProcessorContract(ABC):
     code: ClassVar[int]
 
     @abstractmethod
-    def make_processor(self, broker: Broker) -> RequestProcessor:
+    def make_processor(self, broker: RequestBroker) -> RequestProcessor:
         """The processor as the plugin registers it."""
 
     def settings(self) -> dict[str, Any]:

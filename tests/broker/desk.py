@@ -210,7 +210,7 @@ async def open_desk(
     await store.open()
     assemble.load_tables(broker)
     await broker.dispatching.open()
-    broker.registry.manager.hook.rmqkit_broker_assembled(broker=broker)
+    assemble.announce(broker)
     desk = BrokerHarness(broker, clock, *assemble.make_routers(broker))
     follow_role(broker.role, desk.router)
     async with AsyncExitStack() as stack:

@@ -5,24 +5,20 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import trio
 from attrs import Factory, define
 
 from rmqkit.broker.appending.gate import Gate
 from rmqkit.errors import RequestRefused, StoreError
-from rmqkit.plugin.acks import STORED, AckCondition, ConditionLost
+from rmqkit.plugin.acks import STORED, AckCondition, ConditionLost, Settled
 from rmqkit.plugin.flush import FlushPolicy, Level
 from rmqkit.plugin.positions import LogPosition, LowestPosition
 from rmqkit.plugin.store import Log
 from rmqkit.protocol.codes import ResponseCode
 
 _log = logging.getLogger(__name__)
-
-#: Called with SUCCESS, with another code if the message is stored nevertheless (`plugin.acks.STORED`), or
-#: with the refusal if it may or may not be stored.
-Settled = Callable[[int | RequestRefused], None]
 
 
 class LogCondition(AckCondition):
@@ -247,4 +243,4 @@ async def _wait_passed(condition: AckCondition, offset: int) -> ConditionLost | 
     return None
 
 
-__all__ = ["AckQueue", "LogCondition", "Settled"]
+__all__ = ["AckQueue", "LogCondition"]

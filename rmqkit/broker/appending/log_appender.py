@@ -7,14 +7,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 
-from rmqkit.broker.appending.acks import AckQueue, Settled
+from rmqkit.broker.appending.acks import AckQueue
 from rmqkit.broker.appending.claims import CLAIMABLE, unclaimed
 from rmqkit.broker.dispatch.manager import Dispatching
 from rmqkit.errors import MessageIllegal, RequestRefused, StoreError, StoreNotWritable
 from rmqkit.model.message import PutMessage
 from rmqkit.model.properties import TRANSACTION_PREPARED
 from rmqkit.model.run import MessageRun
-from rmqkit.plugin.acks import Acknowledgement
+from rmqkit.plugin.acks import Acknowledgement, Settled
 from rmqkit.plugin.hook_runner import Hooks
 from rmqkit.plugin.hooks import PutMessageHook
 from rmqkit.plugin.store import Appended, MessageStore

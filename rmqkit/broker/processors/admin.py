@@ -1,4 +1,4 @@
-"""Administration: topics, groups, statistics, connections, settings (Java: AdminBrokerProcessor;
+"""Administration: topics, groups, offsets, connections (Java: AdminBrokerProcessor;
 wire-protocol sheet, section 3.7)."""
 
 from __future__ import annotations
@@ -9,14 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
-from rmqkit import config as settings
-from rmqkit.broker.clients import ClientInfo
-from rmqkit.broker.processors import runtime_info
 from rmqkit.broker.processors.by_code import ProcessorByCode
 from rmqkit.broker.processors.queues import queue_of, topic_at
-from rmqkit.broker.run.context import BrokerContext
-from rmqkit.broker.run.live_settings import LiveSettings
-from rmqkit.broker.stats_items import DAY, HOUR, MINUTE, Change
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_LISTED_CONFIGS
 from rmqkit.model import attributes, names
@@ -28,7 +22,6 @@ from rmqkit.model.attributes import (
     Attribute,
     AttributeFault,
 )
-from rmqkit.model.text import text_of
 from rmqkit.model.topic import (
     CreateTopicListRequestBody,
     DelayOffsetFile,
@@ -37,6 +30,7 @@ from rmqkit.model.topic import (
     TopicConfig,
     TopicConfigAndMappingTable,
 )
+from rmqkit.plugin.request_broker import Client, RequestBroker
 from rmqkit.plugin.role import Role
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -50,7 +44,6 @@ from rmqkit.protocol.headers import (
     GetTopicStatsInfoRequestHeader,
     GroupRequestHeader,
     ProducerGroupRequestHeader,
-    ViewBrokerStatsDataRequestHeader,
 )
 from rmqkit.toolkit.cold_reads import all_of
 
@@ -60,9 +53,8 @@ T = TypeVar("T")
 class AdminProcessor(ProcessorByCode):
     """Answers the requests of `mqadmin` and of the `rmqkit` command line."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: RequestBroker) -> None:
         self._broker = broker
-        self._live_settings = LiveSettings(broker)
         self._handlers = {
             RequestCode.GET_ALL_TOPIC_CONFIG: self._all_topics,
             RequestCode.GET_TOPIC_CONFIG: self._topic_config,
@@ -74,8 +66,6 @@ class AdminProcessor(ProcessorByCode):
             RequestCode.GET_ALL_PRODUCER_INFO: self._all_producers,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self._all_offsets,
             RequestCode.GET_ALL_DELAY_OFFSET: self._delay_offsets,
-            RequestCode.GET_BROKER_CONFIG: self._broker_config,
-            RequestCode.VIEW_BROKER_STATS_DATA: self._stats_data,
             RequestCode.RESET_MASTER_FLUSH_OFFSET: self._reset_master_flush_offset,
         }
         self._readers = {RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats}
@@ -87,8 +77,6 @@ class AdminProcessor(ProcessorByCode):
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._create_group,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._create_groups,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete_group,
-            RequestCode.UPDATE_BROKER_CONFIG: self._update_config,
-            RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
         }
 
     # Topics.
@@ -225,7 +213,7 @@ class AdminProcessor(ProcessorByCode):
         header = request.header(DeleteSubscriptionGroupRequestHeader)
         await self._broker.groups.delete(header.group_name)
         self._broker.stats.forget_group(header.group_name)
-        self._broker.filters.table.forget_group(header.group_name)
+        self._broker.filters.forget_group(header.group_name)
         if header.clean_offset:
             self._broker.offsets.forget_group(header.group_name)
             await self._broker.offsets.persist()
@@ -287,16 +275,6 @@ class AdminProcessor(ProcessorByCode):
             body = loose_json.dumps(DelayOffsetFile())
         return answer(request, body=body)
 
-    def _broker_config(self, request: Command) -> Command:
-        text = settings.properties_text(self._broker.config, self._broker.registry.settings.values())
-        response = answer(request, body=text.encode())
-        response.ext = {"version": loose_json.dumps(self._broker.topics.data_version).decode()}
-        return response
-
-    async def _update_config(self, request: Command) -> Command:
-        texts = settings.parse_properties(text_of(request.body))
-        return answer(request, remark=await self._live_settings.update(texts))
-
     def _reset_master_flush_offset(self, request: Command) -> Command:
         """A correction of what a slave knows of its master: nothing to do on a master, as in Java, and
         refused by a slave, which learns its master's progress from the master alone."""
@@ -308,38 +286,8 @@ class AdminProcessor(ProcessorByCode):
             )
         return answer(request)
 
-    async def _runtime_info(self, request: Command) -> Command:
-        return json_answer(request, {"table": await runtime_info.collect(self._broker)})
 
-    def _stats_data(self, request: Command) -> Command:
-        """Java: BrokerStatsData."""
-        header = request.header(ViewBrokerStatsDataRequestHeader)
-        self._broker.stats.advance(self._broker.clock.now_ms())
-        item = self._broker.stats.view(
-            header.stats_name, header.stats_key, self._broker.config.broker_cluster_name
-        )
-        if item is None:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
-            )
-        of_bytes = header.stats_name.endswith("_SIZE")
-        spans = {"statsMinute": MINUTE, "statsHour": HOUR, "statsDay": DAY}
-        return json_answer(
-            request, {key: _snapshot(item.change(span), of_bytes) for key, span in spans.items()}
-        )
-
-
-def _snapshot(change: Change, of_bytes: bool) -> dict[str, object]:
-    """Java: BrokerStatsItem."""
-    amount = change.size_bytes if of_bytes else change.messages
-    return {
-        "sum": amount,
-        "tps": amount * 1000 / change.elapsed_ms,
-        "avgpt": amount / change.times if change.times else 0.0,
-    }
-
-
-def _producer(client: ClientInfo) -> dict[str, object]:
+def _producer(client: Client) -> dict[str, object]:
     """Java: ProducerInfo."""
     return {
         "clientId": client.client_id,
@@ -350,7 +298,7 @@ def _producer(client: ClientInfo) -> dict[str, object]:
     }
 
 
-def _connection(client: ClientInfo) -> dict[str, object]:
+def _connection(client: Client) -> dict[str, object]:
     return {
         "clientAddr": client.peer.remote_text,
         "clientId": client.client_id,

@@ -9,13 +9,13 @@ from __future__ import annotations
 import msgspec
 
 from rmqkit.broker.processors.by_code import ProcessorByCode
-from rmqkit.broker.run.context import BrokerContext
 from rmqkit.errors import DecodeError, RequestRefused, RmqError
 from rmqkit.model import names
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.route import TopicRouteData
 from rmqkit.model.subscription import BROADCASTING
 from rmqkit.model.sysflag import PERM_READ
+from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer, json_answer, request
 from rmqkit.protocol.headers import GetRouteInfoRequestHeader
@@ -42,7 +42,7 @@ class SetMessageRequestModeRequestBody(msgspec.Struct, kw_only=True, rename="cam
 class AssignmentProcessor(ProcessorByCode):
     """Shares the queues of a topic among the members of a group, on their behalf."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: RequestBroker) -> None:
         self._broker = broker
         self._handlers = {RequestCode.SET_MESSAGE_REQUEST_MODE: self._set_mode}
         self._tasks = {RequestCode.QUERY_ASSIGNMENT: self._assignment}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
-from rmqkit.broker.run.context import BrokerContext
-from rmqkit.broker.tables.saved_table import when_saved
 from rmqkit.plugin.request import Answer, EachRequest, Outcome, Peer
+from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command
 from rmqkit.toolkit.cold_reads import read_cached
+from rmqkit.toolkit.unsaved import when_saved
 
 
 class ProcessorByCode(EachRequest):
@@ -21,7 +21,7 @@ class ProcessorByCode(EachRequest):
     _tasks     coroutine functions, each run in a task of the connection
     """
 
-    _broker: BrokerContext
+    _broker: RequestBroker
     _handlers: Mapping[RequestCode, Callable[[Command], Outcome]]
     _readers: Mapping[RequestCode, Callable[[Command], Command]] = {}
     _tasks: Mapping[RequestCode, Callable[[Command], Awaitable[Answer]]] = {}

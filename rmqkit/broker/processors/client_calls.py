@@ -8,11 +8,10 @@ from functools import partial
 import msgspec
 import trio
 
-from rmqkit.broker.clients import ClientInfo
-from rmqkit.broker.run.context import BrokerContext
 from rmqkit.errors import ClientError, ConnectionLost, DecodeError, RequestRefused, RequestTimeout
 from rmqkit.model.queue import MessageQueue
 from rmqkit.plugin.request import Answer, EachRequest, Outcome, Peer
+from rmqkit.plugin.request_broker import Client, RequestBroker
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import VERSION_CALLABLE, VERSION_RESET_OFFSET, RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer, json_answer, request
@@ -29,7 +28,7 @@ STATUS_TIMEOUT_MS = 5_000
 class ClientCallProcessor(EachRequest):
     """Queries consumers of this broker for an administrator and returns their answers."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: RequestBroker) -> None:
         self._broker = broker
         self._handlers = {
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self._consumer_status,
@@ -63,12 +62,7 @@ class ClientCallProcessor(EachRequest):
         return read_cached(self._broker.store, read, request, peer)
 
     def _with_message(
-        self,
-        request: Command,
-        peer: Peer,
-        header: ConsumerClientRequestHeader,
-        client: ClientInfo,
-        offset: int,
+        self, request: Command, peer: Peer, header: ConsumerClientRequestHeader, client: Client, offset: int
     ) -> Outcome:
         found = self._broker.store.read_record(offset)
         if found is None:
@@ -84,7 +78,7 @@ class ClientCallProcessor(EachRequest):
             fields["groupSysFlag"] = str(group.group_sys_flag)
         return peer.answer_async(request, partial(self._relayed, request, client, fields, bytes(found)))
 
-    def _client(self, header: ConsumerClientRequestHeader) -> ClientInfo:
+    def _client(self, header: ConsumerClientRequestHeader) -> Client:
         """The member of the group with that client id. Raises RequestRefused when it is not online or too
         old."""
         group, client_id = header.consumer_group, header.client_id
@@ -103,9 +97,7 @@ class ClientCallProcessor(EachRequest):
             )
         return client
 
-    async def _relayed(
-        self, asked: Command, client: ClientInfo, fields: dict[str, str], body: bytes
-    ) -> Answer:
+    async def _relayed(self, asked: Command, client: Client, fields: dict[str, str], body: bytes) -> Answer:
         """The client's own answer. When cancelled, the client may have executed the request."""
         passed_on = request(asked.code, body=body)
         passed_on.ext = fields
@@ -157,7 +149,7 @@ class ClientCallProcessor(EachRequest):
     async def _ask_status(
         self,
         header: GetConsumerStatusRequestHeader,
-        member: ClientInfo,
+        member: Client,
         table: dict[str, dict[MessageQueue, int]],
     ) -> None:
         question = request(

@@ -12,7 +12,6 @@ from attrs import define, field
 from rmqkit.broker.clients import ClientInfo, ConsumerGroup
 from rmqkit.broker.processors import send_checks as destination
 from rmqkit.broker.run.context import BrokerContext
-from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import DecodeError, RequestRefused
 from rmqkit.limits import MAX_HEARTBEAT_ENTRIES
 from rmqkit.model import names
@@ -21,6 +20,7 @@ from rmqkit.plugin.request import EachRequest, Outcome, Peer
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer, json_answer, request
 from rmqkit.protocol.headers import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
+from rmqkit.toolkit.unsaved import Unsaved
 
 #: Approximate cost of a notification in microseconds.
 _PUSH_COST = 30

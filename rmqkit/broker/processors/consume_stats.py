@@ -46,7 +46,10 @@ class _Stats(NamedTuple):
 
 
 class ConsumeStatsProcessor(ProcessorByCode):
-    """Answers queries about the progress of consumer groups."""
+    """Answers queries about the progress of consumer groups. It searches the kernel's own tables by group and
+    by topic, which no port offers: their form may change."""
+
+    _broker: BrokerContext
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker

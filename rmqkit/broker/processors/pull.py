@@ -15,8 +15,6 @@ import msgspec
 from rmqkit.broker.processors.pull_answers import found_answer
 from rmqkit.broker.pulling.filtered_reads import FilteredRead
 from rmqkit.broker.roles.role_refusals import pull_refusal
-from rmqkit.broker.run.context import BrokerContext
-from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_HOLD_MS, MAX_SEQUENTIAL_PULL_BYTES, MAX_SEQUENTIAL_PULL_MESSAGES
 from rmqkit.model.route import MASTER_ID
@@ -26,6 +24,7 @@ from rmqkit.plugin.filter import CompiledFilter
 from rmqkit.plugin.held import HeldRequest
 from rmqkit.plugin.hooks import RCV_EPOLLS, RCV_SUCCESS, ConsumeContext, ConsumeMessageHook
 from rmqkit.plugin.request import Answer, Outcome, Peer, RequestProcessor, Ticket
+from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.plugin.store import NotInMemory, ReadLimits, ReadResult, ReadStatus
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command, answer
@@ -33,6 +32,7 @@ from rmqkit.protocol.error_answer import error_answer
 from rmqkit.protocol.headers import PullMessageRequestHeader
 from rmqkit.protocol.headers.pull import pull_answer_fields
 from rmqkit.toolkit.cold_reads import retry_when_cached
+from rmqkit.toolkit.unsaved import Unsaved
 
 _log = logging.getLogger(__name__)
 _UNIT_BYTES = 20
@@ -82,7 +82,7 @@ class PullProcessor(RequestProcessor):
     #: An answer is large.
     max_run = 1
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: RequestBroker) -> None:
         self._broker = broker
         self._tell_hooks = broker.registry.consume_message_hooks.checked(
             ConsumeMessageHook, ("before", "after")

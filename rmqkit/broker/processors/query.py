@@ -11,12 +11,12 @@ from functools import partial
 
 import trio
 
-from rmqkit.broker.run.context import BrokerContext
 from rmqkit.errors import DecodeError, HeaderError, RequestRefused
 from rmqkit.limits import MAX_BODY_BYTES, MAX_QUERY_RESULTS, MAX_SEARCHED_UNITS, SEARCHED_UNITS_PER_TURN
 from rmqkit.model import properties as props
 from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.request import EachRequest, Outcome, Peer, Reply
+from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import (
@@ -36,7 +36,7 @@ _UNIQUE, _TAG = "U", "T"
 class QueryProcessor(EachRequest):
     """Finds records by key hash or by commit-log offset; clients compare the key text themselves."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: RequestBroker) -> None:
         self._broker = broker
 
     def handle(self, request: Command, peer: Peer) -> Outcome:
@@ -102,7 +102,7 @@ class QueryProcessor(EachRequest):
 class _TagSearch:
     """Searches the queues of a topic from their ends on, in turns. `searched` counts units."""
 
-    def __init__(self, broker: BrokerContext, header: QueryMessageRequestHeader) -> None:
+    def __init__(self, broker: RequestBroker, header: QueryMessageRequestHeader) -> None:
         self._store = broker.store
         self._header = header
         self._code = tags_code(header.key)

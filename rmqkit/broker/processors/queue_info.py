@@ -7,12 +7,12 @@ import os
 
 from rmqkit.broker.processors.by_code import ProcessorByCode
 from rmqkit.broker.processors.queues import topic_at
-from rmqkit.broker.run.context import BrokerContext
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_CLIENT_ID_LENGTH, MAX_LOCK_BODY_BYTES
 from rmqkit.model import names
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.topic import TopicConfig
+from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.plugin.store import Boundary
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer, json_answer
@@ -33,7 +33,7 @@ _MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 class QueueInfoProcessor(ProcessorByCode):
     """Answers short queries about queues."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: RequestBroker) -> None:
         self._broker = broker
         self._handlers = {
             RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,

@@ -6,11 +6,10 @@ from __future__ import annotations
 from functools import partial
 
 from rmqkit.broker.processors import send_checks as checks
-from rmqkit.broker.run.context import BrokerContext
-from rmqkit.broker.tables.saved_table import when_saved
 from rmqkit.errors import ClientError, RequestRefused
 from rmqkit.model import properties as props
 from rmqkit.plugin.request import Answer, EachRequest, Outcome, Peer
+from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.command import request as new_request
@@ -19,6 +18,7 @@ from rmqkit.protocol.headers import (
     SendMessageRequestHeader,
     SendMessageResponseHeader,
 )
+from rmqkit.toolkit.unsaved import when_saved
 
 _PUSH_TIMEOUT_MS = 10_000
 #: Fields of a send that the push repeats.
@@ -30,7 +30,7 @@ class ReplyProcessor(EachRequest):
     """Finds the requester by the client id in REPLY_TO_CLIENT. The reply is delivered without being
     stored."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: RequestBroker) -> None:
         self._broker = broker
 
     def handle(self, request: Command, peer: Peer) -> Outcome:

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from functools import partial
 
 from rmqkit.broker.processors.queues import queue_of, topic_at
-from rmqkit.broker.run.context import BrokerContext
 from rmqkit.errors import RequestRefused
 from rmqkit.model.topic import TopicConfig
 from rmqkit.plugin.request import EachRequest, Outcome, Peer
+from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.plugin.store import Boundary
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import VERSION_RESET_OFFSET, RequestCode, ResponseCode
@@ -35,7 +35,7 @@ _CPP = "CPP"
 class ResetOffsetProcessor(EachRequest):
     """Resets offsets of consumer groups."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: RequestBroker) -> None:
         self._broker = broker
 
     def codes(self) -> list[int]:

@@ -17,8 +17,6 @@ from rmqkit.broker.appending.send_hooks import SendHooks
 from rmqkit.broker.processors import send_checks as checks
 from rmqkit.broker.processors.send_answers import SendAnswers
 from rmqkit.broker.processors.send_columns import Collecting, PutList, born_bits, collector
-from rmqkit.broker.run.context import BrokerContext
-from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import DecodeError, RequestRefused
 from rmqkit.limits import MAX_PROPERTIES_BYTES
 from rmqkit.model import names
@@ -35,6 +33,7 @@ from rmqkit.model.sysflag import (
 )
 from rmqkit.plugin.hooks import SendHeader, SendingBroker, SendRun
 from rmqkit.plugin.request import JoinedProcessor, Outcome, Peer, Ticket
+from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.protocol import batch
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
@@ -43,6 +42,7 @@ from rmqkit.protocol.headers import SendMessageRequestHeaderV2
 from rmqkit.protocol.message_id import UniqueKeys
 from rmqkit.protocol.tags import tags_code
 from rmqkit.speedups.sends import PutColumns
+from rmqkit.toolkit.unsaved import Unsaved
 
 #: These properties are replaced or removed when a client sends them.
 _OUR_PROPERTIES = frozenset({props.MSG_REGION, props.TRACE_ON, props.CLUSTER, props.POP_CK})
@@ -63,7 +63,7 @@ _Item = tuple[int, bytes, dict[str, str], bytes]
 class SendProcessor(JoinedProcessor):
     """Stores messages of clients."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: RequestBroker) -> None:
         self._broker = broker
         self._clock = broker.clock
         self._put, self._stats = broker.put, broker.stats
@@ -129,7 +129,7 @@ class SendProcessor(JoinedProcessor):
         return _merged(outcomes, self._store(sends.select(left)) if left else [])
 
     def _failed(self, request: Command, error: Exception) -> Command:
-        self._stats.put_failures += 1
+        self._stats.put_failed()
         return error_answer(request, error)
 
     # Checking and building.

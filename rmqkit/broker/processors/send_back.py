@@ -9,8 +9,6 @@ from functools import partial
 from random import randrange
 
 from rmqkit.broker.processors import send_checks as checks
-from rmqkit.broker.run.context import BrokerContext
-from rmqkit.broker.tables.saved_table import when_saved
 from rmqkit.errors import DecodeError, MessageIllegal, RequestRefused
 from rmqkit.model import names
 from rmqkit.model import properties as props
@@ -21,6 +19,7 @@ from rmqkit.model.sysflag import PERM_WRITE
 from rmqkit.model.topic import TopicConfig
 from rmqkit.plugin.hooks import SEND_BACK, SEND_BACK_TO_DLQ, ConsumeContext, ConsumeMessageHook
 from rmqkit.plugin.request import EachRequest, Outcome, Peer
+from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.protocol import record
 from rmqkit.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode, is_temporary
 from rmqkit.protocol.command import Command, answer
@@ -30,6 +29,7 @@ from rmqkit.toolkit.cold_reads import read_cached
 from rmqkit.toolkit.later import Level, mark_later
 from rmqkit.toolkit.restored import restored
 from rmqkit.toolkit.set_aside import Origin, set_aside
+from rmqkit.toolkit.unsaved import when_saved
 
 #: Delay level of the first retry; each further one uses the next level.
 FIRST_RETRY_LEVEL = 3
@@ -41,7 +41,7 @@ class SendBackProcessor(EachRequest):
     """Stores the record at a commit-log offset again in the group's retry topic, with a delay level, or in
     its dead-letter topic."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: RequestBroker) -> None:
         self._broker = broker
         self._hooks = broker.registry.consume_message_hooks.checked(ConsumeMessageHook, ("before", "after"))
 

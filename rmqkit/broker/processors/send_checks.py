@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rmqkit.broker.run.context import BrokerContext
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_PROPERTIES_BYTES
@@ -17,6 +16,7 @@ from rmqkit.model.properties import TRANSACTION_PREPARED
 from rmqkit.model.sysflag import PERM_RW, PERM_WRITE
 from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
 from rmqkit.plugin.hooks import SendHeader
+from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.protocol.codes import VERSION_MAX_RECONSUME_TIMES, RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
@@ -26,7 +26,7 @@ _FIRST_VERSIONS = frozenset({int(RequestCode.SEND_MESSAGE), int(RequestCode.SEND
 
 
 def topic_for_send(
-    broker: BrokerContext, topic: str, template: str, client_queues: int, born_host: str
+    broker: RequestBroker, topic: str, template: str, client_queues: int, born_host: str
 ) -> TopicConfig:
     """The topic of a send, created if permitted (Java: msgCheck). Raises RequestRefused; Unsaved while it is
     being created."""
@@ -102,7 +102,7 @@ def refuse_transaction(config: Config, properties: Mapping[str, str]) -> None:
         )
 
 
-def group_of(broker: BrokerContext, group: str) -> SubscriptionGroupConfig:
+def group_of(broker: RequestBroker, group: str) -> SubscriptionGroupConfig:
     """The settings of a consumer group. Raises RequestRefused for an unknown group, Unsaved while it is being
     created."""
     config = broker.groups.get(group)
@@ -114,20 +114,20 @@ def group_of(broker: BrokerContext, group: str) -> SubscriptionGroupConfig:
     return config
 
 
-def retry_topic(broker: BrokerContext, group: SubscriptionGroupConfig) -> TopicConfig:
+def retry_topic(broker: RequestBroker, group: SubscriptionGroupConfig) -> TopicConfig:
     """The group's retry topic, created if it is missing. Raises Unsaved while it is being created."""
     return broker.topics.require(
         names.retry_topic(group.group_name), min(group.retry_queue_nums, _MAX_RETRY_QUEUES)
     )
 
 
-def dead_letter_topic(broker: BrokerContext, group: str) -> TopicConfig:
+def dead_letter_topic(broker: RequestBroker, group: str) -> TopicConfig:
     """The group's dead-letter topic, created if it is missing. Raises Unsaved while it is being created."""
     return broker.topics.require(names.dlq_topic(group), 1, PERM_RW)
 
 
 def retries_exhausted(
-    broker: BrokerContext,
+    broker: RequestBroker,
     group: str,
     reconsume_times: int,
     client_limit: int | None,

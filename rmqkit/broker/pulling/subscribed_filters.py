@@ -86,6 +86,10 @@ class SubscribedFilters:
             and not subscription.topic.startswith(RETRY_PREFIX)
         )
 
+    def forget_group(self, group: str) -> None:
+        """A group was deleted."""
+        self.table.forget_group(group)
+
     def check_support(self, kind: str) -> None:
         """Check that this broker can filter by an expression type. Raises RequestRefused for an expression
         type without a filter server, and for SQL92 while enablePropertyFilter is off."""

@@ -20,7 +20,7 @@ from typing import Final
 from rmqkit.broker.roles.role import RoleState
 from rmqkit.plugin.replication import ReplicaGroup
 from rmqkit.plugin.request import EachRequest, Outcome, Peer
-from rmqkit.plugin.role import Role
+from rmqkit.plugin.role import BrokerRole, Role
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.remoting.request_loop import Router
@@ -99,7 +99,7 @@ class _Refusing(EachRequest):
         return answer(request, self._code, self._remark)
 
 
-def pull_refusal(role: RoleState, group: ReplicaGroup | None, *, may_read_slave: bool) -> PullRefusal | None:
+def pull_refusal(role: BrokerRole, group: ReplicaGroup | None, *, may_read_slave: bool) -> PullRefusal | None:
     """The reason why messages may not be read from this broker; None if they may. `group` is its elected
     group, `may_read_slave` is slaveReadEnable."""
     if role.current is Role.SLAVE and not may_read_slave:

@@ -14,6 +14,7 @@ from rmqkit.broker.processors.assignment import AssignmentProcessor
 from rmqkit.broker.processors.client_calls import ClientCallProcessor
 from rmqkit.broker.processors.client_manage import ClientManageProcessor
 from rmqkit.broker.processors.consume_stats import ConsumeStatsProcessor
+from rmqkit.broker.processors.own_state import OwnStateProcessor
 from rmqkit.broker.processors.pull import PullProcessor
 from rmqkit.broker.processors.query import QueryProcessor
 from rmqkit.broker.processors.queue_info import QueueInfoProcessor
@@ -41,6 +42,7 @@ from rmqkit.plugin.flush import FlushPolicy
 from rmqkit.plugin.loader import Registry
 from rmqkit.plugin.replication import Replication
 from rmqkit.plugin.request import REPLICATION, RequestProcessor
+from rmqkit.plugin.request_broker import NeedsBroker
 from rmqkit.plugin.store import KeyLookup, MessageStore, NoKeys, NoQueues, QueueLookup
 from rmqkit.plugin.transport import Address
 from rmqkit.protocol.codes import RequestCode
@@ -183,6 +185,21 @@ def load_tables(broker: BrokerContext) -> None:
     broker.groups.warn_of_unknown(broker.offsets.groups())
 
 
+def announce(broker: BrokerContext) -> None:
+    """Tell hooks and plugins that all parts of the broker exist. Raises what they raise."""
+    registry = broker.registry
+    for hooks in (
+        registry.put_message_hooks,
+        registry.send_message_hooks,
+        registry.consume_message_hooks,
+        registry.rpc_hooks,
+    ):
+        for hook in hooks:
+            if isinstance(hook, NeedsBroker):
+                hook.open(broker)
+    broker.registry.manager.hook.rmqkit_broker_assembled(broker=broker)
+
+
 def make_routers(broker: BrokerContext) -> tuple[Router, Router]:
     """The processors of the normal and of the fast port. A plugin's processor replaces a built-in one; two
     plugins for one code are an error."""
@@ -191,6 +208,7 @@ def make_routers(broker: BrokerContext) -> tuple[Router, Router]:
         ClientManageProcessor(broker),
         QueueInfoProcessor(broker),
         AdminProcessor(broker),
+        OwnStateProcessor(broker),
         ConsumeStatsProcessor(broker),
         ResetOffsetProcessor(broker),
         ClientCallProcessor(broker),

@@ -136,7 +136,7 @@ async def _run_opened(
     disabled = broker.config.disabled_services
     services = {name: each for name, each in broker.registry.services.items() if name not in disabled}
     hook = broker.registry.manager.hook
-    hook.rmqkit_broker_assembled(broker=broker)
+    assemble.announce(broker)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.store.run)
         await nursery.start(broker.dispatching.run)

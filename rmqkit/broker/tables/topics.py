@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from rmqkit.broker.tables.saved_table import SavedTable, Unsaved, again_when_saved, some_names
+from rmqkit.broker.tables.saved_table import SavedTable, some_names
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused, StoreError
 from rmqkit.limits import MAX_ANNOUNCEMENT_MS, MAX_AUTO_CREATED_TOPICS, MAX_QUEUES_PER_TOPIC
@@ -18,6 +18,7 @@ from rmqkit.model.sysflag import PERM_INHERIT, PERM_RW
 from rmqkit.model.topic import TopicConfig, TopicConfigTable
 from rmqkit.plugin.clock import Clock
 from rmqkit.protocol.codes import ResponseCode
+from rmqkit.toolkit.unsaved import Unsaved, again_when_saved
 
 _log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ import pytest
 import trio
 import trio.testing
 
-from rmqkit.broker.appending.acks import AckQueue, Settled
+from rmqkit.broker.appending.acks import AckQueue
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused, StoreNotWritable
-from rmqkit.plugin.acks import AckCondition, ConditionLost
+from rmqkit.plugin.acks import AckCondition, ConditionLost, Settled
 from rmqkit.plugin.flush import Level
 from rmqkit.plugin.positions import LogPosition
 from rmqkit.protocol.codes import ResponseCode

@@ -10,6 +10,7 @@ import pytest
 
 from rmqkit.broker.processors.admin import AdminProcessor
 from rmqkit.broker.processors.client_manage import ClientManageProcessor
+from rmqkit.broker.processors.own_state import OwnStateProcessor
 from rmqkit.broker.processors.pull import PullProcessor
 from rmqkit.broker.processors.query import QueryProcessor
 from rmqkit.broker.processors.queue_info import QueueInfoProcessor
@@ -49,10 +50,12 @@ PROCESSORS: dict[type[RequestProcessor], tuple[RequestCode, ...]] = {
         RequestCode.UPDATE_CONSUMER_OFFSET,
         RequestCode.LOCK_BATCH_MQ,
     ),
-    AdminProcessor: (
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
+    AdminProcessor: (RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.GET_CONSUMER_CONNECTION_LIST),
+    OwnStateProcessor: (
         RequestCode.GET_BROKER_RUNTIME_INFO,
         RequestCode.GET_BROKER_CONFIG,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.VIEW_BROKER_STATS_DATA,
     ),
 }
 CASES = [(code, processor) for processor, codes in PROCESSORS.items() for code in codes]

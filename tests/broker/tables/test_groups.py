@@ -14,12 +14,12 @@ import trio
 from rmqkit.broker.tables import groups as module
 from rmqkit.broker.tables.groups import GroupTable
 from rmqkit.broker.tables.journal import TableJournal
-from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.errors import ConfigError, RequestRefused
 from rmqkit.model import names
 from rmqkit.model.topic import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.testing.clock import FakeClock
+from rmqkit.toolkit.unsaved import Unsaved
 from tests.broker.kit import config_of
 
 

@@ -15,13 +15,13 @@ import pytest
 import trio
 
 from rmqkit.broker.tables import saved_table as module
-from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.broker.tables.topics import TopicTable
 from rmqkit.errors import RequestRefused
 from rmqkit.model.topic import TopicConfig
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.listening import until
+from rmqkit.toolkit.unsaved import Unsaved
 from tests.broker.kit import config_of
 
 

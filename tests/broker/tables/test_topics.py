@@ -13,7 +13,6 @@ import pytest
 import trio
 
 from rmqkit.broker.tables import topics as module
-from rmqkit.broker.tables.saved_table import Unsaved
 from rmqkit.broker.tables.topics import TopicTable
 from rmqkit.errors import ConfigError, RequestRefused, StoreNotWritable
 from rmqkit.limits import MAX_QUEUES_PER_TOPIC
@@ -23,6 +22,7 @@ from rmqkit.model.topic import DataVersion, TopicConfig, TopicConfigTable
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.listening import until
+from rmqkit.toolkit.unsaved import Unsaved
 from tests.broker.kit import config_of
 
 
