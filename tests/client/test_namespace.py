@@ -172,7 +172,7 @@ async def test_a_copy_that_is_sent_back_by_the_client(tmp_path: Path, autojump_c
                 raise Retry(after=1)
 
         async with client.push_consumer("g", subscribe="T", start="first") as consumer:
-            _refuse(consumer._settlement._send_back)  # type: ignore[union-attr]
+            _refuse(consumer._outcomes._send_back)  # type: ignore[union-attr]
             await until(lambda: queue(0, "%RETRY%g") in consumer.queues)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(consumer.run, handle)

@@ -12,12 +12,12 @@
     lasting         which errors time does not cure
     bad_records     what becomes of records that cannot be decoded
     assigned        one assigned queue with its pulls and handlers
-    dispatcher      hands messages of the assigned queues to handlers
+    distributor     hands messages of the assigned queues to handlers
     delivery        one message, or a batch, in the hands of the application
     batches         gathers batches
     settling        what becomes of a message after its handler
     engine          the loops: rebalance, pulls, commits, lock renewals
-    member          joining, keeping a share and leaving
+    group_consumer  joining, keeping a share and leaving
     push_consumer   what applications with handlers use
     lite_pull       what applications use that ask for messages
 

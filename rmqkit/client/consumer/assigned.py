@@ -145,4 +145,4 @@ class Assigned:
 
 
 #: A message in hand, with its queue.
-Held = tuple[Assigned, ReceivedMessage]
+InHand = tuple[Assigned, ReceivedMessage]

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import anyio
 
 from rmqkit.client.consumer.assigned import Assigned
-from rmqkit.client.consumer.dispatcher import Dispatcher
+from rmqkit.client.consumer.distributor import Distributor
 from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.consumer.send_back import SendBack
 from rmqkit.errors import BrokerError, ClientError, RmqError
@@ -52,10 +52,10 @@ class PuttingAway:
     dead-letter topic of the group. Without a topic (`send_back` is None), and when the broker cannot read the
     record either, it is passed over with an error in the log."""
 
-    def __init__(self, group: str, send_back: SendBack | None, dispatcher: Dispatcher) -> None:
+    def __init__(self, group: str, send_back: SendBack | None, distributor: Distributor) -> None:
         self._group = group
         self._send_back = send_back
-        self._dispatcher = dispatcher
+        self._distributor = distributor
 
     async def put_away(self, assigned: Assigned, message: ReceivedMessage) -> None:
         """Put a message in hand away; it stays unfinished when the queue is lost before."""
@@ -65,7 +65,7 @@ class PuttingAway:
                 await self._send(message)
                 if not assigned.dropped:
                     assigned.finish(message)
-                    self._dispatcher.offer(assigned)
+                    self._distributor.offer(assigned)
             finally:
                 assigned.handled(scope)
 

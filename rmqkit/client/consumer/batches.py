@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import anyio
 
-from rmqkit.client.consumer.assigned import Held
-from rmqkit.client.consumer.delivery import Batch, Settlement
-from rmqkit.client.consumer.dispatcher import Dispatcher
+from rmqkit.client.consumer.assigned import InHand
+from rmqkit.client.consumer.delivery import Batch, MessageOutcomes
+from rmqkit.client.consumer.distributor import Distributor
 from rmqkit.client.hooks import ClientHooks
 
 
@@ -17,15 +17,15 @@ class Batches:
 
     def __init__(
         self,
-        opened: Callable[[], Settlement],
+        opened: Callable[[], MessageOutcomes],
         hooks: ClientHooks,
-        dispatcher: Dispatcher,
+        distributor: Distributor,
         size: int,
         linger_s: float,
     ) -> None:
         self._opened = opened
         self._hooks = hooks
-        self._dispatcher = dispatcher
+        self._distributor = distributor
         self._size = size
         self._linger_s = linger_s
 
@@ -34,35 +34,35 @@ class Batches:
 
     async def __anext__(self) -> Batch:
         """The next batch. When cancelled, no message is taken."""
-        settlement = self._opened()
+        outcomes = self._opened()
         while True:
-            held = await self._dispatcher.take(self._size)
-            if not held:
-                self._dispatcher.check()
+            in_hand = await self._distributor.take(self._size)
+            if not in_hand:
+                self._distributor.check()
                 raise StopAsyncIteration
             try:
-                await self._fill(held)
+                await self._fill(in_hand)
             except BaseException:
-                _give_back(settlement, held)
+                _give_back(outcomes, in_hand)
                 raise
-            if self._dispatcher.closed:
-                _give_back(settlement, held)
+            if self._distributor.closed:
+                _give_back(outcomes, in_hand)
                 continue
             # Queues may have been lost while the batch was filled.
-            kept = [(assigned, message) for assigned, message in held if not assigned.dropped]
+            kept = [(assigned, message) for assigned, message in in_hand if not assigned.dropped]
             if kept:
-                return Batch(settlement, self._hooks, kept)
+                return Batch(outcomes, self._hooks, kept)
 
-    async def _fill(self, held: list[Held]) -> None:
+    async def _fill(self, in_hand: list[InHand]) -> None:
         """Add messages until the batch is full, the time has passed or the consumer is stopped."""
         with anyio.move_on_after(self._linger_s):
-            while len(held) < self._size:
-                more = await self._dispatcher.take(self._size - len(held))
+            while len(in_hand) < self._size:
+                more = await self._distributor.take(self._size - len(in_hand))
                 if not more:
                     return
-                held += more
+                in_hand += more
 
 
-def _give_back(settlement: Settlement, held: list[Held]) -> None:
-    for assigned, message in reversed(held):
-        settlement.returned(assigned, message)
+def _give_back(outcomes: MessageOutcomes, in_hand: list[InHand]) -> None:
+    for assigned, message in reversed(in_hand):
+        outcomes.returned(assigned, message)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from rmqkit.client.consumer.assigned import Assigned, Held
+from rmqkit.client.consumer.assigned import Assigned, InHand
 from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.hooks import ClientConsumeContext, ClientHooks, ConsumeReturnType
 from rmqkit.remoting.backend import AsyncBackend
@@ -33,7 +33,7 @@ class DeadLetter(Exception):
         self.why = why
 
 
-class Settlement(ABC):
+class MessageOutcomes(ABC):
     """Decides what becomes of the messages of a group after their handlers."""
 
     group: str
@@ -45,7 +45,7 @@ class Settlement(ABC):
         """Count a handler that ended without being cancelled; `messages` is the number it had."""
 
     @abstractmethod
-    async def failed(self, held: Sequence[Held], error: Exception) -> None:
+    async def failed(self, in_hand: Sequence[InHand], error: Exception) -> None:
         """Send the messages back, or return them to their queues. When cancelled, a message may be delivered
         twice."""
 
@@ -59,29 +59,32 @@ class Settlement(ABC):
 
 
 class Handling:
-    """A block of the application that handles messages. `held` has those of each queue by their offsets, in
-    order."""
+    """A block of the application that handles messages. `in_hand` has those of each queue by their offsets,
+    in order."""
 
     def __init__(
-        self, settlement: Settlement, hooks: ClientHooks, held: Mapping[Assigned, dict[int, ReceivedMessage]]
+        self,
+        outcomes: MessageOutcomes,
+        hooks: ClientHooks,
+        in_hand: Mapping[Assigned, dict[int, ReceivedMessage]],
     ) -> None:
-        self._settlement = settlement
+        self._outcomes = outcomes
         self._hooks = hooks
-        self._held = held
-        self._scope = settlement.backend.scope()
+        self._in_hand = in_hand
+        self._scope = outcomes.backend.scope()
         self._began_s = 0.0
         self._contexts: list[ClientConsumeContext | None] = []
 
     def _begin(self) -> None:
         self._scope.__enter__()
-        self._began_s = self._settlement.backend.current_time()
-        for assigned, messages in self._held.items():
+        self._began_s = self._outcomes.backend.current_time()
+        for assigned, messages in self._in_hand.items():
             assigned.handlers.add(self._scope)
             assigned.consumed_s = self._began_s
             if assigned.dropped:
                 self._scope.cancel()
             delivered = tuple(messages.values())
-            self._contexts.append(self._hooks.consuming(self._settlement.group, assigned.queue, delivered))
+            self._contexts.append(self._hooks.consuming(self._outcomes.group, assigned.queue, delivered))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -90,32 +93,32 @@ class Handling:
         try:
             return await self._settle(error, cancelled)
         finally:
-            for assigned in self._held:
+            for assigned in self._in_hand:
                 assigned.handled(self._scope)
 
     async def _settle(self, error: BaseException | None, cancelled: bool) -> bool:
         """Returns whether the error is dealt with."""
-        settlement = self._settlement
-        failed: list[Held] = []
+        outcomes = self._outcomes
+        failed: list[InHand] = []
         result = ConsumeReturnType.EXCEPTION if isinstance(error, Exception) else ConsumeReturnType.FAILED
-        for (assigned, messages), context in zip(self._held.items(), self._contexts, strict=True):
+        for (assigned, messages), context in zip(self._in_hand.items(), self._contexts, strict=True):
             if error is None or isinstance(error, Exception):
-                settlement.measured(assigned, len(messages), self._began_s, ok=error is None)
+                outcomes.measured(assigned, len(messages), self._began_s, ok=error is None)
             if error is None and not assigned.dropped:
                 self._hooks.consumed(context, ConsumeReturnType.SUCCESS)
                 for message in messages.values():
-                    settlement.finished(assigned, message)
+                    outcomes.finished(assigned, message)
                 continue
             self._hooks.consumed(context, result)
             if isinstance(error, Exception) and not cancelled and not assigned.dropped:
                 failed.extend((assigned, message) for message in messages.values())
                 continue
             for message in messages.values():
-                settlement.returned(assigned, message)
+                outcomes.returned(assigned, message)
         if not isinstance(error, Exception):
             return cancelled
         if failed:
-            await settlement.failed(failed, error)
+            await outcomes.failed(failed, error)
         return True
 
 
@@ -130,9 +133,9 @@ class Delivery(Handling):
     """
 
     def __init__(
-        self, settlement: Settlement, hooks: ClientHooks, assigned: Assigned, message: ReceivedMessage
+        self, outcomes: MessageOutcomes, hooks: ClientHooks, assigned: Assigned, message: ReceivedMessage
     ) -> None:
-        super().__init__(settlement, hooks, {assigned: {message.queue_offset: message}})
+        super().__init__(outcomes, hooks, {assigned: {message.queue_offset: message}})
         self.message = message
 
     async def __aenter__(self) -> ReceivedMessage:
@@ -151,11 +154,11 @@ class Batch(Handling):
     the messages of the other queues are handed out again.
     """
 
-    def __init__(self, settlement: Settlement, hooks: ClientHooks, held: Sequence[Held]) -> None:
+    def __init__(self, outcomes: MessageOutcomes, hooks: ClientHooks, in_hand: Sequence[InHand]) -> None:
         by_queue: dict[Assigned, dict[int, ReceivedMessage]] = {}
-        for assigned, message in held:
+        for assigned, message in in_hand:
             by_queue.setdefault(assigned, {})[message.queue_offset] = message
-        super().__init__(settlement, hooks, by_queue)
+        super().__init__(outcomes, hooks, by_queue)
         self.messages = [message for messages in by_queue.values() for message in messages.values()]
         self._queues = {assigned.queue: assigned for assigned in by_queue}
 
@@ -171,6 +174,6 @@ class Batch(Handling):
             assigned = self._queues.get(message.queue)
             if assigned is None:
                 raise ValueError(f"message {message.message_id} is not in this batch")
-            found = None if assigned.dropped else self._held[assigned].pop(message.queue_offset, None)
+            found = None if assigned.dropped else self._in_hand[assigned].pop(message.queue_offset, None)
             if found is not None:
-                self._settlement.finished(assigned, found)
+                self._outcomes.finished(assigned, found)

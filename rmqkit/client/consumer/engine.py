@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 
 from rmqkit.client.consumer.assigned import Assigned
 from rmqkit.client.consumer.bad_records import PuttingAway
-from rmqkit.client.consumer.dispatcher import Dispatcher
+from rmqkit.client.consumer.distributor import Distributor
 from rmqkit.client.consumer.lasting import is_lasting
 from rmqkit.client.consumer.offset_store import OffsetStore
 from rmqkit.client.consumer.options import GroupOptions
@@ -61,7 +61,7 @@ class Engine:
     """Keeps the share of one member: assigns queues, pulls them, commits their offsets.
 
     assigned    the queues that belong to this member now
-    dispatcher  hands out their messages
+    distributor  hands out their messages
     statistics  how fast they are pulled and consumed
     """
 
@@ -72,13 +72,13 @@ class Engine:
         options: GroupOptions,
         rebalance: Rebalance,
         store: OffsetStore,
-        dispatcher: Dispatcher,
+        distributor: Distributor,
         putting_away: PuttingAway,
         *,
         lite: bool = False,
     ) -> None:
         self.assigned: dict[MessageQueue, Assigned] = {}
-        self.dispatcher = dispatcher
+        self.distributor = distributor
         self.statistics = ConsumeStatistics()
         self._instance = instance
         self._group = rebalance.group
@@ -107,7 +107,7 @@ class Engine:
         return self._options.queue_order != "none" and not self._options.broadcast
 
     @property
-    def _rides(self) -> bool:
+    def _commits_with_pulls(self) -> bool:
         """Whether pulls carry the offset to commit."""
         return self._options.commits and not self._options.broadcast
 
@@ -409,7 +409,7 @@ class Engine:
             max_messages=self._options.pull_messages,
             hold_ms=HOLD_MS,
             timeout_ms=PULL_TIMEOUT_MS,
-            commit_offset=assigned.messages.commit_offset if self._rides else 0,
+            commit_offset=assigned.messages.commit_offset if self._commits_with_pulls else 0,
             room_bytes=self._options.prefetch.room_bytes(assigned.messages),
         )
         now_s = anyio.current_time()
@@ -432,7 +432,7 @@ class Engine:
         assert self._tasks is not None
         for bad in assigned.messages.put(messages, result.next_offset):
             self._tasks.start_soon(self._putting_away.put_away, assigned, bad)
-        self.dispatcher.offer(assigned)
+        self.distributor.offer(assigned)
 
     # --- commits and locks ----------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ from datetime import datetime
 
 import anyio
 
-from rmqkit.client.consumer.assigned import Assigned, Held
-from rmqkit.client.consumer.member import Member
+from rmqkit.client.consumer.assigned import Assigned, InHand
+from rmqkit.client.consumer.group_consumer import GroupConsumer
 from rmqkit.client.consumer.options import Expression, LitePullOptions, Subscribe, expressed, subscriptions
 from rmqkit.client.consumer.queue_offsets import QueueOffsets
 from rmqkit.client.consumer.rebalance import FixedShare, Rebalance
@@ -27,7 +27,7 @@ POLL_MESSAGES = 10
 POLL_S = 5.0
 
 
-class LitePullConsumer(Member):
+class LitePullConsumer(GroupConsumer):
     """A consumer that asks for messages when it wants them, created by `Client.lite_pull_consumer`:
 
         async with client.lite_pull_consumer("billing", subscribe="Orders") as consumer:
@@ -63,7 +63,7 @@ class LitePullConsumer(Member):
         self.options = options
         self._offsets = QueueOffsets(instance)
         #: Messages that were delivered and do not count as processed yet.
-        self._delivered: list[Held] = []
+        self._delivered: list[InHand] = []
 
     # --- messages -------------------------------------------------------------------------------------------
 
@@ -74,18 +74,18 @@ class LitePullConsumer(Member):
         `timeout_s`, and at once after `stop`. The messages of the call before count as processed from now on.
 
         Raises ClientError for a `max_messages` below 1 and when the client has ended, and the error that ends
-        the consumer (`Member`). When cancelled, no message is taken.
+        the consumer (`GroupConsumer`). When cancelled, no message is taken.
         """
         if max_messages < 1:
             raise ClientError(f"max_messages={max_messages}: at least one message must be asked for")
         self._check_open()
         await anyio.lowlevel.checkpoint()
         self._finish_delivered()
-        held = self._dispatcher.take_now(max_messages)
-        if not held:
+        in_hand = self._distributor.take_now(max_messages)
+        if not in_hand:
             with anyio.move_on_after(timeout_s):
-                held = await self._dispatcher.take(max_messages)
-        return self._deliver(held)
+                in_hand = await self._distributor.take(max_messages)
+        return self._deliver(in_hand)
 
     def __aiter__(self) -> LitePullConsumer:
         return self
@@ -95,21 +95,21 @@ class LitePullConsumer(Member):
         cancelled, no message is taken."""
         self._check_open()
         self._finish_delivered()
-        found = self._deliver(await self._dispatcher.take())
+        found = self._deliver(await self._distributor.take())
         if found:
             return found[0]
         raise StopAsyncIteration
 
-    def _deliver(self, held: list[Held]) -> list[ReceivedMessage]:
-        if not held and self._dispatcher.closed:
-            self._dispatcher.check()
+    def _deliver(self, in_hand: list[InHand]) -> list[ReceivedMessage]:
+        if not in_hand and self._distributor.closed:
+            self._distributor.check()
         by_queue: dict[Assigned, list[ReceivedMessage]] = {}
-        for assigned, message in held:
+        for assigned, message in in_hand:
             by_queue.setdefault(assigned, []).append(message)
         for assigned, messages in by_queue.items():
             context = self._instance.hooks.consuming(self.group, assigned.queue, messages, pulled=True)
             self._instance.hooks.consumed(context, ConsumeReturnType.SUCCESS)
-        self._delivered += held
+        self._delivered += in_hand
         if not self.options.auto_commit:
             self._finish_delivered()
         return [message for messages in by_queue.values() for message in messages]
@@ -118,7 +118,7 @@ class LitePullConsumer(Member):
         delivered, self._delivered = self._delivered, []
         for assigned, message in delivered:
             assigned.finish(message)
-            self._dispatcher.offer(assigned)
+            self._distributor.offer(assigned)
 
     # --- which queues ---------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class LitePullConsumer(Member):
         for queue in queues:
             assigned = self._owned(queue)
             assigned.resume()
-            self._dispatcher.offer(assigned)
+            self._distributor.offer(assigned)
 
     @property
     def paused(self) -> list[MessageQueue]:
@@ -224,7 +224,7 @@ class LitePullConsumer(Member):
 
     def _continue_at(self, queue: MessageQueue, offset: int) -> None:
         assigned = self._owned(queue)
-        self._delivered = [held for held in self._delivered if held[0] is not assigned]
+        self._delivered = [in_hand for in_hand in self._delivered if in_hand[0] is not assigned]
         self._engine.restart(assigned, offset, commit=False)
 
     def _owned(self, queue: MessageQueue) -> Assigned:

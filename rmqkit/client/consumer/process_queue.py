@@ -116,17 +116,17 @@ class ProcessQueue:
 
     def give_back(self, message: ReceivedMessage) -> None:
         """Make a message from hand ready again. Raises KeyError when it is not in hand."""
-        self.hold(message)
+        self.defer(message)
         self.release(message)
 
-    def hold(self, message: ReceivedMessage) -> None:
+    def defer(self, message: ReceivedMessage) -> None:
         """Keep a message from hand back until its `release`. It may be a changed copy, with one more
         reconsumption for example. Raises KeyError when it is not in hand."""
         self._in_hand.remove(message.queue_offset)
         self._unfinished[message.queue_offset] = message
 
     def release(self, message: ReceivedMessage) -> None:
-        """Make a message that was held back ready."""
+        """Make a message that was deferred ready."""
         heappush(self._ready, message.queue_offset)
 
     def finish(self, message: ReceivedMessage) -> None:

@@ -12,15 +12,15 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
-from rmqkit.client.consumer.assigned import Held
+from rmqkit.client.consumer.assigned import InHand
 from rmqkit.client.consumer.batches import Batches
-from rmqkit.client.consumer.delivery import DeadLetter, Delivery, Retry, Settlement
-from rmqkit.client.consumer.member import LEAVE_S, Member
+from rmqkit.client.consumer.delivery import DeadLetter, Delivery, MessageOutcomes, Retry
+from rmqkit.client.consumer.group_consumer import LEAVE_S, GroupConsumer
 from rmqkit.client.consumer.options import PushOptions, Subscribe, subscriptions
 from rmqkit.client.consumer.rebalance import Rebalance
 from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.consumer.send_back import restored
-from rmqkit.client.consumer.settling import Settling, instruction_of
+from rmqkit.client.consumer.settling import RetryPolicy, instruction_of
 from rmqkit.client.instance import Instance
 from rmqkit.errors import ClientError
 from rmqkit.model.names import retry_topic
@@ -37,7 +37,7 @@ SLICE_S = 0.001
 Handler = Callable[[ReceivedMessage], Awaitable[object] | object]
 
 
-class PushConsumer(Member):
+class PushConsumer(GroupConsumer):
     """A member of a consumer group, created by `Client.push_consumer`:
 
         async with client.push_consumer("billing", subscribe={"Orders": "*"}) as consumer:
@@ -73,17 +73,17 @@ class PushConsumer(Member):
         rebalance = Rebalance(group, client_id, None if options.broadcast else strategy)
         super().__init__(instance, group, subscribed, options, rebalance)
         self.options = options
-        self._settlement: Settlement | None = None
+        self._outcomes: MessageOutcomes | None = None
         #: The handler of `run`, while it runs.
         self._call: Callable[[ReceivedMessage], Awaitable[object]] | None = None
 
     def _begin(self, tasks: TaskGroup) -> None:
         backend = self._instance.backend
-        self._settlement = Settling(
+        self._outcomes = RetryPolicy(
             self.group,
             self.options,
             self._send_back,
-            self._dispatcher,
+            self._distributor,
             self._engine.statistics,
             tasks,
             backend,
@@ -111,11 +111,11 @@ class PushConsumer(Member):
         `stop_on` (the event loop must be that of the main thread). `concurrency` replaces that of the
         options.
 
-        Raises the error that ends the consumer (`Member`), ClientError when the client ends. When cancelled,
-        handlers get `drain_s` to end and are cancelled then; the thread of a plain function ends by itself,
-        and its result is ignored.
+        Raises the error that ends the consumer (`GroupConsumer`), ClientError when the client ends. When
+        cancelled, handlers get `drain_s` to end and are cancelled then; the thread of a plain function ends
+        by itself, and its result is ignored.
         """
-        settlement = self._opened()
+        outcomes = self._opened()
         count = concurrency or self.options.concurrency
         self._call = call = self._caller(handle, count)
         new_scope, current_time = self._instance.backend.scope, self._instance.backend.current_time
@@ -123,24 +123,24 @@ class PushConsumer(Member):
         taking: set[anyio.CancelScope] = set()
         ending = anyio.Event()
 
-        async def next_message() -> list[Held]:
+        async def next_message() -> list[InHand]:
             """Wait for a message; none when the work ends first."""
             with new_scope() as scope:
                 taking.add(scope)
-                found = await self._dispatcher.take()
+                found = await self._distributor.take()
             taking.discard(scope)
             return [] if scope.cancelled_caught else found
 
-        async def handled(held: Held) -> None:
-            async with Delivery(settlement, self._instance.hooks, *held) as message:
+        async def handled(in_hand: InHand) -> None:
+            async with Delivery(outcomes, self._instance.hooks, *in_hand) as message:
                 await call(message)
 
         async def worker() -> None:
             at_once, slice_ends_s = 0, 0.0
             while not ending.is_set():
-                found: list[Held] = []
+                found: list[InHand] = []
                 if at_once and current_time() < slice_ends_s:
-                    found = self._dispatcher.take_now(1)
+                    found = self._distributor.take_now(1)
                     at_once -= 1
                 if not found:
                     found = await next_message()
@@ -169,7 +169,7 @@ class PushConsumer(Member):
                 work.deadline = anyio.current_time() + self.options.drain_s
                 for scope in taking:
                     scope.cancel()
-        self._dispatcher.check()
+        self._distributor.check()
 
     async def _await_signal(
         self, signals: Sequence[signal.Signals], *, task_status: TaskStatus[None]
@@ -186,11 +186,11 @@ class PushConsumer(Member):
     async def __anext__(self) -> Delivery:
         """The next message, to be used with `async with`. Several tasks may iterate. When cancelled, no
         message is taken."""
-        settlement = self._opened()
-        found = await self._dispatcher.take()
+        outcomes = self._opened()
+        found = await self._distributor.take()
         if found:
-            return Delivery(settlement, self._instance.hooks, *found[0])
-        self._dispatcher.check()
+            return Delivery(outcomes, self._instance.hooks, *found[0])
+        self._distributor.check()
         raise StopAsyncIteration
 
     def batches(self, size: int, *, linger_ms: float = 0) -> Batches:
@@ -205,7 +205,7 @@ class PushConsumer(Member):
             raise ClientError(f"size={size}: a batch has a message at least")
         if linger_ms < 0:
             raise ClientError(f"linger_ms={linger_ms}: must not be negative")
-        return Batches(self._opened, self._instance.hooks, self._dispatcher, size, linger_ms / 1000)
+        return Batches(self._opened, self._instance.hooks, self._distributor, size, linger_ms / 1000)
 
     def _caller(self, handle: Handler, threads: int) -> Callable[[ReceivedMessage], Awaitable[object]]:
         if inspect.iscoroutinefunction(handle) or inspect.iscoroutinefunction(type(handle).__call__):
@@ -222,13 +222,13 @@ class PushConsumer(Member):
 
         return in_thread
 
-    def _opened(self) -> Settlement:
-        if self._settlement is None:
+    def _opened(self) -> MessageOutcomes:
+        if self._outcomes is None:
             raise ClientError(
                 f"consumer of {self.group!r} is not open; use `async with client.push_consumer(...)`"
             )
         self._instance.check_usable()
-        return self._settlement
+        return self._outcomes
 
     async def consume_directly(self, message: ReceivedMessage) -> dict[str, Any]:
         """Call the handler of `run` with a message that an administrator chose; its queue does not change

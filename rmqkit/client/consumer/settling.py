@@ -10,9 +10,9 @@ import anyio
 from anyio.abc import TaskGroup
 from attrs import evolve
 
-from rmqkit.client.consumer.assigned import Assigned, Held
-from rmqkit.client.consumer.delivery import DeadLetter, Retry, Settlement
-from rmqkit.client.consumer.dispatcher import Dispatcher
+from rmqkit.client.consumer.assigned import Assigned, InHand
+from rmqkit.client.consumer.delivery import DeadLetter, MessageOutcomes, Retry
+from rmqkit.client.consumer.distributor import Distributor
 from rmqkit.client.consumer.options import PushOptions
 from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.consumer.retry_schedule import DEAD_LETTER
@@ -32,7 +32,7 @@ LOCAL_RETRY_S = 5.0
 MAX_SENDING = 64
 
 
-class Settling(Settlement):
+class RetryPolicy(MessageOutcomes):
     """Finishes messages, sends failed ones back, and repeats those of ordered queues in place. `tasks` runs
     the pauses until messages are given out again."""
 
@@ -41,7 +41,7 @@ class Settling(Settlement):
         group: str,
         options: PushOptions,
         send_back: SendBack,
-        dispatcher: Dispatcher,
+        distributor: Distributor,
         statistics: ConsumeStatistics,
         tasks: TaskGroup,
         backend: AsyncBackend,
@@ -52,7 +52,7 @@ class Settling(Settlement):
         self._options = options
         self._schedule = options.schedule
         self._send_back = send_back
-        self._dispatcher = dispatcher
+        self._distributor = distributor
         self._tasks = tasks
         self._sending = anyio.CapacityLimiter(MAX_SENDING)
 
@@ -62,17 +62,17 @@ class Settling(Settlement):
 
     def finished(self, assigned: Assigned, message: ReceivedMessage) -> None:
         assigned.finish(message)
-        self._dispatcher.offer(assigned)
+        self._distributor.offer(assigned)
 
     def returned(self, assigned: Assigned, message: ReceivedMessage) -> None:
         assigned.give_back(message)
-        self._dispatcher.offer(assigned)
+        self._distributor.offer(assigned)
 
-    async def failed(self, held: Sequence[Held], error: Exception) -> None:
+    async def failed(self, in_hand: Sequence[InHand], error: Exception) -> None:
         instruction = instruction_of(error)
-        self._log(held, instruction)
+        self._log(in_hand, instruction)
         async with anyio.create_task_group() as group:
-            for assigned, message in held:
+            for assigned, message in in_hand:
                 group.start_soon(self._retry, assigned, message, instruction)
 
     async def _retry(self, assigned: Assigned, message: ReceivedMessage, instruction: Exception) -> None:
@@ -104,19 +104,19 @@ class Settling(Settlement):
     def _again(self, assigned: Assigned, message: ReceivedMessage, pause_s: float) -> None:
         """Handle the message again after a pause, and until then no other one of its lane."""
         changed = evolve(message, reconsume_times=message.reconsume_times + 1)
-        assigned.messages.hold(changed)
+        assigned.messages.defer(changed)
         self._tasks.start_soon(self._pause, assigned, changed, pause_s)
 
     async def _pause(self, assigned: Assigned, message: ReceivedMessage, pause_s: float) -> None:
         await anyio.sleep(pause_s)
         assigned.messages.release(message)
-        self._dispatcher.offer(assigned)
+        self._distributor.offer(assigned)
 
-    def _log(self, held: Sequence[Held], error: Exception) -> None:
-        message = held[0][1]
+    def _log(self, in_hand: Sequence[InHand], error: Exception) -> None:
+        message = in_hand[0][1]
         attempt = f"attempt {message.reconsume_times + 1} at message {message.message_id} of {message.topic}"
-        if len(held) > 1:
-            attempt += f" and {len(held) - 1} more of its batch"
+        if len(in_hand) > 1:
+            attempt += f" and {len(in_hand) - 1} more of its batch"
         if isinstance(error, Retry):
             log.info("%s: %s", attempt, error)
         elif isinstance(error, DeadLetter):

@@ -12,10 +12,10 @@ import trio
 from trio.testing import MockClock
 
 from rmqkit.client import ClientError, Message, MessageQueue
-from rmqkit.client.consumer.assigned import Assigned, Held, Order
+from rmqkit.client.consumer.assigned import Assigned, InHand, Order
 from rmqkit.client.consumer.batches import Batches
-from rmqkit.client.consumer.delivery import Settlement
-from rmqkit.client.consumer.dispatcher import Dispatcher
+from rmqkit.client.consumer.delivery import MessageOutcomes
+from rmqkit.client.consumer.distributor import Distributor
 from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.hooks import ClientHooks
 from rmqkit.model.names import retry_topic
@@ -26,20 +26,20 @@ from tests.client.consumer.messages import message
 A, B = (MessageQueue("T", "broker-a", number) for number in range(2))
 
 
-class Settled(Settlement):
+class Settled(MessageOutcomes):
     """Finishes and returns messages, and records those that failed."""
 
     group = "g"
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, distributor: Distributor) -> None:
         self.failures: list[tuple[list[int], Exception]] = []
-        self._dispatcher = dispatcher
+        self._distributor = distributor
         self.backend = async_backend()
 
     def measured(self, assigned: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
         pass
 
-    async def failed(self, held: Sequence[Held], error: Exception) -> None:
+    async def failed(self, held: Sequence[InHand], error: Exception) -> None:
         self.failures.append(([message.queue_offset for _, message in held], error))
 
     def finished(self, assigned: Assigned, message: ReceivedMessage) -> None:
@@ -47,27 +47,27 @@ class Settled(Settlement):
 
     def returned(self, assigned: Assigned, message: ReceivedMessage) -> None:
         assigned.give_back(message)
-        self._dispatcher.offer(assigned)
+        self._distributor.offer(assigned)
 
 
 class Gathering:
     """Two queues with buffered messages, and batches of them."""
 
     def __init__(self, *counts: int, size: int, linger_s: float, order: Order = "none") -> None:
-        self.dispatcher = Dispatcher()
-        self.settled = Settled(self.dispatcher)
+        self.distributor = Distributor()
+        self.settled = Settled(self.distributor)
         self.queues = [Assigned(queue, 0, order=order) for queue in (A, B)]
         for assigned, count in zip(self.queues, counts, strict=True):
             self.put(assigned, count)
         hooks = ClientHooks("client")
-        self.batches = Batches(lambda: self.settled, hooks, self.dispatcher, size, linger_s)
+        self.batches = Batches(lambda: self.settled, hooks, self.distributor, size, linger_s)
 
     def put(self, assigned: Assigned, count: int) -> None:
         """Buffer the next messages of a queue."""
         start = assigned.messages.pulled_to
         found = [message(start + number, queue=assigned.queue) for number in range(count)]
         assigned.messages.put(found, start + count)
-        self.dispatcher.offer(assigned)
+        self.distributor.offer(assigned)
 
     @property
     def in_hand(self) -> list[int]:
@@ -126,7 +126,7 @@ async def test_what_is_gathered_is_returned(autojump_clock: MockClock, end: str)
                 if end == "cancelled":
                     scope.cancel()
                 else:
-                    gathering.dispatcher.close()
+                    gathering.distributor.close()
 
             with pytest.raises(trio.Cancelled if end == "cancelled" else StopAsyncIteration):
                 await anext(gathering.batches)

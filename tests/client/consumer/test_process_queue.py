@@ -26,7 +26,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue = ProcessQueue(start, lane_of)
         self.waiting: dict[int, int | None] = {}
         self.taken: dict[int, ReceivedMessage] = {}
-        self.held: dict[int, ReceivedMessage] = {}
+        self.deferred: dict[int, ReceivedMessage] = {}
         self.end = start
 
     @property
@@ -36,7 +36,7 @@ class QueueMachine(RuleBasedStateMachine):
         for offset, lane in sorted(self.waiting.items()):
             if lane is not None:
                 first.setdefault(lane, offset)
-        for current in [*self.taken.values(), *self.held.values()]:
+        for current in [*self.taken.values(), *self.deferred.values()]:
             lane = self.lane_of(current)
             if lane is not None:
                 first.pop(lane, None)
@@ -80,23 +80,23 @@ class QueueMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.taken)
     @rule(data=st.data())
-    def hold(self, data: st.DataObject) -> None:
+    def defer(self, data: st.DataObject) -> None:
         failed = self.taken.pop(data.draw(st.sampled_from(sorted(self.taken))))
         changed = evolve(failed, reconsume_times=failed.reconsume_times + 1)
-        self.queue.hold(changed)
-        self.held[changed.queue_offset] = changed
+        self.queue.defer(changed)
+        self.deferred[changed.queue_offset] = changed
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.deferred)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
-        released = self.held.pop(data.draw(st.sampled_from(sorted(self.held))))
+        released = self.deferred.pop(data.draw(st.sampled_from(sorted(self.deferred))))
         self.queue.release(released)
         self.waiting[released.queue_offset] = self.lane_of(released)
 
     @invariant()
     def agrees(self) -> None:
         """The offset to commit is the first unfinished message, or where the next pull begins."""
-        unfinished = {*self.waiting, *self.taken, *self.held}
+        unfinished = {*self.waiting, *self.taken, *self.deferred}
         assert self.queue.commit_offset == min(unfinished, default=self.end)
         assert self.queue.pulled_to == self.end
         assert len(self.queue) == len(unfinished)
@@ -117,7 +117,7 @@ def test_a_returned_message_is_the_next_one() -> None:
     queue.put([message(5), message(6)], 7)
     first = queue.take()
     assert first is not None
-    queue.hold(evolve(first, reconsume_times=1))
+    queue.defer(evolve(first, reconsume_times=1))
     queue.release(first)
     again = queue.take()
     assert again is not None

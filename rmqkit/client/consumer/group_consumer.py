@@ -11,7 +11,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from rmqkit.client.consumer.bad_records import PuttingAway
-from rmqkit.client.consumer.dispatcher import Dispatcher
+from rmqkit.client.consumer.distributor import Distributor
 from rmqkit.client.consumer.engine import Engine
 from rmqkit.client.consumer.lasting import lasting_error
 from rmqkit.client.consumer.offset_store import BrokerOffsets, FileOffsets, OffsetStore
@@ -44,7 +44,7 @@ DEFAULT_CONSUMER_GROUP = "DEFAULT_CONSUMER"
 LEAVE_S = 10.0
 
 
-class Member:
+class GroupConsumer:
     """A member of a consumer group. The subclasses give its messages to the application.
 
     An error that time does not cure ends it: wrong settings, a damaged or forbidden file of offsets, a
@@ -74,7 +74,7 @@ class Member:
         self._names = instance.names
         self._started_ms = instance.now_ms()
         self._subscriptions = subscribed
-        self._dispatcher = Dispatcher()
+        self._distributor = Distributor()
         self._store: OffsetStore = (
             FileOffsets(options.offsets_folder, instance.settings.stable_client_id, group)
             if options.broadcast
@@ -88,8 +88,8 @@ class Member:
             options,
             rebalance,
             self._store,
-            self._dispatcher,
-            PuttingAway(group, None if options.broadcast else self._send_back, self._dispatcher),
+            self._distributor,
+            PuttingAway(group, None if options.broadcast else self._send_back, self._distributor),
             lite=self.consume_type == CONSUME_ACTIVELY,
         )
         self._joined = False
@@ -134,7 +134,7 @@ class Member:
             await self._engine.leave()
             await self._instance.leave(consumer=self.group)
         self._left.set()
-        self._dispatcher.check_told()
+        self._distributor.check_told()
 
     async def _drain(self) -> None:
         """Let the application finish what it has."""
@@ -156,7 +156,7 @@ class Member:
         """Pull and give out nothing more; what waits for messages ends. For signal handlers and other tasks
         of the same event loop."""
         self._engine.stop_pulling()
-        self._dispatcher.close()
+        self._distributor.close()
         self._stopping.set()
 
     @property
@@ -192,9 +192,9 @@ class Member:
             if lasting is None:
                 raise
             log.error("the consumer of %s ends: %s", self.group, lasting)
-            self._dispatcher.close(lasting)
+            self._distributor.close(lasting)
         finally:
-            self._dispatcher.close(ClientError(f"the client of the consumer of {self.group!r} has ended"))
+            self._distributor.close(ClientError(f"the client of the consumer of {self.group!r} has ended"))
             self._engine.stop_pulling()
             self._stopping.set()
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqkit.client import MessageQueue
-from rmqkit.client.consumer.assigned import Assigned, Held, Order
-from rmqkit.client.consumer.dispatcher import Dispatcher
+from rmqkit.client.consumer.assigned import Assigned, InHand, Order
+from rmqkit.client.consumer.distributor import Distributor
 from tests.client.consumer.messages import message
 
 
@@ -22,29 +22,29 @@ def buffered(number: int, count: int, order: Order = "none") -> Assigned:
     return assigned
 
 
-def offering(*queues: Assigned) -> Dispatcher:
-    dispatcher = Dispatcher()
+def offering(*queues: Assigned) -> Distributor:
+    distributor = Distributor()
     for assigned in queues:
-        dispatcher.offer(assigned)
-    return dispatcher
+        distributor.offer(assigned)
+    return distributor
 
 
-def finish(dispatcher: Dispatcher, held: Held) -> None:
+def finish(distributor: Distributor, held: InHand) -> None:
     assigned, done = held
     assigned.finish(done)
-    dispatcher.offer(assigned)
+    distributor.offer(assigned)
 
 
 async def test_a_slow_queue_takes_its_share_of_the_handlers_alone() -> None:
     """While the messages of one queue never end, all handlers beyond its share serve the other queue."""
     slow, fast = buffered(0, 100), buffered(1, 100)
-    dispatcher = offering(slow, fast)
-    in_hand = [(await dispatcher.take())[0] for _ in range(4)]
+    distributor = offering(slow, fast)
+    in_hand = [(await distributor.take())[0] for _ in range(4)]
     for _ in range(90):
         ended = next(held for held in in_hand if held[0] is fast)
         in_hand.remove(ended)
-        finish(dispatcher, ended)
-        in_hand += await dispatcher.take()
+        finish(distributor, ended)
+        in_hand += await distributor.take()
     assert (slow.messages.in_hand, fast.messages.in_hand) == (2, 2)
     assert (slow.messages.commit_offset, fast.messages.commit_offset) == (0, 90)
 
@@ -53,14 +53,14 @@ async def test_an_idle_queue_leaves_its_share_to_the_others() -> None:
     """A queue alone takes every handler. When another one has messages, freed handlers are its own until both
     have equally many."""
     first, second = buffered(0, 100), buffered(1, 100)
-    dispatcher = offering(first)
-    in_hand = await dispatcher.take(6)
+    distributor = offering(first)
+    in_hand = await distributor.take(6)
     assert first.messages.in_hand == 6
-    dispatcher.offer(second)
+    distributor.offer(second)
     shares = []
     for held in in_hand[:4]:
-        finish(dispatcher, held)
-        await dispatcher.take()
+        finish(distributor, held)
+        await distributor.take()
         shares.append((first.messages.in_hand, second.messages.in_hand))
     assert shares[:3] == [(5, 1), (4, 2), (3, 3)]
     assert sum(shares[3]) == 6
@@ -69,38 +69,38 @@ async def test_an_idle_queue_leaves_its_share_to_the_others() -> None:
 async def test_equal_queues_take_turns() -> None:
     """With one handler the queues are served one after the other, ordered ones as well."""
     for order in get_args(Order):
-        dispatcher = offering(*(buffered(number, 3, order) for number in range(3)))
+        distributor = offering(*(buffered(number, 3, order) for number in range(3)))
         served = []
         for _ in range(9):
-            [held] = await dispatcher.take()
+            [held] = await distributor.take()
             served.append((held[0].queue.queue_id, held[1].queue_offset))
-            finish(dispatcher, held)
+            finish(distributor, held)
         assert served == [(number, offset) for offset in range(3) for number in range(3)]
 
 
 async def test_a_dropped_queue_gives_out_nothing() -> None:
     """A queue that is lost after it was offered is passed over."""
     dropped, kept = (buffered(number, 2) for number in range(2))
-    dispatcher = offering(dropped, kept)
+    distributor = offering(dropped, kept)
     dropped.drop()
-    taken = await dispatcher.take(6)
+    taken = await distributor.take(6)
     assert [(assigned, each.queue_offset) for assigned, each in taken] == [(kept, 0), (kept, 1)]
 
 
 async def test_a_lane_waits_for_a_message_that_is_held_back() -> None:
     """An ordered queue whose first message is held back gives out nothing until its release."""
     assigned = buffered(0, 2, "queue")
-    dispatcher = offering(assigned)
-    [(_, first)] = await dispatcher.take(6)
-    assigned.messages.hold(first)
-    dispatcher.offer(assigned)
+    distributor = offering(assigned)
+    [(_, first)] = await distributor.take(6)
+    assigned.messages.defer(first)
+    distributor.offer(assigned)
     assert not assigned.has_more
     assigned.messages.release(first)
-    dispatcher.offer(assigned)
-    [held] = await dispatcher.take(6)
+    distributor.offer(assigned)
+    [held] = await distributor.take(6)
     assert held == (assigned, first)
-    finish(dispatcher, held)
-    assert [each.queue_offset for _, each in await dispatcher.take(6)] == [1]
+    finish(distributor, held)
+    assert [each.queue_offset for _, each in await distributor.take(6)] == [1]
 
 
 @given(
@@ -113,12 +113,12 @@ def test_the_queue_with_the_fewest_in_hand_is_next(counts: list[int], steps: lis
 
     async def body() -> None:
         queues = [buffered(number, count) for number, count in enumerate(counts)]
-        in_hand: list[Held] = []
-        dispatcher = offering(*queues)
+        in_hand: list[InHand] = []
+        distributor = offering(*queues)
         for taking, number in steps:
             able = [assigned.messages.in_hand for assigned in queues if assigned.has_more]
             if taking and able:
-                [held] = await dispatcher.take()
+                [held] = await distributor.take()
                 assert held[0].messages.in_hand - 1 == min(able)
                 in_hand.append(held)
             elif in_hand:
@@ -127,6 +127,6 @@ def test_the_queue_with_the_fewest_in_hand_is_next(counts: list[int], steps: lis
                     assigned.finish(ended)
                 else:
                     assigned.give_back(ended)
-                dispatcher.offer(assigned)
+                distributor.offer(assigned)
 
     trio.run(body)

@@ -6,10 +6,10 @@ from collections import OrderedDict
 
 import anyio
 
-from rmqkit.client.consumer.assigned import Assigned, Held
+from rmqkit.client.consumer.assigned import Assigned, InHand
 
 
-class Dispatcher:
+class Distributor:
     """Gives out the next message of the queue that has the fewest in hand; among equal ones, of the queue
     whose turn was longest ago. So a queue with slow handlers, or with many messages, gets its share of the
     handlers and no more while other queues have messages. Any number of tasks may take."""
@@ -50,7 +50,7 @@ class Dispatcher:
         if not self._told:
             self.check()
 
-    async def take(self, limit: int = 1) -> list[Held]:
+    async def take(self, limit: int = 1) -> list[InHand]:
         """Up to `limit` messages, in hand from now on, as soon as there is one; none after `close`. When
         cancelled, no message is taken."""
         await anyio.lowlevel.checkpoint()
@@ -69,9 +69,9 @@ class Dispatcher:
             finally:
                 self._waiting.pop(waiter, None)
 
-    def take_now(self, limit: int) -> list[Held]:
+    def take_now(self, limit: int) -> list[InHand]:
         """Up to `limit` messages, in hand from now on; none if there is none, and after `close`."""
-        taken: list[Held] = []
+        taken: list[InHand] = []
         if self.closed:
             return taken
         while self._ready and len(taken) < limit:
