@@ -14,17 +14,11 @@ _CYTHON = re.compile(r'^ *(?:c?p?def|class)\b[^"#]*?:\n *"""(.*?)"""', re.MULTIL
 #: Modules with such docstrings.
 _LEFT = frozenset(
     {
-        "rmqkit.broker.processors.pull",
-        "rmqkit.plugin.broker",
-        "rmqkit.protocol.record_packer",
-        "rmqkit.remoting.peer",
         "rmqkit.speedups._client",
         "rmqkit.speedups._frames",
         "rmqkit.speedups._packing",
         "rmqkit.speedups._pulls",
         "rmqkit.speedups._sends",
-        "rmqkit_hook_audit.service",
-        "rmqkit_hook_audit.targets",
     }
 )
 

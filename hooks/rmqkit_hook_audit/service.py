@@ -96,7 +96,7 @@ class Writer:
         self._reported = 0
 
     async def open(self) -> None:
-        """Raises ConfigError."""
+        """Open the target. Raises ConfigError."""
         try:
             await self._target.open()
         except (OSError, RequestRefused) as error:

@@ -37,11 +37,11 @@ class Target(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Raises OSError, RequestRefused when writing will never be possible."""
+        """Prepare for writing. Raises OSError, RequestRefused when writing will never be possible."""
 
     @abstractmethod
     async def write(self, lines: Sequence[bytes]) -> None:
-        """Raises CannotWrite. When cancelled, the events may have been written or not."""
+        """Write events, one to a line. Raises CannotWrite. When cancelled, they may have been written."""
 
     async def close(self) -> None:
         return

@@ -9,6 +9,8 @@
     transport         listeners and byte streams of a scheme
     address           addresses, and streams as clients use them
     request           processors, connections and answers
+    held              requests that wait for messages
+    later             delivery at a later time
     protocols         protocols besides remoting, at shared ports or their own
     queue_code        content of a queue unit besides offset and size
     hooks             hooks around sends, consumption, puts and requests

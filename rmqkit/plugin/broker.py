@@ -89,13 +89,13 @@ class Groups(Protocol):
 
     @property
     def on_change(self) -> list[Callable[[], None]]:
-        """As `Topics.on_change`."""
+        """Functions that are called after each change, under the rules of `Topics.on_change`."""
 
     def table(self) -> SubscriptionGroupTable:
         """All groups with their data version."""
 
     async def replace(self, table: SubscriptionGroupTable) -> None:
-        """As `Topics.replace`."""
+        """Take over all groups of another broker (`Topics.replace`)."""
 
 
 class Offsets(Protocol):
@@ -164,8 +164,8 @@ class Appender(Protocol):
         whole; the others are stored. Never raises."""
 
     def append_durably(self, run: MessageRun) -> Acknowledgement:
-        """As `append`; the result is settled when these messages are as safe as acknowledged ones. It does
-        not wait for messages that others append. A run whose messages all have `wait` = False only waits
+        """Store a run in order; the result is settled when these messages are as safe as acknowledged ones.
+        Those that others append are not waited for. A run whose messages all have `wait` = False only waits
         until it is written. Never raises."""
 
     async def settle_everything(self) -> None:
@@ -248,7 +248,8 @@ class Broker(Protocol):
 
     @property
     def on_config_change(self) -> list[Callable[[], None]]:
-        """As `Topics.on_change`, for `config`; `rmqkit.toolkit.interval` waits with it."""
+        """Functions that are called after each change of `config`, under the rules of `Topics.on_change`;
+        `rmqkit.toolkit.interval` waits with it."""
 
     @property
     def registry(self) -> Registrations:

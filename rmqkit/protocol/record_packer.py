@@ -197,7 +197,7 @@ class RecordPacker:
         made: dict[QueueKey, Q],
         queue_codes: Mapping[str, Callable[[Mapping[str, str], int], int]],
     ) -> PackedRun[Q]:
-        """As `pack`, message by message."""
+        """Pack message by message (`pack`)."""
         parts: list[bytes] = []
         breaks: list[int] = []
         landed: list[Appended] = []

@@ -518,7 +518,7 @@ class ServedPeer(FramedAnswers):
 
 
 def portions(parts: list[Buffer], total_bytes: int) -> Iterable[tuple[list[Buffer], int]]:
-    """The same bytes in portions of about _PORTION_BYTES, with their sizes, so that progress can be seen."""
+    """Divide bytes into portions of about _PORTION_BYTES, with their sizes, so that progress can be seen."""
     return ((parts, total_bytes),) if total_bytes <= _PORTION_BYTES else _divided(parts)
 
 

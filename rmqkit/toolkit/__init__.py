@@ -13,10 +13,12 @@ Its modules build on the interfaces of `rmqkit.plugin`:
     internal_queue    walks the queues of an internal topic with saved progress
     interval          waits for an interval that is a setting
     json_file         RocketMQ's JSON tables on disk
+    later             delivers messages at a later time
     log_records       raw bytes of the log, cut into records
     log_state         facts about a broker's log
     output            printing for commands
     read_faults       damage that reads of a store meet
+    restored          stored records as messages that can be put again
     self_signed       the certificate of the TLS test mode, for transports
     set_aside         puts aside what a service cannot read or deliver
     sockets           accepted sockets of the operating system, for transports

@@ -128,7 +128,7 @@ class PullProcessor(RequestProcessor):
             return error_answer(request, error)
 
     async def _answered_when_saved(self, request: Command, peer: Peer, unsaved: Unsaved) -> Outcome:
-        """The same, once a group that the pull needs is written. Raises RequestRefused."""
+        """Wait for the new group to be saved, then answer the pull. Raises RequestRefused."""
         await unsaved.change.done()
         return self._answered(request, peer)
 
@@ -268,7 +268,7 @@ class PullProcessor(RequestProcessor):
         )
 
     async def _finished(self, pull: _Pull, read: FilteredRead, final: bool) -> Outcome:
-        """The same, after all windows. Raises RequestRefused."""
+        """Check again after the last window, then answer or hold. Raises RequestRefused."""
         result = await read.finish()
         self._check(pull.header)
         return self._held_or_answered(pull, result, final)
@@ -361,7 +361,7 @@ class PullProcessor(RequestProcessor):
         return self._reply(pull, result, _code(result.status, pull.offset))
 
     def _reply(self, pull: _Pull, result: ReadResult, code: int) -> Answer:
-        """Raises NotInMemory."""
+        """The answer to a pull, with records if there are any. Raises NotInMemory."""
         suggested = self._suggested(pull, result) if self._broker.config.slave_read_enable else MASTER_ID
         if self._tell_hooks is not None:
             self._tell_hooks(_context(pull, result, code))

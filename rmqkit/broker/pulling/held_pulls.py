@@ -97,7 +97,7 @@ class HeldPulls:
         return self.count
 
     def hold(self, pull: HeldRequest) -> bool:
-        """See `rmqkit.plugin.held.HeldRequests`."""
+        """Hold a request until its queues grow (`rmqkit.plugin.held.HeldRequests`)."""
         keys = pull.keys
         if len(keys) != len(pull.offsets) or not keys or (len(keys) > 1 and len({*keys}) < len(keys)):
             raise ValueError(f"{len(keys)} keys, each once, and {len(pull.offsets)} offsets cannot be held")

@@ -55,7 +55,7 @@ class GroupView:
 
     @property
     def lag_by_topic(self) -> dict[str, int]:
-        """The same for each topic."""
+        """The lag in messages by topic."""
         found: dict[str, int] = {}
         for queue, each in self.progress.items():
             found[queue.topic] = found.get(queue.topic, 0) + each.lag
@@ -131,7 +131,7 @@ async def group_summaries(groups: GroupAdmin, *, system: bool = False) -> list[G
 
 
 async def group_view(groups: GroupAdmin, group: str) -> GroupView:
-    """Raises ClientError when no broker knows the group."""
+    """The settings, progress and members of a group. Raises ClientError when no broker knows it."""
     settings = (await groups.configs()).get(group)
     progress, online = await groups.progress(group), await groups.connections(group)
     if settings is None and online is None and not progress:
