@@ -130,7 +130,8 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             flushCommitLogThoroughInterval commitIntervalCommitLog commitCommitLogLeastPages
             commitCommitLogThoroughInterval brokerIP2 haListenPort haSendHeartbeatInterval
             haHousekeepingInterval haTransferBatchSize haMaxGapNotInSync slaveTimeout haFlowControlEnable
-            maxHaTransferByteInSecond syncFromLastFile
+            maxHaTransferByteInSecond syncFromLastFile mappedFileSizeConsumeQueue enableConsumeQueueExt
+            mappedFileSizeConsumeQueueExt maxHashSlotNum maxIndexNum
             """
         ),
         "one event loop does the work of thread pools, their queues and their locks": (

@@ -20,6 +20,7 @@ from rmqkit.config import (
 )
 from rmqkit.errors import ConfigError
 from rmqkit.rocketmq_settings import bare
+from rmqkit_store_mmap.settings import MmapSettings
 
 
 def written(path: Path, text: str) -> Path:
@@ -121,7 +122,8 @@ def test_aliases(tmp_path: Path) -> None:
         ),
         environ={},
     )
-    assert (loaded.mapped_file_size_commit_log, loaded.mapped_file_size_consume_queue) == (2_000_000_000, 600)
+    assert loaded.mapped_file_size_commit_log == 2_000_000_000
+    assert loaded.owned(MmapSettings).mapped_file_size_consume_queue == 600
     assert loaded.warnings == ()
     assert "mappedFileSizeCommitLog" in loaded.sources
 
@@ -246,11 +248,8 @@ def test_wrong_types(key: str, value: object) -> None:
         ("brokerName", ""),
         ("brokerClusterName", "a/b"),
         ("mappedFileSizeCommitLog", "1024"),
-        ("mappedFileSizeConsumeQueue", "0"),
-        ("mappedFileSizeConsumeQueueExt", "0"),
         ("maxMessageSize", "0"),
-        ("maxHashSlotNum", "-5"),
-        ("maxIndexNum", "1"),
+        ("transientStorePoolSize", "0"),
         ("flushConsumerOffsetInterval", "0"),
     ],
 )
@@ -263,8 +262,8 @@ def test_values_that_cannot_work(tmp_path: Path, key: str, value: str) -> None:
 
 def test_all_faults_at_once() -> None:
     """Several faults are told together, so that nobody mends them one start at a time."""
-    with pytest.raises(ConfigError, match=r"listenPort.*maxMessageSize.*maxIndexNum"):
-        load(environ={}, flags={"listenPort": -1, "maxMessageSize": 0, "maxIndexNum": 0})
+    with pytest.raises(ConfigError, match=r"listenPort.*maxMessageSize.*transientStorePoolSize"):
+        load(environ={}, flags={"listenPort": -1, "maxMessageSize": 0, "transientStorePoolSize": 0})
 
 
 def test_numbers_where_text_belongs() -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import msgspec
 from attrs import frozen
 
 from rmqkit import config as settings
@@ -80,12 +81,24 @@ def with_plugins(config: Config) -> tuple[Registry | None, list[Fault], list[Fau
     try:
         registry = loader.load(config)
     except ConfigError as error:
-        return None, list(error.faults), []
+        return None, [*error.faults, *_owned_faults(config)], []
     return (
         registry,
         checks.faults(config, registry, name_server=True),
         list(checks.warnings(config, registry)),
     )
+
+
+def _owned_faults(config: Config) -> list[Fault]:
+    """Faults of settings that plugins own, of all plugins that are there: for where those that the settings
+    choose cannot be loaded."""
+    everything = msgspec.structs.replace(
+        config, disabled_plugins=(), disabled_services=(), hooks=(), plugins={}
+    )
+    try:
+        return list(checks.setting_faults(config, loader.load(everything)))
+    except ConfigError:
+        return []
 
 
 def _lines_of(path: Path) -> dict[str, int]:

@@ -96,11 +96,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     store_path_commit_log: str = ""
     file_umask: Annotated[str, msgspec.Meta(pattern="^0?[0-7]{3}$")] = "077"
     mapped_file_size_commit_log: int = 1_073_741_824
-    mapped_file_size_consume_queue: int = 6_000_000
-    enable_consume_queue_ext: bool = False
-    mapped_file_size_consume_queue_ext: int = 50_331_648
-    max_hash_slot_num: int = 5_000_000
-    max_index_num: int = 20_000_000
     message_index_enable: bool = True
     unindexed_topics: tuple[str, ...] = ()
     max_message_size: Live[int] = 4_194_304

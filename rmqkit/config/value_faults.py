@@ -33,19 +33,11 @@ def value_faults(config: Config) -> list[Fault]:
         "brokerClusterName": group_fault(config.broker_cluster_name),
     }
     faults += [(key, fault) for key, fault in named.items() if fault]
-    positive: tuple[str, ...] = (
-        "mappedFileSizeConsumeQueue",
-        "mappedFileSizeConsumeQueueExt",
-        "maxMessageSize",
-        "maxHashSlotNum",
-        "transientStorePoolSize",
-    )
+    positive = ("maxMessageSize", "transientStorePoolSize")
     faults += [(key, "must be positive") for key in positive if config.setting(key) <= 0]
     if "," in config.store_path_commit_log:
         fault = "names several paths, and the log is kept in one: join the disks below the file system"
         faults.append(("storePathCommitLog", fault))
-    if config.max_index_num < 2:
-        faults.append(("maxIndexNum", "must be at least 2"))
     faults += tls_settings.faults(config)
     own = [name for name in STORE_DISPATCHERS if name in config.dispatchers]
     if len(set(config.dispatchers)) < len(config.dispatchers):

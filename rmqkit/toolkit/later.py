@@ -41,8 +41,8 @@ def _nobody(due: Due, now_ms: int) -> RequestRefused:
         wanted = f"in {due.time_ms - now_ms} ms"
     return RequestRefused(
         ResponseCode.MESSAGE_ILLEGAL,
-        f"no plugin of this broker delivers a message {wanted}: enable a plugin that does; the plugin delay"
-        " has the levels of messageDelayLevel",
+        f"no plugin of this broker delivers a message {wanted}: enable a plugin that does; `rmqkit plugins`"
+        " lists those that are off",
     )
 
 

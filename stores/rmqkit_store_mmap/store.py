@@ -60,6 +60,7 @@ from rmqkit_store_mmap.queue.queue_numbers import table_to_load, table_to_use
 from rmqkit_store_mmap.queue.queue_table import QueueTable
 from rmqkit_store_mmap.queue.units import UNIT
 from rmqkit_store_mmap.replication import Replication
+from rmqkit_store_mmap.settings import MmapSettings
 
 _logger = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class MmapStore(AppendingStore):
     def __init__(
         self, config: Config, clock: Clock, policy: FlushPolicy, *, disk: Disk | None = None
     ) -> None:
+        given = config.owned(MmapSettings)
         self._root = config.root_path
         self.disk = disk or Disk()
         self._clock = clock
@@ -81,11 +83,11 @@ class MmapStore(AppendingStore):
         self.written_by_append = policy.commit_buffer_bytes == 0
         self._log = self._new_log(config)
         self._turns = Turns(self._log)
-        self._queue_file_bytes = config.mapped_file_size_consume_queue
+        self._queue_file_bytes = given.mapped_file_size_consume_queue
         self._extensions = Extensions(
-            self._root / DIRECTORY, config.mapped_file_size_consume_queue_ext, config.enable_consume_queue_ext
+            self._root / DIRECTORY, given.mapped_file_size_consume_queue_ext, given.enable_consume_queue_ext
         )
-        self.has_extensions = config.enable_consume_queue_ext
+        self.has_extensions = given.enable_consume_queue_ext
         self._queues = QueueTable(
             self._root / "consumequeue", self._queue_file_bytes, self.disk, self._extensions
         )
@@ -93,8 +95,8 @@ class MmapStore(AppendingStore):
         self._key_lookup: KeyLookup | None = None
         self._index = KeyIndex(
             self._root / "index",
-            config.max_hash_slot_num,
-            config.max_index_num,
+            given.max_hash_slot_num,
+            given.max_index_num,
             self.disk,
             config.message_index_enable,
             config.unindexed_topics,

@@ -23,7 +23,7 @@ from typing import Any
 import trio
 
 from rmqkit.broker.run.system_clock import SystemClock
-from rmqkit.config import Config, load, with_values
+from rmqkit.config import Config, load
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.sysflag import BORN_HOST_V6
@@ -31,7 +31,7 @@ from rmqkit.plugin.store import Boundary, ReadLimits, RecordsBitMaps
 from rmqkit.protocol.message_id import pack_host
 from rmqkit.protocol.record import unpack, unpack_all
 from rmqkit.protocol.tags import java_hash
-from rmqkit.testing.store import FlushWhenWanted, message, running
+from rmqkit.testing.store import FlushWhenWanted, as_keys, message, running
 from rmqkit_store_mmap.store import MmapStore
 from tests.interop.builds import java_store, tool
 
@@ -66,7 +66,7 @@ def config(directory: Path, extension_bytes: int = 0) -> Config:
     """`extension_bytes`: the files of the queues' extensions; 0: queues have none."""
     extension = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": extension_bytes}
     sizes = SIZES | (extension if extension_bytes else {})
-    return with_values(load(environ={}, flags={"storePathRootDir": str(directory)}), **sizes)
+    return load(environ={}, flags={"storePathRootDir": str(directory)} | as_keys(sizes))
 
 
 # --- the programs -------------------------------------------------------------------------------------------

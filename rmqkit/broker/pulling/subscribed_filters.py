@@ -32,15 +32,24 @@ class SubscribedFilters:
     cache     filters in use
     table     the filters of groups, by topic and group
     bit_maps  makes the bit maps of new messages
+
+    `extensions`: whether the store's queues have extensions, which hold the bit maps.
     """
 
     def __init__(
-        self, config: Config, registry: Registry, clock: Clock, clients: ClientTable, groups: GroupTable
+        self,
+        config: Config,
+        registry: Registry,
+        clock: Clock,
+        clients: ClientTable,
+        groups: GroupTable,
+        extensions: bool,
     ) -> None:
         self._config = config
         self._servers = registry.filter_servers
         self._clients = clients
         self._groups = groups
+        self._extensions = extensions
         self.cache = FilterCache()
         self.table = FilterTable(config, clock, config.config_path, self.compiled)
         self.bit_maps = BitMaps(config, self.table, self.compiled)
@@ -81,9 +90,7 @@ class SubscribedFilters:
     def _has_bit_maps(self, subscription: SubscriptionData) -> bool:
         """Whether messages may have bit maps for a group's filter."""
         return (
-            self._config.enable_consume_queue_ext
-            and not subscription.is_tag
-            and not subscription.topic.startswith(RETRY_PREFIX)
+            self._extensions and not subscription.is_tag and not subscription.topic.startswith(RETRY_PREFIX)
         )
 
     def forget_group(self, group: str) -> None:

@@ -71,11 +71,6 @@ def configured_store(config: Config, registry: Registry, clock: Clock) -> tuple[
     at."""
     policy: FlushPolicy = registry.chosen("flush_policies", config.flush_policy)(config)
     store: MessageStore = registry.chosen("stores", config.store)(config, clock, policy)
-    if config.enable_consume_queue_ext and not (store.has_extensions and CONSUME_QUEUE in config.dispatchers):
-        raise ConfigError(
-            f"enableConsumeQueueExt = true, but the store {config.store} has no consume queues with"
-            " extensions with these settings: leave it out"
-        )
     store.queue_codes = registry.queue_codes
     dispatchers = choose(config, registry).values()
     if CONSUME_QUEUE not in config.dispatchers:
@@ -113,7 +108,7 @@ def make_context(
 ) -> BrokerContext:
     """The broker's parts with their tables still to be loaded. Clients connect to `ip` and `port`."""
     clients, groups = ClientTable(), GroupTable(config, clock, config.config_path)
-    filters = SubscribedFilters(config, registry, clock, clients, groups)
+    filters = SubscribedFilters(config, registry, clock, clients, groups, store.has_extensions)
     store.bit_maps = filters.bit_maps.of_topic
     last_of_topic = partial(_last_record, store)
     conditions = registry.ack_conditions.values()

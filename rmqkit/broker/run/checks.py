@@ -54,7 +54,7 @@ def warnings(config: Config, registry: Registry) -> Iterator[Fault]:
     """An address for clients where nobody listens, features that are merely off, and settings without effect:
     RocketMQ's in one line, and tables of disabled plugins."""
     yield from address_warnings(config)
-    if config.enable_calc_filter_bit_map and not config.enable_consume_queue_ext:
+    if config.enable_calc_filter_bit_map and not _has_extensions(config, registry):
         yield Fault(
             "enableCalcFilterBitMap", "enableCalcFilterBitMap has no effect without enableConsumeQueueExt"
         )
@@ -83,6 +83,15 @@ def warnings(config: Config, registry: Registry) -> Iterator[Fault]:
                 f"plugins.{plugin.name}",
                 f"table [plugins.{plugin.name}] has no effect: the plugin is off, {why}{hint}",
             )
+
+
+def _has_extensions(config: Config, registry: Registry) -> bool:
+    """Whether the store's queues have extensions; one that cannot be made is a fault already."""
+    try:
+        store, _ = configured_store(config, registry, SystemClock())
+    except ConfigError:
+        return True
+    return store.has_extensions
 
 
 def _unread_queues(config: Config, registry: Registry) -> Iterator[Fault]:

@@ -3,7 +3,7 @@ content."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from rmqkit.config import Config, load, with_values
+from rmqkit.config import Config, load
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.plugin.flush import Flushable, FlushPolicy, Level
@@ -62,16 +62,25 @@ class CommitWhenWanted(FlushWhenWanted):
     commit_buffer_bytes = 1024 * 1024
 
 
+def as_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of the kernel and of plugins, given by the names of their attributes, by their keys."""
+    words = {name: name.split("_") for name in settings}
+    return {
+        words[name][0] + "".join(map(str.capitalize, words[name][1:])): value
+        for name, value in settings.items()
+    }
+
+
 def store_config(directory: Path, **settings: Any) -> Config:
-    """Settings of a store in `directory`; sizes are small unless given, so that a test does not need a
-    gigabyte."""
+    """Settings of a store in `directory`, by the names of their attributes; sizes are small unless given, so
+    that a test does not need a gigabyte."""
     sizes: dict[str, Any] = {
         "mapped_file_size_commit_log": 8 << 20,
         "mapped_file_size_consume_queue": 20_000,
         "max_hash_slot_num": 1_000,
         "max_index_num": 5_000,
     }
-    return with_values(load(environ={}, flags={"storePathRootDir": str(directory)}), **(sizes | settings))
+    return load(environ={}, flags={"storePathRootDir": str(directory)} | as_keys(sizes | settings))
 
 
 def message(topic: str = "Orders", queue_id: int = 0, body: bytes = b"body", **fields: Any) -> PutMessage:

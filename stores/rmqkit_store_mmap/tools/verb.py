@@ -11,6 +11,7 @@ from rmqkit.config import Config
 from rmqkit.plugin.store_tools import LogSource, PutRecords, StoreTools
 from rmqkit.toolkit import output
 from rmqkit.toolkit.output import ProgressBar
+from rmqkit_store_mmap.settings import MmapSettings
 
 
 def _log_directory(config: Config) -> Path | None:
@@ -42,8 +43,8 @@ class MmapTools(StoreTools):
         bar = ProgressBar()
         with StoreReader(arguments.directory, _log_directory(config)) as store:
             try:
-                codes, slots, unindexed = self.queue_codes, config.max_hash_slot_num, config.unindexed_topics
-                outcome = Verifier(store, codes, slots, bar, unindexed).run()
+                slots = config.owned(MmapSettings).max_hash_slot_num
+                outcome = Verifier(store, self.queue_codes, slots, bar, config.unindexed_topics).run()
             finally:
                 bar.end()
         found = verdict(arguments.directory, outcome, time.monotonic() - began)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rmqkit.broker.dispatch.replay import read_entries
-from rmqkit.config import load, with_values
+from rmqkit.config import load
 from rmqkit.errors import ConfigError, StoreBusy
 from rmqkit.model.message import StoredMessage
 from rmqkit.plugin import loader
@@ -27,6 +27,7 @@ from rmqkit.testing.store import (
     CommitWhenWanted,
     FlushWhenWanted,
     NeverFlush,
+    as_keys,
     bodies,
     contents,
     message,
@@ -47,7 +48,7 @@ def make(
     directory: Path, clock: FakeClock | None = None, plugins: dict[str, Any] | None = None, **settings: Any
 ) -> LmdbStore:
     flags = {"storePathRootDir": str(directory), "plugins": {"lmdb": plugins or {}}}
-    config = with_values(load(environ={}, flags=flags), **(SMALL | settings))
+    config = load(environ={}, flags=flags | as_keys(SMALL | settings))
     return LmdbStore(config, clock or FakeClock(), NeverFlush())
 
 
