@@ -127,6 +127,22 @@ def test_a_wheel_with_the_compiled_part(sdist: Path, tmp_path: Path) -> None:
     check_demo(program, tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["pip", "build"])
+def test_metadata_is_given_without_compiling(source: Path, tmp_path: Path, kind: str) -> None:
+    """pip, and tools that look at dependencies, get the metadata where a wheel could not be built at all."""
+    variables = {"RMQKIT_COMPILED": "1", **NO_COMPILER}
+    if kind == "pip":
+        options = ["--dry-run", "--no-deps", "--no-index", "--no-build-isolation", "--ignore-installed"]
+        done = run([sys.executable, "-m", "pip", "install", *options, source], tmp_path, **variables)
+        assert "Would install rmqkit-" in done.stdout, done.stderr
+    else:
+        call = "import build_backend as it, sys; print(it.prepare_metadata_for_build_editable(sys.argv[1]))"
+        done = run([sys.executable, "-c", call, tmp_path], source, **variables)
+        text = (tmp_path / done.stdout.strip() / "METADATA").read_text()
+        assert "Requires-Dist: trio" in text
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_wheel_without_a_compiler(source: Path, tmp_path: Path) -> None:
     """It is pure Python for every platform, the build says that it is the slow one, and its program works."""
     wheel, said = built(source, tmp_path / "dist", "wheel", **NO_COMPILER)
