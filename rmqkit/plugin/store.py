@@ -31,6 +31,7 @@ from rmqkit.plugin.clock import Clock
 from rmqkit.plugin.flush import FlushPolicy, Level
 from rmqkit.plugin.positions import LogPositions
 from rmqkit.plugin.queue_code import NO_QUEUE_CODES, QueueCodes
+from rmqkit.protocol.record import peek_queue_offsets
 
 _log = logging.getLogger(__name__)
 
@@ -102,6 +103,13 @@ class ReadResult:
     slices: Sequence[Buffer]
     message_count: int = 0
     total_bytes: int = 0
+
+    @property
+    def queue_offsets(self) -> list[int]:
+        """The queue offset of each message, in order, as its record says; a filter leaves gaps. Costs a look
+        at the head of each record, and nothing for who does not ask. Raises DecodeError for a damaged
+        head."""
+        return [offset for each in self.slices for offset in peek_queue_offsets(each)]
 
 
 class LogPart(NamedTuple):

@@ -214,6 +214,20 @@ def peek_place(data: bytes | memoryview, at: int = 0) -> Place:
         raise DecodeError(f"record at byte {at} is cut short") from error
 
 
+def peek_queue_offsets(data: bytes | memoryview) -> list[int]:
+    """The queue offsets of records one behind the other, without reading the rest of them, which may be
+    damaged. Raises DecodeError for a size that is none, or when the last one is cut short."""
+    offsets: list[int] = []
+    at, end = 0, len(data)
+    while at < end:
+        size, _ = peek_size_and_magic(data, at)
+        if not MIN_RECORD_BYTES <= size <= end - at:
+            raise DecodeError(f"record at byte {at} claims {size} bytes, {end - at} are there")
+        offsets.append(peek_place(data, at).queue_offset)
+        at += size
+    return offsets
+
+
 def peek_size_and_magic(data: bytes | memoryview, at: int = 0) -> tuple[int, int]:
     """Total size and magic of what begins at `at`. Raises DecodeError when fewer than 8 bytes are there."""
     try:

@@ -213,6 +213,30 @@ def test_records_in_a_row() -> None:
         next(reader)
 
 
+@given(st.lists(st.tuples(st.binary(max_size=20), st.integers(0, 1 << 60)), max_size=8))
+def test_queue_offsets_of_records_in_a_row(parts: list[tuple[bytes, int]]) -> None:
+    """Read from the heads alone, whatever the bodies are."""
+    data = b""
+    for body, queue_offset in parts:
+        sent = put(body=body)
+        data += record.pack(
+            sent, record.message_size(sent), queue_offset, 0, 0, b"\x7f\x00\x00\x01" + bytes(4)
+        )
+    assert record.peek_queue_offsets(memoryview(data)) == [queue_offset for _, queue_offset in parts]
+    assert record.peek_queue_offsets(data) == [each.queue_offset for each in record.unpack_all(data)]
+
+
+@pytest.mark.parametrize("size", [0, -1, 1, 90, 1 << 30])
+def test_queue_offsets_behind_a_size_that_is_none(size: int) -> None:
+    """It is an error, and no endless walk; a last record that is cut short is one, too."""
+    data = packed(put(body=b"one"))
+    with pytest.raises(DecodeError, match="claims"):
+        record.peek_queue_offsets(data + size.to_bytes(4, "big", signed=True) + data[4:])
+    for cut in range(1, len(data)):
+        with pytest.raises(DecodeError):
+            record.peek_queue_offsets(data[:cut])
+
+
 def test_damaged_record() -> None:
     """A wrong magic, inconsistent sizes and a wrong body CRC raise DecodeError; the CRC check is optional."""
     data = packed(put())

@@ -115,6 +115,25 @@ class Reading(StoreFixtures):
         result = store.read("Orders", 0, 0, ALL._replace(max_messages=2), lambda code: code > 0)
         assert ([found.body for found in records(result)], result.next_offset) == ([b"1", b"2"], 3)
 
+    async def test_each_message_of_a_read_has_its_queue_offset(self, store: MessageStore) -> None:
+        """Also behind what a filter refuses, across records of other queues, and for a read that begins
+        within the queue; a read without messages has none."""
+        for number in range(9):
+            await put(store, [message(body=b"%d" % number, tags_code=number % 3), message(queue_id=1)])
+
+        def offsets(offset: int, codes: set[int], limits: ReadLimits = ALL) -> list[int]:
+            unit_filter = None if codes == {0, 1, 2} else codes.__contains__
+            result = store.read("Orders", 0, offset, limits, unit_filter)
+            assert len(result.queue_offsets) == result.message_count
+            assert [int(each.body) for each in records(result)] == result.queue_offsets
+            return result.queue_offsets
+
+        assert offsets(0, {0, 1, 2}) == list(range(9))
+        assert offsets(4, {0, 1, 2}, ALL._replace(max_messages=3)) == [4, 5, 6]
+        assert offsets(0, {1}) == [1, 4, 7]
+        assert offsets(2, {0, 2}) == [2, 3, 5, 6, 8]
+        assert offsets(0, {7}) == offsets(9, {0, 1, 2}) == []
+
     async def test_nothing_matched_moves_on_by_what_was_scanned(self, store: MessageStore) -> None:
         """A scan without a match ends at its limit, and returns the offset to continue at."""
         await put(store, [message() for _ in range(50)])
