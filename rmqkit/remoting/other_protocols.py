@@ -207,7 +207,7 @@ class OtherPeer(Served):
         self.server, self.attributes = carrier.server, carrier.attributes
         self.protocol = connection.protocol
         #: Its requests may always be joined: they come from a task.
-        self.turn = socket_loop()
+        self.loop_pass = socket_loop()
         self._connection = connection
         self._carrier = carrier
         self._recipient = recipient

@@ -112,8 +112,8 @@ class RequestLoop:
             refused: Mapping[int, Outcome] | None = None
             if route.hooks.before:
                 left, refused = self._admit(run, route.hooks.before, peer)
-            if peer.turn is not None and len(run) <= route.max_part and at == len(commands):
-                self._joined.add(route, Part(peer, run, left, refused), peer.turn)
+            if peer.loop_pass is not None and len(run) <= route.max_part and at == len(commands):
+                self._joined.add(route, Part(peer, run, left, refused), peer.loop_pass)
             else:
                 route.answer(peer, run, refused, route.outcomes(left, [peer] * len(left)))
             if at < end and core.congested:

@@ -18,13 +18,13 @@ _log = limited_logger(__name__)
 class Served(Peer):
     """A peer whose requests the request loop serves.
 
-    core  the state of its connection
-    turn  the turn of the socket loop in which the last requests that arrived may be joined with those of
-          others; None while they may not
+    core       the state of its connection
+    loop_pass  the pass of the socket loop at whose end the last requests that arrived are processed, joined
+               with those of others; None while they are not joined
     """
 
     core: ConnectionCore
-    turn: SocketLoop | None = None
+    loop_pass: SocketLoop | None = None
 
     @abstractmethod
     def queue(self, requests: Sequence[Command], outcomes: Sequence[Outcome], hooks: Entries) -> None:

@@ -19,8 +19,9 @@ from rmqkit.plugin.transport import ServerStream
 from rmqkit.remoting.admission import Admission, guarding
 from rmqkit.remoting.hooks_by_code import HooksByCode
 from rmqkit.remoting.other_protocols import PortProtocols
-from rmqkit.remoting.peer import ServedPeer, Shared
+from rmqkit.remoting.peer import ServedPeer
 from rmqkit.remoting.request_loop import RequestLoop, Router
+from rmqkit.remoting.server_context import ServerContext
 from rmqkit.toolkit.descriptors import is_reserved, left_for_connections
 
 _log = limited_logger(__name__)
@@ -57,7 +58,7 @@ class RequestServer:
         given = Hooks.of("rpc hook", rpc_hooks).checked(RpcHook, ("connected", "before", "after"))
         entries = guarding(given, kind)
         hooks = HooksByCode(entries)
-        self.shared = Shared(
+        self.context = ServerContext(
             name, kind, Admission(entries), hooks, RequestLoop(router, hooks).handle, protocols, on_closed
         )
         self._name = name
@@ -77,9 +78,9 @@ class RequestServer:
         """Accept and serve until cancelled or drained. Cancelled: connections are cut."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._housekeeping)
-            nursery.start_soon(self.shared.turns.run)
-            nursery.start_soon(self.shared.leaving.run)
-            nursery.start_soon(self.shared.unfinished.run, self.shared.close_unfinished)
+            nursery.start_soon(self.context.turns.run)
+            nursery.start_soon(self.context.leaving.run)
+            nursery.start_soon(self.context.unfinished.run, self.context.close_unfinished)
             start_work(listeners, nursery)
             with self._accepting:
                 # It closes the listeners when it ends.
@@ -156,7 +157,7 @@ class RequestServer:
                 )
             await trio.aclose_forcefully(stream)
             return
-        peer, protocols = ServedPeer(stream, self.shared), self.shared.protocols
+        peer, protocols = ServedPeer(stream, self.context), self.context.protocols
         self.peers.add(peer)
         try:
             await peer.run()
@@ -181,12 +182,12 @@ class RequestServer:
             )
         finally:
             self.peers.discard(peer)
-            self.shared.unfinished.forget(peer)
+            self.context.unfinished.forget(peer)
             if not self.peers:
                 event, self._empty = self._empty, trio.Event()
                 event.set()
-            if self.shared.on_closed is not None:
-                self.shared.on_closed(peer)
+            if self.context.on_closed is not None:
+                self.context.on_closed(peer)
 
     async def _housekeeping(self) -> None:
         """Close connections over which nothing has moved for IDLE_TIMEOUT_MS (Java: IdleStateHandler)."""
@@ -201,7 +202,7 @@ class RequestServer:
                     IDLE_TIMEOUT_MS // 1000,
                 )
                 peer.close()
-                await self.shared.leaving.wait()
+                await self.context.leaving.wait()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -518,7 +518,7 @@ class TransportContract(ABC):
                 nursery.start_soon(ask)
             await until(lambda: len(answers) == 20)
             assert all(answer.endswith(body) for answer in answers)
-        assert server.shared.unfinished.total == 0
+        assert server.context.unfinished.total == 0
 
     async def test_frames_that_stop_do_not_keep_others_out(
         self, at: Listening, monkeypatch: pytest.MonkeyPatch
@@ -529,7 +529,7 @@ class TransportContract(ABC):
         frame = encode(request(1, body=bytes(900_000)))
         body = Random(7).randbytes(500_000)
         async with request_server(at) as server, trio.open_nursery() as nursery:
-            unfinished_frames = server.shared.unfinished
+            unfinished_frames = server.context.unfinished
 
             async def stop() -> None:
                 async with await at.connect() as client:

@@ -565,7 +565,7 @@ async def test_a_server_drains_while_connections_wait_for_memory(monkeypatch: py
     ):
         for client, size in ((first, 190_000), (second, 190_000), (third, 40_000)):
             await client.stream.send_all(pack(">iI", 400_000, 100) + b" " * size)
-        await until(lambda: bool(at.server.shared.unfinished.waiting))
+        await until(lambda: bool(at.server.context.unfinished.waiting))
         await at.server.drain(PATIENCE_S * 1000)
         assert not at.server.peers
-    assert at.server.shared.unfinished.total == 0
+    assert at.server.context.unfinished.total == 0

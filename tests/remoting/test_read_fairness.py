@@ -93,7 +93,7 @@ async def test_big_answers_come_in_a_crowd_too() -> None:
         there.client() as big,
         there.client() as small,
     ):
-        there.server.shared.turns.served_at = inf
+        there.server.context.turns.served_at = inf
         for number in range(3):
             assert len((await big.ask(request(BIG, opaque=number))).body) == BIG_ANSWER_BYTES + 1
         assert (await small.ask(request(SMALL, opaque=9))).opaque == 9

@@ -25,7 +25,7 @@ MMAP = "stores/rmqkit_store_mmap/"
 Hop = tuple[str, str]
 SHARED_HOPS = 3
 #: The first function that runs when a request has arrived, and the one that sends its answer.
-ARRIVAL = ("rmqkit/remoting/peer.py", "_readable")
+ARRIVAL = ("rmqkit/remoting/reading.py", "_readable")
 DEPARTURE = ("rmqkit/toolkit/sockets.py", "send_now")
 #: Requests until a queue, its files and everything that is remembered between requests exist.
 WARM_UPS = 5
