@@ -9,11 +9,14 @@ from attrs import frozen
 from rmqkit.broker.dispatch.manager import choose
 from rmqkit.config import STORE_DISPATCHERS, Config
 from rmqkit.plugin.loader import Plugin, Registration, Registry
+from rmqkit.plugin.protocols import WireProtocol
 
 #: Values of `Use.state`: in use; used when requested by name; not used.
 USED, READY, OFF = "used", "ready", "off"
 #: Kinds of which all are called in order, for every message or request.
-_IN_ORDER = frozenset({"send message hook", "consume message hook", "rpc hook", "put message hook"})
+_IN_ORDER = frozenset(
+    {"send message hook", "consume message hook", "rpc hook", "call hook", "put message hook"}
+)
 #: Kinds that are not selected by a setting.
 _ASKED_FOR = {
     "allocation strategy": "registered under this name; no client calls it yet",
@@ -68,6 +71,8 @@ def _why(
             if name in config.disabled_services:
                 return OFF, f"disabledServices ({_source(config, 'disabledServices')})"
             return USED, f"with every broker, {_place(registration, registry)}"
+        case "protocol":
+            return _protocol(registry.protocols[name])
         case kind if kind in _IN_ORDER:
             return USED, f"{_place(registration, registry)}{_named_by_hooks(registration.plugin, config)}"
         case kind:
@@ -96,6 +101,15 @@ def _transport(scheme: str, config: Config) -> tuple[str, str]:
             f"{key} = {text} ({_source(config, key)})" for text in addresses if _scheme(text) == scheme
         ]
     return (USED, "; ".join(reasons)) if reasons else (READY, f"for addresses {scheme}://...")
+
+
+def _protocol(protocol: WireProtocol) -> tuple[str, str]:
+    """A protocol without servers, or without a way to be chosen, is for addresses of its plugin alone."""
+    ways = [f"first bytes {prefix!r}" for prefix in protocol.prefixes]
+    ways += [f"ALPN {alpn}" for alpn in protocol.alpn]
+    if not protocol.servers or not ways:
+        return READY, "for addresses of its plugin"
+    return USED, f"at the ports of {', '.join(sorted(protocol.servers))}, chosen by {' or '.join(ways)}"
 
 
 def _scheme(address: str) -> str:

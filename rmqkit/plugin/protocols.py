@@ -19,8 +19,9 @@ from rmqkit.protocol.command import Command
 
 
 class Recipient(ABC):
-    """The side of a protocol that gets what the request pipeline sends to one peer. The methods run between
-    reads: they must not block. An exception is logged and closes the connection."""
+    """The side of a protocol that gets what the request pipeline sends to one peer. Its methods run between
+    reads, and outside of every task: they must not block, and may set events and give to memory channels. An
+    exception is logged and closes the connection."""
 
     @abstractmethod
     def answer(self, requests: Sequence[Command], answers: Sequence[Command]) -> None:

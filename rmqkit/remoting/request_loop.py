@@ -65,6 +65,11 @@ class RequestLoop:
         self._choose_routes()
         router.on_change.append(self._choose_routes)
 
+    def close(self) -> None:
+        """Follow the changes of the router no longer: its processors may outlive a server."""
+        if self._choose_routes in self._router.on_change:
+            self._router.on_change.remove(self._choose_routes)
+
     def _choose_routes(self) -> None:
         router, hooks = self._router, self._hooks
         routes: dict[tuple[int, HooksOfCode], Route] = {}

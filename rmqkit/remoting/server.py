@@ -58,8 +58,9 @@ class RequestServer:
         given = Hooks.of("rpc hook", rpc_hooks).checked(RpcHook, ("connected", "before", "after"))
         entries = guarding(given, kind)
         hooks = HooksByCode(entries)
+        self._loop = RequestLoop(router, hooks)
         self.context = ServerContext(
-            name, kind, Admission(entries), hooks, RequestLoop(router, hooks).handle, protocols, on_closed
+            name, kind, Admission(entries), hooks, self._loop.handle, protocols, on_closed
         )
         self._name = name
         self._accepting = trio.CancelScope()
@@ -75,7 +76,15 @@ class RequestServer:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Accept and serve until cancelled or drained. Cancelled: connections are cut."""
+        """Accept and serve until cancelled or drained, once. Cancelled: connections are cut."""
+        try:
+            await self._serve(listeners, task_status)
+        finally:
+            self._loop.close()
+
+    async def _serve(
+        self, listeners: Sequence[trio.abc.Listener[ServerStream]], task_status: trio.TaskStatus[None]
+    ) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._housekeeping)
             nursery.start_soon(self.context.turns.run)

@@ -13,6 +13,7 @@ from rmqkit.config import load
 from rmqkit.plugin.hooks import RpcHook
 from rmqkit.plugin.loader import load as load_plugins
 from tests.cli.conftest import Run
+from tests.line_protocol import LinePlugin
 
 
 def told(**keys: object) -> dict[tuple[str, str], Use]:
@@ -115,6 +116,25 @@ def test_hooks_have_places() -> None:
         ("first", "q", "1 of 3, order -1"),
         ("middle", "q", "2 of 3, order 0"),
         ("last", "p", "3 of 3, order 9"),
+    ]
+
+
+def test_protocols_say_how_they_are_chosen() -> None:
+    """A protocol at shared ports names them, its first bytes and its ALPN names; another one waits for its
+    plugin."""
+    config, shared, own = load(environ={}), LinePlugin(), LinePlugin()
+    own.protocol.servers = frozenset()
+    said = [
+        [
+            (use.state, use.why)
+            for use in explain(config, load_plugins(config, extra=[("lines", plugin)]))
+            if use.kind == "protocol"
+        ]
+        for plugin in (shared, own)
+    ]
+    assert said == [
+        [(USED, r"at the ports of broker, chosen by first bytes b'LINE\n' or ALPN line/1")],
+        [(READY, "for addresses of its plugin")],
     ]
 
 

@@ -8,9 +8,12 @@ import pytest
 import trio
 import trio.testing
 
+from rmqkit.plugin.address import Address
 from rmqkit.plugin.request import Outcome, Peer
 from rmqkit.protocol.command import Command, answer
 from rmqkit.remoting import server
+from rmqkit.remoting.request_loop import Router
+from rmqkit_transport_memory.memory import MemoryTransport
 from tests.remoting.parts import BIG, ECHO, LATE, Gate, drained, echo, numbered, until, warnings
 from tests.remoting.wire import PATIENCE_S, Handler, served
 
@@ -208,3 +211,16 @@ async def test_connections_that_end_at_once_are_taken_down_a_few_in_a_turn(rude:
                 await trio.lowlevel.checkpoint()
                 most = max(most, len(at.closed) - before)
     assert 0 < most <= 40
+
+
+async def test_a_server_that_has_ended_follows_its_router_no_longer() -> None:
+    """Servers that a service opens again and again for the same processors leave nothing behind."""
+    router, transport, where = Router({}), MemoryTransport(), Address.parse("memory://followed")
+    for _ in range(3):
+        made = server.RequestServer(router, name="test")
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(made.serve, await transport.listen(where))
+                assert len(router.on_change) == 1
+                scope.cancel()
+    assert router.on_change == []
