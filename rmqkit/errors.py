@@ -238,6 +238,13 @@ class SendFailed(ClientError):
     code."""
 
 
+def first_error(error: BaseException) -> BaseException:
+    """The first error inside a group, or groups of groups, of errors; an error that is no group itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 def _code_name(code: int) -> str:
     try:
         return f"{ResponseCode(code).name} ({code})"

@@ -32,8 +32,8 @@ MAX_BATCH_MESSAGES = 16_384
 #: Pairs of group and topic whose last pulls a broker remembers, only for statistics; without it the committed
 #: offset is shown.
 MAX_PULL_OFFSETS = 65_536
-#: Pairs of group and topic with an offset reset that no pull has seen yet. A forgotten one is still in the
-#: offset table.
+#: Pairs of group and topic with an offset reset that no pull has seen yet. If one is dropped, the offset
+#: table still has the reset offset; only the one-time rewind of a running pull is lost.
 MAX_RESET_OFFSETS = 65_536
 #: Topics, or pairs of group and topic, with message counts; each takes a few hundred bytes.
 MAX_STATS_ITEMS = 65_536

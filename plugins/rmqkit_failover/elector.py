@@ -39,7 +39,7 @@ from rmqkit_failover.state import (
 
 
 @frozen
-class Member:
+class Candidate:
     """This member.
 
     record  what others need of it
@@ -142,7 +142,7 @@ class Elector:
     """Decides for one member. `lag_s`: a slave that does not have the whole log for this long leaves the
     in-sync set. `patience_s`: a planned switch whose member does nothing for this long is ignored."""
 
-    member: Member
+    member: Candidate
     lag_s: float
     patience_s: float
 
@@ -152,16 +152,16 @@ class Elector:
             return self._register(view)
         state = view.group.state
         if state.master == self.member.name:
-            return self._reign(view)
+            return self._act_as_master(view)
         if state.master and view.group.is_running(state.master):
             return self._follow(view)
-        return self._stand(view)
+        return self._run_for_master(view)
 
     # Registration.
 
     def is_registered(self, view: MemberView) -> bool:
         """Whether the coordinator knows this process, and its lease is not over as far as is known. From the
-        first time on `Member.past` is the default, and the disk may say that its log is whole."""
+        first time on `Candidate.past` is the default, and the disk may say that its log is whole."""
         found = view.group.members.get(self.member.name)
         return (
             view.lease != 0
@@ -186,7 +186,7 @@ class Elector:
 
     # The master.
 
-    def _reign(self, view: MemberView) -> Step | None:
+    def _act_as_master(self, view: MemberView) -> Step | None:
         state, name = view.group.state, self.member.name
         if (view.role, view.role_epoch) != (Role.MASTER, state.epoch):
             if view.role_epoch < state.epoch:
@@ -257,7 +257,7 @@ class Elector:
         )
         return None if is_done or view.role_epoch > state.epoch else wanted
 
-    def _stand(self, view: MemberView) -> Step | None:
+    def _run_for_master(self, view: MemberView) -> Step | None:
         """Be elected: the last master is gone, or there was none."""
         state, name = view.group.state, self.member.name
         if name not in state.in_sync and not (view.group.is_new and self._is_first(view)):
@@ -312,4 +312,4 @@ def _alone(state: GroupState) -> int:
     return state.alone if len(state.in_sync) == 1 else 0
 
 
-__all__ = ["Elector", "Fence", "Follow", "Lead", "Member", "MemberView", "SetInSync", "Step", "Write"]
+__all__ = ["Candidate", "Elector", "Fence", "Follow", "Lead", "MemberView", "SetInSync", "Step", "Write"]

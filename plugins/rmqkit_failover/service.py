@@ -18,7 +18,17 @@ from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
 from rmqkit_failover.coordinator import Coordinator, CoordinatorError, LeaseLost, Snapshot
 from rmqkit_failover.disk import DiskProbe
-from rmqkit_failover.elector import Elector, Fence, Follow, Lead, Member, MemberView, SetInSync, Step, Write
+from rmqkit_failover.elector import (
+    Candidate,
+    Elector,
+    Fence,
+    Follow,
+    Lead,
+    MemberView,
+    SetInSync,
+    Step,
+    Write,
+)
 from rmqkit_failover.settings import FailoverOptions, group_prefix, options
 from rmqkit_failover.start_file import StartFile
 from rmqkit_failover.state import GroupView, MemberRecord, Past, StateError
@@ -146,7 +156,7 @@ class Driver:
                 self._learn(snapshot)
 
     def _learn(self, snapshot: Snapshot) -> None:
-        """A snapshot, which may be older than the last one."""
+        """Take over the cluster state as read; reads may return an older state than an earlier read."""
         if snapshot.revision < self._snapshot_revision:
             return
         try:
@@ -280,7 +290,7 @@ class Driver:
             epoch=self._role.epoch,
         )
         given = self._given
-        self._elector = Elector(Member(name, record, past), given.lag_ms / 1000, given.patience_ms / 1000)
+        self._elector = Elector(Candidate(name, record, past), given.lag_ms / 1000, given.patience_ms / 1000)
         return self._elector
 
     def _look(self) -> MemberView:

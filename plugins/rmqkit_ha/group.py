@@ -13,7 +13,7 @@ from rmqkit.config import CONSUME_QUEUE
 from rmqkit.errors import ProtocolError, RequestRefused, StoreError
 from rmqkit.plugin.acks import AckCondition
 from rmqkit.plugin.broker import Broker
-from rmqkit.plugin.positions import LogPosition
+from rmqkit.plugin.positions import BEYOND_LOG, LogPosition
 from rmqkit.plugin.replication import MemberProgress, ReplicaGroup
 from rmqkit.plugin.role import Role
 from rmqkit.protocol.codes import ResponseCode
@@ -24,12 +24,10 @@ from rmqkit_ha.limits import MAX_MEMBERS
 from rmqkit_ha.settings import options
 
 _log = logging.getLogger(__name__)
-#: A position beyond every offset.
-_BEYOND = 1 << 62
 
 
 @define(eq=False)
-class Member:
+class GroupMember:
     """A member that has connected in this epoch. `connection` is cancelled to end its connection; None
     without one. `mark` is a moment, and the end of the log then."""
 
@@ -62,10 +60,10 @@ class ElectedGroup(ReplicaGroup):
         self._broker: Broker
         self._damage: Damage
         self._in_sync = self._next = self._first = frozenset[str]()
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, GroupMember] = {}
         self._reached = 0
         self._epoch_start = 0
-        self._knows_confirmed = self._is_told = False
+        self._knows_confirmed = self._has_seen_confirmed = False
 
     def begin(self, broker: Broker, damage: Damage) -> None:
         """Fence an assembled broker until it is elected. Raises ConfigError."""
@@ -151,11 +149,11 @@ class ElectedGroup(ReplicaGroup):
             refusal = f"more than {MAX_MEMBERS} members"
         return Welcome(self.name, role.epoch, self.epochs.known, self.log_end(), refusal)
 
-    def connected(self, greeting: Greeting, connection: trio.CancelScope) -> Member:
+    def connected(self, greeting: Greeting, connection: trio.CancelScope) -> GroupMember:
         """A slave that was welcomed; its former connection ends. Raises ProtocolError."""
         if refusal := self.welcome(greeting).refusal:
             raise ProtocolError(refusal)
-        member = self._members.setdefault(greeting.member, Member(greeting.member, greeting.start))
+        member = self._members.setdefault(greeting.member, GroupMember(greeting.member, greeting.start))
         if member.connection is not None:
             member.connection.cancel()
         member.connection, member.start = connection, greeting.start
@@ -163,13 +161,13 @@ class ElectedGroup(ReplicaGroup):
         member.acknowledged, member.is_caught_up = 0, False
         return member
 
-    def disconnected(self, member: Member, connection: trio.CancelScope) -> None:
+    def disconnected(self, member: GroupMember, connection: trio.CancelScope) -> None:
         """What the member has acknowledged still counts: it is on its disk."""
         if member.connection is connection:
             member.connection, member.is_caught_up = None, False
             self._tell()
 
-    def acknowledge(self, member: Member, connection: trio.CancelScope, offset: int) -> None:
+    def acknowledge(self, member: GroupMember, connection: trio.CancelScope, offset: int) -> None:
         """A member has the log before an offset. Reports of a connection that was replaced are ignored."""
         if member.connection is not connection:
             return
@@ -188,13 +186,13 @@ class ElectedGroup(ReplicaGroup):
 
     # What a slave's connection uses.
 
-    def told(self, confirmed: int) -> None:
+    def confirmed_seen(self, confirmed: int) -> None:
         """The master says that the log before an offset is confirmed; this one may not go so far yet."""
         if self._broker.role.current is not Role.SLAVE:
             return
         reached = min(confirmed, self.log_end())
-        self._reached = max(self._reached, reached) if self._is_told else reached
-        self._is_told = self._knows_confirmed = True
+        self._reached = max(self._reached, reached) if self._has_seen_confirmed else reached
+        self._has_seen_confirmed = self._knows_confirmed = True
         self.position.moved()
 
     # The position.
@@ -204,7 +202,7 @@ class ElectedGroup(ReplicaGroup):
         return (self._in_sync | self._next) - {self.name}
 
     def _position(self) -> int:
-        return self._reached if self._others or self._is_told else _BEYOND
+        return self._reached if self._others or self._has_seen_confirmed else BEYOND_LOG
 
     def _advance(self) -> None:
         found = [self._members[name].acknowledged if name in self._members else 0 for name in self._others]
@@ -214,12 +212,12 @@ class ElectedGroup(ReplicaGroup):
             self._knows_confirmed = True
         self.position.moved()
 
-    def _is_caught_up(self, member: Member) -> bool:
+    def _is_caught_up(self, member: GroupMember) -> bool:
         return member.connection is not None and member.acknowledged >= max(
             self.confirmed(), self._epoch_start
         )
 
-    def _progress(self, member: Member) -> MemberProgress:
+    def _progress(self, member: GroupMember) -> MemberProgress:
         has_all = member.connection is not None and member.acknowledged >= self.log_end()
         return MemberProgress(
             member.name,
@@ -276,7 +274,7 @@ class ElectedGroup(ReplicaGroup):
         if role is Role.SLAVE:
             self._in_sync, self._next = frozenset({self.name}), frozenset()
         if role is not Role.FENCED:
-            self._is_told = False
+            self._has_seen_confirmed = False
             self._knows_confirmed = role is Role.MASTER and not self._others
         self.position.moved()
 
@@ -325,4 +323,4 @@ class InSyncCondition(AckCondition):
         )
 
 
-__all__ = ["ElectedGroup", "InSyncCondition", "Member"]
+__all__ = ["ElectedGroup", "GroupMember", "InSyncCondition"]

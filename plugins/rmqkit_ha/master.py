@@ -12,12 +12,12 @@ import trio
 from attrs import define, evolve, field
 
 from rmqkit.config import FREE_PORT
-from rmqkit.errors import ConfigError, ProtocolError, RequestRefused, StoreError
+from rmqkit.errors import ConfigError, ProtocolError, RequestRefused, StoreError, first_error
 from rmqkit.log_limit import limited_logger
 from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.listen import Listener, bind, start_work
-from rmqkit.plugin.positions import wait_moved
+from rmqkit.plugin.positions import BEYOND_LOG, wait_moved
 from rmqkit.plugin.replication import ReplicaProgress
 from rmqkit.plugin.request import REPLICATION, StreamCaller
 from rmqkit.plugin.role import ALL_ROLES, Role
@@ -29,7 +29,7 @@ from rmqkit.toolkit.cold_reads import read_when_cached
 from rmqkit.toolkit.interval import sleep_interval
 from rmqkit_ha.frames import Reports, confirmed_frame, frame_head
 from rmqkit_ha.greeting import Greeting, packed, unpacked
-from rmqkit_ha.group import ElectedGroup, Member
+from rmqkit_ha.group import ElectedGroup, GroupMember
 from rmqkit_ha.limits import GATHERED_MS, MAX_BODY_BYTES, MAX_CONNECTIONS, TELL_MS, TURN_BYTES
 from rmqkit_ha.meter import Meter
 from rmqkit_ha.replicas import Replica, Replicas
@@ -39,8 +39,6 @@ _log = logging.getLogger(__name__)
 _peer_log = limited_logger(f"{__name__}.peers")
 _LAG_LOG_S = 60
 _REPORT_BYTES = 64 * 1024
-#: Beyond every offset: nothing is left to be told.
-_ALL = 1 << 62
 
 
 class HaMaster(Service):
@@ -134,13 +132,13 @@ class HaMaster(Service):
                 broker.admit(StreamCaller(stream, REPLICATION))
                 await _Connection(broker, self.replicas, stream, place, self.group).run()
         except* RequestRefused as group:
-            _peer_log.warning("slave %s refused: %s", where, _first(group))
+            _peer_log.warning("slave %s refused: %s", where, first_error(group))
         except* (ProtocolError, StoreError) as group:
-            _peer_log.warning("%s is no slave of this broker, closed: %s", where, _first(group))
+            _peer_log.warning("%s is no slave of this broker, closed: %s", where, first_error(group))
         except* trio.TooSlowError:
             _peer_log.warning("slave %s is silent, closed", where)
         except* (trio.BrokenResourceError, trio.ClosedResourceError) as group:
-            _peer_log.info("slave %s: the connection is lost: %s", where, _first(group))
+            _peer_log.info("slave %s: the connection is lost: %s", where, first_error(group))
         except* Exception:  # noqa: BLE001 - one connection's error must not reach the others
             _peer_log.exception("the connection of slave %s failed and was closed", where)
         finally:
@@ -223,7 +221,7 @@ class _Connection:
         finally:
             group.disconnected(member, scope)
 
-    async def _greeted(self, body: bytes, scope: trio.CancelScope) -> tuple[ElectedGroup, Member]:
+    async def _greeted(self, body: bytes, scope: trio.CancelScope) -> tuple[ElectedGroup, GroupMember]:
         """Answer a greeting. Raises ProtocolError when its slave is not served."""
         if self._group is None:
             raise ProtocolError("it is a member of an elected group, and this broker is none")
@@ -232,7 +230,7 @@ class _Connection:
         await self._stream.send_all(packed(welcome))
         return self._group, self._group.connected(greeting, scope)
 
-    async def _follow(self, asked: int | None, member: Member | None, scope: trio.CancelScope) -> None:
+    async def _follow(self, asked: int | None, member: GroupMember | None, scope: trio.CancelScope) -> None:
         if asked is None:
             asked = await self._read()
         start = self._start(asked)
@@ -298,7 +296,7 @@ class _Connection:
         limit_bytes = options(self._broker.config).pin_limit_bytes
         # Apache's slaves, and others that have not greeted, do not know such frames.
         group = self._group if replica.member else None
-        told = _ALL if group is None else -1
+        told = BEYOND_LOG if group is None else -1
         await self._stream.send_all(frame_head(replica.sent, 0))
         while True:
             pin.offset = max(replica.acknowledged, self._store.end_offset - limit_bytes)
@@ -402,10 +400,3 @@ def _announced(broker: Broker, bound: Address) -> str:
         return str(bound)
     host = broker.config.owned(HaSettings).broker_ip2 or broker.config.advertised_host
     return str(Address("tcp", host, bound.port))
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

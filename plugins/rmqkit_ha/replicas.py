@@ -12,7 +12,7 @@ from attrs import define
 
 from rmqkit.errors import RequestRefused
 from rmqkit.plugin.acks import AckCondition, ConditionLost
-from rmqkit.plugin.positions import LogPosition, wait_moved
+from rmqkit.plugin.positions import BEYOND_LOG, LogPosition, wait_moved
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit_ha.meter import Meter
 from rmqkit_ha.settings import HaSettings
@@ -41,7 +41,7 @@ class Replicas:
     moved  the position up to which `copies` brokers, the master included, have the log
     """
 
-    def __init__(self, copies: int = 1, max_gap_bytes: int = 1 << 62) -> None:
+    def __init__(self, copies: int = 1, max_gap_bytes: int = BEYOND_LOG) -> None:
         self.copies = copies
         self.connected: list[Replica] = []
         self.moved = LogPosition(lambda: self._reached)

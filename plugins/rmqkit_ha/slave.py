@@ -8,7 +8,15 @@ import anyio
 import trio
 from anyio.abc import ByteStream
 
-from rmqkit.errors import ConfigError, PluginError, ProtocolError, StoreBusy, StoreError, StoreNotWritable
+from rmqkit.errors import (
+    ConfigError,
+    PluginError,
+    ProtocolError,
+    StoreBusy,
+    StoreError,
+    StoreNotWritable,
+    first_error,
+)
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.flush import FlushPolicy, Level
 from rmqkit.plugin.role import Role
@@ -113,7 +121,7 @@ class HaSlave(Service):
         if self.group is None:
             text = broker.config.owned(HaSettings).ha_master_address or text
         if not text:
-            self._say(
+            self._log_once(
                 logging.WARNING, "no master is known: no name server says one, and haMasterAddress is empty"
             )
             await trio.lowlevel.checkpoint()
@@ -122,7 +130,7 @@ class HaSlave(Service):
             address = Address.parse(text)
             stream = await broker.registry.transport(address).connect(address, _CONNECT_TIMEOUT_MS)
         except (OSError, ValueError, ConfigError, PluginError) as error:
-            self._say(logging.WARNING, f"cannot connect to the master at {text}: {error or 'no answer'}")
+            self._log_once(logging.WARNING, f"cannot connect to the master at {text}: {error or 'no answer'}")
             return
         self.following = text
         assert self.tables is not None, "it runs"
@@ -131,15 +139,15 @@ class HaSlave(Service):
             async with stream:
                 await session.run()
         except* (ProtocolError, StoreError) as group:
-            self._say(logging.ERROR, f"does not follow {text}, trying again: {_first(group)}")
+            self._log_once(logging.ERROR, f"does not follow {text}, trying again: {first_error(group)}")
         except* trio.TooSlowError:
-            self._say(logging.WARNING, f"the master {text} is silent, connecting again")
+            self._log_once(logging.WARNING, f"the master {text} is silent, connecting again")
         except* (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            self._say(logging.WARNING, f"the master {text} {session.ending}, connecting again")
+            self._log_once(logging.WARNING, f"the master {text} {session.ending}, connecting again")
         finally:
             self.following = ""
 
-    def _say(self, level: int, text: str) -> None:
+    def _log_once(self, level: int, text: str) -> None:
         """Log a line unless it was the last one, for the same may happen every few seconds."""
         if text != self._said:
             self._said = text
@@ -147,7 +155,7 @@ class HaSlave(Service):
 
     def say_following(self, text: str, end: int) -> None:
         self._retry_s = self._first_s
-        self._say(logging.INFO, f"follows the master {text} from log offset {end} on")
+        self._log_once(logging.INFO, f"follows the master {text} from log offset {end} on")
 
 
 class _Session:
@@ -291,7 +299,7 @@ class _Session:
                     nursery.start_soon(self._tables.run)
             await self._append(*found)
             if group is not None and frames.confirmed is not None and self._is_followed:
-                group.told(frames.confirmed)
+                group.confirmed_seen(frames.confirmed)
 
     async def _begin_at(self, offset: int) -> None:
         """Prepare the log for what a master sends from `offset` on. Raises ProtocolError, StoreError."""
@@ -356,10 +364,3 @@ class _Session:
             self._slave.last_write_ms = self._broker.clock.now_ms()
             with trio.move_on_after(self._given.ha_send_heartbeat_interval / 1000):
                 await self._appended.wait()
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

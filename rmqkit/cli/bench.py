@@ -197,7 +197,7 @@ class _Run:
         }
 
     def show(self, result: dict[str, Any]) -> None:
-        """For people."""
+        """Print the report as text lines."""
         took = shown.span_text(int(result["seconds"] * 1000))
         output.line(f"{result['messages']} messages in {took}, {result['failed']} failed")
         output.line(

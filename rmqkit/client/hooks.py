@@ -337,7 +337,7 @@ class ClientHooks:
         context = FilterMessageContext(
             client_id=self._client_id, group=group, queue=queue, messages=list(messages)
         )
-        self.filters.tell("filter_messages", context)
+        self.filters.notify("filter_messages", context)
         if not isinstance(context.messages, list):
             log.error(
                 "a hook replaced the messages of a pull by other objects; the original messages are returned"
@@ -356,14 +356,14 @@ class ClientHooks:
         context = ClientConsumeContext(
             client_id=self._client_id, group=group, queue=queue, messages=messages, pulled=pulled
         )
-        self._consumes.tell("before_consume", context)
+        self._consumes.notify("before_consume", context)
         return context
 
     def consumed(self, context: ClientConsumeContext | None, result: ConsumeReturnType) -> None:
         """Tell the hooks the result of what `consuming` started."""
         if context is not None:
             context.result = result
-            self._consumes.tell("after_consume", context)
+            self._consumes.notify("after_consume", context)
 
 
 class Sending:
@@ -386,12 +386,12 @@ class Sending:
     ) -> None:
         if self._hooks.entries:
             self._context.error = error
-            self._hooks.tell("after_send", self._context)
+            self._hooks.notify("after_send", self._context)
 
     def _before(self, context: ClientSendContext) -> None:
         given = context.messages
         context.messages = list(given)
-        self._hooks.tell("before_send", context)
+        self._hooks.notify("before_send", context)
         if len(context.messages) != len(given) or not all(
             isinstance(message, Message) for message in context.messages
         ):

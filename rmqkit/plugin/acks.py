@@ -26,8 +26,8 @@ STORED = frozenset(
 
 
 class ConditionLost(StoreError):
-    """A condition cannot be met any more, or not now. `code` goes to the sender: one of STORED, or another
-    one for a message that may or may not be stored."""
+    """An acknowledgement condition failed, permanently or for now. `code` goes to the sender: one of STORED,
+    or another one for a message that may or may not be stored."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(remark)

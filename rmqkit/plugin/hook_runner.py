@@ -23,7 +23,7 @@ class HookEntry(Generic[H_co]):
     """One hook with its name and the name of its plugin. `failures` counts the calls that raised an exception
     that is not allowed."""
 
-    __slots__ = ("_said", "failures", "hook", "name", "plugin", "title")
+    __slots__ = ("_reported", "failures", "hook", "name", "plugin", "title")
 
     def __init__(self, kind: str, name: str, plugin: str, hook: H_co) -> None:
         self.hook = hook
@@ -31,7 +31,7 @@ class HookEntry(Generic[H_co]):
         self.plugin = plugin
         self.title = f"{kind} {name!r}" + (f" of plugin {plugin!r}" if plugin else "")
         self.failures = 0
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def call(self, method: str, *arguments: object) -> None:
         """Call a method of the hook. Raises what the hook raises."""
@@ -39,9 +39,9 @@ class HookEntry(Generic[H_co]):
         result = getattr(self.hook, method)(*arguments)
         took_s = perf_counter() - began_s
         if result is not None or took_s > _SLOW_CALL_S:
-            self.odd(method, result, took_s)
+            self.report_misuse(method, result, took_s)
 
-    def tell(self, method: str, *arguments: object) -> None:
+    def notify(self, method: str, *arguments: object) -> None:
         """Call a hook that only observes: its exceptions are logged and counted, and change nothing."""
         began_s = perf_counter()
         try:
@@ -51,7 +51,7 @@ class HookEntry(Generic[H_co]):
             return
         took_s = perf_counter() - began_s
         if result is not None or took_s > _SLOW_CALL_S:
-            self.odd(method, result, took_s)
+            self.report_misuse(method, result, took_s)
 
     def refusals(
         self, method: str, run: Sequence[object], *arguments: object, failures_refuse: bool = True
@@ -65,7 +65,7 @@ class HookEntry(Generic[H_co]):
             refused = getattr(self.hook, method)(run, *arguments)
             took_s = perf_counter() - began_s
             if took_s > _SLOW_CALL_S:
-                self.odd(method, None, took_s)
+                self.report_misuse(method, None, took_s)
             if not refused and (refused is None or type(refused) is dict):
                 return {}
             found: Mapping[int, Exception] = {_index(at, run): error for at, error in refused.items()}
@@ -101,10 +101,10 @@ class HookEntry(Generic[H_co]):
         elif self.failures & (self.failures - 1) == 0:
             _log.error("%s has failed %s times, now in %s", self.title, self.failures, method, exc_info=cause)
 
-    def odd(self, method: str, result: object, took_s: float) -> None:
+    def report_misuse(self, method: str, result: object, took_s: float) -> None:
         """Log a call that took long, or returned something, unless that was logged before."""
         if took_s > _SLOW_CALL_S:
-            self._say_once(
+            self._report_once(
                 "slow",
                 f"{self.title} took {took_s * 1000:.0f} ms in {method}; everything else waits for it"
                 " meanwhile",
@@ -112,15 +112,15 @@ class HookEntry(Generic[H_co]):
         if inspect.iscoroutine(result):
             result.close()
         if result is not None:
-            self._say_once(
+            self._report_once(
                 "returned",
                 f"{self.title} returned something ({type(result).__name__}) from {method}; a hook returns"
                 " nothing",
             )
 
-    def _say_once(self, what: str, text: str) -> None:
-        if what not in self._said:
-            self._said.add(what)
+    def _report_once(self, what: str, text: str) -> None:
+        if what not in self._reported:
+            self._reported.add(what)
             _log.warning("%s", text)
 
 
@@ -164,33 +164,33 @@ class Hooks(Generic[H_co]):
                     )
         return self
 
-    def tell(self, method: str, *arguments: object) -> None:
+    def notify(self, method: str, *arguments: object) -> None:
         """Call all hooks; their exceptions are logged and counted, and change nothing."""
         for entry in self.entries:
-            entry.tell(method, *arguments)
+            entry.notify(method, *arguments)
 
     def teller(self, method: str) -> Callable[[object], None] | None:
-        """`tell` of one method with one argument, for calls that occur thousands of times a second: the
+        """`notify` of one method with one argument, for calls that occur thousands of times a second: the
         methods are looked up once, here. None without hooks."""
         if not self.entries:
             return None
         calls = tuple((getattr(entry.hook, method), entry) for entry in self.entries)
         slow_s = _SLOW_CALL_S
 
-        def tell(argument: object) -> None:
+        def notify(argument: object) -> None:
             began_s = perf_counter()
             for call, entry in calls:
                 try:
                     result = call(argument)
-                except Exception:  # noqa: BLE001 - as in HookEntry.tell
+                except Exception:  # noqa: BLE001 - as in HookEntry.notify
                     entry.failed(method)
                     result = None
                 ended_s = perf_counter()
                 if result is not None or ended_s - began_s > slow_s:
-                    entry.odd(method, result, ended_s - began_s)
+                    entry.report_misuse(method, result, ended_s - began_s)
                 began_s = ended_s
 
-        return tell
+        return notify
 
     def __iter__(self) -> Iterator[H_co]:
         return (entry.hook for entry in self.entries)

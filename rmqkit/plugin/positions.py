@@ -15,6 +15,8 @@ from rmqkit.errors import StoreError
 
 _log = logging.getLogger(__name__)
 
+#: Beyond every offset of a log.
+BEYOND_LOG = 1 << 62
 #: Called after a position has moved, within the call that moved it. Must not block; exceptions are logged.
 PositionFollower = Callable[[], None]
 #: Called with the new end of a truncated log, before anything is appended there.

@@ -33,7 +33,8 @@ from rmqkit.protocol.frame import FrameDecoder, encode_parts
 
 class State(Enum):
     """OPEN: both ends ask and answer. HALF_CLOSED: the peer has ended its stream, but still gets its answers.
-    DRAINING: this end begins nothing new, and closes when it owes nothing. CLOSED: nothing moves any more."""
+    DRAINING: this end begins nothing new, and closes when it owes nothing. CLOSED: no more bytes are accepted
+    or produced."""
 
     OPEN = "open"
     HALF_CLOSED = "half-closed"

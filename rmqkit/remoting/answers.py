@@ -54,7 +54,7 @@ def show(hooks: Entries, requests: Sequence[Command], answers: Sequence[Answer],
     """Show answers to the hooks that want to see them."""
     shown = Answers(answers)
     for entry in hooks:
-        entry.tell("after", requests, shown, peer)
+        entry.notify("after", requests, shown, peer)
 
 
 def _encoded(request: Command, outcome: object) -> tuple[Answer, Sequence[Buffer]]:

@@ -149,7 +149,7 @@ class ConnectionPool:
             connection, left_ms = await self._within(address, left_ms)
             response = await self._call(connection, command, left_ms)
         if self._hooks.entries:
-            self._hooks.tell("after_call", command, response, address)
+            self._hooks.notify("after_call", command, response, address)
         return response
 
     async def oneway(self, address: str, command: Command, timeout_ms: int) -> None:

@@ -171,23 +171,23 @@ class RequestServer:
         try:
             await peer.run()
         except* RequestRefused as group:
-            _log.warning("%s: connection from %s refused: %s", self._name, peer.remote_text, _first(group))
+            _log.warning("%s: connection from %s refused: %s", self._name, peer.remote_text, first_error(group))
         except* ProtocolError as group:
             _log.warning(
                 "%s: %s broke the protocol, connection closed: %s%s",
                 self._name,
                 peer.remote_text,
-                _first(group),
+                first_error(group),
                 "" if protocols.is_remoting else f"; this port takes {protocols.names}",
             )
         except* (trio.BrokenResourceError, trio.ClosedResourceError) as group:
-            _log.debug("%s: connection from %s lost: %s", self._name, peer.remote_text, _first(group))
+            _log.debug("%s: connection from %s lost: %s", self._name, peer.remote_text, first_error(group))
         except* Exception as group:  # noqa: BLE001 - one connection's trouble must not reach the others
             _log.error(
                 "%s: connection from %s failed and was closed",
                 self._name,
                 peer.remote_text,
-                exc_info=_first(group),
+                exc_info=first_error(group),
             )
         finally:
             self.peers.discard(peer)
@@ -212,11 +212,3 @@ class RequestServer:
                 )
                 peer.close()
                 await self.context.leaving.wait()
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first exception inside groups of groups."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

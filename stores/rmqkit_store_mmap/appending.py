@@ -37,7 +37,7 @@ class AppendingStore(MessageStore):
     _clock: Clock
     _packer: RecordPacker
     _log: CommitLog
-    _turns: Turns
+    _turns: SegmentTurns
     _queues: QueueTable
     _index: KeyIndex
     _index_enabled: bool
@@ -109,7 +109,7 @@ class AppendingStore(MessageStore):
         return kind(text)
 
 
-class Turns:
+class SegmentTurns:
     """Where one append goes from a full segment of the log to the next one.
 
     full  the end of the records in each full segment, as a log offset

@@ -39,7 +39,7 @@ from rmqkit.protocol.record_packer import RecordPacker
 from rmqkit.protocol.tags import extend_hash
 from rmqkit.toolkit.directory_lock import DirectoryLock
 from rmqkit_store_mmap import reader
-from rmqkit_store_mmap.appending import CLOSED, AppendingStore, Turns
+from rmqkit_store_mmap.appending import CLOSED, AppendingStore, SegmentTurns
 from rmqkit_store_mmap.index.key_index import EVERYTHING, KeyIndex
 from rmqkit_store_mmap.log.commit_buffer import BufferedLog
 from rmqkit_store_mmap.log.commit_log import CommitLog
@@ -82,7 +82,7 @@ class MmapStore(AppendingStore):
         self._abort = AbortMark(self._root)
         self.written_by_append = policy.commit_buffer_bytes == 0
         self._log = self._new_log(config)
-        self._turns = Turns(self._log)
+        self._turns = SegmentTurns(self._log)
         self._queue_file_bytes = given.mapped_file_size_consume_queue
         self._extensions = Extensions(
             self._root / DIRECTORY, given.mapped_file_size_consume_queue_ext, given.enable_consume_queue_ext
@@ -214,7 +214,7 @@ class MmapStore(AppendingStore):
             if not self.written_by_append:
                 self._index.written_to = self._log.written
         except BaseException:
-            self._let_go()
+            self._release_files()
             raise
         self._open = True
 
@@ -240,15 +240,15 @@ class MmapStore(AppendingStore):
                 self._index.drain(len(self._index.backlog))
                 await self._log.flush()
                 await self._queues.flush(everything=True)
-                await trio.to_thread.run_sync(self._last_words)
+                await trio.to_thread.run_sync(self._write_final_checkpoint)
             except (OSError, StoreNotWritable) as error:
                 _logger.error(
                     "the store %s was not flushed, the next start repairs it: %s", self._root, error
                 )
             finally:
-                self._let_go()
+                self._release_files()
 
-    def _last_words(self) -> None:
+    def _write_final_checkpoint(self) -> None:
         if self._queues.doubtful or self._index.doubtful:
             raise OSError(errno.EIO, "an earlier flush of queues or index failed")
         self._index.flush_all(self._log.position)
@@ -258,7 +258,7 @@ class MmapStore(AppendingStore):
         self._log.remove_unused()
         self._abort.clear()
 
-    def _let_go(self) -> None:
+    def _release_files(self) -> None:
         self._log.close()
         self._queues.unmap()
         self._queues.by_key = {}

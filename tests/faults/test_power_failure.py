@@ -77,7 +77,7 @@ class Machine:
                 while not disk.has_failed:
                     await self._act(store, disk)
                 nursery.cancel_scope.cancel()
-        store._let_go()
+        store._release_files()
         shutil.rmtree(self.root)
         self.generation += 1
         self.promised = self.failed_with
@@ -87,7 +87,7 @@ class Machine:
         store = MmapStore(store_config(self.root, **SIZES), self.clock, self.policy, disk=disk)
         await store.open()
         self._compare(store, all_keys=True)
-        store._let_go()
+        store._release_files()
 
     def _failed(self) -> None:
         self.failed_with = dict(self.promised)

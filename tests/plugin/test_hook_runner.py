@@ -45,7 +45,7 @@ Tell = Callable[[Hooks[Hook]], None]
 
 
 def _tell(several: Hooks[Hook]) -> None:
-    several.tell("after", "x")
+    several.notify("after", "x")
 
 
 def _tell_often(several: Hooks[Hook]) -> None:
@@ -147,5 +147,5 @@ def test_hooks_of_hooks_stay_as_they_are() -> None:
     assert Hooks.of("other", several) is several
     assert [entry.title for entry in Hooks.of("kind", [Base()]).entries] == ["kind 'Base'"]
     assert (len(several), [hook.act for hook in several]) == (2, [broken, broken])
-    Hooks[Hook]("kind").tell("after", "x")
+    Hooks[Hook]("kind").notify("after", "x")
     assert Hooks[Hook]("kind").teller("after") is None

@@ -14,7 +14,7 @@ from rmqkit.broker.appending.gate import Gate
 from rmqkit.errors import RequestRefused, StoreError
 from rmqkit.plugin.acks import STORED, AckCondition, ConditionLost, Settled
 from rmqkit.plugin.flush import FlushPolicy, Level
-from rmqkit.plugin.positions import LogPosition, LowestPosition
+from rmqkit.plugin.positions import BEYOND_LOG, LogPosition, LowestPosition
 from rmqkit.plugin.store import Log
 from rmqkit.protocol.codes import ResponseCode
 
@@ -44,10 +44,6 @@ class LogCondition(AckCondition):
             await self._log.settled(offset, self._level)
         except StoreError as error:
             raise ConditionLost(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
-
-
-#: A position beyond every offset.
-_BEYOND = 1 << 62
 
 
 @define(eq=False)
@@ -131,7 +127,9 @@ class AckQueue:
         conditions or do not; -1 where nothing may."""
         if self.gate.is_limited and self.gate.closed() is not None:
             return -1
-        return min([line.position.offset for line in (self._lines if wait else self._own)], default=_BEYOND)
+        return min(
+            [line.position.offset for line in (self._lines if wait else self._own)], default=BEYOND_LOG
+        )
 
     def add(self, end: int, wait: bool, then: Settled) -> None:
         """Call `then` when everything before log offset `end` has passed the conditions or failed: at once,

@@ -182,7 +182,7 @@ class SendBackProcessor(EachRequest):
             offset=original.queue_offset,
             target_topic=target.topic_name,
         )
-        self._hooks.tell("after", context)
+        self._hooks.notify("after", context)
 
 
 def _topic_of(found: Buffer, header: ConsumerSendMsgBackRequestHeader) -> str:

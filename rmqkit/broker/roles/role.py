@@ -180,7 +180,7 @@ class ServiceRunner:
         until the nursery ends."""
         async with self._changing:
             for running in reversed(self._running.values()):
-                await self._last_words(running.service)
+                await self._announce_end(running.service)
 
     async def _run(self, name: str, running: _Running, task_status: trio.TaskStatus[None]) -> None:
         self._running[name] = running
@@ -192,12 +192,12 @@ class ServiceRunner:
 
     async def _end(self, name: str) -> None:
         running = self._running[name]
-        await self._last_words(running.service)
+        await self._announce_end(running.service)
         running.scope.cancel()
         await running.ended.wait()
         del self._running[name]
 
-    async def _last_words(self, service: Service) -> None:
+    async def _announce_end(self, service: Service) -> None:
         with trio.move_on_after(_STOP_TIMEOUT_S) as scope:
             try:
                 await service.stop(self._broker)

@@ -40,7 +40,7 @@ from rmqkit.client import (
     RequestTimeout,
     RmqError,
 )
-from rmqkit.errors import DecodeError
+from rmqkit.errors import DecodeError, first_error
 from rmqkit.model.subscription import SQL92, SUBSCRIBE_ALL, TAG
 from rmqkit.model.sysflag import PERM_READ
 from rmqkit.protocol.codes import ResponseCode
@@ -297,7 +297,7 @@ class ClusterSource:
         except RmqError as error:
             raise self._explained(error) from error
         except BaseExceptionGroup as group:
-            one = _first(group)
+            one = first_error(group)
             if isinstance(one, RmqError):
                 raise self._explained(one) from one
             raise
@@ -344,12 +344,6 @@ def _passing(error: RmqError) -> bool:
 
 def _queue(key: QueueKey) -> MessageQueue:
     return MessageQueue(key.topic, key.broker, key.queue_id)
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """One error of a task group; they are alike, and the other tasks were cancelled."""
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def _for_each(ask: Callable[[T], Awaitable[None]], things: Iterable[T]) -> None:

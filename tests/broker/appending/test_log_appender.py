@@ -94,13 +94,13 @@ class Collect(Dispatcher):
 
 @define
 class Bench:
-    """A putter over an open store."""
+    """A log appender over an open store."""
 
     store: Store
     work: SlicedWork = field(factory=SlicedWork)
     held: HeldPulls = field(default=Factory(lambda self: HeldPulls(self.work), takes_self=True))
 
-    def putter(
+    def appender(
         self,
         *hooks: PutMessageHook,
         dispatchers: Sequence[Dispatcher] = (),
@@ -149,7 +149,7 @@ def codes(results: Sequence[object]) -> list[int]:
 
 async def test_messages_are_stored_in_order_by_one_append(bench: Bench) -> None:
     """What arrived together lands together, and the results say where."""
-    results = bench.putter().append(MessageRun([message(b"1"), message(b"2")]))
+    results = bench.appender().append(MessageRun([message(b"1"), message(b"2")]))
     assert [result.queue_offset for result in results if isinstance(result, Appended)] == [0, 1]
     assert bench.store.appends == [[b"1", b"2"]]
 
@@ -160,8 +160,8 @@ async def test_nothing_to_put_does_not_touch_the_store(bench: Bench) -> None:
     def refuse(message: PutMessage) -> None:
         raise RequestRefused(ResponseCode.NO_PERMISSION, "no")
 
-    assert bench.putter().append(MessageRun([])) == []
-    assert codes(bench.putter(Hook(refuse)).append(MessageRun([message()]))) == [ResponseCode.NO_PERMISSION]
+    assert bench.appender().append(MessageRun([])) == []
+    assert codes(bench.appender(Hook(refuse)).append(MessageRun([message()]))) == [ResponseCode.NO_PERMISSION]
     assert bench.store.appends == []
 
 
@@ -177,7 +177,7 @@ async def test_hooks_run_in_order_and_may_move_a_message(bench: Bench) -> None:
         seen.append(message.topic)
         message.queue_id = 3
 
-    put_one(bench.putter(Hook(first), Hook(second)), message())
+    put_one(bench.appender(Hook(first), Hook(second)), message())
     assert seen == ["T", "U"]
     assert bench.store.queues() == {"U": [3]}
 
@@ -190,7 +190,7 @@ async def test_a_hook_refuses_one_message_of_several(bench: Bench) -> None:
         if message.body == b"2":
             raise RequestRefused(ResponseCode.NO_PERMISSION, "not this one")
 
-    results = bench.putter(Hook(refuse), Hook(lambda message: later.append(message.body))).append(
+    results = bench.appender(Hook(refuse), Hook(lambda message: later.append(message.body))).append(
         MessageRun([message(b"1"), message(b"2"), message(b"3")])
     )
     assert codes(results) == [0, ResponseCode.NO_PERMISSION, 0]
@@ -208,9 +208,12 @@ async def test_a_hook_that_breaks_refuses_its_message_only(
         if message.body == b"2":
             raise ValueError("boom")
 
-    putter = bench.putter(Hook(broken))
-    assert codes(putter.append(MessageRun([message(b"1"), message(b"2")]))) == [0, ResponseCode.SYSTEM_ERROR]
-    refusals = putter.append(batch(message(b"1"), message(b"2")))
+    appender = bench.appender(Hook(broken))
+    assert codes(appender.append(MessageRun([message(b"1"), message(b"2")]))) == [
+        0,
+        ResponseCode.SYSTEM_ERROR,
+    ]
+    refusals = appender.append(batch(message(b"1"), message(b"2")))
     assert [str(refusal) for refusal in refusals] == ["put message hook 'Hook' failed: ValueError: boom"] * 2
     assert codes(refusals) == [ResponseCode.SYSTEM_ERROR] * 2
     assert bench.store.max_offset("T", 0) == 1
@@ -220,7 +223,7 @@ async def test_a_hook_that_breaks_refuses_its_message_only(
 async def test_a_batch_is_stored_whole_or_not_at_all(bench: Bench) -> None:
     """One refused message refuses the batch."""
     run = MessageRun([message(b"0"), message(b"1"), message(b"illegal"), message(b"3")], [0, 1, 1, 2])
-    results = bench.putter().append(run)
+    results = bench.appender().append(run)
     assert codes(results) == [0, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.MESSAGE_ILLEGAL, 0]
     assert bench.store.appends[1:] == [[b"0"], [b"1", b"illegal"], [b"3"]]
     assert bench.store.max_offset("T", 0) == 2
@@ -234,7 +237,7 @@ async def test_a_refused_message_refuses_its_batch(bench: Bench) -> None:
             raise RequestRefused(ResponseCode.NO_PERMISSION, "not this one")
 
     run = MessageRun([message(b"%d" % number) for number in range(5)], [7, 8, 8, 8, 9])
-    assert codes(bench.putter(Hook(refuse)).append(run)) == [0, 16, 16, 16, 0]
+    assert codes(bench.appender(Hook(refuse)).append(run)) == [0, 16, 16, 16, 0]
     assert bench.store.appends == [[b"0", b"4"]]
 
 
@@ -250,7 +253,7 @@ async def test_a_refused_message_refuses_its_batch(bench: Bench) -> None:
 async def test_what_no_hook_claims_is_refused(bench: Bench, properties: dict[str, str], code: int) -> None:
     """The remark names the property and says where the plugins are listed; its neighbours are stored."""
     special = message(b"2", properties=properties)
-    results = bench.putter().append(MessageRun([message(b"1"), special]))
+    results = bench.appender().append(MessageRun([message(b"1"), special]))
     assert codes(results) == [0, code]
     refusals = [str(result) for result in results if isinstance(result, RequestRefused)]
     assert all(next(iter(properties)) in text and "`rmqkit plugins`" in text for text in refusals)
@@ -265,15 +268,15 @@ async def test_what_a_hook_claims_is_its_business(bench: Bench) -> None:
         def before_each(self, message: PutMessage) -> None:
             message.topic = "Parked"
 
-    appender = bench.putter(Claims())
+    appender = bench.appender(Claims())
     results = appender.append(MessageRun([message(b"1"), message(b"2", properties={"DELAY": "1"})]))
     assert codes(results) == [0, 0]
     assert bench.store.queues() == {"T": [0], "Parked": [0]}
 
 
 async def test_an_illegal_message_does_not_spoil_its_neighbours(bench: Bench) -> None:
-    """The store takes all or none; the putter then asks for each by itself, in order."""
-    results = bench.putter().append(MessageRun([message(b"1"), message(b"illegal"), message(b"3")]))
+    """The store takes all or none; the appender then asks for each by itself, in order."""
+    results = bench.appender().append(MessageRun([message(b"1"), message(b"illegal"), message(b"3")]))
     assert codes(results) == [0, ResponseCode.MESSAGE_ILLEGAL, 0]
     assert [unit.queue_offset for unit in bench.store.read_units("T", 0, 0, 9)] == [0, 1]
     assert bench.store.appends[1:] == [[b"1"], [b"illegal"], [b"3"]]
@@ -283,7 +286,7 @@ async def test_a_store_that_takes_nothing_refuses_all_at_once(bench: Bench) -> N
     """A full disk is not asked again for every message."""
     bench.store.broken = StoreNotWritable("the disk is full")
     assert (
-        codes(bench.putter().append(MessageRun([message(), message()])))
+        codes(bench.appender().append(MessageRun([message(), message()])))
         == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
     )
     assert len(bench.store.appends) == 1
@@ -294,7 +297,9 @@ async def test_a_store_that_breaks_its_contract_is_an_answer(
 ) -> None:
     """`put` never raises: what a store plugin raises besides its errors is a SYSTEM_ERROR, stored or not."""
     bench.store.broken = OSError(5, "Input/output error")
-    assert codes(bench.putter().append(MessageRun([message(), message()]))) == [ResponseCode.SYSTEM_ERROR] * 2
+    assert (
+        codes(bench.appender().append(MessageRun([message(), message()]))) == [ResponseCode.SYSTEM_ERROR] * 2
+    )
     assert len(bench.store.appends) == 1
     assert len(caplog.records) == 1
 
@@ -303,7 +308,7 @@ async def test_a_store_that_breaks_its_contract_is_an_answer(
 async def test_dispatchers_see_what_was_stored(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """In order, with its place; one that raises is logged and takes nothing from the next."""
     first, second = Collect(ValueError("boom")), Collect()
-    results = bench.putter(dispatchers=[first, second]).append(MessageRun([message(b"1"), message(b"2")]))
+    results = bench.appender(dispatchers=[first, second]).append(MessageRun([message(b"1"), message(b"2")]))
     assert codes(results) == [0, 0]
     assert [(entry.message.body, entry.at.queue_offset) for entry in second.entries] == [(b"1", 0), (b"2", 1)]
     assert first.entries == second.entries
@@ -313,7 +318,7 @@ async def test_dispatchers_see_what_was_stored(bench: Bench, caplog: pytest.LogC
 async def test_refused_messages_are_not_dispatched(bench: Bench) -> None:
     """Dispatch comes behind the append."""
     collect = Collect()
-    bench.putter(dispatchers=[collect]).append(MessageRun([message(b"illegal")]))
+    bench.appender(dispatchers=[collect]).append(MessageRun([message(b"illegal")]))
     assert collect.entries == []
 
 
@@ -331,11 +336,11 @@ async def test_a_stored_message_wakes_held_pulls(bench: Bench) -> None:
         lambda final: woken.append(bench.store.max_offset("T", 0)),
     )
     bench.held.hold(pull)
-    putter = bench.putter()
-    put_one(putter, message(tags_code=8))
+    appender = bench.appender()
+    put_one(appender, message(tags_code=8))
     bench.work.finish()
     assert woken == []
-    put_one(putter, message(tags_code=7))
+    put_one(appender, message(tags_code=7))
     bench.work.finish()
     assert woken == [2]
 
@@ -353,12 +358,12 @@ async def test_dispatchers_see_the_queue_code_of_a_message(bench: Bench) -> None
         message.topic = "Parked"
 
     bench.store.queue_codes = {"Parked": lambda properties, store_timestamp_ms: store_timestamp_ms + 5_000}
-    landed = put_one(bench.putter(Hook(park), dispatchers=[Noted()]), message())
+    landed = put_one(bench.appender(Hook(park), dispatchers=[Noted()]), message())
     (unit,) = bench.store.read_units("Parked", 0, 0, 1)
     assert seen == [unit.tags_code] == [landed.store_timestamp_ms + 5_000]
 
 
-async def settled(putter: LogAppender, wait: bool, at: Appended) -> int:
+async def settled(appender: LogAppender, wait: bool, at: Appended) -> int:
     """The code when a message may be acknowledged. Raises RequestRefused."""
     done = trio.Event()
     results: list[int | RequestRefused] = []
@@ -367,7 +372,7 @@ async def settled(putter: LogAppender, wait: bool, at: Appended) -> int:
         results.append(result)
         done.set()
 
-    putter.when_settled(wait, at, then)
+    appender.when_settled(wait, at, then)
     await done.wait()
     (result,) = results
     if isinstance(result, RequestRefused):
@@ -375,14 +380,14 @@ async def settled(putter: LogAppender, wait: bool, at: Appended) -> int:
     return result
 
 
-async def settle(putter: LogAppender, wait: bool, at: Appended) -> int:
+async def settle(appender: LogAppender, wait: bool, at: Appended) -> int:
     """What a sender is told that waits. Raises RequestRefused."""
     async with trio.open_nursery() as nursery:
-        await nursery.start(putter.acks.run)
+        await nursery.start(appender.acks.run)
         refusal: RequestRefused | None = None
         code = -1
         try:
-            code = await settled(putter, wait, at)
+            code = await settled(appender, wait, at)
         except RequestRefused as error:
             refusal = error
         nursery.cancel_scope.cancel()
@@ -397,33 +402,33 @@ async def settle(putter: LogAppender, wait: bool, at: Appended) -> int:
 )
 async def test_who_waits_for_the_disk(bench: Bench, acknowledge_at: Level, wait: bool, must: bool) -> None:
     """Only with a policy that flushes first, and only messages that want to wait (property WAIT)."""
-    putter = bench.putter(acknowledge_at=acknowledge_at)
-    assert putter.are_settled([wait], [put_one(putter, message(wait=wait))]) == [not must]
+    appender = bench.appender(acknowledge_at=acknowledge_at)
+    assert appender.are_settled([wait], [put_one(appender, message(wait=wait))]) == [not must]
 
 
 async def test_a_flushed_message_is_a_success(bench: Bench) -> None:
     """Once the flush has passed its end, and not before."""
-    putter = bench.putter(acknowledge_at=Level.FLUSHED)
-    at = put_one(putter, message())
+    appender = bench.appender(acknowledge_at=Level.FLUSHED)
+    at = put_one(appender, message())
     bench.store.flushed = at.size_bytes - 1
-    assert putter.are_settled([True], [at]) == [False]
+    assert appender.are_settled([True], [at]) == [False]
     bench.store.flushed = at.size_bytes
-    assert putter.are_settled([True], [at]) == [True]
-    assert await settle(putter, True, at) == ResponseCode.SUCCESS
+    assert appender.are_settled([True], [at]) == [True]
+    assert await settle(appender, True, at) == ResponseCode.SUCCESS
 
 
 async def test_a_durable_append_waits_for_its_own_messages(bench: Bench) -> None:
     """It is settled when the flush has passed its last message, whatever was appended behind it; a function
     that is added later is called at once."""
-    putter = bench.putter(acknowledge_at=Level.FLUSHED)
+    appender = bench.appender(acknowledge_at=Level.FLUSHED)
     outcomes: list[object] = []
     async with trio.open_nursery() as nursery:
-        await nursery.start(putter.acks.run)
-        own = putter.append_durably(MessageRun([message(), message()]))
+        await nursery.start(appender.acks.run)
+        own = appender.append_durably(MessageRun([message(), message()]))
         own.when_settled(outcomes.append)
         waiting: list[object] = []
         nursery.start_soon(_note, own, waiting)
-        behind = putter.append_durably(MessageRun([message()]))
+        behind = appender.append_durably(MessageRun([message()]))
         assert (own.outcome, behind.outcome, codes(own.results)) == (None, None, [0, 0])
         bench.store.flush_to(_end_of(own.results[-1]))
         await trio.testing.wait_all_tasks_blocked()
@@ -445,22 +450,22 @@ def _end_of(at: object) -> int:
 
 async def test_a_durable_append_is_settled_at_once_where_nothing_is_awaited(bench: Bench) -> None:
     """With a policy that does not flush first, and for messages that do not wait; also an empty run."""
-    assert bench.putter().append_durably(MessageRun([message()])).outcome == ResponseCode.SUCCESS
-    flushing = bench.putter(acknowledge_at=Level.FLUSHED)
+    assert bench.appender().append_durably(MessageRun([message()])).outcome == ResponseCode.SUCCESS
+    flushing = bench.appender(acknowledge_at=Level.FLUSHED)
     assert flushing.append_durably(MessageRun([message(wait=False)])).outcome == ResponseCode.SUCCESS
     assert flushing.append_durably(MessageRun([])).outcome == ResponseCode.SUCCESS
 
 
 async def test_a_durable_append_of_what_is_refused(bench: Bench) -> None:
     """The outcome is the refusal when nothing was stored; else it is that of what was stored."""
-    putter = bench.putter()
-    refused = putter.append_durably(MessageRun([message(b"illegal")]))
+    appender = bench.appender()
+    refused = appender.append_durably(MessageRun([message(b"illegal")]))
     assert isinstance(refused.outcome, RequestRefused)
     assert (refused.outcome.code, codes(refused.results)) == (
         ResponseCode.MESSAGE_ILLEGAL,
         [ResponseCode.MESSAGE_ILLEGAL],
     )
-    partly = putter.append_durably(MessageRun([message(), message(b"illegal")]))
+    partly = appender.append_durably(MessageRun([message(), message(b"illegal")]))
     assert (partly.outcome, codes(partly.results)) == (
         ResponseCode.SUCCESS,
         [0, ResponseCode.MESSAGE_ILLEGAL],
@@ -471,10 +476,10 @@ async def test_a_durable_append_that_the_device_does_not_take(
     bench: Bench, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The code of the time-out, for the message is stored; nothing waits any longer."""
-    putter = bench.putter(acknowledge_at=Level.FLUSHED)
+    appender = bench.appender(acknowledge_at=Level.FLUSHED)
     async with trio.open_nursery() as nursery:
-        await nursery.start(putter.acks.run)
-        appended = putter.append_durably(MessageRun([message()]))
+        await nursery.start(appender.acks.run)
+        appended = appender.append_durably(MessageRun([message()]))
         assert await appended.wait() == ResponseCode.FLUSH_DISK_TIMEOUT
         nursery.cancel_scope.cancel()
 
@@ -487,32 +492,34 @@ async def test_what_is_stored_is_counted_once(bench: Bench) -> None:
         if each.body == b"park":
             each.topic = "parked"
 
-    putter = bench.putter(Hook(park), counted=lambda run, landed: counted.extend(each.topic for each in run))
-    putter.append(MessageRun([message(), message(b"illegal"), message(b"park")]))
-    putter.append_durably(MessageRun([message(topic="U")]))
+    appender = bench.appender(
+        Hook(park), counted=lambda run, landed: counted.extend(each.topic for each in run)
+    )
+    appender.append(MessageRun([message(), message(b"illegal"), message(b"park")]))
+    appender.append_durably(MessageRun([message(topic="U")]))
     bench.store.broken = OSError("broken")
-    putter.append(MessageRun([message()]))
+    appender.append(MessageRun([message()]))
     assert counted == ["T", "parked", "U"]
 
 
 async def test_a_slow_disk_is_a_flush_time_out(bench: Bench, autojump_clock: trio.testing.MockClock) -> None:
     """After syncFlushTimeout the sender is told FLUSH_DISK_TIMEOUT: the message is stored all the same."""
-    putter = bench.putter(acknowledge_at=Level.FLUSHED)
+    appender = bench.appender(acknowledge_at=Level.FLUSHED)
     sent = message()
-    at = put_one(putter, sent)
+    at = put_one(appender, sent)
     began = trio.current_time()
-    assert await settle(putter, True, at) == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert await settle(appender, True, at) == ResponseCode.FLUSH_DISK_TIMEOUT
     assert trio.current_time() - began == pytest.approx(FLUSH_TIMEOUT_MS / 1000)
     assert bench.store.read_record(at.physical_offset) is not None
 
 
 async def test_a_failed_device_promises_nothing(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """SERVICE_NOT_AVAILABLE with the reason, which producers retry elsewhere, and a log line."""
-    putter = bench.putter(acknowledge_at=Level.FLUSHED)
-    at = put_one(putter, message())
+    appender = bench.appender(acknowledge_at=Level.FLUSHED)
+    at = put_one(appender, message())
     bench.store.broken = StoreNotWritable("fsync failed")
     with pytest.raises(RequestRefused, match="may or may not be stored: fsync failed") as refusal:
-        await settle(putter, True, at)
+        await settle(appender, True, at)
     assert refusal.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "fsync failed" in caplog.text
 
@@ -557,12 +564,12 @@ async def test_others_are_told_when_a_message_is_written(later: LaterStore) -> N
     might never come to be."""
     collect, woken = Collect(), list[int]()
     bench = Bench(later)
-    putter = bench.putter(dispatchers=[collect])
+    appender = bench.appender(dispatchers=[collect])
     hold(bench, woken)
     ends = [
         at.physical_offset + at.size_bytes
         for _ in range(3)
-        for at in putter.append(batch(message(b"1"), message(b"2")))
+        for at in appender.append(batch(message(b"1"), message(b"2")))
         if isinstance(at, Appended)
     ]
     bench.work.finish()
@@ -581,17 +588,17 @@ async def test_a_pull_that_is_held_between_append_and_write_is_woken(later: Late
     pass."""
     woken = list[int]()
     bench = Bench(later)
-    putter = bench.putter()
+    appender = bench.appender()
     async with trio.open_nursery() as nursery:
-        await nursery.start(putter._dispatching.run)
-        putter.append(MessageRun([message(tags_code=8)]))
+        await nursery.start(appender._dispatching.run)
+        appender.append(MessageRun([message(tags_code=8)]))
         hold(bench, woken, lambda code: code == 7)
         later.write()
         await trio.testing.wait_all_tasks_blocked()
         bench.work.finish()
         assert woken == []
         given = [message(tags_code=7)]
-        putter.append(MessageRun(given))
+        appender.append(MessageRun(given))
         given.clear()  # the list is the caller's
         later.write()
         await trio.testing.wait_all_tasks_blocked()
@@ -608,17 +615,17 @@ async def test_nobody_is_promised_what_is_not_written(
 ) -> None:
     """Neither at once nor after the time-out of a flush, which would count as sent."""
     bench = Bench(later)
-    putter = bench.putter()
-    at = put_one(putter, message(wait=wait))
-    assert putter.are_settled([wait, True], [at, at]) == [False, False]
+    appender = bench.appender()
+    at = put_one(appender, message(wait=wait))
+    assert appender.are_settled([wait, True], [at, at]) == [False, False]
     with pytest.raises(
         RequestRefused, match="may or may not be stored: the disk has not taken it within 5000 ms"
     ) as refusal:
-        await settle(putter, wait, at)
+        await settle(appender, wait, at)
     assert refusal.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
     later.write()
-    assert putter.are_settled([wait], [at]) == [True]
-    assert await settle(putter, wait, at) == ResponseCode.SUCCESS
+    assert appender.are_settled([wait], [at]) == [True]
+    assert await settle(appender, wait, at) == ResponseCode.SUCCESS
 
 
 async def test_a_slow_flush_of_what_is_written(
@@ -626,8 +633,8 @@ async def test_a_slow_flush_of_what_is_written(
 ) -> None:
     """FLUSH_DISK_TIMEOUT is for those who wait for the flush; the others are served by the write."""
     bench = Bench(later)
-    putter = bench.putter(acknowledge_at=Level.FLUSHED)
-    at = put_one(putter, message())
+    appender = bench.appender(acknowledge_at=Level.FLUSHED)
+    at = put_one(appender, message())
     later.write()
-    assert await settle(putter, True, at) == ResponseCode.FLUSH_DISK_TIMEOUT
-    assert await settle(putter, False, at) == ResponseCode.SUCCESS
+    assert await settle(appender, True, at) == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert await settle(appender, False, at) == ResponseCode.SUCCESS

@@ -30,6 +30,7 @@ import trio.testing
 
 import rmqkit_failover.plugin
 from rmqkit.broker.roles.role_refusals import pull_refusal
+from rmqkit.errors import first_error
 from rmqkit.plugin.role import Role
 from rmqkit.protocol.record import unpack
 from rmqkit_failover.coordinator import Coordinator
@@ -275,12 +276,6 @@ def simulate(seed: int, directory: Path) -> World:
             trio.run(main, clock=clock)
     except BaseException as error:
         happened = "\n".join(found[0].done) if found else ""
-        reason = f"seed {seed}, at {clock.current_time():.2f}: {_first(error)!r}"
+        reason = f"seed {seed}, at {clock.current_time():.2f}: {first_error(error)!r}"
         raise AssertionError(f"{reason}\n{happened}") from error
     return found[0]
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -11,7 +11,17 @@ from attrs import define, evolve, field
 from rmqkit.plugin.replication import MemberProgress
 from rmqkit.plugin.role import Role
 from rmqkit_failover.coordinator import Snapshot
-from rmqkit_failover.elector import Elector, Fence, Follow, Lead, Member, MemberView, SetInSync, Step, Write
+from rmqkit_failover.elector import (
+    Candidate,
+    Elector,
+    Fence,
+    Follow,
+    Lead,
+    MemberView,
+    SetInSync,
+    Step,
+    Write,
+)
 from rmqkit_failover.state import GroupView, MemberRecord, Past
 from tests.sim.electors.ledger import TTL_S
 
@@ -87,7 +97,7 @@ class Node:
             epoch=self.newest,
         )
         past = Past(is_whole=not self.lost_power, alone=self.alone)
-        self.elector = Elector(Member(self.name, record, past), LAG_S, PATIENCE_S)
+        self.elector = Elector(Candidate(self.name, record, past), LAG_S, PATIENCE_S)
         self.view = MemberView(self.now_s, GroupView(), role_epoch=self.newest)
         self.lease_sent_s = -inf
         self.is_asking = self.is_writing = False

@@ -156,7 +156,7 @@ class Life:
             self.countdown = 0
             self.step()
         self.countdown = -1
-        self.store._let_go()
+        self.store._release_files()
         self.device.close()
         shutil.rmtree(self.root)
         self.generation += 1
