@@ -18,6 +18,7 @@
     filter_servers    addresses of the filter server processes of a broker
     allocation        allocation strategies
     broker            a plugin's view of a running broker
+    request_broker    a request processor's view of it
     role              role of a broker: master, slave or fenced
     service           work beside the request path of a broker
     replication       addresses of the replicas of a broker, and their progress

@@ -51,7 +51,7 @@ class RequestTopics(Topics, Protocol):
         change of one: what was derived from its settings is no longer valid. Append and remove your own."""
 
     def settled(self, topic: str) -> TopicConfig | None:
-        """As `get`; raises Unsaved while a change of the topic is being written."""
+        """The topic once its changes are written; raises Unsaved while one is being written."""
 
     def require(self, topic: str, queues: int, perm: int = ...) -> TopicConfig:
         """The topic, created with this number of queues if it is missing. Raises Unsaved while it is being
@@ -66,8 +66,7 @@ class RequestTopics(Topics, Protocol):
         Raises RequestRefused for illegal settings, or when it cannot be written, without effect."""
 
     async def put_all(self, topics: Sequence[TopicConfig]) -> None:
-        """As `put` for several, which are all checked first. When one cannot be written, others may have
-        been."""
+        """Write several topics, which are all checked first. When one cannot be written, others may be."""
 
     async def delete(self, topic: str) -> bool:
         """Delete a topic with its queues. False when there was none. Raises RequestRefused when that cannot
@@ -85,14 +84,13 @@ class RequestGroups(Groups, Protocol):
         Unsaved while it is being created."""
 
     async def ensure(self, group: str) -> SubscriptionGroupConfig | None:
-        """As `get`, but waits while the group is being created. Raises RequestRefused when it cannot be
-        written."""
+        """The settings of a group, once it is created. Raises RequestRefused when it cannot be written."""
 
     async def put(self, config: SubscriptionGroupConfig) -> bool:
         """Create or replace a group with its attributes, as `RequestTopics.put`."""
 
     async def put_all(self, configs: Sequence[SubscriptionGroupConfig]) -> None:
-        """As `RequestTopics.put_all`."""
+        """Write several groups, under the rules of `RequestTopics.put_all`."""
 
     async def delete(self, group: str) -> bool:
         """Delete a group, as `RequestTopics.delete`; its offsets stay."""
@@ -105,7 +103,7 @@ class Resets(Protocol):
         """The offset; None where nothing was reset."""
 
     def take(self, group: str, topic: str, queue_id: int) -> int | None:
-        """As `get`, and forget it: the reader begins there."""
+        """Get a mark and forget it: the reader begins there."""
 
 
 class Marks(Protocol):
@@ -213,8 +211,8 @@ class Filters(Protocol):
         filters by its expression type."""
 
     def check_support(self, kind: str) -> None:
-        """Raises RequestRefused for an expression type without a filter server, or that settings switch
-        off."""
+        """Check that this broker can filter by an expression type. Raises RequestRefused for one without a
+        filter server, or that settings switch off."""
 
     def forget_group(self, group: str) -> None:
         """Forget what is kept for a group that was deleted."""

@@ -8,7 +8,7 @@ from functools import partial
 
 import trio
 
-from rmqkit.errors import ProtocolError, RequestRefused
+from rmqkit.errors import ProtocolError, RequestRefused, first_error
 from rmqkit.limits import IDLE_TIMEOUT_MS, MAX_CONNECTIONS
 from rmqkit.log_limit import limited_logger
 from rmqkit.plugin.hook_runner import Hooks
@@ -171,7 +171,9 @@ class RequestServer:
         try:
             await peer.run()
         except* RequestRefused as group:
-            _log.warning("%s: connection from %s refused: %s", self._name, peer.remote_text, first_error(group))
+            _log.warning(
+                "%s: connection from %s refused: %s", self._name, peer.remote_text, first_error(group)
+            )
         except* ProtocolError as group:
             _log.warning(
                 "%s: %s broke the protocol, connection closed: %s%s",

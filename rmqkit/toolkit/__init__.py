@@ -22,4 +22,5 @@ Its modules build on the interfaces of `rmqkit.plugin`:
     self_signed       the certificate of the TLS test mode, for transports
     set_aside         puts aside what a service cannot read or deliver
     sockets           accepted sockets of the operating system, for transports
+    unsaved           waits for topics and groups that are being created
 """

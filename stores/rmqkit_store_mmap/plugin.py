@@ -14,7 +14,7 @@ from rmqkit_store_mmap.tools.verb import MmapTools
 
 @hookimpl
 def rmqkit_register_settings(register: Register[SettingsType], config: Config) -> None:
-    """Raises ConfigError."""
+    """Register the settings, and check them. Raises ConfigError."""
     register("mmap", MmapSettings)
     check_extensions(config)
 

@@ -24,7 +24,8 @@ class MmapSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def check_extensions(config: Config) -> None:
-    """Raises ConfigError when consume queues with extensions are asked for, and the broker has other ones."""
+    """Check that the broker has the extensions that are asked for. Raises ConfigError when its consume queues
+    are other ones."""
     try:
         wanted = config.owned(MmapSettings).enable_consume_queue_ext
     except ConfigError:
