@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import anyio
 
 from rmqkit.client.blocking_faces import Face, LoopThread, Opened, call_in_loop, called, derived, each_of
-from rmqkit.client.consumer.delivery import Batch, Delivery
+from rmqkit.client.consumer.delivery import Batch, Delivery, Handling
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
 from rmqkit.client.consumer.pull_consumer import PullConsumer
 from rmqkit.client.consumer.push_consumer import Handler, PushConsumer
@@ -26,16 +26,19 @@ T = TypeVar("T")
 Inner = TypeVar("Inner")
 
 
-class BlockingHandling(Generic[T]):
-    """A `Delivery` or a `Batch` for threads: `with delivery as message: ...`, `with batch as messages: ...`.
+class BlockingHandling(Face[Delivery | Batch], Generic[T]):
+    """A `Delivery` or a `Batch` for threads: `with delivery as message: ...`, `with batch as messages: ...`,
+    or without a block and settled later, in any thread.
 
     The block is not cancelled when the consumer loses a queue, because a thread cannot be: its messages stay
     unfinished then, and an ordered queue is handed over when the block has ended.
     """
 
+    ack = derived(Handling.ack)
+    retry = derived(Handling.retry)
+
     def __init__(self, client: LoopThread, handling: Delivery | Batch) -> None:
-        self._client = client
-        self._handling = handling
+        super().__init__(client, handling)
         self._block: AbstractContextManager[Any] | None = None
 
     def __enter__(self) -> T:
@@ -49,11 +52,6 @@ class BlockingHandling(Generic[T]):
         assert self._block is not None
         return self._block.__exit__(kind, error, trace)
 
-    def finish(self, *messages: ReceivedMessage) -> None:
-        """Settle messages of a batch as consumed (`Batch.finish`)."""
-        assert isinstance(self._handling, Batch)
-        call_in_loop(self._client, self._handling.finish, *messages)
-
     @contextmanager
     def _entered(self) -> Generator[Any, None, None]:
         opened: Future[tuple[Any, anyio.Event]] = Future()
@@ -61,16 +59,21 @@ class BlockingHandling(Generic[T]):
 
         async def hold() -> None:
             left = anyio.Event()
-            with anyio.CancelScope() as scope:
-                async with self._handling as value:
-                    opened.set_result((value, left))
-                    with anyio.CancelScope(shield=True):
-                        await left.wait()
-                    if isinstance(failure, Exception):
-                        raise failure
-                    if failure is not None:
-                        scope.cancel()
-                    await anyio.lowlevel.checkpoint_if_cancelled()
+            try:
+                with anyio.CancelScope() as scope:
+                    async with self._inner as value:
+                        opened.set_result((value, left))
+                        with anyio.CancelScope(shield=True):
+                            await left.wait()
+                        if isinstance(failure, Exception):
+                            raise failure
+                        if failure is not None:
+                            scope.cancel()
+                        await anyio.lowlevel.checkpoint_if_cancelled()
+            except BaseException as error:
+                if not opened.done():
+                    opened.set_exception(error)
+                raise
 
         ended = self._client.start_soon(hold)
         value, left = opened.result()
@@ -83,6 +86,31 @@ class BlockingHandling(Generic[T]):
         finally:
             self._client.call_soon(left.set)
             ended.result()
+
+
+class BlockingDelivery(BlockingHandling[ReceivedMessage]):
+    """See `Delivery`."""
+
+    @property
+    def message(self) -> ReceivedMessage:
+        """See `Delivery.message`."""
+        assert isinstance(self._inner, Delivery)
+        return self._inner.message
+
+
+class BlockingBatch(BlockingHandling[list[ReceivedMessage]]):
+    """See `Batch`."""
+
+    @property
+    def messages(self) -> list[ReceivedMessage]:
+        """See `Batch.messages`."""
+        assert isinstance(self._inner, Batch)
+        return self._inner.messages
+
+    def finish(self, *messages: ReceivedMessage) -> None:
+        """Settle messages of a batch as consumed (`Batch.finish`)."""
+        assert isinstance(self._inner, Batch)
+        call_in_loop(self._client, self._inner.finish, *messages)
 
 
 class BlockingPushConsumer(Opened[PushConsumer]):
@@ -108,18 +136,16 @@ class BlockingPushConsumer(Opened[PushConsumer]):
         handlers."""
         self._client.call_soon(self._inner.stop)
 
-    def __iter__(self) -> Generator[BlockingHandling[ReceivedMessage], None, None]:
+    def __iter__(self) -> Generator[BlockingDelivery, None, None]:
         """Messages until the consumer is stopped, each to be used with `with`; see `Delivery`. The consumer
         must be open. Several threads may iterate."""
         for delivery in each_of(self._client, self._inner):
-            yield BlockingHandling(self._client, delivery)
+            yield BlockingDelivery(self._client, delivery)
 
-    def batches(
-        self, size: int, *, linger_ms: float = 0
-    ) -> Generator[BlockingHandling[list[ReceivedMessage]], None, None]:
+    def batches(self, size: int, *, linger_ms: float = 0) -> Generator[BlockingBatch, None, None]:
         """Batches until the consumer is stopped, each to be used with `with`; see `PushConsumer.batches`."""
         for batch in each_of(self._client, self._inner.batches(size, linger_ms=linger_ms)):
-            yield BlockingHandling(self._client, batch)
+            yield BlockingBatch(self._client, batch)
 
     @property
     def asynchronous(self) -> PushConsumer:

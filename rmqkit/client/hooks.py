@@ -195,9 +195,9 @@ class ClientConsumeContext:
     """Messages of one queue that the application processes. `result` is set for `after_consume`.
 
     For a push consumer the context covers one message, or those of one queue in a batch, while the handler
-    runs: SUCCESS, EXCEPTION when the handler raised, FAILED when it was cancelled. For `pull`, and for the
-    messages of one queue that a lite pull consumer hands out, it ends at once with SUCCESS; `pulled` is then
-    true.
+    runs: SUCCESS, EXCEPTION when the handler raised, FAILED when it was cancelled. For a delivery without a
+    block, it begins and ends when the delivery is settled. For `pull`, and for the messages of one queue that
+    a lite pull consumer hands out, it ends at once with SUCCESS; `pulled` is then true.
     """
 
     client_id: str

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
+from anyio import CancelScope
+
 from rmqkit.client.consumer.assigned import Assigned, InHand
 from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.hooks import ClientConsumeContext, ClientHooks, ConsumeReturnType
+from rmqkit.errors import ClientError
 from rmqkit.remoting.backend import AsyncBackend
+
+log = logging.getLogger(__name__)
 
 
 class Retry(Exception):
@@ -41,6 +47,10 @@ class MessageOutcomes(ABC):
     backend: AsyncBackend
 
     @abstractmethod
+    def check_usable(self) -> None:
+        """Raises ClientError when the client has ended, and in a forked child."""
+
+    @abstractmethod
     def measured(self, assigned: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
         """Count a handler that ended without being cancelled; `messages` is the number it had."""
 
@@ -59,8 +69,8 @@ class MessageOutcomes(ABC):
 
 
 class Handling:
-    """A block of the application that handles messages. `in_hand` has those of each queue by their offsets,
-    in order."""
+    """Messages that the application handles, in a block or until `ack` or `retry`. They are settled once.
+    `in_hand` has those of each queue by their offsets, in order."""
 
     def __init__(
         self,
@@ -72,29 +82,86 @@ class Handling:
         self._hooks = hooks
         self._in_hand = in_hand
         self._scope = outcomes.backend.scope()
-        self._began_s = 0.0
+        self._began_s = outcomes.backend.current_time()
         self._contexts: list[ClientConsumeContext | None] = []
+        self._entered = self._settled = False
 
-    def _begin(self) -> None:
+    async def ack(self) -> bool:
+        """Finish the messages, in any task of the event loop and without a block: the offsets move on, as at
+        the end of one.
+
+        Until then the messages count as handled: they limit how much is pulled, the offset does not pass
+        them, and the next message of an ordered queue or key waits. When the consumer is closed or loses a
+        queue, they are delivered again. Returns False when that has happened to one of them, which then is
+        not finished here. Raises ClientError when they are settled already, and when the client has ended.
+        """
+        return await self._settle_now(None)
+
+    async def retry(self, after_ms: float | None = None) -> bool:
+        """Have the messages delivered again after a time, as `Retry` does in a block, whose limits and
+        default apply. Returns and raises as `ack`; ClientError for a negative time. When cancelled, a message
+        may be delivered twice."""
+        if after_ms is not None and not after_ms >= 0:
+            raise ClientError(f"after_ms={after_ms}: must not be negative")
+        return await self._settle_now(Retry(None if after_ms is None else after_ms / 1000))
+
+    def _enter(self) -> None:
+        if self._entered or self._settled:
+            self._check_unsettled()
+            raise ClientError("this delivery has a block already; take the next one from the consumer")
+        self._entered = True
         self._scope.__enter__()
-        self._began_s = self._outcomes.backend.current_time()
+        self._begin(self._scope)
+
+    def _begin(self, scope: CancelScope) -> None:
+        """Let the queues know a handler by its scope, and tell the hooks."""
         for assigned, messages in self._in_hand.items():
-            assigned.handlers.add(self._scope)
+            assigned.handlers.add(scope)
             assigned.consumed_s = self._began_s
             if assigned.dropped:
-                self._scope.cancel()
+                scope.cancel()
             delivered = tuple(messages.values())
             self._contexts.append(self._hooks.consuming(self._outcomes.group, assigned.queue, delivered))
+
+    def _check_unsettled(self) -> None:
+        if self._settled:
+            raise ClientError("this delivery is settled already: settle each one once")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         cancelled = self._scope.__exit__(kind, error, trace) is True
         try:
-            return await self._settle(error, cancelled)
+            if not self._settled:
+                self._settled = True
+                return await self._settle(error, cancelled)
+            if not isinstance(error, Exception):
+                return cancelled
+            log.warning("a block failed after its messages were settled", exc_info=error)
+            return True
         finally:
             for assigned in self._in_hand:
                 assigned.handled(self._scope)
+
+    async def _settle_now(self, error: Retry | None) -> bool:
+        self._check_unsettled()
+        effective = not any(assigned.dropped for assigned in self._in_hand)
+        if effective:
+            self._outcomes.check_usable()
+        self._settled = True
+        # While messages are sent back, the consumer must neither leave nor give up a lock.
+        settling = self._outcomes.backend.scope()
+        if self._entered:
+            for assigned in self._in_hand:
+                assigned.handlers.add(settling)
+        else:
+            self._begin(settling)
+        try:
+            await self._settle(error, cancelled=False)
+        finally:
+            for assigned in self._in_hand:
+                assigned.handled(settling)
+        return effective
 
     async def _settle(self, error: BaseException | None, cancelled: bool) -> bool:
         """Returns whether the error is dealt with."""
@@ -130,6 +197,8 @@ class Delivery(Handling):
     Leaving the block finishes the message. An exception is logged, and the message is delivered again later;
     `Retry` and `DeadLetter` say how. A cancelled block leaves the message unfinished, to be delivered again.
     The block is cancelled when the consumer loses the message's queue.
+
+    A delivery may also be kept without a block, and settled later by `ack` or `retry`.
     """
 
     def __init__(
@@ -139,7 +208,7 @@ class Delivery(Handling):
         self.message = message
 
     async def __aenter__(self) -> ReceivedMessage:
-        self._begin()
+        self._enter()
         return self.message
 
 
@@ -163,7 +232,7 @@ class Batch(Handling):
         self._queues = {assigned.queue: assigned for assigned in by_queue}
 
     async def __aenter__(self) -> list[ReceivedMessage]:
-        self._begin()
+        self._enter()
         return self.messages
 
     def finish(self, *messages: ReceivedMessage) -> None:

@@ -78,7 +78,6 @@ class PushConsumer(GroupConsumer):
         self._call: Callable[[ReceivedMessage], Awaitable[object]] | None = None
 
     def _begin(self, tasks: TaskGroup) -> None:
-        backend = self._instance.backend
         self._outcomes = RetryPolicy(
             self.group,
             self.options,
@@ -86,7 +85,7 @@ class PushConsumer(GroupConsumer):
             self._distributor,
             self._engine.statistics,
             tasks,
-            backend,
+            self._instance,
         )
 
     async def _drain(self) -> None:

@@ -18,8 +18,8 @@ from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.consumer.retry_schedule import DEAD_LETTER
 from rmqkit.client.consumer.send_back import SendBack
 from rmqkit.client.consumer.statistics import ConsumeStatistics
+from rmqkit.client.instance import Instance
 from rmqkit.errors import RmqError
-from rmqkit.remoting.backend import AsyncBackend
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +44,11 @@ class RetryPolicy(MessageOutcomes):
         distributor: Distributor,
         statistics: ConsumeStatistics,
         tasks: TaskGroup,
-        backend: AsyncBackend,
+        instance: Instance,
     ) -> None:
         self.group = group
-        self.backend = backend
+        self.backend = instance.backend
+        self._instance = instance
         self._statistics = statistics
         self._options = options
         self._schedule = options.schedule
@@ -55,6 +56,9 @@ class RetryPolicy(MessageOutcomes):
         self._distributor = distributor
         self._tasks = tasks
         self._sending = anyio.CapacityLimiter(MAX_SENDING)
+
+    def check_usable(self) -> None:
+        self._instance.check_usable()
 
     def measured(self, assigned: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
         now_s = assigned.consumed_s = self.backend.current_time()

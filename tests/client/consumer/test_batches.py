@@ -36,6 +36,9 @@ class Settled(MessageOutcomes):
         self._distributor = distributor
         self.backend = async_backend()
 
+    def check_usable(self) -> None:
+        pass
+
     def measured(self, assigned: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
         pass
 
