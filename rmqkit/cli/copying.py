@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Mapping
+from typing import NamedTuple
 
 import anyio
 
 from rmqkit.cli import shown
 from rmqkit.client import Client, Message, MessageQueue, PackedBatch, Producer, PullConsumer, ReceivedMessage
+from rmqkit.client.cluster.dead_letter_views import first_waiting
 from rmqkit.client.cluster.group_admin import END_MS
 from rmqkit.client.producing.outgoing import fits_batches
 from rmqkit.errors import MessageIllegal, SendFailed
@@ -21,6 +23,8 @@ from rmqkit.toolkit import output
 #: The group of reads that commit nothing.
 READER_GROUP = "rmqkit_cli_reader"
 _PULL_MESSAGES = 32
+#: Messages between two commits of `resend`.
+_COMMIT_EVERY = 32
 
 #: Properties that each sending sets, from what the application says.
 _OF_APPLICATION = {props.TAGS, props.KEYS}
@@ -80,6 +84,14 @@ def again(message: ReceivedMessage, topic: str, added: Mapping[str, str] | None 
         ordering_key=message.ordering_key,
         flag=message.flag,
     )
+
+
+async def unsent(consumer: PullConsumer, offsets: Span) -> Span:
+    """The part of a span that the consumer's group has not sent again, by its committed offsets."""
+    return {
+        queue: (first_waiting(await consumer.committed(queue), begin, end), end)
+        for queue, (begin, end) in offsets.items()
+    }
 
 
 class Pace:
@@ -144,3 +156,56 @@ class Sending:
     def end(self) -> None:
         """Remove the bar."""
         self._bar.end()
+
+
+class Again(NamedTuple):
+    """A message that is to be sent again: the name that a user knows it by, the original with its place, and
+    the copy."""
+
+    name: str
+    origin: ReceivedMessage
+    copy: Message
+
+
+async def resend(
+    chosen: AsyncIterator[Again], sending: Sending, consumer: PullConsumer | None, *, dry_run: bool
+) -> None:
+    """Send messages again, or list them with `dry_run`. With a consumer its group keeps how far it has come,
+    and the first failure to send is the end, so that the next call continues there; messages that never can
+    be sent are passed over. Raises as `PullConsumer.commit`."""
+    place = _Place(consumer)
+    try:
+        async for name, origin, copy in chosen:
+            if dry_run:
+                fault = origin.fault
+                output.line(f"{name} " + (f"to {copy.topic}" if fault is None else f"is not sent: {fault}"))
+            elif await sending.send(copy, origin):
+                await place.passed(origin)
+            elif consumer is not None:
+                break
+    finally:
+        sending.end()
+        with anyio.move_on_after(5, shield=True):
+            await place.save()
+
+
+class _Place:
+    """How far a copying has come; without a consumer nothing is kept."""
+
+    def __init__(self, consumer: PullConsumer | None) -> None:
+        self._consumer = consumer
+        self._offsets: dict[MessageQueue, int] = {}
+        self._unsaved = 0
+
+    async def passed(self, message: ReceivedMessage) -> None:
+        self._offsets[message.queue] = message.queue_offset + 1
+        self._unsaved += 1
+        if self._unsaved >= _COMMIT_EVERY:
+            await self.save()
+
+    async def save(self) -> None:
+        """Raises as `PullConsumer.commit`."""
+        self._unsaved = 0
+        if self._consumer is not None:
+            for queue, offset in self._offsets.items():
+                await self._consumer.commit(queue, offset)

@@ -10,21 +10,13 @@ import anyio
 
 from rmqkit.cli import copying, options, shown
 from rmqkit.cli.send import PRODUCER_GROUP
-from rmqkit.client import Client, ClientError, Message, MessageQueue, NoRoute, PullConsumer, ReceivedMessage
-from rmqkit.client.cluster.dead_letter_views import (
-    RESEND_GROUP,
-    dead_letters,
-    first_waiting,
-    origin_id,
-    origin_topic,
-)
+from rmqkit.client import Client, ClientError, Message, NoRoute, PullConsumer, ReceivedMessage
+from rmqkit.client.cluster.dead_letter_views import RESEND_GROUP, dead_letters, origin_id, origin_topic
 from rmqkit.model import properties as props
 from rmqkit.model.names import dlq_topic, retry_topic
 from rmqkit.plugin.command import Verb
 from rmqkit.toolkit import output
 
-#: Messages between two commits of `resend --all`.
-_COMMIT_EVERY = 32
 _ORIGINAL, _RETRY = "original", "retry"
 
 
@@ -108,25 +100,15 @@ async def _resend(client: Client, arguments: Namespace) -> int:
     offsets = await _all_of(client, arguments.group)
     async with client.producer(PRODUCER_GROUP) as producer, copying.reader(client, RESEND_GROUP) as consumer:
         if arguments.all and not arguments.again:
-            offsets = {
-                queue: (first_waiting(await consumer.committed(queue), begin, end), end)
-                for queue, (begin, end) in offsets.items()
-            }
+            offsets = await copying.unsent(consumer, offsets)
         total = len(wanted) if wanted else copying.count(offsets)
         sending = copying.Sending(producer, arguments.rate, total)
-        place = _Place(consumer if arguments.all and not arguments.dry_run else None)
-        try:
-            async for message in _chosen(consumer, offsets, wanted):
-                if arguments.dry_run:
-                    output.line(f"{message.message_id} to {_target(message, arguments)}")
-                elif await sending.send(_copy(message, arguments), message):
-                    await place.passed(message)
-                elif arguments.all:
-                    break
-        finally:
-            sending.end()
-            with anyio.move_on_after(5, shield=True):
-                await place.save()
+        keeper = consumer if arguments.all and not arguments.dry_run else None
+        chosen = (
+            copying.Again(message.message_id, message, _copy(message, arguments))
+            async for message in _chosen(consumer, offsets, wanted)
+        )
+        await copying.resend(chosen, sending, keeper, dry_run=arguments.dry_run)
     for each in sorted(wanted):
         output.error(f"no dead letter of {arguments.group} has the id {each}")
     if arguments.json and not arguments.dry_run:
@@ -134,28 +116,6 @@ async def _resend(client: Client, arguments: Namespace) -> int:
     elif not arguments.dry_run:
         output.line(f"{sending.sent} sent, {sending.failed} failed")
     return 1 if sending.failed or wanted else 0
-
-
-class _Place:
-    """How far `resend --all` has come; without a consumer nothing is kept."""
-
-    def __init__(self, consumer: PullConsumer | None) -> None:
-        self._consumer = consumer
-        self._offsets: dict[MessageQueue, int] = {}
-        self._unsaved = 0
-
-    async def passed(self, message: ReceivedMessage) -> None:
-        self._offsets[message.queue] = message.queue_offset + 1
-        self._unsaved += 1
-        if self._unsaved >= _COMMIT_EVERY:
-            await self.save()
-
-    async def save(self) -> None:
-        """Commit the offsets that were reached. Raises what `PullConsumer.commit` raises."""
-        self._unsaved = 0
-        if self._consumer is not None:
-            for queue, offset in self._offsets.items():
-                await self._consumer.commit(queue, offset)
 
 
 async def _all_of(client: Client, group: str) -> copying.Span:

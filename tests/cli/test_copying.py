@@ -114,7 +114,9 @@ async def test_a_refusal_for_good_stops_nothing(code: int, goes_on: bool) -> Non
         async def send(self, message: Message) -> None:
             raise refusal
 
-    origin = SimpleNamespace(fault=None, queue=MessageQueue("T", "broker-a", 0), queue_offset=7)
+    origin = SimpleNamespace(
+        fault=None, stored_properties=None, queue=MessageQueue("T", "broker-a", 0), queue_offset=7
+    )
     sending = Sending(cast(Producer, Refusing()), None, None)
     assert await sending.send(Message("T", b"large"), cast(ReceivedMessage, origin)) is goes_on
     assert (sending.sent, sending.failed) == (0, 1)

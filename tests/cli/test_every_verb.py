@@ -41,6 +41,7 @@ CALLS = {
     "dlq resend": "billing --all",
     "set-aside list": "",
     "set-aside show": "broker-a:0",
+    "set-aside resend": "--all",
     "status": "",
     "bench produce": "Orders --messages 10",
     "bench consume": "Orders --messages 10",

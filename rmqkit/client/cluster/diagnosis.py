@@ -122,6 +122,17 @@ def of_settings(name: str, settings: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
+def records_aside(name: str, count: int) -> Finding:
+    """Records that a broker could not pass on, and nobody has sent again."""
+    return Finding(
+        "records-aside",
+        name,
+        f"records that it could not pass on are set aside: {count}",
+        "rmqkit set-aside list shows why; rmqkit set-aside resend --all sends those that can be read again,"
+        " and passes over the others",
+    )
+
+
 def of_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
     """Brokers of several versions; broker name -> version."""
     if len(set(versions.values())) > 1:

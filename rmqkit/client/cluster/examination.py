@@ -11,6 +11,7 @@ from rmqkit.client.cluster import diagnosis
 from rmqkit.client.cluster.admin import Admin
 from rmqkit.client.cluster.diagnosis import Finding
 from rmqkit.client.cluster.group_admin import GroupAdmin, GroupConnections, Progress
+from rmqkit.client.cluster.set_aside_views import records_aside
 from rmqkit.client.cluster.side_by_side import side_by_side
 from rmqkit.errors import NoRoute, RmqError
 from rmqkit.model.names import PRESET_GROUPS, is_system_group, retry_topic
@@ -59,6 +60,8 @@ class Examination:
             await self._examine_topic(topic)
         # Groups are known to every master; one that is down would end each query.
         if reached:
+            aside = await records_aside(self._admin, self._groups)
+            self._found += [diagnosis.records_aside(name, count) for name, count in aside.items()]
             await self._examine_groups()
         return self._found
 
