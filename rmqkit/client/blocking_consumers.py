@@ -89,21 +89,21 @@ class BlockingHandling(Face[Delivery | Batch], Generic[T]):
 
 
 class BlockingDelivery(BlockingHandling[ReceivedMessage]):
-    """See `Delivery`."""
+    """One message in the hands of the application (`Delivery`)."""
 
     @property
     def message(self) -> ReceivedMessage:
-        """See `Delivery.message`."""
+        """The message to handle (`Delivery.message`)."""
         assert isinstance(self._inner, Delivery)
         return self._inner.message
 
 
 class BlockingBatch(BlockingHandling[list[ReceivedMessage]]):
-    """See `Batch`."""
+    """Several messages in the hands of the application (`Batch`)."""
 
     @property
     def messages(self) -> list[ReceivedMessage]:
-        """See `Batch.messages`."""
+        """The messages to handle (`Batch.messages`)."""
         assert isinstance(self._inner, Batch)
         return self._inner.messages
 

@@ -48,7 +48,8 @@ class MessageOutcomes(ABC):
 
     @abstractmethod
     def check_usable(self) -> None:
-        """Raises ClientError when the client has ended, and in a forked child."""
+        """Check that messages can be settled. Raises ClientError when the client has ended, and in a forked
+        child."""
 
     @abstractmethod
     def measured(self, assigned: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
