@@ -27,6 +27,7 @@ KINDS = {
     "filter-server": ("filter", "Chosen by subscriptions of this expression type."),
     "python-filter": ("filter in Python", "Consumers name it: expression type PYTHON."),
     "processor": ("request processor", "Every broker answers its request code."),
+    "protocol": ("protocol", "Shares the ports of every broker, chosen by its first bytes."),
     "service": ("service", "Runs with every broker, unless `disabledServices` names it."),
     "send-hook": ("send-message hook", "Called around every send."),
     "consume-hook": ("consume-message hook", "Called around pulls and send-backs."),

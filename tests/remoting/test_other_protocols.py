@@ -17,7 +17,12 @@ from hypothesis import strategies as st
 
 from rmqkit.config import Config
 from rmqkit.errors import ConnectionLost, PluginError, ProtocolError
-from rmqkit.limits import MAX_FRAME_BYTES, MAX_PEERS_PER_CONNECTION
+from rmqkit.limits import (
+    MAX_FRAME_BYTES,
+    MAX_IN_FLIGHT_PER_CONNECTION,
+    MAX_PEERS_PER_CONNECTION,
+    MAX_UNSENT_BYTES_PER_CONNECTION,
+)
 from rmqkit.plugin import loader
 from rmqkit.plugin.protocols import (
     ProtocolConnection,
@@ -35,7 +40,7 @@ from rmqkit.remoting.request_loop import Router
 from rmqkit.remoting.server import RequestServer
 from rmqkit.testing.protocol import ProtocolContract
 from tests.line_protocol import HELLO, LineProtocol
-from tests.remoting.parts import until, warnings
+from tests.remoting.parts import Gate, until, warnings
 from tests.remoting.test_joined_run import Together
 from tests.remoting.wire import PATIENCE_S, Handler
 
@@ -300,6 +305,69 @@ async def test_answers_arrive_whole() -> None:
     assert [(each.opaque, each.body) for each in got[:2]] == [(1, b"abcd"), (2, b"bytes")]
     assert got[2].code != 0
     assert len(got) == 3
+
+
+async def test_a_client_that_does_not_read_is_not_read() -> None:
+    """Its requests stay in the transport while too much is unsent; once it reads, all are answered, in whole
+    and in order."""
+    size, count = 1_000_000, 40
+    served_up: list[int] = []
+
+    class Large(Named):
+        async def serve(self, connection: ProtocolConnection) -> None:
+            class Sends(Recipient):
+                def answer(self, requests: Sequence[Command], answers: Sequence[Command]) -> None:
+                    for request in requests:
+                        served_up.append(request.opaque)
+                        connection.send(bytes([request.opaque]) * size)
+
+            peer = connection.peer(Sends())
+            while data := await connection.receive(1):
+                await connection.handle(peer, [Command(code=1, opaque=data[0])])
+
+    async with serving(PortProtocols(alone=Large("large"))) as (there, connect), await connect() as stream:
+        await stream.send(bytes(range(count)))
+        await until(lambda: bool(served_up))
+        await trio.testing.wait_all_tasks_blocked()
+        (connection,) = there.peers
+        assert connection.core.congested
+        assert connection.core.unsent_bytes <= MAX_UNSENT_BYTES_PER_CONNECTION + size
+        assert len(served_up) < count
+        with trio.fail_after(PATIENCE_S):
+            for number in range(count):
+                data = bytearray()
+                while len(data) < size:
+                    data += await stream.receive(size - len(data))
+                assert data == bytes([number]) * size
+    assert served_up == list(range(count))
+
+
+async def test_requests_of_a_connection_that_are_unanswered_are_limited() -> None:
+    """`handle` returns when there is room for more; a drain answers what was taken."""
+    gate, handed = Gate(), list[int]()
+
+    class Many(Named):
+        async def serve(self, connection: ProtocolConnection) -> None:
+            peer = connection.peer(RecipientOf(got))
+            await connection.receive()
+            for number in range(2):
+                requests = [Command(code=1, opaque=at) for at in range(MAX_IN_FLIGHT_PER_CONNECTION)]
+                await connection.handle(peer, requests)
+                handed.append(number)
+
+    got: list[Command] = []
+    async with (
+        serving(PortProtocols(alone=Many("many")), Handler(gate)) as (there, connect),
+        await connect() as stream,
+    ):
+        await stream.send(b"x")
+        await until(lambda: gate.waiting >= MAX_IN_FLIGHT_PER_CONNECTION)
+        await trio.testing.wait_all_tasks_blocked()
+        assert handed == []
+        gate.event.set()
+        await until(lambda: handed == [0, 1])
+        await there.drain(1_000 * PATIENCE_S)
+    assert len(got) == 2 * MAX_IN_FLIGHT_PER_CONNECTION
 
 
 # --- helpers ------------------------------------------------------------------------------------------------
