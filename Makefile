@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 # Spark session or a JVM.
 IN_PARALLEL := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
 # A change of these installs again, which builds the compiled part again.
-COMPILED_FROM := hatch_build.py $(wildcard rmqkit/speedups/*.pyx rmqkit/speedups/*.pxd rmqkit/speedups/*.h */*/*.pyx */*/*/*.pyx)
+COMPILED_FROM := hatch_build.py $(shell find rmqkit plugins hooks stores transports spark_connector -name "*.pyx" -o -name "*.pxd" -o -name "*.h")
 CORE := $(VENV)/.core
 READY := $(VENV)/.ready
 # PYTEST_OPTIONS of the environment are options for every run of tests.

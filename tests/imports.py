@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -58,6 +59,36 @@ def imported(text: str, suffix: str) -> Iterator[str]:
             yield plain
         else:
             yield from (f"{source}.{name.strip('() ').split(' ')[0]}" for name in names.split(","))
+
+
+def layers() -> list[list[frozenset[str]]]:
+    """The layers of the kernel by the contract of pyproject.toml, from top to bottom. Packages of one set may
+    import each other, those of different sets of a layer may not."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    (found,) = [each["layers"] for each in contracts["contracts"] if each["type"] == "layers"]
+    return [
+        [frozenset(name.strip() for name in part.split(":")) for part in layer.split("|")] for layer in found
+    ]
+
+
+def against(layers: list[list[frozenset[str]]], of: Graph) -> list[str]:
+    """The imports that go up, or aside to a package of another set, as text."""
+    sets = {
+        package: (number, part) for number, layer in enumerate(layers) for part in layer for package in part
+    }
+
+    def place(module: str) -> tuple[int, frozenset[str]] | None:
+        return sets.get(".".join(module.split(".")[:2]))
+
+    found = []
+    for module, targets in of.items():
+        own = place(module)
+        for target in sorted(targets):
+            other = place(target)
+            if own is None or other is None or other[0] > own[0] or other[1] == own[1]:
+                continue
+            found.append(f"{module} imports {target}")
+    return found
 
 
 def circles(of: Graph) -> list[list[str]]:

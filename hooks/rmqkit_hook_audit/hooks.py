@@ -15,7 +15,6 @@ from rmqkit.plugin.request import Peer
 from rmqkit.plugin.store import Appended
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command
-from rmqkit.speedups.sends import Places, PutColumns, json_lines
 from rmqkit_hook_audit.events import (
     Consumed,
     Message,
@@ -27,6 +26,7 @@ from rmqkit_hook_audit.events import (
     head_of,
     now,
 )
+from rmqkit_hook_audit.lines import lines
 from rmqkit_hook_audit.recorder import NOWHERE, Recorder
 from rmqkit_hook_audit.requests import ACTIONS, MAX_TEXT, shown_fields
 from rmqkit_hook_audit.settings import AuditSettings
@@ -81,7 +81,7 @@ class SendAudit(Watching, SendMessageHook):
     def after(self, sends: SendRun) -> None:
         if not self._recorder.on:
             return
-        alike = sends.are_alike(_ACCESS_KEY_BYTES)
+        alike = lines.are_alike(sends.requests, sends.headers, _ACCESS_KEY_BYTES)
         users = () if alike else _users(sends.requests)
         if alike or (not users and len({*map(_destination, sends.headers)}) == 1):
             self._to_one_topic(sends)
@@ -97,32 +97,27 @@ class SendAudit(Watching, SendMessageHook):
     def _to_one_topic(self, sends: SendRun) -> None:
         """Record an event for each connection, of sends of one producer group, to one topic, without access
         keys."""
-        parts, columns, places = sends.by_peer(), sends.messages, sends.landed
+        parts, messages, places = sends.by_peer(), sends.messages, sends.landed
         stops = [part.stop for part in parts]
         if sends.sizes is not None:
             ends = [*accumulate(sends.sizes)]
             stops = [ends[stop - 1] for stop in stops]
         weights = [*map(sub, stops, [0, *stops])]
-        if (
-            self._keeps_content
-            or not all(weights)
-            or not isinstance(columns, PutColumns)
-            or not isinstance(places, Places)
-        ):
+        if self._keeps_content or not all(weights) or not len(messages) == len(places) == stops[-1]:
             for part in parts:
                 self._sent(sends, part.start or 0, part.stop, None)
             return
         topic, time = sends.headers[0].topic, encoded_time(now())
-        lines = json_lines(
-            columns,
+        made = lines.json_lines(
+            messages,
             places,
             [self._head(sends, part.start or 0, time) for part in parts],
             stops,
             topic,
             MAX_TEXT,
-            lambda at: encoded(_note(columns[at], places[at], topic)),
+            lambda at: encoded(_note(messages[at], places[at], topic)),
         )
-        self._recorder.record_lines(lines, weights)
+        self._recorder.record_lines(made, weights)
 
     def _head(self, sends: SendRun, at: int, time: bytes) -> bytes:
         """The line of an event up to its messages."""

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
-from rmqkit.model.run import size_range_of
+from rmqkit.model.run import looks
 from rmqkit.plugin.store import Appended
 
 K = TypeVar("K", bound=Hashable)
@@ -87,7 +87,7 @@ class Incoming:
 
     def add(self, landed: Sequence[Appended]) -> None:
         """Count messages by their places, at least one."""
-        smallest, largest, total = size_range_of(landed)
+        smallest, largest, total = looks.size_range_of(landed)
         if not self.sizes.add_between(smallest, largest, total, len(landed)):
             for at in landed:
                 self.sizes.add(at.size_bytes)

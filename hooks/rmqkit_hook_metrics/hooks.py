@@ -8,7 +8,7 @@ from time import perf_counter
 from rmqkit.errors import HeaderError
 from rmqkit.model import names
 from rmqkit.model.message_type import MessageType, message_type
-from rmqkit.model.run import are_normal, topics_of
+from rmqkit.model.run import looks
 from rmqkit.model.sysflag import PULL_SUSPEND
 from rmqkit.plugin.hooks import (
     STORED_CODES,
@@ -73,8 +73,8 @@ class SendMetrics(Counting, SendMessageHook):
         if counts is None or sends.code not in STORED_CODES:
             return
         messages, landed = sends.messages, sends.landed
-        topics = topics_of(messages)
-        if len(topics) == 1 and are_normal(messages):
+        topics = looks.topics_of(messages)
+        if len(topics) == 1 and looks.are_normal(messages):
             _count(counts, topics[0], MessageType.NORMAL, landed)
             return
         for message, at in zip(messages, landed, strict=True):

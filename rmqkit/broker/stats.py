@@ -15,7 +15,7 @@ from rmqkit.broker.stats_items import StatsItem, StatsSet, Ticks
 from rmqkit.limits import MAX_STATS_ITEMS
 from rmqkit.model import names
 from rmqkit.model.message import PutMessage
-from rmqkit.model.run import topics_of, total_bytes_of
+from rmqkit.model.run import looks
 from rmqkit.plugin.store import Appended
 
 _log = logging.getLogger(__name__)
@@ -145,11 +145,11 @@ class BrokerStats:
 
     def put_many(self, messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
         """Messages were stored together."""
-        topics = topics_of(messages)
+        topics = looks.topics_of(messages)
         if len(topics) != 1:
             self._put_topics(messages, landed)
             return
-        item, count, size_bytes = self.topics[topics[0]], len(messages), total_bytes_of(landed)
+        item, count, size_bytes = self.topics[topics[0]], len(messages), looks.total_bytes_of(landed)
         item.add(count, size_bytes)
         self.put_messages += count
         self.put_bytes += size_bytes

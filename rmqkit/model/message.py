@@ -179,5 +179,5 @@ class Message(_Destined, frozen=True, kw_only=True, gc=False):
             result[props.SHARDING_KEY] = self.ordering_key
         if self.delay_level:
             result[props.DELAY] = str(self.delay_level)
-        result.setdefault(props.WAIT, "true" if self.wait_store else "false")
+        result.setdefault(props.WAIT, "true" if self.wait_store else props.NO_WAIT)
         return result

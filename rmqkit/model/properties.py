@@ -17,6 +17,8 @@ KEY_SEPARATOR = " "
 KEYS = "KEYS"
 TAGS = "TAGS"
 WAIT = "WAIT"
+#: The value of WAIT by which a sender does not wait for the conditions of an acknowledgement.
+NO_WAIT = "false"
 DELAY = "DELAY"
 UNIQ_KEY = "UNIQ_KEY"
 REAL_TOPIC = "REAL_TOPIC"

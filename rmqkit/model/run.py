@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from types import MappingProxyType
-from typing import TypeVar, overload
+from typing import Protocol, TypeVar, overload
 
 from rmqkit.errors import RequestRefused
+from rmqkit.model import values
 from rmqkit.model.message import Appended, PutMessage
-from rmqkit.model.message_type import TYPED
-from rmqkit.speedups.sends import Places, PutColumns
+from rmqkit.speedups import IN_USE
 
 R = TypeVar("R")
 
@@ -90,57 +90,21 @@ class MessageRun(Sequence[PutMessage]):
         return parts
 
 
-def topics_of(messages: Sequence[PutMessage]) -> Sequence[str]:
-    """The topics of messages, each once. Makes no values of a run that consists of columns."""
-    if isinstance(messages, PutColumns):
-        return messages.topics()
-    return list(dict.fromkeys([message.topic for message in messages]))
+class Looks(Protocol):
+    """What is asked of a whole run. Without the compiled part each value is looked at (`rmqkit.model.values`,
+    which says what each question means); with it, the columns of the run are read, and no message is made."""
+
+    def topics_of(self, messages: Sequence[PutMessage]) -> list[str]: ...
+    def waits_of(self, messages: Sequence[PutMessage]) -> list[bool]: ...
+    def are_normal(self, messages: Sequence[PutMessage]) -> bool: ...
+    def tags_codes_of(self, messages: Sequence[PutMessage]) -> list[int]: ...
+    def size_range_of(self, landed: Sequence[Appended]) -> tuple[int, int, int]: ...
+    def total_bytes_of(self, landed: Sequence[Appended]) -> int: ...
 
 
-def waits_of(messages: Sequence[PutMessage]) -> list[bool]:
-    """`PutMessage.wait` of each. Makes no values of a run that consists of columns."""
-    if isinstance(messages, PutColumns):
-        return messages.waits()
-    return [message.wait for message in messages]
+if IN_USE:
+    from rmqkit.model import _columns
 
+looks: Looks = _columns if IN_USE else values
 
-def are_normal(messages: Sequence[PutMessage]) -> bool:
-    """Whether no message has a property that gives it another type than NORMAL (`message_type`). Makes no
-    values of a run that consists of columns."""
-    if isinstance(messages, PutColumns):
-        return messages.are_normal()
-    return all(map(TYPED.isdisjoint, [message.properties for message in messages]))
-
-
-def size_range_of(landed: Sequence[Appended]) -> tuple[int, int, int]:
-    """The sizes of the smallest and of the largest record at these places, at least one, and of all
-    together."""
-    if isinstance(landed, Places):
-        return landed.size_range()
-    sizes = [size for _, _, size, _ in landed]
-    return min(sizes), max(sizes), sum(sizes)
-
-
-def tags_codes_of(messages: Sequence[PutMessage]) -> list[int]:
-    """`PutMessage.tags_code` of each. Makes no values of a run that consists of columns."""
-    if isinstance(messages, PutColumns):
-        return messages.tags_codes()
-    return [message.tags_code for message in messages]
-
-
-def total_bytes_of(landed: Sequence[Appended]) -> int:
-    """The size of the records at these places."""
-    if isinstance(landed, Places):
-        return landed.total_bytes
-    return sum([size for _, _, size, _ in landed])
-
-
-__all__ = [
-    "MessageRun",
-    "are_normal",
-    "size_range_of",
-    "tags_codes_of",
-    "topics_of",
-    "total_bytes_of",
-    "waits_of",
-]
+__all__ = ["Looks", "MessageRun", "looks"]

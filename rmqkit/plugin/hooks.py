@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress, islice
+from operator import is_not
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -28,7 +30,6 @@ from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from rmqkit.protocol.message_id import offset_message_id
-from rmqkit.speedups import IN_USE
 
 if TYPE_CHECKING:
     from rmqkit.plugin.store import Appended
@@ -212,26 +213,9 @@ class SendingBroker(NamedTuple):
     store_host: bytes
 
 
-def are_alike_by_python(requests: Sequence[Command], headers: Sequence[SendHeader], word: bytes) -> bool:
-    """Whether all headers have one topic and one producer group, and the text of every request's header is at
-    hand and does not contain `word`. Raises ValueError for an empty word."""
-    if not word:
-        raise ValueError("an empty word")
-    destinations = {(header.topic, header.producer_group) for header in headers}
-    return len(destinations) < 2 and all(
-        request.head_json and word not in request.head_json for request in requests
-    )
-
-
-def changes_by_python(items: list[Any]) -> list[int]:
+def _changes(items: Sequence[object]) -> list[int]:
     """The indexes of items that are not the same object as the item before; 0 is one of them."""
-    return [at for at, item in enumerate(items) if not at or item is not items[at - 1]]
-
-
-if IN_USE:
-    from rmqkit.speedups._sends import are_alike, changes
-else:
-    are_alike, changes = are_alike_by_python, changes_by_python
+    return [0, *compress(range(1, len(items)), map(is_not, islice(items, 1, None), items))]
 
 
 class SendRun(Sequence[SendContext]):
@@ -307,11 +291,6 @@ class SendRun(Sequence[SendContext]):
         """The contexts created so far, by index."""
         return self._contexts or {}
 
-    def are_alike(self, word: bytes) -> bool:
-        """Whether all sends have one topic and one producer group, and no header contains `word`. False also
-        when that would have to be looked up header by header. Costs a fraction of a loop over the sends."""
-        return are_alike(self.requests, self.headers, word)
-
     @property
     def success(self) -> bool:
         """Whether the answer to the producers means that their messages are stored."""
@@ -329,7 +308,7 @@ class SendRun(Sequence[SendContext]):
         peers = self.peers
         if peers[0] is peers[-1]:
             return [slice(len(peers))]
-        starts = changes(peers if type(peers) is list else [*peers])
+        starts = _changes(peers)
         return [*map(slice, starts, [*starts[1:], len(peers)])]
 
     def ended(self, code: int, remark: str | None = None) -> SendRun:

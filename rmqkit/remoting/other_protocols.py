@@ -19,7 +19,7 @@ from rmqkit.protocol.codes import FLAG_ONEWAY
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.connection import ConnectionCore
 from rmqkit.protocol.error_answer import error_answer
-from rmqkit.protocol.frame import spoken
+from rmqkit.protocol.value_frames import spoken
 from rmqkit.remoting.admission import Entries
 from rmqkit.remoting.answers import show
 from rmqkit.remoting.served import Served

@@ -14,7 +14,7 @@ from rmqkit.plugin.request import EachRequest, Outcome, Peer, RequestProcessor
 from rmqkit.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.error_answer import error_answer
-from rmqkit.protocol.frame import alike
+from rmqkit.protocol.frame import frames
 from rmqkit.remoting.admission import Entries
 from rmqkit.remoting.hooks_by_code import HooksByCode, HooksOfCode
 from rmqkit.remoting.joined_run import JoinedRun, Part
@@ -110,9 +110,9 @@ class RequestLoop:
             route = find(command.code, default)
             if at < end:
                 limit = min(end, start + route.max_run)
-                at = alike(commands, start, limit)
+                at = frames.alike(commands, start, limit)
                 while at < limit and commands[at].flag == flag and find(commands[at].code, default) is route:
-                    at = alike(commands, at, limit)
+                    at = frames.alike(commands, at, limit)
             run = left = commands[start:at] if at - start < len(commands) else commands
             refused: Mapping[int, Outcome] | None = None
             if route.hooks.before:

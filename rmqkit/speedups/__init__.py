@@ -1,13 +1,13 @@
-"""The compiled part: functions of the hot path in Cython, each with a twin in Python.
+"""Whether the compiled part runs: modules in Cython, each beside the Python that it speeds up.
 
-The twin is the reference. It runs where the compiled part was not built, and where the variable
-`RMQKIT_PURE` of the environment is neither empty nor `0`. A module of the hot path chooses once, when it is
-imported::
+The Python twin is the reference. It runs where the compiled part was not built, and where the variable
+`RMQKIT_PURE` of the environment is neither empty nor `0`. A module chooses once, at its end, between twins
+that satisfy one protocol::
 
     if IN_USE:
-        from rmqkit.speedups._example import function as function
-    else:
-        def function(...): ...
+        from rmqkit.model import _columns
+
+    looks: Looks = _columns if IN_USE else values
 
 Either all of it runs or none. In a checkout, modules that are older than their sources, or missing, could
 give other results than the Python beside them, or not be found: then none of them runs, and a line in the log

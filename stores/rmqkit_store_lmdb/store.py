@@ -35,8 +35,9 @@ from rmqkit.plugin.store import (
     Trimmed,
     UnitFilter,
 )
+from rmqkit.protocol.packed import turn_in_files
 from rmqkit.protocol.record import peek_store_timestamp
-from rmqkit.protocol.record_packer import RecordPacker, turn_in_files
+from rmqkit.protocol.record_packer import RecordPacker
 from rmqkit.protocol.tags import absolute_hash, extend_hash
 from rmqkit.toolkit.cold_reads import read_when_cached
 from rmqkit.toolkit.directory_lock import DirectoryLock

@@ -35,8 +35,9 @@ from rmqkit.plugin.store import (
     Trimmed,
     UnitFilter,
 )
+from rmqkit.protocol.packed import UNIT, TopicHead, turn_in_files
 from rmqkit.protocol.record import BLANK, BLANK_BYTES, MAGIC_BLANK, peek_size_and_magic, peek_store_timestamp
-from rmqkit.protocol.record_packer import UNIT, RecordPacker, TopicHead, turn_in_files
+from rmqkit.protocol.record_packer import RecordPacker
 from rmqkit.protocol.tags import absolute_hash, extend_hash, index_hash
 from rmqkit.toolkit.log_records import log_records
 

@@ -12,8 +12,8 @@ from rmqkit.errors import StoreNotWritable
 from rmqkit.model.message import Appended, PutMessage
 from rmqkit.plugin.clock import Clock
 from rmqkit.plugin.store import MessageStore
+from rmqkit.protocol.packed import PackedRun, Packer
 from rmqkit.protocol.record import BLANK, BLANK_BYTES, MAGIC_BLANK
-from rmqkit.protocol.record_packer import PackedRun, RecordPacker
 from rmqkit_store_mmap.index.key_index import MAX_BACKLOG, KeyIndex
 from rmqkit_store_mmap.log.commit_log import Chunk, CommitLog
 from rmqkit_store_mmap.log.segment import Segment
@@ -35,7 +35,7 @@ class AppendingStore(MessageStore):
     #: The reason why the owner lets the store refuse messages.
     _refusal: str | None
     _clock: Clock
-    _packer: RecordPacker
+    _packer: Packer
     _log: CommitLog
     _turns: SegmentTurns
     _queues: QueueTable
@@ -120,7 +120,7 @@ class SegmentTurns:
         self.full: list[int] = []
 
     def turn(self, position: int, size_bytes: int) -> tuple[int, int]:
-        """Allocate disk space for a record in the segment at `position` or the next one (record_packer.Turn).
+        """Allocate disk space for a record in the segment at `position` or the next one (packed.Turn).
         Raises StoreNotWritable."""
         log, segment = self._log, self._segment(position)
         if position + size_bytes + BLANK_BYTES <= segment.stop:

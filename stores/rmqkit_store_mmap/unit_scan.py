@@ -4,6 +4,7 @@ section 8.2)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.store import ReadLimits, UnitFilter
@@ -14,7 +15,7 @@ from rmqkit_store_mmap.log.segment import Segment
 from rmqkit_store_mmap.queue.units import UNIT, UNIT_BYTES
 
 
-class PureUnitScan:
+class Scan(Protocol):
     """Selects the records of one read, unit by unit in their order.
 
     limits, log_end  the caps of the read, and the end of the log, from which the distance of old records
@@ -29,6 +30,47 @@ class PureUnitScan:
     lost             number of units that passed the filter and refer to nothing
     removed          whether a unit that passed the filter before the first record was found refers to nothing
     """
+
+    @property
+    def found(self) -> Sequence[tuple[int, int]]: ...
+    @property
+    def passed_over(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def lost(self) -> int: ...
+    @property
+    def removed(self) -> bool: ...
+
+    def take(self, units: Buffer | bytearray) -> bool:
+        """Go through packed units. Returns False when the limits are reached. Raises what the filter raises;
+        what was selected before remains."""
+        ...
+
+
+class NewScan(Protocol):
+    def __call__(
+        self,
+        limits: ReadLimits,
+        log_end: int,
+        stretch_at: Callable[[int], tuple[int, int]],
+        unit_filter: UnitFilter | None,
+    ) -> Scan: ...
+
+
+Merge = Callable[
+    [
+        Sequence[tuple[int, int]],
+        Callable[[int], Segment | None],
+        Callable[[int], tuple[int, int]],
+        Callable[[tuple[int, int, int, int, int], int, int], bool],
+    ],
+    tuple[Sequence[Buffer], int, int],
+]
+
+
+class PureUnitScan:
+    """A Scan in Python."""
 
     def __init__(
         self,
@@ -52,8 +94,6 @@ class PureUnitScan:
         self._unit_filter = unit_filter
 
     def take(self, units: Buffer | bytearray) -> bool:
-        """Go through packed units. Returns False when the limits are reached. Raises what the filter raises;
-        what was selected before remains."""
         found, room, unit_filter = self.found, self._room, self._unit_filter
         there_from, there_to = self._there
         view = memoryview(units)
@@ -137,7 +177,7 @@ def pure_merged(
 
 
 if IN_USE:
-    from rmqkit.speedups._pulls import UnitScan as UnitScan
-    from rmqkit.speedups._pulls import merged as merged
-else:
-    UnitScan, merged = PureUnitScan, pure_merged  # type: ignore[misc,assignment]
+    from rmqkit_store_mmap import _pulls
+
+UnitScan: NewScan = _pulls.UnitScan if IN_USE else PureUnitScan
+merged: Merge = _pulls.merged if IN_USE else pure_merged

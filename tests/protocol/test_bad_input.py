@@ -17,13 +17,14 @@ from rmqkit.model.subscription import HeartbeatData
 from rmqkit.model.topic import ConsumerOffsetFile
 from rmqkit.protocol import batch, headers, loose_json, record
 from rmqkit.protocol.command import Command
-from rmqkit.protocol.frame import FrameDecoder, decode_header, encode
+from rmqkit.protocol.frame import FrameDecoder, encode
 from rmqkit.protocol.headers import (
     GetRouteInfoRequestHeader,
     PullMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
 from rmqkit.protocol.message_id import pack_host, parse_offset_message_id
+from rmqkit.protocol.value_frames import decode_header
 from tests import vectors
 
 BRACKETS = 100_000

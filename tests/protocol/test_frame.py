@@ -15,8 +15,9 @@ from rmqkit.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from rmqkit.model.text import text_of
 from rmqkit.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, LANGUAGES, SerializeType
 from rmqkit.protocol.command import Command, answer, header_fields, language_name, request
-from rmqkit.protocol.frame import FrameDecoder, decode_header, encode, frame_head
+from rmqkit.protocol.frame import FrameDecoder, encode, frame_head
 from rmqkit.protocol.headers import GetRouteInfoRequestHeader, SendMessageRequestHeaderV2
+from rmqkit.protocol.value_frames import decode_header
 from tests.raw_headers import raw_frame
 
 PROPERTY = settings(max_examples=150, deadline=None, database=None)

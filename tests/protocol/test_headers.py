@@ -16,8 +16,9 @@ from rmqkit.errors import HeaderError
 from rmqkit.protocol import headers
 from rmqkit.protocol.codes import LANGUAGES, RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, header_fields, request
-from rmqkit.protocol.frame import FrameDecoder, decode_header, encode
+from rmqkit.protocol.frame import FrameDecoder, encode
 from rmqkit.protocol.integers import I32, I64
+from rmqkit.protocol.value_frames import decode_header
 
 WIRE_SHEET = Path(__file__).parents[2] / "docs" / "spec" / "wire-protocol.md"
 BODIES = {"ConsumerListBody", "LockBatchMqBody", "LockBatchMqResponseBody"}

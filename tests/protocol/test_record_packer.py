@@ -10,8 +10,9 @@ from attrs import define
 from rmqkit.errors import MessageIllegal
 from rmqkit.model.message import PutMessage
 from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from rmqkit.protocol.packed import UNIT, PackedRun, TopicHead, turn_in_files
 from rmqkit.protocol.record import BLANK_BYTES, message_size, pack, unpack
-from rmqkit.protocol.record_packer import UNIT, PackedRun, RecordPacker, TopicHead, turn_in_files
+from rmqkit.protocol.record_packer import RecordPacker
 from rmqkit.protocol.tags import extend_hash
 from rmqkit.testing.store import message
 

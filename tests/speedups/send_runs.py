@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 from attrs import define
 
-from rmqkit.broker.processors.send_answers import SendAnswers
-from rmqkit.broker.processors.send_columns import Collecting, PutList, born_bits
+from rmqkit.broker.processors import send_answers
+from rmqkit.broker.processors.send_answers import Form, SuccessForm
+from rmqkit.broker.processors.send_columns import PlainSend, PlainSends, PutList, born_bits, collector, listed
+from rmqkit.broker.processors.success_form import ValueForm
 from rmqkit.config import Config
 from rmqkit.errors import DecodeError
 from rmqkit.model import properties as props
+from rmqkit.model import values
 from rmqkit.model.message import PutMessage
-from rmqkit.model.run import are_normal, size_range_of
+from rmqkit.model.run import Looks, looks
 from rmqkit.plugin.hooks import SendingBroker, SendRun
 from rmqkit.plugin.request import Answer
 from rmqkit.protocol import batch
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.frame import FrameDecoder, encode
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
-from rmqkit.protocol.record_packer import RecordPacker, TopicHead, turn_in_files
+from rmqkit.protocol.packed import TopicHead, turn_in_files
+from rmqkit.protocol.record_packer import NewPacker, RecordPacker
 from rmqkit.protocol.tags import tags_code
+from rmqkit.protocol.value_packer import ValuePacker
 from rmqkit.testing.peer import FakePeer
-from rmqkit_hook_audit.hooks import SendAudit
+from rmqkit_hook_audit import hooks as audit_hooks
+from rmqkit_hook_audit import value_lines
+from rmqkit_hook_audit.lines import Lines, lines
 from rmqkit_hook_audit.recorder import Queue as EventQueue
 from rmqkit_hook_audit.recorder import Recorder
 from rmqkit_hook_audit.settings import AuditSettings
@@ -38,10 +46,29 @@ HOSTS = ("127.0.0.1", "10.0.0.7", "2001:db8::7")
 #: Longer than the name of a new topic may be.
 LONG = "C" * 130
 TOPICS = {"A": 4, "B": 2, LONG: 1}
-HOW = Collecting(
+HOW = PlainSend(
     frozenset({"DELAY", "TRAN_MSG", "POP_CK"}), "MSG_REGION\x01R\x02", 0, ~(1 << 4 | 1 << 5 | 12), 400
 )
 FILE_BYTES = 2_000
+
+
+@define
+class Kind:
+    """One implementation of everything that a run of sends goes through."""
+
+    collect: Callable[[], PlainSends]
+    packer: NewPacker
+    looks: Looks
+    form: Callable[[str, Sequence[bytes]], Form]
+    lines: Lines
+    entries: Callable[[], Any]
+
+
+PURE = Kind(listed(HOW), ValuePacker, values, ValueForm, value_lines, ListedEntries)
+#: The one that runs.
+COMPILED = Kind(collector(HOW), RecordPacker, looks, SuccessForm, lines, Entries)
+#: Values where the others take columns, as from services that build their messages.
+MIXED = Kind(listed(HOW), RecordPacker, looks, SuccessForm, lines, Entries)
 
 
 @define(eq=False)
@@ -93,7 +120,7 @@ def plain_batch(request: Command, header: SendMessageRequestHeaderV2, born_host:
                 header.reconsume_times or 0,
                 0,
                 tags_code(props.decode_bytes(text).get("TAGS")),
-                props.decode(header.properties or "").get("WAIT") != "false",
+                props.decode(header.properties or "").get("WAIT") != props.NO_WAIT,
             )
             for flag, body, text in batch.decode(request.body)
         ]
@@ -101,40 +128,55 @@ def plain_batch(request: Command, header: SendMessageRequestHeaderV2, born_host:
         return []
 
 
-def outcome(kind: Any, given_sends: Sequence[Send], changed: int) -> tuple[object, ...]:
+def outcome(kind: Kind, given_sends: Sequence[Send], changed: int) -> tuple[object, ...]:
     """Everything that a run leads to."""
     connections = [FakePeer(host) for host in HOSTS]
     requests, headers = [each[0] for each in given_sends], [each[1] for each in given_sends]
     peers = [connections[each[2]] for each in given_sends]
     sends = SendRun(SendingBroker("", "", b""), 0, requests, peers, headers)
-    messages = kind()
+    messages: Any = kind.collect()
     built(messages, sends, changed)
     sizes = messages.sizes
     made: dict[tuple[str, int], Queue] = {}
     queues = {("A", 1): Queue(TopicHead.of("A"), 3, 4), (LONG, 0): Queue(TopicHead.of(LONG))}
     codes = {"B": lambda properties, time_ms: time_ms + len(properties)}
     turn = turn_in_files(FILE_BYTES)
-    run = RecordPacker(500, HOST, (LONG,)).pack(
+    run: Any = kind.packer(500, HOST, (LONG,)).pack(
         messages, 7_000, queues, lambda topic, number, count: Queue(TopicHead.of(topic)), *turn(0, 0), turn,
         made, codes,
     )  # fmt: skip
     sends.messages, sends.landed, sends.sizes, sends.code = messages, run.landed, sizes, 0
     places = {id(queue): key for key, queue in {**queues, **made}.items()}
     units = {places[id(queue)]: own for queue, own in run.units.items() if own}
-    looks = are_normal(messages), size_range_of(run.landed) if run.landed else None, audited(sends)
+    seen = looked_at(kind.looks, messages, run.landed)
     answers = []
     if sizes is None or 0 not in sizes:
-        answers = [shown(answer) for answer in SendAnswers(Config(), HOST).of(sends)]
-    entries = (ListedEntries if isinstance(run.notes, list) else Entries)()
+        with mock.patch.object(send_answers, "SuccessForm", kind.form):
+            answers = [shown(answer) for answer in send_answers.SendAnswers(Config(), HOST).of(sends)]
+    with mock.patch.object(audit_hooks, "lines", kind.lines):
+        events = audited(sends)
+    entries = kind.entries()
     entries.add_notes(run.notes)
     noted = [*run.notes], [entries[at] for at in range(len(entries))]
-    return run.end, run.records(), [*run.landed], units, noted, sizes, looks, [*messages], answers
+    return run.end, run.records(), [*run.landed], units, noted, sizes, seen, events, [*messages], answers
+
+
+def looked_at(looks: Looks, messages: Any, landed: Any) -> tuple[object, ...]:
+    """What is asked of a whole run."""
+    of_places = (looks.size_range_of(landed), looks.total_bytes_of(landed)) if landed else None
+    return (
+        looks.topics_of(messages),
+        looks.waits_of(messages),
+        looks.are_normal(messages),
+        looks.tags_codes_of(messages),
+        of_places,
+    )
 
 
 def audited(sends: SendRun) -> list[dict[str, Any]]:
     """The events that the audit writes for a run, without their time."""
     queue = EventQueue(10_000)
-    hook = SendAudit(AuditSettings())
+    hook = audit_hooks.SendAudit(AuditSettings())
     hook.begin(Recorder("b", [queue]))
     hook.after(sends)
     events = [json.loads(line) for line in queue.look(100)]

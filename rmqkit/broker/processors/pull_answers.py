@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from struct import Struct
 
-from rmqkit.model.buffer import Buffer
+from rmqkit.model.slices import joined
 from rmqkit.plugin.request import Answer, Reply
 from rmqkit.plugin.store import ReadResult
 from rmqkit.protocol.codes import VERSION, ResponseCode, SerializeType
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers.pull import pull_answer_fields
-from rmqkit.speedups import IN_USE
 
 _JSON = int(SerializeType.JSON)
 _SUCCESS = int(ResponseCode.SUCCESS)
@@ -26,17 +24,6 @@ _FOUND = (
     '"maxOffset":"%d","topicSysFlag":"0","groupSysFlag":"0"},"flag":1,"language":"PYTHON","opaque":%d,'
     f'"remark":"FOUND","serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
 ).encode()
-
-
-def pure_joined(head: bytes, slices: Sequence[Buffer], total_bytes: int) -> bytes:
-    """A frame: its head, then the records of `slices`, which have `total_bytes`."""
-    return b"".join((head, *slices))
-
-
-if IN_USE:
-    from rmqkit.speedups._pulls import joined as joined
-else:
-    joined = pure_joined
 
 
 def found_answer(request: Command, result: ReadResult, suggested: int = 0) -> Answer:

@@ -16,13 +16,13 @@ from rmqkit.broker.appending.claims import CLAIMABLE
 from rmqkit.broker.appending.send_hooks import SendHooks
 from rmqkit.broker.processors import send_checks as checks
 from rmqkit.broker.processors.send_answers import SendAnswers
-from rmqkit.broker.processors.send_columns import Collecting, PutList, born_bits, collector
+from rmqkit.broker.processors.send_columns import PlainSend, PlainSends, born_bits, collector, is_batch
 from rmqkit.errors import DecodeError, RequestRefused
 from rmqkit.limits import MAX_PROPERTIES_BYTES
 from rmqkit.model import names
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
-from rmqkit.model.run import MessageRun, waits_of
+from rmqkit.model.run import MessageRun, looks
 from rmqkit.model.sysflag import (
     BORN_HOST_V6,
     INNER_BATCH,
@@ -35,13 +35,12 @@ from rmqkit.plugin.hooks import SendHeader, SendingBroker, SendRun
 from rmqkit.plugin.request import JoinedProcessor, Outcome, Peer, Ticket
 from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.protocol import batch
-from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.error_answer import error_answer
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
 from rmqkit.protocol.message_id import UniqueKeys
 from rmqkit.protocol.tags import tags_code
-from rmqkit.speedups.sends import PutColumns
 from rmqkit.toolkit.unsaved import Unsaved
 
 #: These properties are replaced or removed when a client sends them.
@@ -50,12 +49,11 @@ _CHECKED_PROPERTIES = _OUR_PROPERTIES | {props.DELAY, props.TRANSACTION_PREPARED
 #: Bits that clients cannot set.
 _OUR_BITS = BORN_HOST_V6 | STORE_HOST_V6 | NEED_UNWRAP | INNER_BATCH | TRANSACTION_MASK
 _CLIENT_BITS = ~_OUR_BITS
-_UNIQ_KEY, _TAGS, _WAIT, _PROPERTY_END = props.UNIQ_KEY, props.TAGS, props.WAIT, props.PROPERTY_END
+_UNIQ_KEY, _TAGS = props.UNIQ_KEY, props.TAGS
 _header_of = attrgetter("typed")
 #: The headers of a run when those of all requests were decoded together with them.
 _DECODED = {SendMessageRequestHeaderV2}
 _SUCCESS = int(ResponseCode.SUCCESS)
-_SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 #: Flag, body, properties and their stored text.
 _Item = tuple[int, bytes, dict[str, str], bytes]
 
@@ -94,9 +92,8 @@ class SendProcessor(JoinedProcessor):
         limit = self._broker.config.max_message_size
         if limit != self._max_body_bytes:
             self._max_body_bytes = limit
-            self._collector = collector(
-                Collecting(self._watched, self._suffix, self._v6_bit, _CLIENT_BITS, limit)
-            )
+            self._plain = PlainSend(self._watched, self._suffix, self._v6_bit, _CLIENT_BITS, limit)
+            self._collector = collector(self._plain)
 
     def process_joined(self, requests: Sequence[Command], peers: Sequence[Peer]) -> Sequence[Outcome]:
         outcomes: dict[int, Outcome] = {}
@@ -153,9 +150,9 @@ class SendProcessor(JoinedProcessor):
         numbers, sizes = None, messages.sizes
         if sizes is not None:
             numbers = [at for at, size in enumerate(sizes) for _ in range(size)]
-        return MessageRun(messages, numbers, special), sizes
+        return MessageRun(messages.messages, numbers, special), sizes
 
-    def _build_one(self, sends: SendRun, at: int, messages: PutList | PutColumns) -> bool:
+    def _build_one(self, sends: SendRun, at: int, messages: PlainSends) -> bool:
         """Add the messages of a send that needs a closer look; returns whether one of them has a watched
         property. Raises RequestRefused, Unsaved."""
         request, header, properties = sends.requests[at], sends.headers[at], sends.properties[at]
@@ -168,7 +165,7 @@ class SendProcessor(JoinedProcessor):
         if not 0 <= queue_id < self._plain_topics.get(topic, 0):
             topic, queue_id, many_tags = self._place(sends, at)
             bits, moved = bits | many_tags, topic != header.topic
-        if header.batch or request.code == _SEND_BATCH:
+        if is_batch(request, header):
             if messages.take_batch(topic, queue_id, header, body, born_host, bits):
                 return False
             items, is_special = self._batch(body, properties)
@@ -177,14 +174,12 @@ class SendProcessor(JoinedProcessor):
             text = header.properties or ""
             if _UNIQ_KEY not in properties or moved or (is_special and self._is_rewritten(properties)):
                 properties, stored = self._rewritten(text, properties, moved)
-            elif text[-1] == _PROPERTY_END:
-                stored = (text + self._suffix).encode()
             else:
-                stored = (text + _PROPERTY_END + self._suffix).encode()
+                stored = self._plain.stored(text)
             if len(stored) > MAX_PROPERTIES_BYTES:
                 raise checks.properties_refused(len(stored))
             items = [(header.flag, body, properties, stored)]
-        sys_flag, wait = header.sys_flag & _CLIENT_BITS | bits, properties.get(_WAIT) != "false"
+        sys_flag, wait = header.sys_flag & _CLIENT_BITS | bits, properties.get(props.WAIT) != props.NO_WAIT
         built = [
             PutMessage(
                 topic, queue_id, each, own, stored, flag, sys_flag, header.born_timestamp, born_host,
@@ -199,7 +194,7 @@ class SendProcessor(JoinedProcessor):
         """Topic and queue of a send whose topic may have to be created or replaced, or whose queue the broker
         chooses, and the bits of the system flag that depend on the topic. Raises RequestRefused, Unsaved."""
         request, header, broker = sends.requests[at], sends.headers[at], self._broker
-        batched = bool(header.batch) or request.code == _SEND_BATCH
+        batched = is_batch(request, header)
         if batched and header.topic.startswith(names.RETRY_PREFIX):
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch may not go to a retry topic")
         topic = checks.topic_for_send(
@@ -302,7 +297,7 @@ class SendProcessor(JoinedProcessor):
         not have to wait, now."""
         messages, landed, put = sends.messages, sends.landed, self._put
         lasts = [sends.span(at).stop - 1 for at in range(len(sends))]
-        waits = waits_of(messages)
+        waits = looks.waits_of(messages)
         settled = put.are_settled([waits[last] for last in lasts], [landed[last] for last in lasts])
         late = [at for at, is_settled in enumerate(settled) if not is_settled]
         now = [at for at, is_settled in enumerate(settled) if is_settled]
@@ -314,7 +309,7 @@ class SendProcessor(JoinedProcessor):
                 tickets.append(part.peers[span.start or 0].postpone(part.requests[span]))
                 owed.update(dict.fromkeys(late[span], tickets[-1]))
             put.when_settled(
-                any(waits_of(part.messages)), part.landed[-1], partial(self._settled, part, tickets)
+                any(looks.waits_of(part.messages)), part.landed[-1], partial(self._settled, part, tickets)
             )
         return _merged(owed, self._succeeded(sends.select(now)) if now else [])
 

@@ -13,7 +13,7 @@ from rmqkit.model.queue import MessageQueue
 from rmqkit.model.subscription import BROADCASTING, SubscriptionData
 from rmqkit.model.sysflag import PERM_WRITE
 from rmqkit.protocol.codes import version_text
-from rmqkit.protocol.frame import NOT_ROCKETMQ
+from rmqkit.protocol.value_frames import NOT_ROCKETMQ
 
 #: Difference of two clocks in ms that is reported. Brokers tell their run time in seconds.
 MAX_SKEW_MS = 5_000

@@ -6,6 +6,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Protocol
 
 from attrs import define, frozen
 
@@ -87,10 +88,26 @@ def no_ordinary_messages(
     return at
 
 
+class Ordinary(Protocol):
+    def __call__(
+        self,
+        data: Buffer,
+        at: int,
+        broker_name: str,
+        queue: MessageQueue | None,
+        added: Mapping[str, str],
+        found: list[ReceivedMessage],
+        make: Callable[..., ReceivedMessage],
+        make_queue: Callable[[str, str, int], MessageQueue],
+    ) -> int:
+        """See `no_ordinary_messages`."""
+        ...
+
+
 if IN_USE:
-    from rmqkit.speedups._client import ordinary_messages as ordinary_messages
-else:
-    ordinary_messages = no_ordinary_messages
+    from rmqkit.client.consumer import _received
+
+ordinary_messages: Ordinary = _received.ordinary_messages if IN_USE else no_ordinary_messages
 
 
 @define

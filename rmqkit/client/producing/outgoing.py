@@ -326,7 +326,7 @@ def batch_of(
     return Outgoing(
         topic=topic,
         body=body,
-        properties=properties_text({props.WAIT: "true" if wait_store else "false"}),
+        properties=properties_text({props.WAIT: "true" if wait_store else props.NO_WAIT}),
         unique_keys=unique_keys,
         is_batch=True,
         count=len(unique_keys),

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from attrs import define, field
 
 from rmqkit.model.message import PutMessage
-from rmqkit.model.run import tags_codes_of
-from rmqkit.protocol.record_packer import PackedRun
+from rmqkit.model.run import looks
+from rmqkit.protocol.packed import PackedRun
 from rmqkit_store_lmdb.read.columns import timed_units
 from rmqkit_store_lmdb.read.queues import Queue
 
@@ -42,4 +42,4 @@ class Packed:
     ) -> Packed:
         """Create an append from a packed run of messages."""
         units = {queue: bytearray(timed_units(own, now_ms)) for queue, own in run.units.items()}
-        return cls(run.end, *run.stretches(), tags_codes_of(messages), made, units)
+        return cls(run.end, *run.stretches(), looks.tags_codes_of(messages), made, units)

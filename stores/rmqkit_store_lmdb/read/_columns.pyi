@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 
 from rmqkit.model.buffer import Buffer
-from rmqkit.protocol.record_packer import KeyNote
+from rmqkit.protocol.packed import KeyNote
 from rmqkit_store_lmdb.read.columns import Caps
 
 def timed_units(units: bytes, time_ms: int) -> bytes: ...

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from rmqkit.model.buffer import Buffer
 from rmqkit.protocol.damage import FLAGS, FLAGS_AT, is_damage
 from rmqkit.protocol.key_hash import KeyHasher
+from rmqkit.protocol.packed import UNIT as PACKED
+from rmqkit.protocol.packed import KeyNote
 from rmqkit.protocol.record import MIN_RECORD_BYTES
-from rmqkit.protocol.record_packer import UNIT as PACKED
-from rmqkit.protocol.record_packer import KeyNote
 from rmqkit.protocol.tags import absolute_hash, extend_hash
 from rmqkit.speedups import IN_USE
 from rmqkit_store_lmdb.database.layout import UNIT
@@ -30,7 +30,7 @@ _hasher = KeyHasher()
 
 
 def pure_timed_units(units: bytes, time_ms: int) -> bytes:
-    """Packed units (record_packer.UNIT) as LMDB has them (layout.UNIT), with one store time in ms for all.
+    """Packed units (packed.UNIT) as LMDB has them (layout.UNIT), with one store time in ms for all.
     Raises ValueError for a part of a unit."""
     size, time = PACKED.size, time_ms.to_bytes(8, "big", signed=True)
     if len(units) % size:

@@ -16,7 +16,7 @@ from attrs import define, field
 
 from rmqkit.model.message import StoredMessage
 from rmqkit.model.properties import KEYS, UNIQ_KEY
-from rmqkit.protocol.record_packer import KeyNote
+from rmqkit.protocol.packed import KeyNote
 from rmqkit_store_lmdb.database.environment import Environment, Transaction
 from rmqkit_store_lmdb.database.layout import OFFSET, TIMES
 from rmqkit_store_lmdb.read.columns import key_numbers, offsets_of

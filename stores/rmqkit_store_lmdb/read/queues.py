@@ -8,7 +8,7 @@ from collections import deque
 from attrs import define, field
 
 from rmqkit.model.buffer import Buffer
-from rmqkit.protocol.record_packer import TopicHead
+from rmqkit.protocol.packed import TopicHead
 from rmqkit_store_lmdb.database.layout import ROW, UNIT, UNIT_KEY, Unit, queue_key
 
 #: Log written by this process within this distance from the end is assumed to be in memory.

@@ -6,7 +6,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memmove
 
-from rmqkit.speedups._packing import RunNotes
+from rmqkit.protocol._packing import RunNotes
 
 cdef extern from "Python.h":
     int PyUnicode_KIND(object text)

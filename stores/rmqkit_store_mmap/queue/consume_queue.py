@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rmqkit.errors import StoreCorrupt
 from rmqkit.plugin.store import NotInMemory, QueueUnit
-from rmqkit.protocol.record_packer import TopicHead
+from rmqkit.protocol.packed import TopicHead
 from rmqkit_store_mmap.cold import FileRange
 from rmqkit_store_mmap.log.commit_log import checked_files
 from rmqkit_store_mmap.log.disk import Disk, create_file, not_writable, zero_range

@@ -10,7 +10,7 @@ Unit n of a queue lies at byte 20 n of the queue's files.
 
 from __future__ import annotations
 
-from rmqkit.protocol.record_packer import UNIT
+from rmqkit.protocol.packed import UNIT
 
 __all__ = ["FILLER", "FILLER_SIZE", "UNIT", "UNIT_BYTES"]
 

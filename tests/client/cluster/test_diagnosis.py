@@ -9,7 +9,7 @@ from attrs import evolve
 
 from rmqkit.client import GroupConnections, GroupMemberInfo, MessageQueue, Progress, QueueStats
 from rmqkit.client.cluster import diagnosis
-from rmqkit.protocol.frame import NOT_ROCKETMQ
+from rmqkit.protocol.value_frames import NOT_ROCKETMQ
 
 _QUEUE = MessageQueue("Orders", "broker-a", 0)
 

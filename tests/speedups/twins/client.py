@@ -11,11 +11,11 @@ import attrs
 import trio
 
 from rmqkit.client.consumer import received
+from rmqkit.client.consumer._received import ordinary_messages
 from rmqkit.model.message import PutMessage
 from rmqkit.model.queue import MessageQueue
 from rmqkit.protocol.message_id import pack_host
 from rmqkit.protocol.record import pack, record_size
-from rmqkit.speedups import _client
 from tests.speedups.comparison import Guarded, Twin, register
 from tests.speedups.mutations import mutated
 
@@ -69,7 +69,7 @@ register(
     Twin(
         "client.received",
         pure=partial(_received, received.no_ordinary_messages),
-        compiled=partial(_received, _client.ordinary_messages),
+        compiled=partial(_received, ordinary_messages),
         arguments=_arguments,
     )
 )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 
 from rmqkit.errors import ProtocolError
-from rmqkit.protocol import frame
+from rmqkit.protocol import _frames, value_frames
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
-from rmqkit.speedups import _frames
 from tests.speedups.comparison import Twin, register
 
 _NUMBERS = (0, 1, -1, 9, 10, 4, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63), 2**63, -(2**63) - 1)
@@ -55,13 +54,13 @@ def _arguments(rng: random.Random) -> tuple[object, ...]:
     )
     numbers = [rng.choice(_NUMBERS[:8]) for _ in range(4)]
     code, flag, opaque, version = numbers
-    return code, flag, _text(rng), opaque, version, header, frame.header_text_by_msgspec
+    return code, flag, _text(rng), opaque, version, header
 
 
 register(
     Twin(
         "frames.send_header_text",
-        pure=frame.send_header_text_by_python,
+        pure=value_frames.send_header_text,
         compiled=_frames.send_header_text,
         arguments=_arguments,
     )
@@ -113,8 +112,8 @@ def _divided(cut: object, data: bytes) -> object:
 register(
     Twin(
         "frames.cut",
-        pure=lambda data: _divided(frame.FrameCutter().cut, data),
-        compiled=lambda data: _divided(frame.cut, data),
+        pure=lambda data: _divided(value_frames.cut, data),
+        compiled=lambda data: _divided(_frames.cut, data),
         arguments=_stream,
     )
 )
@@ -128,4 +127,4 @@ def _commands(rng: random.Random) -> tuple[object, ...]:
     return commands, rng.randrange(len(commands)), rng.randrange(len(commands) + 1)
 
 
-register(Twin("frames.alike", pure=frame.alike_by_python, compiled=_frames.alike, arguments=_commands))
+register(Twin("frames.alike", pure=value_frames.alike, compiled=_frames.alike, arguments=_commands))

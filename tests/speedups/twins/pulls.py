@@ -7,11 +7,12 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from rmqkit.broker.processors.pull_answers import pure_joined
+from rmqkit.model import _slices
+from rmqkit.model.slices import joined_values
 from rmqkit.plugin.store import ReadLimits
 from rmqkit.protocol.damage import filler
-from rmqkit.speedups import _pulls
 from rmqkit_filter.tag import TagCodes
+from rmqkit_store_mmap import _pulls
 from rmqkit_store_mmap.log.read_faults import MAGICS
 from rmqkit_store_mmap.queue.units import UNIT
 from rmqkit_store_mmap.unit_scan import PureUnitScan, pure_merged
@@ -120,8 +121,8 @@ def _arguments(rng: random.Random) -> tuple[object, ...]:
 register(
     Twin(
         "pulls.read",
-        pure=partial(_read, (PureUnitScan, pure_merged, pure_joined)),
-        compiled=partial(_read, (_pulls.UnitScan, _pulls.merged, _pulls.joined)),
+        pure=partial(_read, (PureUnitScan, pure_merged, joined_values)),
+        compiled=partial(_read, (_pulls.UnitScan, _pulls.merged, _slices.joined)),
         arguments=_arguments,
     )
 )

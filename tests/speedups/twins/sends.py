@@ -5,15 +5,13 @@ from __future__ import annotations
 import random
 from functools import partial
 
-from rmqkit.broker.processors.send_columns import PutList, collector
-from rmqkit.plugin.hooks import are_alike_by_python, changes_by_python
 from rmqkit.protocol import batch
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
-from rmqkit.speedups import _sends
+from rmqkit_hook_audit import _lines, value_lines
 from tests.speedups.comparison import Twin, register
 from tests.speedups.mutations import NUMBERS, mutated
-from tests.speedups.send_runs import HOSTS, HOW, TOPICS, Send, outcome
+from tests.speedups.send_runs import COMPILED, HOSTS, PURE, TOPICS, Send, outcome
 
 _TOPICS = (*TOPICS, *TOPICS, "unknown")
 _NAMES = ("UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY", "x", "", "UNIQ_KEY_", "\u00e9", "__SHARDINGKEY")
@@ -79,18 +77,7 @@ def _alike(rng: random.Random) -> tuple[object, ...]:
     return requests, headers, word
 
 
-def _neighbours(rng: random.Random) -> tuple[object, ...]:
-    items = [object() for _ in range(3)]
-    return ([rng.choice(items) for _ in range(rng.choice((0, 1, 2, 9)))],)
-
-
-register(Twin("sends.changes", pure=changes_by_python, compiled=_sends.changes, arguments=_neighbours))
-register(Twin("sends.are_alike", pure=are_alike_by_python, compiled=_sends.are_alike, arguments=_alike))
+register(Twin("sends.are_alike", pure=value_lines.are_alike, compiled=_lines.are_alike, arguments=_alike))
 register(
-    Twin(
-        "sends.run",
-        pure=partial(outcome, partial(PutList, HOW)),
-        compiled=partial(outcome, collector(HOW)),
-        arguments=_arguments,
-    )
+    Twin("sends.run", pure=partial(outcome, PURE), compiled=partial(outcome, COMPILED), arguments=_arguments)
 )

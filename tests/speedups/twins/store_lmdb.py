@@ -6,7 +6,7 @@ import random
 from array import array
 
 from rmqkit.protocol.damage import filler
-from rmqkit.protocol.record_packer import KeyNote
+from rmqkit.protocol.packed import KeyNote
 from rmqkit.protocol.tags import extend_hash
 from rmqkit_store_lmdb.database.layout import UNIT
 from rmqkit_store_lmdb.read import _columns, columns

@@ -1,14 +1,12 @@
-"""Pulls from a log: the scan of queue units, and the records that they refer to as slices of the log.
-
-The twins are `rmqkit_store_mmap.unit_scan` and `rmqkit.broker.processors.pull_answers`.
-"""
+"""Pulls from a log: the scan of queue units, and the records that they refer to as slices of the log, whose twin
+is `rmqkit_store_mmap.unit_scan`."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy
+
+from rmqkit.model._slices cimport RecordSlices
 
 cdef extern from "record.h" nogil:
     uint32_t rmq_u32(const uint8_t* p)
@@ -29,11 +27,6 @@ cdef int64_t LOWEST_CODE = -2147483648
 cdef struct Place:
     int64_t offset
     int32_t size
-
-cdef struct Span:
-    Py_ssize_t view
-    Py_ssize_t start
-    Py_ssize_t stop
 
 
 cdef class Places:
@@ -175,74 +168,6 @@ cdef class UnitScan:
         return self.found.count < self.max_messages
 
 
-cdef class RecordSlices:
-    """Slices of the log, a read-only sequence of memoryviews. The views that it refers to stay valid."""
-
-    cdef list views
-    cdef Py_buffer* buffers
-    cdef Py_ssize_t buffer_count
-    cdef Span* spans
-    cdef Py_ssize_t count
-    cdef Py_ssize_t room
-    #: Whether the next slice stays apart from the last one.
-    cdef bint apart
-
-    def __cinit__(self):
-        self.views = []
-
-    def __dealloc__(self):
-        cdef Py_ssize_t at
-        for at in range(self.buffer_count):
-            PyBuffer_Release(&self.buffers[at])
-        free(self.buffers)
-        free(self.spans)
-
-    cdef Py_buffer* hold(self, view) except NULL:
-        """The buffer of another view."""
-        cdef Py_ssize_t count = self.buffer_count
-        cdef Py_buffer* larger = <Py_buffer*>realloc(self.buffers, (count + 1) * sizeof(Py_buffer))
-        if larger == NULL:
-            raise MemoryError
-        self.buffers = larger
-        self.views.append(view)
-        PyObject_GetBuffer(view, &larger[count], PyBUF_SIMPLE)
-        self.buffer_count += 1
-        return &larger[count]
-
-    cdef int add(self, Py_ssize_t start, Py_ssize_t stop) except -1:
-        """Add a slice of the view that was held last; adjacent ones become one."""
-        cdef Py_ssize_t view = self.buffer_count - 1
-        cdef Span* larger
-        if self.count and not self.apart and self.spans[self.count - 1].view == view and self.spans[self.count - 1].stop == start:
-            self.spans[self.count - 1].stop = stop
-            return 0
-        self.apart = False
-        if self.count == self.room:
-            larger = <Span*>realloc(self.spans, (2 * self.room + 32) * sizeof(Span))
-            if larger == NULL:
-                raise MemoryError
-            self.spans = larger
-            self.room = 2 * self.room + 32
-        self.spans[self.count] = Span(view, start, stop)
-        self.count += 1
-        return 0
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, Py_ssize_t at):
-        if at < 0:
-            at += self.count
-        if not 0 <= at < self.count:
-            raise IndexError(at)
-        return self.views[self.spans[at].view][self.spans[at].start : self.spans[at].stop]
-
-    def __eq__(self, other):
-        return list(self) == (list(other) if isinstance(other, RecordSlices) else other)
-
-    __hash__ = None
-
-
 def merged(Places places, segment_at, stretch_at, is_sound):
     """See the twin."""
     cdef RecordSlices slices = RecordSlices()
@@ -290,26 +215,3 @@ def merged(Places places, segment_at, stretch_at, is_sound):
                 continue
         slices.add(at, at + size)
     return (slices if slices.count else []), left_out, left_out_bytes
-
-
-def joined(bytes head, slices, Py_ssize_t total_bytes):
-    """See the twin."""
-    cdef RecordSlices records
-    cdef Py_ssize_t at, size
-    cdef bytes frame
-    cdef char* p
-    if type(slices) is not RecordSlices:
-        return b"".join((head, *slices))
-    records = slices
-    size = len(head)
-    for at in range(records.count):
-        size += records.spans[at].stop - records.spans[at].start
-    frame = PyBytes_FromStringAndSize(NULL, size)
-    p = PyBytes_AS_STRING(frame)
-    memcpy(p, PyBytes_AS_STRING(head), len(head))
-    p += len(head)
-    for at in range(records.count):
-        size = records.spans[at].stop - records.spans[at].start
-        memcpy(p, <char*>records.buffers[records.spans[at].view].buf + records.spans[at].start, size)
-        p += size
-    return frame

@@ -1,20 +1,25 @@
-"""Runs of sends as records and answers: the columns of `_sends`, packed and answered."""
+"""Runs of messages as records: their columns, packed. The twin is `rmqkit.protocol.value_packer`."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from rmqkit.speedups._bytes cimport Span, is_ascii, is_plain_key, no_span, put32, put64, put_bytes, put_number, text_of
-from rmqkit.speedups._fields cimport field, offset_of
-from rmqkit.speedups._sends cimport BORN_V6, PROPERTY_END, STORE_V6, Place, Places, Put, PutColumns, Sent
+from rmqkit.model._columns cimport BORN_V6, PROPERTY_END, Place, Places, Put, PutColumns, columns_of
+from rmqkit.speedups._bytes cimport Span, is_ascii, no_span, put32, put64, put_bytes, text_of
 
 from collections.abc import Sequence
 
-from rmqkit.protocol.command import Command
+from rmqkit.limits import MAX_PROPERTIES_BYTES
+from rmqkit.model.properties import KEYS, UNIQ_KEY
+from rmqkit.model.sysflag import STORE_HOST_V6, UNQUEUED
+from rmqkit.protocol.packed import PackedRun, added_queue, illegal
 from rmqkit.protocol.tags import extend_hash
+from rmqkit.protocol.value_packer import ValuePacker
 
-cdef Py_ssize_t CODEC = offset_of(Command, "codec"), OPAQUE = offset_of(Command, "opaque")
+#: Bits of messages that are packed by the twin: with another width of the store host, or in no queue.
+cdef int32_t UNUSUAL = STORE_HOST_V6 | UNQUEUED
+cdef Py_ssize_t MAX_PROPERTIES = MAX_PROPERTIES_BYTES
 
 cdef extern from "key_row.h":
     ctypedef struct KeyRow "rmq_key_row":
@@ -27,7 +32,6 @@ cdef extern from "key_hash.h" nogil:
     uint32_t rmq_extend_hash(uint32_t code, int kind, const void *data, Py_ssize_t at, Py_ssize_t end)
 
 cdef extern from "Python.h":
-    bint PyUnicode_IS_ASCII(object text)
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cdef extern from "crc32.h":
@@ -36,6 +40,7 @@ cdef extern from "crc32.h":
 
 rmq_crc32_prepare()
 
+new_tuple = tuple.__new__
 #: A queue may have room without end, as a larger number.
 _LARGEST = (1 << 63) - 1
 
@@ -60,7 +65,7 @@ cdef struct Queue:
 
 
 cdef class Packing:
-    """One run on its way into records. `pack` is used once."""
+    """One run on its way into records."""
 
     cdef PutColumns _columns
     cdef Places _places
@@ -95,7 +100,7 @@ cdef class Packing:
                 raise MemoryError
             self._queues, self._queue_room = <Queue *>grown, room
         key = (<object>put.topic, put.queue_id)
-        queue = self._queues_by_key.get(key) or self._made.get(key) or self._new_queue(self._made, key)
+        queue = self._queues_by_key.get(key) or self._made.get(key) or added_queue(self._made, key, self._new_queue)
         head = queue.head
         topic_field = <bytes>head.topic_field
         self._kept.append(queue)
@@ -142,18 +147,15 @@ cdef class Packing:
             put.body.at, put.body.size = PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
             put.properties.at, put.properties.size = PyBytes_AS_STRING(stored), PyBytes_GET_SIZE(stored)
             put.suffixed = put.separated = False
-            put.unique_key = self._key(message.properties.get("UNIQ_KEY"))
-            put.keys = self._key(message.properties.get("KEYS"))
+            put.unique_key = self._key(message.properties.get(UNIQ_KEY))
+            put.keys = self._key(message.properties.get(KEYS))
             self._kept += (body, stored, born_host)
         return 0
 
     cdef bint _is_usual(self, int32_t sys_flag, Py_ssize_t host_bytes) noexcept:
-        """Whether a message has a place in a queue, the width of the store host of all others, and a born host
-        as wide as its flag says."""
-        cdef PutColumns columns = self._columns
-        if host_bytes != (20 if sys_flag & BORN_V6 else 8):
-            return False
-        return not (sys_flag ^ columns._host_bits) & ~(columns._client_bits | BORN_V6)
+        """Whether a message has a place in a queue, a store host of IPv4, and a born host as wide as its flag
+        says."""
+        return host_bytes == (20 if sys_flag & BORN_V6 else 8) and not sys_flag & UNUSUAL
 
     cdef Span _key(self, object text) except *:
         cdef Span span = no_span()
@@ -162,9 +164,9 @@ cdef class Packing:
             self._kept.append(text)
         return span
 
-    cdef int _place(self, Py_ssize_t max_body_bytes, int64_t position, int64_t room_end, object turn, object illegal) except -1:
-        """Find the place of each record and reserve what is missing. Raises what `turn`, `reserve` and
-        `illegal` raise."""
+    cdef int _place(self, Py_ssize_t max_body_bytes, int64_t position, int64_t room_end, object turn) except -1:
+        """Find the place of each record and reserve what is missing. Raises MessageIllegal, and what
+        `turn` and `reserve` raise."""
         cdef PutColumns columns = self._columns
         cdef Put *put
         cdef Queue *queue
@@ -177,7 +179,7 @@ cdef class Packing:
             stored = put.properties.size
             if put.suffixed:
                 stored += put.separated + len(columns._suffix)
-            if put.body.size > max_body_bytes or stored > columns._max_properties_bytes:
+            if put.body.size > max_body_bytes or stored > MAX_PROPERTIES:
                 raise illegal(columns._message(at), max_body_bytes)
             size = queue.fixed_bytes + put.body.size + stored + put.born_host.size - 8
             if position + size > room_end:
@@ -300,6 +302,25 @@ cdef class Packing:
                 begin = at + 1
         return count
 
+    cdef object _packed(self, int64_t end, bytes store_host):
+        """The run, whose records have their places. `end` is the log position without a record."""
+        cdef Py_ssize_t first = 0, stop, count = self._columns._count
+        cdef int number
+        cdef Queue *queue
+        units, parts = {}, []
+        for number in range(self._queue_count):
+            queue = &self._queues[number]
+            own = PyBytes_FromStringAndSize(NULL, 20 * queue.count)
+            queue.units = PyBytes_AS_STRING(own)
+            units[<object>queue.queue] = own
+        for stop in [*self._breaks, count]:
+            parts.append(self._piece(first, stop, store_host) if stop > first else b"")
+            first = stop
+        if count:
+            end = self._places._places[count - 1].position + self._places._places[count - 1].size
+        breaks = [each + 1 for each in range(len(self._breaks))]
+        return new_tuple(PackedRun, (end, parts, self._places, units, RunNotes(self), breaks))
+
 
 class RunNotes(Sequence):
     """What an index gets of a packed run: for each message with keys the hash of `topic#`, UNIQ_KEY, KEYS,
@@ -324,125 +345,40 @@ class RunNotes(Sequence):
         return (<Packing>self._packing)._entries()
 
 
-def pack(
-    PutColumns columns,
-    int64_t now_ms,
-    queues,
-    new_queue,
-    int64_t position,
-    int64_t room_end,
-    turn,
-    dict made,
-    queue_codes,
-    Py_ssize_t max_body_bytes,
-    bytes store_host,
-    int32_t host_bit,
-    illegal,
-    frozenset unindexed not None,
-):
-    """As `rmqkit.protocol.record_packer.RecordPacker.pack`, for columns: `(end, pieces, places, units, notes,
-    breaks)`. `new_queue` makes a queue from `made` and its key. None, with nothing changed, where only Python
-    can pack the run."""
-    cdef Packing packing = Packing.__new__(Packing)
-    cdef Py_ssize_t first = 0, stop
-    cdef int number
-    cdef Queue *queue
-    if host_bit or len(store_host) != 8:
-        return None
-    packing._columns, packing._places = columns, Places(columns._count, now_ms)
-    packing._kept, packing._breaks = [], []
-    packing._queues_by_key, packing._made, packing._new_queue = queues, made, new_queue
-    packing._unindexed = unindexed
-    if columns._made or queue_codes:
-        try:
-            packing._read_made(queue_codes, now_ms)
-        except (ValueError, OverflowError, TypeError, LookupError):
-            return None
-    packing._place(max_body_bytes, position, room_end, turn, illegal)
-    units = {}
-    for number in range(packing._queue_count):
-        queue = &packing._queues[number]
-        own = PyBytes_FromStringAndSize(NULL, 20 * queue.count)
-        queue.units = PyBytes_AS_STRING(own)
-        units[<object>queue.queue] = own
-    pieces = []
-    for stop in [*packing._breaks, columns._count]:
-        if stop > first:
-            pieces.append(packing._piece(first, stop, store_host))
-        else:
-            pieces.append(b"")
-        first = stop
-    cdef int64_t end = position
-    if columns._count:
-        end = packing._places._places[columns._count - 1].position + packing._places._places[columns._count - 1].size
-    return end, pieces, packing._places, units, RunNotes(packing), [each + 1 for each in range(len(packing._breaks))]
+cdef class ColumnPacker:
+    """See the twin. Runs that only Python can pack are left to it."""
 
+    cdef Py_ssize_t _max_body_bytes
+    cdef bytes _store_host
+    cdef frozenset _unindexed
+    cdef object _values
 
-cdef class AnswerForm:
-    """The JSON header of a success, in pieces around what differs: message id, further message ids, queue id,
-    queue offset, transaction id and opaque."""
+    def __init__(self, Py_ssize_t max_body_bytes, bytes store_host not None, unindexed=()):
+        self._max_body_bytes, self._store_host, self._unindexed = max_body_bytes, store_host, frozenset(unindexed)
+        self._values = ValuePacker(max_body_bytes, store_host, self._unindexed)
 
-    cdef bytes _id_head
-    cdef tuple _pieces
-    cdef Span _spans[6]
-    cdef Py_ssize_t _fixed_bytes
-
-    def __init__(self, bytes id_head, tuple pieces):
-        if len(pieces) != 6:
-            raise ValueError(f"{len(pieces)} pieces, not 6")
-        self._id_head, self._pieces, self._fixed_bytes = id_head, pieces, 0
-        for at in range(6):
-            piece = <bytes>pieces[at]
-            self._spans[at].at, self._spans[at].size = PyBytes_AS_STRING(piece), PyBytes_GET_SIZE(piece)
-            self._fixed_bytes += self._spans[at].size
-
-    def fill(self, requests, PutColumns columns, Places places, other):
-        """An answer for each send: a frame, or what `other` gives for the number of a send whose answer has
-        another form."""
-        cdef Py_ssize_t at
-        answers = []
-        for at in range(columns._sent_count):
-            request = requests[at]
-            if (
-                type(request) is Command
-                and field(request, CODEC) == 0
-                and is_plain_key(columns._sent[at].key)
-            ):
-                answers.append(self._one(columns, &columns._sent[at], places, field(request, OPAQUE)))
-            else:
-                answers.append(other(at))
-        return answers
-
-    cdef bytes _one(self, PutColumns columns, Sent *sent, Places places, int64_t opaque):
-        cdef Py_ssize_t id_bytes = PyBytes_GET_SIZE(self._id_head) + 16
-        cdef Py_ssize_t at, room = 8 + self._fixed_bytes + sent.count * (id_bytes + 1) + sent.key.size + 60
-        cdef char *start = <char *>PyMem_Malloc(room)
-        cdef char *to
-        cdef Place *place = &places._places[sent.first]
-        cdef Put *put = &columns._puts[sent.first]
-        if start == NULL:
-            raise MemoryError
-        to = put_bytes(start + 8, self._spans[0].at, self._spans[0].size)
-        for at in range(sent.count):
-            if at:
-                to[0] = c","
-                to += 1
-            to = put_bytes(to, PyBytes_AS_STRING(self._id_head), PyBytes_GET_SIZE(self._id_head))
-            to = put_hex(to, <uint64_t>places._places[sent.first + at].position)
-        to = put_number(put_bytes(to, self._spans[1].at, self._spans[1].size), put.queue_id)
-        to = put_number(put_bytes(to, self._spans[2].at, self._spans[2].size), place.offset)
-        to = put_bytes(put_bytes(to, self._spans[3].at, self._spans[3].size), sent.key.at, sent.key.size)
-        to = put_number(put_bytes(to, self._spans[4].at, self._spans[4].size), opaque)
-        to = put_bytes(to, self._spans[5].at, self._spans[5].size)
-        put32(put32(start, <uint32_t>(to - start - 4)), <uint32_t>(to - start - 8))
-        answer = PyBytes_FromStringAndSize(start, to - start)
-        PyMem_Free(start)
-        return answer
-
-
-cdef inline char *put_hex(char *to, uint64_t value) noexcept:
-    cdef int at
-    for at in range(15, -1, -1):
-        to[at] = b"0123456789ABCDEF"[value & 15]
-        value >>= 4
-    return to + 16
+    def pack(
+        self, messages, int64_t now_ms, queues, new_queue, int64_t position, int64_t room_end, turn, dict made,
+        queue_codes,
+    ):
+        """See the twin. The records that lie together are one part."""
+        cdef Packing packing = Packing.__new__(Packing)
+        cdef PutColumns columns
+        cdef bint usual = len(self._store_host) == 8
+        if usual:
+            packing._columns = columns = columns_of(messages)
+            packing._places = Places(columns._count, now_ms)
+            packing._kept, packing._breaks = [], []
+            packing._queues_by_key, packing._made, packing._new_queue = queues, made, new_queue
+            packing._unindexed = self._unindexed
+            if columns._made or queue_codes:
+                try:
+                    packing._read_made(queue_codes, now_ms)
+                except (ValueError, OverflowError, TypeError, LookupError):
+                    usual = False
+        if not usual:
+            return self._values.pack(
+                messages, now_ms, queues, new_queue, position, room_end, turn, made, queue_codes
+            )
+        packing._place(self._max_body_bytes, position, room_end, turn)
+        return packing._packed(position, self._store_host)

@@ -1,24 +1,37 @@
-"""Runs of sends as lines of JSON: the columns of `_sends`, for those who write down what was sent."""
+"""Runs of sends as lines of JSON, from their columns. The twin is `rmqkit_hook_audit.value_lines`."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 
+from libc.string cimport memchr, memcmp
+
+from rmqkit.model._columns cimport Places, Put, PutColumns
 from rmqkit.speedups._bytes cimport NUMBER_BYTES, is_plain_key, put_bytes, put_number
-from rmqkit.speedups._sends cimport Places, Put, PutColumns
+from rmqkit.speedups._fields cimport field, offset_of
+
+from rmqkit.protocol.command import Command
+from rmqkit.protocol.headers.send import SendMessageRequestHeaderV2
+from rmqkit_hook_audit import value_lines
+
+cdef Py_ssize_t HEAD_JSON = offset_of(Command, "head_json")
+cdef Py_ssize_t TOPIC = offset_of(SendMessageRequestHeaderV2, "topic")
+cdef Py_ssize_t PRODUCER_GROUP = offset_of(SendMessageRequestHeaderV2, "producer_group")
 
 cdef enum:
     #: Most bytes of a message without its key: four names, three numbers, a comma and a brace.
     NOTE_BYTES = 7 + 10 + 10 + 13 + 3 * NUMBER_BYTES + 2
 
 
-def json_lines(
-    PutColumns columns not None, Places places not None, heads, stops, str topic, Py_ssize_t max_key_bytes, other
+def json_lines(messages, places, heads, stops, str topic, Py_ssize_t max_key_bytes, other):
+    """See the twin."""
+    if not isinstance(messages, PutColumns) or not isinstance(places, Places):
+        return value_lines.json_lines(messages, places, heads, stops, topic, max_key_bytes, other)
+    return _column_lines(messages, places, heads, stops, topic, max_key_bytes, other)
+
+
+cdef list _column_lines(
+    PutColumns columns, Places places, heads, stops, str topic, Py_ssize_t max_key_bytes, other
 ):
-    """A line for each head: the head, an array with an object for each message from the stop of the line before
-    to its own, and a closing brace. The object has the unique key of a message, its queue, queue offset and the
-    size of its body. `other` gives the object of the message with a number that has another form or another
-    topic, as bytes. Raises IndexError for stops that descend or exceed the messages, ValueError for places of
-    other messages and for another number of heads."""
     cdef Py_ssize_t first = 0, stop, number
     if places._count != columns._count:
         raise ValueError(f"{places._count} places of {columns._count} messages")
@@ -85,3 +98,43 @@ cdef bytes _line(PutColumns columns, Places places, bytes head, Py_ssize_t first
         to = put_bytes(to, b"}", 1)
     to = put_bytes(to, b"]}\n", 3)
     return line[: to - start]
+
+
+cdef bint holds(bytes text, bytes word) noexcept:
+    """Whether the text contains the word, which is not empty: looks for its last byte, and then at those
+    before it."""
+    cdef const char *start = PyBytes_AS_STRING(text)
+    cdef const char *wanted = PyBytes_AS_STRING(word)
+    cdef Py_ssize_t before = PyBytes_GET_SIZE(word) - 1
+    cdef Py_ssize_t at = before, size = PyBytes_GET_SIZE(text)
+    cdef const char *found
+    while at < size:
+        found = <const char *>memchr(start + at, wanted[before], size - at)
+        if found == NULL:
+            return False
+        if memcmp(found - before, wanted, before) == 0:
+            return True
+        at = found - start + 1
+    return False
+
+
+def are_alike(requests, headers, bytes word):
+    """See the twin."""
+    cdef bint first = True
+    if not word:
+        raise ValueError("an empty word")
+    group = topic = None
+    for header in headers:
+        if type(header) is SendMessageRequestHeaderV2:
+            own_topic, own_group = field(header, TOPIC), field(header, PRODUCER_GROUP)
+        else:
+            own_topic, own_group = header.topic, header.producer_group
+        if first:
+            first, topic, group = False, own_topic, own_group
+        elif own_topic != topic or own_group != group:
+            return False
+    for request in requests:
+        head = field(request, HEAD_JSON) if type(request) is Command else request.head_json
+        if type(head) is not bytes or not head or holds(<bytes>head, word):
+            return False
+    return True

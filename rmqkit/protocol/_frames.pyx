@@ -1,5 +1,5 @@
-"""Frames are divided, and headers of send requests written as JSON. The twins are in `rmqkit.protocol.frame`:
-`FrameCutter` and `send_header_text_by_python`."""
+"""Frames are divided, and headers of send requests written as JSON. The twin is
+`rmqkit.protocol.value_frames`."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -8,7 +8,11 @@ from libc.string cimport memcmp
 from rmqkit.speedups._bytes cimport NUMBER_BYTES, big32, put_bytes, put_number
 from rmqkit.speedups._fields cimport field, offset_of
 
+from rmqkit.limits import MAX_HEADER_BYTES
+from rmqkit.protocol import value_frames
+from rmqkit.protocol.codes import LANGUAGE_CODES
 from rmqkit.protocol.command import Command
+from rmqkit.protocol.value_frames import NO_EXT, UNREADABLE, SendHead, decode_header, decode_send, refused
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
@@ -100,8 +104,8 @@ cdef char *_put_text(char *to, const Field *field) noexcept:
     return to
 
 
-def send_header_text(int64_t code, int64_t flag, str language, int64_t opaque, int64_t version, header, by_python):
-    """See the twin; `by_python` is called with the same arguments for what is not understood here."""
+def send_header_text(int64_t code, int64_t flag, str language, int64_t opaque, int64_t version, header):
+    """See the twin."""
     cdef Field fields[FIELDS]
     cdef Field spoken
     cdef Py_ssize_t room
@@ -115,11 +119,11 @@ def send_header_text(int64_t code, int64_t flag, str language, int64_t opaque, i
         header.reconsume_times, header.unit_mode, header.max_reconsume_times, header.batch, header.bname,
     )
     if not _measure(language, &spoken):
-        return by_python(code, flag, language, opaque, version, header)
+        return value_frames.send_header_text(code, flag, language, opaque, version, header)
     room = 160 + 4 * NUMBER_BYTES + spoken.room
     for number in range(FIELDS):
         if not _field(values[number], &fields[number]):
-            return by_python(code, flag, language, opaque, version, header)
+            return value_frames.send_header_text(code, flag, language, opaque, version, header)
         room += FIELD_BYTES + fields[number].room
     whole = PyBytes_FromStringAndSize(NULL, room)
     cdef char *start = PyBytes_AS_STRING(whole)
@@ -153,69 +157,61 @@ def send_header_text(int64_t code, int64_t flag, str language, int64_t opaque, i
     return PyBytes_FromStringAndSize(start, to + 1 - start)
 
 
-cdef class Cutter:
+cdef Py_ssize_t SENT_CODE = offset_of(SendHead, "code"), SENT_FLAG = offset_of(SendHead, "flag")
+cdef Py_ssize_t SENT_OPAQUE = offset_of(SendHead, "opaque"), SENT_LANGUAGE = offset_of(SendHead, "language")
+cdef Py_ssize_t SENT_VERSION = offset_of(SendHead, "version"), SENT_REMARK = offset_of(SendHead, "remark")
+cdef Py_ssize_t SENT_FIELDS = offset_of(SendHead, "extFields")
+# C variables: no look-up of a name for each frame.
+cdef object command = Command, languages = LANGUAGE_CODES, read_send = decode_send, read_header = decode_header
+cdef object send_head = SendHead, no_ext = NO_EXT
+cdef bytes SEND_BEGINS = value_frames.SEND_BEGINS
+cdef int64_t MAX_TOTAL = value_frames.MAX_TOTAL, MAX_HEADER = MAX_HEADER_BYTES, LARGE = value_frames.LARGE_BYTES
+
+
+def cut(bytes data not None, list commands not None):
     """See the twin."""
+    cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef const char *begins = PyBytes_AS_STRING(SEND_BEGINS)
+    cdef Py_ssize_t at = 0, end = PyBytes_GET_SIZE(data), begin_bytes = PyBytes_GET_SIZE(SEND_BEGINS)
+    cdef Py_ssize_t body_at, stop
+    cdef int64_t total, header_bytes
+    while end - at >= 8:
+        total = <int32_t>big32(start + at)
+        header_bytes = big32(start + at + 4) & 0xFFFFFF
+        if not header_bytes + 4 <= total <= MAX_TOTAL or header_bytes > MAX_HEADER:
+            raise refused(total, header_bytes)
+        stop = at + 4 + <Py_ssize_t>total
+        body_at = at + 8 + <Py_ssize_t>header_bytes
+        if stop > end:
+            # Where the body of a large frame begins must be known first.
+            return at, 4 + total if total < LARGE or body_at <= end else 8 + header_bytes
+        header = PyBytes_FromStringAndSize(<const char *>start + at + 8, body_at - at - 8)
+        body = PyBytes_FromStringAndSize(<const char *>start + body_at, stop - body_at)
+        if (
+            start[at + 4] == 0
+            and body_at - at - 8 >= begin_bytes
+            and memcmp(start + at + 8, begins, begin_bytes) == 0
+        ):
+            commands.append(_send(header, body))
+        else:
+            commands.append(read_header(header, start[at + 4], body))
+        at = stop
+    return at, 8
 
-    cdef object _decode, _decode_send, _head, _refused, _languages, _command, _errors, _no_ext
-    cdef bytes _send_begins
-    cdef Py_ssize_t _code, _flag, _opaque, _language, _version, _remark, _fields
-    cdef int64_t _max_total, _max_header, _large
 
-    def __init__(
-        self, decode, decode_send, head, refused, languages, command, errors, no_ext, bytes send_begins,
-        int64_t max_total, int64_t max_header, int64_t large,
-    ):
-        self._decode, self._decode_send, self._head, self._refused = decode, decode_send, head, refused
-        self._code, self._flag, self._opaque = offset_of(head, "code"), offset_of(head, "flag"), offset_of(head, "opaque")
-        self._language, self._version = offset_of(head, "language"), offset_of(head, "version")
-        self._remark, self._fields = offset_of(head, "remark"), offset_of(head, "extFields")
-        self._languages, self._command, self._errors, self._no_ext = languages, command, errors, no_ext
-        self._send_begins = send_begins
-        self._max_total, self._max_header, self._large = max_total, max_header, large
-
-    def cut(self, bytes data not None, list commands not None):
-        """See the twin."""
-        cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(data)
-        cdef const char *begins = PyBytes_AS_STRING(self._send_begins)
-        cdef Py_ssize_t at = 0, end = PyBytes_GET_SIZE(data), begin_bytes = PyBytes_GET_SIZE(self._send_begins)
-        cdef Py_ssize_t body_at, stop
-        cdef int64_t total, header_bytes
-        while end - at >= 8:
-            total = <int32_t>big32(start + at)
-            header_bytes = big32(start + at + 4) & 0xFFFFFF
-            if not header_bytes + 4 <= total <= self._max_total or header_bytes > self._max_header:
-                raise self._refused(total, header_bytes)
-            stop = at + 4 + <Py_ssize_t>total
-            body_at = at + 8 + <Py_ssize_t>header_bytes
-            if stop > end:
-                # Where the body of a large frame begins must be known first.
-                return at, 4 + total if total < self._large or body_at <= end else 8 + header_bytes
-            header = PyBytes_FromStringAndSize(<const char *>start + at + 8, body_at - at - 8)
-            body = PyBytes_FromStringAndSize(<const char *>start + body_at, stop - body_at)
-            if (
-                start[at + 4] == 0
-                and body_at - at - 8 >= begin_bytes
-                and memcmp(start + at + 8, begins, begin_bytes) == 0
-            ):
-                commands.append(self._send(header, body))
-            else:
-                commands.append(self._decode(header, start[at + 4], body))
-            at = stop
-        return at, 8
-
-    cdef object _send(self, bytes header, bytes body):
-        try:
-            sent = self._decode_send(header)
-        except self._errors:
-            return self._decode(header, 0, body)
-        if type(sent) is not self._head:
-            raise TypeError(f"a header of a send was decoded to {type(sent)}")
-        language = field(sent, self._language)
-        return self._command(
-            field(sent, self._code), field(sent, self._flag), field(sent, self._opaque),
-            language if language in self._languages else None, field(sent, self._version),
-            field(sent, self._remark), None, body, 0, self._no_ext, header, field(sent, self._fields),
-        )
+cdef object _send(bytes header, bytes body):
+    try:
+        sent = read_send(header)
+    except UNREADABLE:
+        return read_header(header, 0, body)
+    if type(sent) is not send_head:
+        raise TypeError(f"a header of a send was decoded to {type(sent)}")
+    language = field(sent, SENT_LANGUAGE)
+    return command(
+        field(sent, SENT_CODE), field(sent, SENT_FLAG), field(sent, SENT_OPAQUE),
+        language if language in languages else None, field(sent, SENT_VERSION),
+        field(sent, SENT_REMARK), None, body, 0, no_ext, header, field(sent, SENT_FIELDS),
+    )
 
 
 cdef Py_ssize_t CODE = offset_of(Command, "code"), FLAG = offset_of(Command, "flag")

@@ -1,12 +1,11 @@
-"""What the packing of a run of sends and its answers need to know of it."""
+"""What those who fill, pack and answer runs of messages need to know of their columns."""
 
 from cpython.object cimport PyObject
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t
 
 from rmqkit.speedups._bytes cimport Span
 
 cdef enum:
-    MAX_NAMES = 64
     NAME_END = 1
     PROPERTY_END = 2
     BORN_V6 = 1 << 4
@@ -39,29 +38,11 @@ cdef struct Sent:
     Py_ssize_t count
     Span key
 
-cdef struct Found:
-    Span unique_key
-    Span keys
-    Span tags
-    bint wait
-    bint typed
-    bint watched
-    bint ascii
-
 cdef struct Place:
     int64_t offset
     int64_t position
     int32_t size
     int32_t queue
-
-
-cdef class Names:
-    cdef list _kept
-    cdef Span _names[MAX_NAMES]
-    cdef int _count
-    cdef uint64_t _sizes
-
-    cdef bint has(self, const char *at, Py_ssize_t size) noexcept
 
 
 cdef class PutColumns:
@@ -71,17 +52,8 @@ cdef class PutColumns:
     cdef Py_ssize_t _sent_count, _sent_room
     cdef list _owners
     cdef dict _topics, _made
-    cdef Names _watched
     cdef bytes _suffix
-    # Where the requests that are taken come from.
-    cdef object _peer
-    cdef Span _born_host
-    cdef int32_t _host_bits, _client_bits
-    cdef Py_ssize_t _max_body_bytes, _max_properties_bytes, _max_batch
 
-    cdef bint _take(self, object request, object peer, object header, dict topics) except -1
-    cdef bint _keep_host(self, object born_host) except -1
-    cdef void _fill(self, Put *put, Found *found, bint wait) noexcept
     cdef Put *_new(self) except NULL
     cdef int _note_send(self, Py_ssize_t count, Span key) except -1
     cdef object _named(self, topic)
@@ -95,3 +67,6 @@ cdef class Places:
     cdef int64_t _time_ms
 
     cdef object _at(self, Py_ssize_t at)
+
+
+cdef PutColumns columns_of(messages)
