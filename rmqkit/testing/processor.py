@@ -24,6 +24,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import trio
+import trio.testing
 from attrs import frozen
 
 from rmqkit import hookimpl
@@ -35,6 +36,7 @@ from rmqkit.protocol.codes import FLAG_ONEWAY, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.testing.broker import running_broker
 from rmqkit.testing.calls import Call, calling, calling_broker
+from rmqkit.testing.listening import until
 from rmqkit.testing.peer import FakePeer
 
 _ODD_FIELDS: tuple[dict[str, str], ...] = (
@@ -77,6 +79,11 @@ class ProcessorContract(ABC):
         """Check the answer to `good`; accepts every one unless overridden. Raises AssertionError if this is
         not the answer to `good`."""
         return
+
+    def waiting(self) -> Command | None:
+        """A new request that the processor holds (`RequestBroker.held`), for messages that do not come; None
+        unless overridden, for a processor that holds none."""
+        return None
 
     @asynccontextmanager
     async def serving(self, directory: Path) -> AsyncIterator[tuple[RunningBroker, Call]]:
@@ -145,6 +152,25 @@ class ProcessorContract(ABC):
             peer = FakePeer()
             assert len(processor.process(requests, peer)) == len(requests)
             await peer.all_answered()
+
+    async def test_a_held_request_ends_with_its_connection(self, tmp_path: Path) -> None:
+        """A request that waits delays no other one of its connection, and is forgotten when that ends. Says
+        nothing of processors that hold no requests."""
+        waiting = self.waiting()
+        if waiting is None:
+            return
+        async with self.serving(tmp_path) as (broker, _):
+            context = broker.context
+            async with (
+                calling(broker.address, context.config, context.registry) as (call, _),
+                trio.open_nursery() as nursery,
+            ):
+                nursery.start_soon(call, waiting)
+                await trio.testing.wait_all_tasks_blocked()
+                self._check(await call(self.good()))
+                assert len(context.held) == 1, "the request does not wait among the broker's held requests"
+                nursery.cancel_scope.cancel()
+            await until(lambda: len(context.held) == 0)
 
     async def test_requests_of_several_connections(self, tmp_path: Path) -> None:
         """A processor that joins runs returns an outcome for each request, and each connection gets as many

@@ -198,5 +198,31 @@ class TestTakeFromAny(ProcessorContract):
     def good(self) -> Command:
         return take("TBW102")
 
+    def waiting(self) -> Command:
+        return take("SELF_TEST_TOPIC")
+
     def check(self, answer: Command) -> None:
         assert taken(answer)
+
+
+class AnswersNobody(TakeFromAny):
+    """Keeps its waiting requests by itself, where nobody ends them."""
+
+    def handle(self, request: Command, peer: Peer) -> Outcome:
+        if request.fields().get("topic") == "SELF_TEST_TOPIC":
+            return peer.postpone((request,), held=True)
+        return super().handle(request, peer)
+
+
+async def test_a_processor_that_holds_requests_by_itself_is_found(tmp_path: Path) -> None:
+    """The contract looks for them in the broker, which limits them and ends them."""
+
+    class Broken(TestTakeFromAny):
+        def make_processor(self, broker: RequestBroker) -> TakeFromAny:
+            super().make_processor(broker)
+            return AnswersNobody(broker)
+
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(AssertionError, match="does not wait among"), flatten_subgroups=True
+    ):
+        await Broken().test_a_held_request_ends_with_its_connection(tmp_path)
