@@ -571,7 +571,7 @@ def test_spec_is_typed(name: str) -> None:
         kind = str(first.annotation).partition("[")[2].rstrip("]")
         assert not kind or kind in imported | {"type"}
     else:
-        assert first.annotation == "Broker"
+        assert first.annotation == "RequestBroker"
 
 
 def test_the_metadata_of_a_distribution_are_parsed_once(install: Install) -> None:
