@@ -8,6 +8,9 @@
                 ...
         topics = await client.admin.topics()
 
+The modules `broker_views`, `dead_letter_views`, `group_views`, `message_views` and `topic_views`, and
+`Examination`, show a cluster as plain values, for pages and gauges.
+
 `BlockingClient` is the same for scripts without an event loop. Every error is a `ClientError` or another
 `RmqError`; its text names the address, the answer's code and remark, and what to do next.
 """
@@ -19,7 +22,10 @@ from rmqkit.client.blocking_consumers import (
     BlockingPushConsumer,
 )
 from rmqkit.client.client import Client
+from rmqkit.client.cluster import broker_views, dead_letter_views, group_views, message_views, topic_views
 from rmqkit.client.cluster.admin import Admin, QueueStats
+from rmqkit.client.cluster.diagnosis import Finding
+from rmqkit.client.cluster.examination import Examination
 from rmqkit.client.cluster.group_admin import GroupAdmin, GroupConnections, GroupMemberInfo, Progress
 from rmqkit.client.consumer.delivery import Batch, DeadLetter, Delivery, Retry
 from rmqkit.client.consumer.flow_control import Prefetch
@@ -74,6 +80,8 @@ __all__ = [
     "ConnectionLost",
     "DeadLetter",
     "Delivery",
+    "Examination",
+    "Finding",
     "GroupAdmin",
     "GroupConnections",
     "GroupMemberInfo",
@@ -108,8 +116,13 @@ __all__ = [
     "SendFailed",
     "SendResult",
     "SendStatus",
+    "broker_views",
+    "dead_letter_views",
     "filter_class",
+    "group_views",
+    "message_views",
     "python_filter",
     "sql",
     "tag",
+    "topic_views",
 ]
