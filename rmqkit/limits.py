@@ -129,8 +129,6 @@ MAX_SEQUENTIAL_PULL_BYTES = 8 * 1024 * 1024
 #: Cached compiled filters, and their memory: an expression may be as long as a header.
 MAX_CACHED_FILTERS = 1_024
 MAX_CACHED_FILTER_BYTES = 16 * 1024 * 1024
-#: Filters of groups that are kept, of which those of groups that are offline go first.
-MAX_FILTER_DATA = 10_000
 #: Records that a filter gets at once at first.
 FIRST_FILTERED_RECORDS = 16
 #: At most; it gets fewer if a call takes longer than MAX_FILTER_CALL_MS.
@@ -140,8 +138,6 @@ MAX_FILTER_CALL_MS = 0.8
 FILTERED_BYTES = 64 * 1024
 #: Filters that run in threads: calls of one filter at a time.
 MAX_FILTER_THREADS = 2
-#: Filters of a topic that are evaluated for the bit map of a message; the bits of the others are set.
-MAX_BIT_MAP_FILTERS = 64
 #: Queue units that a pull passes over before it is answered without a message, in multiples of
 #: maxFilterMessageSize.
 MAX_FILTER_SCANS = 16

@@ -132,6 +132,8 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             haHousekeepingInterval haTransferBatchSize haMaxGapNotInSync slaveTimeout haFlowControlEnable
             maxHaTransferByteInSecond syncFromLastFile mappedFileSizeConsumeQueue enableConsumeQueueExt
             mappedFileSizeConsumeQueueExt maxHashSlotNum maxIndexNum
+            enablePropertyFilter filterSupportRetry enableCalcFilterBitMap filterDataCleanTimeSpan
+            expectConsumerNumUseFilter maxErrorRateOfBloomFilter
             """
         ),
         "one event loop does the work of thread pools, their queues and their locks": (

@@ -15,7 +15,7 @@ from rmqkit.config.values import typed
 from rmqkit.errors import ConfigError
 from rmqkit.plugin import loader
 from rmqkit_failover.settings import FailoverOptions
-from rmqkit_filter.plugin import FilterSettings
+from rmqkit_filter.settings import FilterSettings
 from rmqkit_ha.settings import HaOptions
 from rmqkit_hook_audit.settings import AuditSettings
 from rmqkit_transport_quic.settings import QuicSettings

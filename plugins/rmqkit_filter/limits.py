@@ -16,3 +16,7 @@ MAX_FILTER_EXPRESSION_LENGTH = 16_384
 MAX_FILTER_OPERANDS = 1_000
 MAX_FILTER_DEPTH = 100
 MAX_FILTER_NUMBER_LENGTH = 256
+#: Filters of groups that are kept, of which those of groups that are offline go first.
+MAX_FILTER_DATA = 10_000
+#: Filters of a topic that are evaluated for the bit map of a message; the bits of the others are set.
+MAX_BIT_MAP_FILTERS = 64

@@ -1,28 +1,27 @@
-"""Registers the expression types `TAG`, `SQL92` and `PYTHON`."""
+"""Registers the expression types `TAG`, `SQL92` and `PYTHON`, and the filters of groups by expressions."""
 
 from __future__ import annotations
 
-import msgspec
-
 from rmqkit import hookimpl
-from rmqkit.config import Config, IntervalMs
+from rmqkit.config import Config, SettingsType
 from rmqkit.model.subscription import PYTHON
-from rmqkit.plugin.filter import FilterServer
+from rmqkit.plugin.filter import FilterIndexFactory, FilterServer
 from rmqkit.plugin.hookspecs import Register
+from rmqkit_filter.index.filters import GroupFilters
 from rmqkit_filter.python import PythonFilter, installed
+from rmqkit_filter.settings import ExpressionSettings, FilterSettings
 from rmqkit_filter.sql92.server import Sql92Filter
 from rmqkit_filter.tag import TagFilter
 
 
-class FilterSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Table [plugins.filter].
+@hookimpl
+def rmqkit_register_settings(register: Register[SettingsType], config: Config) -> None:
+    register("filter", ExpressionSettings)
 
-    strict             refuse SQL92 expressions of which Apache ignores a part
-    python_timeout_ms  time of a filter in Python for the messages that it gets at once
-    """
 
-    strict: bool = False
-    python_timeout_ms: IntervalMs = 1_000
+@hookimpl
+def rmqkit_register_filter_indexes(register: Register[FilterIndexFactory], config: Config) -> None:
+    register("filter", GroupFilters)
 
 
 @hookimpl

@@ -15,7 +15,7 @@ import msgspec
 from rmqkit.config import owned as owned_settings
 from rmqkit.config import tables
 from rmqkit.config.owned import Kinds
-from rmqkit.config.values import IntervalMs, KeptMs, Live, masked
+from rmqkit.config.values import IntervalMs, Live, masked
 from rmqkit.limits import MAX_RECORD_REST_BYTES
 from rmqkit.model.sysflag import PERM_RW
 
@@ -80,13 +80,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     access_message_in_memory_max_ratio: Live[int] = 40
     max_filter_message_size: Live[int] = 16_000
     slave_read_enable: Live[bool] = False
-    # Filters by SQL92.
-    enable_property_filter: Live[bool] = False
-    filter_support_retry: bool = False
-    enable_calc_filter_bit_map: Live[bool] = False
-    filter_data_clean_time_span: Live[KeptMs] = 24 * 3_600_000
-    expect_consumer_num_use_filter: int = 32
-    max_error_rate_of_bloom_filter: int = 20
     # Timers.
     flush_consumer_offset_interval: Live[IntervalMs] = 5_000
     channel_expired_timeout: Live[IntervalMs] = 120_000

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rmqkit.plugin.allocation import AllocationStrategy
     from rmqkit.plugin.command import Verb
     from rmqkit.plugin.dispatcher import LogFollower
-    from rmqkit.plugin.filter import FilterServer
+    from rmqkit.plugin.filter import FilterIndexFactory, FilterServer
     from rmqkit.plugin.flush import FlushPolicyFactory
     from rmqkit.plugin.hooks import CallHook, ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
     from rmqkit.plugin.protocols import WireProtocol
@@ -114,6 +114,12 @@ def rmqkit_register_allocation_strategies(register: Register[AllocationStrategy]
 @hookspec
 def rmqkit_register_filter_servers(register: Register[FilterServer], config: Config) -> None:
     """Filters, chosen by the expression type of a subscription. Example: register("TAG", TagFilter())."""
+
+
+@hookspec
+def rmqkit_register_filter_indexes(register: Register[FilterIndexFactory], config: Config) -> None:
+    """What a broker keeps of the filters of groups that do not select by tags; it uses the first in `order`.
+    Example: register("mine", MyIndex)."""
 
 
 @hookspec

@@ -26,7 +26,7 @@ from rmqkit.plugin import hookspecs
 from rmqkit.plugin.acks import AckCondition
 from rmqkit.plugin.allocation import AllocationStrategy
 from rmqkit.plugin.dispatcher import LogFollower
-from rmqkit.plugin.filter import FilterServer
+from rmqkit.plugin.filter import FilterIndexFactory, FilterServer
 from rmqkit.plugin.flush import FlushPolicyFactory
 from rmqkit.plugin.hook_runner import HookEntry, Hooks
 from rmqkit.plugin.hooks import CallHook, ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
@@ -121,6 +121,7 @@ class Registry:
     dispatchers: dict[str, LogFollower]
     allocation_strategies: dict[str, AllocationStrategy]
     filter_servers: dict[str, FilterServer]
+    filter_indexes: dict[str, FilterIndexFactory]
     #: By topic.
     queue_codes: dict[str, QueueCode]
     services: dict[str, Service]
@@ -178,6 +179,7 @@ _KINDS = {
     "dispatchers": "dispatcher",
     "allocation_strategies": "allocation strategy",
     "filter_servers": "filter server",
+    "filter_indexes": "filter index",
     "queue_codes": "queue code",
     "services": "service",
     "servers": "server",

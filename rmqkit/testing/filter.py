@@ -1,17 +1,23 @@
-"""Contract of FilterServer, for any expression type.
+"""Contracts of FilterServer, for any expression type, and of FilterIndex.
 
 def test_contract() -> None:
     check_filter_server(MyFilter(), good=["a > 1"], bad=["a >"])
+
+async def test_index(tmp_path: Path) -> None:
+    await check_filter_index(MyIndex, tmp_path)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 
+from rmqkit.config import load
 from rmqkit.model.subscription import SubscriptionData
-from rmqkit.plugin.filter import CompiledFilter, FilterServer
+from rmqkit.plugin.filter import CompiledFilter, FilterIndex, FilterIndexFactory, FilterServer
+from rmqkit.testing.clock import FakeClock
 
 _TOPIC = "Topic"
 _GROUP = "group"
@@ -74,3 +80,56 @@ def _check_refused(server: FilterServer, expression: str) -> None:
                 raise AssertionError(f"{expression!r} is refused without a reason") from error
             continue
         raise AssertionError(f"{expression!r} should be refused, but gives {result}")
+
+
+async def check_filter_index(factory: FilterIndexFactory, directory: Path) -> None:
+    """Check the filters of a group from its first heartbeat to its deletion, over a restart. Raises
+    AssertionError at the first broken rule."""
+    config = load(environ={}, flags={"storePathRootDir": str(directory)})
+    clock = FakeClock()
+
+    def started() -> FilterIndex:
+        index = factory(config, clock, _compiled)
+        index.load()
+        return index
+
+    index = started()
+    assert index.persist_interval_ms > 0, "the index is never kept"
+    assert index.get(_TOPIC, _GROUP) is None, "a group without a heartbeat has a filter"
+    index.subscribe(_GROUP, [_subscribed("first", 1), SubscriptionData(topic="Tags", sub_string="a")])
+    assert _kept(index) == ("first", 1)
+    assert index.get("Tags", _GROUP) is None, "tags are kept as an expression"
+    index.subscribe(_GROUP, [_subscribed("second", 2)])
+    index.subscribe(_GROUP, [_subscribed("first", 1)])
+    assert _kept(index) == ("second", 2), "an older heartbeat replaces a newer one"
+    index.leave(_GROUP)
+    assert _kept(index) == ("second", 2), "the filter goes with the last member"
+    await index.persist()
+    index = started()
+    assert _kept(index) == ("second", 2), "a restart loses filters"
+    index.subscribe(_GROUP, [_subscribed("bad", 3)])
+    assert index.get(_TOPIC, _GROUP) is None, "an expression that does not parse is kept"
+    index.subscribe(_GROUP, [_subscribed("third", 4)])
+    index.configure(config)
+    assert _kept(index) == ("third", 4)
+    index.forget_group(_GROUP)
+    assert index.get(_TOPIC, _GROUP) is None, "a deleted group has a filter"
+    index.forget_group(_GROUP)
+    await index.persist()
+    assert started().get(_TOPIC, _GROUP) is None, "a restart brings a deleted group's filter back"
+
+
+def _subscribed(expression: str, version: int) -> SubscriptionData:
+    return SubscriptionData(topic=_TOPIC, sub_string=expression, expression_type="SQL92", sub_version=version)
+
+
+def _kept(index: FilterIndex) -> tuple[str, int]:
+    found = index.get(_TOPIC, _GROUP)
+    assert found is not None, "the filter of a group is not kept"
+    return found.subscription.sub_string, found.client_version
+
+
+def _compiled(subscription: SubscriptionData, group: str) -> CompiledFilter:
+    if subscription.sub_string == "bad":
+        raise ValueError("it does not parse")
+    return CompiledFilter(records=lambda records: [True] * len(records))

@@ -9,6 +9,7 @@ Its modules build on the interfaces of `rmqkit.plugin`:
     directory_lock    the lock of a store directory
     disk              disk usage as `df` shows it
     document          messages as JSON documents
+    held_time         how long a call has held the event loop
     http              answers GET requests for a few pages
     internal_queue    walks the queues of an internal topic with saved progress
     interval          waits for an interval that is a setting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from rmqkit.broker.pulling.bloom import BloomFilter
+from rmqkit_filter.index.bloom import BloomFilter
 from tests.interop.filters import apache_verdicts
 from tests.plugins.filter.sql92_cases import cases
 from tests.plugins.filter.test_sql92 import verdict

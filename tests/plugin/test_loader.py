@@ -520,7 +520,7 @@ def test_specs_are_there() -> None:
     """The hooks are those of the design's list of extension points."""
     kinds = (
         "stores store_tools transports flush_policies ack_conditions dispatchers allocation_strategies"
-        " filter_servers"
+        " filter_servers filter_indexes"
         " processors queue_codes services servers protocols commands settings"
     )
     hooks = "send_message_hooks consume_message_hooks rpc_hooks call_hooks put_message_hooks"

@@ -42,6 +42,7 @@ from tests.plugins.failover import test_commands as failover_commands
 from tests.plugins.filter import test_python as python_filters
 from tests.plugins.filter import test_sql92 as sql92
 from tests.plugins.filter import test_tag as tags
+from tests.plugins.filter.index import test_filters as filter_index
 from tests.plugins.ha import test_electing as electing
 from tests.stores.lmdb import test_store as test_lmdb
 from tests.stores.memory import test_store as test_memory
@@ -219,6 +220,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("filter server", "TAG"): (tags, "check_filter_server"),
     ("filter server", "SQL92"): (sql92, "check_filter_server"),
     ("filter server", "PYTHON"): (python_filters, "check_filter_server"),
+    ("filter index", "filter"): (filter_index, "check_filter_index"),
     ("service", "audit"): (None, "TestAudit"),
     ("service", "delay"): (None, "TestDelay"),
     ("service", "failover"): (None, "TestFailover"),

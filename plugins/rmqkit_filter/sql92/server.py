@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rmqkit.config import Config
 from rmqkit.errors import DecodeError
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.subscription import SQL92, SubscriptionData
@@ -9,6 +10,7 @@ from rmqkit.plugin.filter import CompiledFilter, FilterServer, RecordsFilter
 from rmqkit.protocol.record import peek_properties
 from rmqkit.speedups import IN_USE
 from rmqkit_filter.limits import MAX_EVALUATED_OPERANDS, MAX_RECORDS_PER_CALL
+from rmqkit_filter.settings import ExpressionSettings
 from rmqkit_filter.sql92.expressions import Node
 from rmqkit_filter.sql92.parser import parse
 
@@ -49,6 +51,16 @@ class Sql92Filter(FilterServer):
 
     def __init__(self, *, strict: bool = False) -> None:
         self._strict = strict
+        self._config: Config | None = None
+        self._is_on = False
+
+    def refusal(self, config: Config) -> str:
+        if config is not self._config:
+            self._is_on = config.owned(ExpressionSettings).enable_property_filter
+            self._config = config
+        if self._is_on:
+            return ""
+        return "The broker does not support consumer to filter message by SQL92 (enablePropertyFilter)"
 
     def compile(self, subscription: SubscriptionData, group: str) -> CompiledFilter:
         if subscription.expression_type != SQL92:

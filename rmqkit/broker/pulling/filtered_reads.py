@@ -15,7 +15,6 @@ from time import perf_counter
 
 import trio
 
-from rmqkit.broker.pulling.held_time import HeldTime
 from rmqkit.limits import (
     FILTERED_BYTES,
     FIRST_FILTERED_RECORDS,
@@ -27,6 +26,7 @@ from rmqkit.model.buffer import Buffer
 from rmqkit.plugin.filter import CompiledFilter
 from rmqkit.plugin.store import Queues, ReadLimits, ReadResult, ReadStatus
 from rmqkit.toolkit.cold_reads import read_when_cached
+from rmqkit.toolkit.held_time import HeldTime
 
 _SIZE = Struct(">i")
 #: Offsets in the queue and in the log.

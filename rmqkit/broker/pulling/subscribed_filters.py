@@ -7,19 +7,17 @@ from collections.abc import Sequence
 from functools import partial
 
 from rmqkit.broker.clients import ClientTable
-from rmqkit.broker.pulling.bit_maps import BitMapFilter, BitMaps
 from rmqkit.broker.pulling.filter_cache import FilterCache, FilterKey, filter_key
-from rmqkit.broker.tables.filters import FilterTable
 from rmqkit.broker.tables.groups import GroupTable
 from rmqkit.config import Config
 from rmqkit.errors import DecodeError, RequestRefused
 from rmqkit.model import properties as props
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.names import RETRY_PREFIX
-from rmqkit.model.subscription import SQL92, SUBSCRIBE_ALL, TAG, SubscriptionData
+from rmqkit.model.subscription import SUBSCRIBE_ALL, TAG, SubscriptionData
 from rmqkit.model.sysflag import PULL_SUBSCRIPTION
 from rmqkit.plugin.clock import Clock
-from rmqkit.plugin.filter import CompiledFilter
+from rmqkit.plugin.filter import Compile, CompiledFilter, FilterIndex
 from rmqkit.plugin.loader import Registry
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.headers import PullMessageRequestHeader
@@ -30,8 +28,7 @@ class SubscribedFilters:
     """Compiles and caches filters.
 
     cache     filters in use
-    table     the filters of groups, by topic and group
-    bit_maps  makes the bit maps of new messages
+    index     the filters of groups, None without a plugin that keeps them
 
     `extensions`: whether the store's queues have extensions, which hold the bit maps.
     """
@@ -51,16 +48,26 @@ class SubscribedFilters:
         self._groups = groups
         self._extensions = extensions
         self.cache = FilterCache()
-        self.table = FilterTable(config, clock, config.config_path, self.compiled)
-        self.bit_maps = BitMaps(config, self.table, self.compiled)
-        clients.on_subscribe.append(self.table.subscribe)
-        clients.on_group_end.append(self.table.leave)
+        self.index = first_index(config, registry, clock, self.compiled)
+        if self.index is not None:
+            clients.on_subscribe.append(self.index.subscribe)
+            clients.on_group_end.append(self.index.leave)
 
     def configure(self, config: Config) -> None:
         """Use changed settings."""
         self._config = config
-        self.table.configure(config)
-        self.bit_maps.configure(config)
+        if self.index is not None:
+            self.index.configure(config)
+
+    def load(self) -> None:
+        """Read the filters of groups. Raises ConfigError when they are damaged."""
+        if self.index is not None:
+            self.index.load()
+
+    async def persist(self) -> None:
+        """Write what has changed. Raises OSError, and writes again next time."""
+        if self.index is not None:
+            await self.index.persist()
 
     def of(self, header: PullMessageRequestHeader) -> CompiledFilter:
         """The filter of a pull. Raises RequestRefused."""
@@ -83,32 +90,25 @@ class SubscribedFilters:
             compiled = self.compiled(subscription, group, key)
         except ValueError as error:
             raise _unreadable(subscription.sub_string, error) from error
-        if key is None and compiled.unit is None and self._has_bit_maps(subscription):
-            compiled.unit = BitMapFilter(self.table, subscription, group)
+        if key is None and compiled.unit is None and self._extensions and not subscription.is_tag:
+            compiled.unit = None if self.index is None else self.index.unit(subscription, group)
         return compiled
-
-    def _has_bit_maps(self, subscription: SubscriptionData) -> bool:
-        """Whether messages may have bit maps for a group's filter."""
-        return (
-            self._extensions and not subscription.is_tag and not subscription.topic.startswith(RETRY_PREFIX)
-        )
 
     def forget_group(self, group: str) -> None:
         """A group was deleted."""
-        self.table.forget_group(group)
+        if self.index is not None:
+            self.index.forget_group(group)
 
     def check_support(self, kind: str) -> None:
         """Check that this broker can filter by an expression type. Raises RequestRefused for an expression
-        type without a filter server, and for SQL92 while enablePropertyFilter is off."""
-        if kind == SQL92 and not (kind in self._servers and self._config.enable_property_filter):
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                "The broker does not support consumer to filter message by SQL92 (enablePropertyFilter)",
-            )
-        if kind not in self._servers:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, f"no plugin filters by expressions of type {kind[:100]!r}"
-            )
+        type without a filter server, and for one that the settings forbid."""
+        server = self._servers.get(kind)
+        if server is None:
+            why = f"no plugin filters by expressions of type {kind[:100]!r}"
+        else:
+            why = server.refusal(self._config)
+        if why:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, why)
 
     def compiled(
         self, subscription: SubscriptionData, group: str, key: FilterKey | None = None
@@ -122,24 +122,25 @@ class SubscribedFilters:
             server = self._servers.get(kind)
             if server is None:
                 raise ValueError(f"no plugin filters by expressions of type {kind[:100]!r}")
-            if self._config.filter_support_retry and kind != TAG and topic.startswith(RETRY_PREFIX):
-                found = CompiledFilter(records=partial(self._retried, group))
+            index = self.index
+            if index is not None and index.filters_retries and kind != TAG and topic.startswith(RETRY_PREFIX):
+                found = CompiledFilter(records=partial(self._retried, index, group))
             else:
                 found = server.compile(subscription, group)
             self.cache.put(key, found)
         return found
 
-    def _retried(self, group: str, records: Sequence[Buffer]) -> list[bool]:
+    def _retried(self, index: FilterIndex, group: str, records: Sequence[Buffer]) -> list[bool]:
         """The records of a retry topic, by the group's filters for the topics that they come from. A record
         whose topic has no filter, or one that is asynchronous, matches."""
-        return [self._matches_again(group, record) for record in records]
+        return [self._matches_again(index, group, record) for record in records]
 
-    def _matches_again(self, group: str, record: Buffer) -> bool:
+    def _matches_again(self, index: FilterIndex, group: str, record: Buffer) -> bool:
         try:
             topic = props.decode_bytes(peek_properties(record)).get(props.RETRY_TOPIC)
         except DecodeError:
             return False
-        data = None if topic is None else self.table.get(topic, group)
+        data = None if topic is None else index.get(topic, group)
         if data is None:
             return True
         try:
@@ -174,8 +175,8 @@ class SubscribedFilters:
                 ResponseCode.SUBSCRIPTION_NOT_LATEST,
                 f"the subscription of {name} to {topic} is older than the request's",
             )
-        if not subscription.is_tag:
-            data = self.table.get(topic, name)
+        if not subscription.is_tag and self.index is not None:
+            data = self.index.get(topic, name)
             if data is None:
                 raise RequestRefused(
                     ResponseCode.FILTER_DATA_NOT_EXIST,
@@ -186,6 +187,12 @@ class SubscribedFilters:
                     ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest"
                 )
         return subscription
+
+
+def first_index(config: Config, registry: Registry, clock: Clock, compiled: Compile) -> FilterIndex | None:
+    """The index that a broker uses, not loaded yet. Raises ConfigError."""
+    factory = next(iter(registry.filter_indexes.values()), None)
+    return None if factory is None else factory(config, clock, compiled)
 
 
 def _unreadable(expression: str, error: ValueError) -> RequestRefused:

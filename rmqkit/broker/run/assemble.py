@@ -109,7 +109,8 @@ def make_context(
     """The broker's parts with their tables still to be loaded. Clients connect to `ip` and `port`."""
     clients, groups = ClientTable(), GroupTable(config, clock, config.config_path)
     filters = SubscribedFilters(config, registry, clock, clients, groups, store.has_extensions)
-    store.bit_maps = filters.bit_maps.of_topic
+    if filters.index is not None:
+        store.bit_maps = filters.index.bit_maps
     last_of_topic = partial(_last_record, store)
     conditions = registry.ack_conditions.values()
     gates = [condition.position for condition in conditions if condition.gates_reads]
@@ -172,7 +173,7 @@ def load_tables(broker: BrokerContext) -> None:
     """Read topics, groups, offsets and filters, and adjust them to the opened store: topics missing in the
     table are restored, queues of deleted topics are removed. Raises ConfigError when a table cannot be
     read."""
-    for table in (broker.topics, broker.groups, broker.offsets, broker.filters.table):
+    for table in (broker.topics, broker.groups, broker.offsets, broker.filters):
         table.load()
     for topic in broker.topics.recover(broker.store.queues()):
         broker.store.delete_topic(topic)

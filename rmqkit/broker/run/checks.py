@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 
 from rmqkit import rocketmq_settings
 from rmqkit.broker.dispatch.manager import choose, first_of
+from rmqkit.broker.pulling.subscribed_filters import first_index
 from rmqkit.broker.run.assemble import configured_store
 from rmqkit.broker.run.system_clock import SystemClock
 from rmqkit.config import CONSUME_QUEUE, Config, address_faults, address_warnings, setting_fields
 from rmqkit.errors import ConfigError, Fault
+from rmqkit.plugin.filter import CompiledFilter
 from rmqkit.plugin.loader import Registry
 from rmqkit.plugin.store import QueueLookup
 from rmqkit.plugin.transport import Address
@@ -54,10 +56,7 @@ def warnings(config: Config, registry: Registry) -> Iterator[Fault]:
     """An address for clients where nobody listens, features that are merely off, and settings without effect:
     RocketMQ's in one line, and tables of disabled plugins."""
     yield from address_warnings(config)
-    if config.enable_calc_filter_bit_map and not _has_extensions(config, registry):
-        yield Fault(
-            "enableCalcFilterBitMap", "enableCalcFilterBitMap has no effect without enableConsumeQueueExt"
-        )
+    yield from _unstored_bit_maps(config, registry)
     yield from _unread_queues(config, registry)
     owned = setting_fields(registry.settings.values())
     yield from rocketmq_settings.offers(config.unknown, config.sources, owned)
@@ -85,13 +84,17 @@ def warnings(config: Config, registry: Registry) -> Iterator[Fault]:
             )
 
 
-def _has_extensions(config: Config, registry: Registry) -> bool:
-    """Whether the store's queues have extensions; one that cannot be made is a fault already."""
+def _unstored_bit_maps(config: Config, registry: Registry) -> Iterator[Fault]:
+    """Bit maps of messages are asked for, and the store has no place for them. What cannot be made is a fault
+    already."""
     try:
-        store, _ = configured_store(config, registry, SystemClock())
+        index = first_index(config, registry, SystemClock(), lambda subscription, group: CompiledFilter())
+        key = "" if index is None else index.bit_maps_setting
+        if key and not configured_store(config, registry, SystemClock())[0].has_extensions:
+            text = f"{key} has no effect: the queues of the store have no extensions, which hold the bit maps"
+            yield Fault(key, text)
     except ConfigError:
-        return True
-    return store.has_extensions
+        return
 
 
 def _unread_queues(config: Config, registry: Registry) -> Iterator[Fault]:

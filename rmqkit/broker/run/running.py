@@ -24,6 +24,7 @@ from rmqkit.broker.stats import SAMPLE_MS
 from rmqkit.config import FREE_PORT, Config, store_host, with_texts
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.clock import Clock
+from rmqkit.plugin.filter import FilterIndex
 from rmqkit.plugin.listen import Listener, Serving, bind
 from rmqkit.plugin.loader import Registry
 from rmqkit.plugin.protocols import WireProtocol
@@ -43,7 +44,6 @@ DRAIN_TIMEOUT_MS = 10_000
 _EXPIRE_MS = 1_000
 _RECHECK_MS = 5_000
 _HOUSEKEEPING_MS = 10_000
-_PERSIST_FILTERS_MS = 10_000
 _DISPATCH_LOG_MS = 60_000
 _PORT_TRIES = 20
 
@@ -124,7 +124,7 @@ async def _run_with_tables(
             await broker.topics.close()
             await broker.groups.close()
             await broker.offsets.persist()
-            await broker.filters.table.persist()
+            await broker.filters.persist()
 
 
 async def _run_opened(
@@ -148,7 +148,8 @@ async def _run_opened(
         nursery.start_soon(broker.work.run)
         nursery.start_soon(_expire_held_pulls, broker)
         nursery.start_soon(_persist_offsets, broker)
-        nursery.start_soon(_persist_filters, broker)
+        if broker.filters.index is not None:
+            nursery.start_soon(_persist_filters, broker, broker.filters.index)
         nursery.start_soon(_drop_silent_clients, broker)
         nursery.start_soon(_keep_statistics, broker)
         for server, listener in zip(servers, listeners, strict=True):
@@ -275,14 +276,11 @@ async def _persist_offsets(broker: BrokerContext) -> None:
             _log.error("consumer offsets cannot be written, trying again: %s", error)
 
 
-async def _persist_filters(broker: BrokerContext) -> None:
+async def _persist_filters(broker: BrokerContext, index: FilterIndex) -> None:
     while True:
-        await sleep_interval(
-            broker.on_config_change,
-            lambda: max(1_000, min(_PERSIST_FILTERS_MS, broker.config.filter_data_clean_time_span)),
-        )
+        await sleep_interval(broker.on_config_change, lambda: index.persist_interval_ms)
         try:
-            await broker.filters.table.persist()
+            await index.persist()
         except OSError as error:
             _log.error("the filters of groups cannot be written, trying again: %s", error)
 

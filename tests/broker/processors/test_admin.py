@@ -286,15 +286,15 @@ async def test_a_group_is_created_changed_and_deleted(desk: BrokerHarness) -> No
     assert table["subscriptionGroupTable"]["g"] == found
     assert table["dataVersion"]["counter"] == version + 1
     desk.broker.offsets.commit("g", "T", 0, 1)
-    desk.broker.filters.table.subscribe(
-        "g", [SubscriptionData(topic="T", sub_string="a > 1", expression_type="SQL92")]
-    )
-    assert len(desk.broker.filters.table) == 1
+    index = desk.broker.filters.index
+    assert index is not None
+    index.subscribe("g", [SubscriptionData(topic="T", sub_string="a > 1", expression_type="SQL92")])
+    assert index.get("T", "g") is not None
     for clean, left in ((False, 1), (True, None)):
         header = DeleteSubscriptionGroupRequestHeader(group_name="g", clean_offset=clean)
         assert (await desk.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)).code == 0
         assert desk.broker.offsets.get("g", "T", 0) == left
-        assert len(desk.broker.filters.table) == 0
+        assert index.get("T", "g") is None
     answer = await desk.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupRequestHeader(group="g"))
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 

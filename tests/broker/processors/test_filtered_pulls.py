@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from rmqkit import hookimpl
-from rmqkit.broker.pulling import filtered_reads, held_time
+from rmqkit.broker.pulling import filtered_reads
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import FILTERED_BYTES, MAX_FILTERED_RECORDS
@@ -24,6 +24,8 @@ from rmqkit.protocol import loose_json, record
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.testing.peer import FakePeer
+from rmqkit.toolkit import held_time
+from rmqkit_filter.index.filters import GroupFilters
 from tests.broker.desk import BrokerHarness, bodies, places
 
 Opened = Callable[..., AbstractAsyncContextManager[BrokerHarness]]
@@ -60,7 +62,8 @@ async def test_the_expression_of_a_heartbeat_filters_by_properties(opened: Opene
         answer = await answered(desk, sys_flag=0, sub_version=1)
         assert (bodies(answer), answer.code) == ([b"4", b"5"], 0)
         assert places(answer) == (6, 0, 6)
-        data = desk.broker.filters.table.get("T", "g")
+        assert isinstance(desk.broker.filters.index, GroupFilters)
+        data = desk.broker.filters.index.get("T", "g")
         assert data is not None
         assert (data.expression, data.expression_type, data.is_dead) == ("price > 3", "SQL92", False)
 

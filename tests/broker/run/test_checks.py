@@ -156,7 +156,7 @@ def test_what_contradicts_is_found_before_the_start(keys: dict[str, str], words:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"enableCalcFilterBitMap": "true"}, "no effect without enableConsumeQueueExt"),
+        ({"enableCalcFilterBitMap": "true"}, "enableCalcFilterBitMap has no effect: "),
         ({"dispatchers": ""}, "cannot be read from queues"),
     ],
 )

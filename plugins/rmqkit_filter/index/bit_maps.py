@@ -11,15 +11,17 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from rmqkit.broker.pulling.held_time import HeldTime
-from rmqkit.broker.tables.filters import FilterData, FilterTable
 from rmqkit.config import Config
-from rmqkit.limits import MAX_BIT_MAP_FILTERS, MAX_FILTER_CALL_MS
+from rmqkit.limits import MAX_FILTER_CALL_MS
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.names import RETRY_PREFIX
 from rmqkit.model.subscription import SubscriptionData
 from rmqkit.plugin.filter import CompiledFilter
 from rmqkit.plugin.store import ExtensionFilter, RecordsBitMaps, UnitExtension
+from rmqkit.toolkit.held_time import HeldTime
+from rmqkit_filter.index.table import FilterData, FilterTable
+from rmqkit_filter.limits import MAX_BIT_MAP_FILTERS
+from rmqkit_filter.settings import ExpressionSettings
 
 _log = logging.getLogger(__name__)
 
@@ -64,17 +66,17 @@ class BitMaps:
     def __init__(
         self, config: Config, table: FilterTable, compiled: Callable[[SubscriptionData, str], CompiledFilter]
     ) -> None:
-        self._config = config
+        self._is_on = config.owned(ExpressionSettings).enable_calc_filter_bit_map
         self._table = table
         self._compiled = compiled
 
     def configure(self, config: Config) -> None:
         """Use changed settings."""
-        self._config = config
+        self._is_on = config.owned(ExpressionSettings).enable_calc_filter_bit_map
 
     def of_topic(self, topic: str) -> RecordsBitMaps | None:
         """Log.bit_maps."""
-        if not self._config.enable_calc_filter_bit_map or topic.startswith(RETRY_PREFIX):
+        if not self._is_on or topic.startswith(RETRY_PREFIX):
             return None
         groups = self._table.of_topic(topic)
         if not groups:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmqkit.broker.pulling import held_time
-from rmqkit.broker.pulling.held_time import HeldTime
+from rmqkit.toolkit import held_time
+from rmqkit.toolkit.held_time import HeldTime
 
 
 @pytest.mark.parametrize(

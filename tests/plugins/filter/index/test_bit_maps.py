@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 import trio
 
-from rmqkit.broker.pulling import bit_maps
-from rmqkit.broker.pulling.bit_maps import BitMapFilter, BitMaps
-from rmqkit.broker.pulling.bloom import BloomFilter
-from rmqkit.broker.pulling.held_time import HeldTime
-from rmqkit.broker.tables.filters import FilterTable
-from rmqkit.config import Config
+from rmqkit.config import load
 from rmqkit.errors import ConfigError
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.subscription import ConsumerData, SubscriptionData
-from rmqkit.plugin.filter import CompiledFilter
+from rmqkit.plugin.filter import CompiledFilter, FilterIndex
 from rmqkit.plugin.store import ExtensionFilter, UnitExtension
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.record import peek_properties
 from rmqkit.testing.clock import FakeClock
+from rmqkit.toolkit.held_time import HeldTime
 from rmqkit.toolkit.json_file import JsonFile
+from rmqkit_filter.index import bit_maps
+from rmqkit_filter.index.bit_maps import BitMapFilter, BitMaps
+from rmqkit_filter.index.bloom import BloomFilter
+from rmqkit_filter.index.table import FilterTable
 from rmqkit_store_mmap.queue.extension import reader
 from rmqkit_store_mmap.queue.units import UNIT
 from tests.broker.desk import BrokerHarness, bodies, open_desk
@@ -45,6 +45,12 @@ def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HeldTime, "elapsed_s", lambda self: 0.0)
 
 
+def index_of(desk: BrokerHarness) -> FilterIndex:
+    index = desk.broker.filters.index
+    assert index is not None
+    return index
+
+
 def bits_of(group: str, topic: str = "T") -> int:
     return sum(1 << position for position in BloomFilter(20, 32).positions(f"{group}#{topic}"))
 
@@ -57,7 +63,7 @@ async def join(desk: BrokerHarness, group: str, expression: str, version: int = 
     await desk.heartbeat(
         ConsumerData(group_name=group, subscription_data_set=[subscription]), client_id=f"of-{group}"
     )
-    await desk.broker.filters.table.persist()
+    await desk.broker.filters.persist()
     desk.clock.advance(1)
 
 
@@ -82,7 +88,7 @@ async def test_a_message_has_the_bits_of_the_groups_that_it_matches(tmp_path: Pa
         await desk.sent(properties={"price": "1"})
         await join(desk, "low", "price < 3")
         await join(desk, "all", "price >= 0")
-        desk.broker.filters.table.leave("low")
+        index_of(desk).leave("low")
         for price in (1, 5):
             await desk.sent(properties={"price": str(price)})
         root = Path(desk.broker.config.store_path_root_dir)
@@ -208,7 +214,7 @@ def test_a_store_without_extensions_refuses_the_setting(tmp_path: Path) -> None:
 
 
 def table(directory: Path, clock: FakeClock) -> FilterTable:
-    return FilterTable(Config(), clock, directory, lambda subscription, group: None)
+    return FilterTable(load(environ={}), clock, directory, lambda subscription, group: None)
 
 
 async def subscribed(directory: Path, *groups: str) -> FilterTable:
@@ -224,7 +230,7 @@ async def subscribed(directory: Path, *groups: str) -> FilterTable:
 def makes(
     known: FilterTable, compiled: Callable[[SubscriptionData, str], CompiledFilter], count: int = 1
 ) -> list[int]:
-    make = BitMaps(Config(enable_calc_filter_bit_map=True), known, compiled).of_topic("T")
+    make = BitMaps(load(environ={}, flags={"enableCalcFilterBitMap": True}), known, compiled).of_topic("T")
     assert make is not None
     return [int.from_bytes(bits, "little") for bits in make([b"record"] * count)]
 

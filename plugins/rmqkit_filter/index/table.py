@@ -12,12 +12,13 @@ from pathlib import Path
 import msgspec
 import trio
 
-from rmqkit.broker.pulling.bloom import BloomFilter, mask_of
 from rmqkit.config import Config
-from rmqkit.limits import MAX_FILTER_DATA
 from rmqkit.model.subscription import SubscriptionData
 from rmqkit.plugin.clock import Clock
 from rmqkit.toolkit.json_file import JsonFile
+from rmqkit_filter.index.bloom import BloomFilter, mask_of
+from rmqkit_filter.limits import MAX_FILTER_DATA
+from rmqkit_filter.settings import ExpressionSettings
 
 _log = logging.getLogger(__name__)
 #: A group that was online when the broker stopped counts as offline since this time before the start.
@@ -87,12 +88,12 @@ class FilterTable:
         directory: Path,
         compiles: Callable[[SubscriptionData, str], object],
     ) -> None:
-        self._config = config
+        self._settings = config.owned(ExpressionSettings)
         self._clock = clock
         self._compiles = compiles
         self._file = JsonFile(directory / "consumerFilter.json", _File)
         self._bloom = BloomFilter(
-            config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter
+            self._settings.max_error_rate_of_bloom_filter, self._settings.expect_consumer_num_use_filter
         )
         self.bit_map_bytes = self._bloom.bits // 8
         self._topics: dict[str, dict[str, FilterData]] = {}
@@ -112,7 +113,7 @@ class FilterTable:
 
     def configure(self, config: Config) -> None:
         """Use changed settings; those of the bloom filter are fixed."""
-        self._config = config
+        self._settings = config.owned(ExpressionSettings)
 
     def load(self) -> None:
         """All groups count as offline. If the settings of the bloom filter have changed, the file is ignored,
@@ -266,7 +267,7 @@ class FilterTable:
         """Forget groups that have been offline for filterDataCleanTimeSpan, and write the table if it
         changed. Raises OSError, and writes again next time."""
         async with self._writing:
-            oldest_ms = self._clock.now_ms() - self._config.filter_data_clean_time_span
+            oldest_ms = self._clock.now_ms() - self._settings.filter_data_clean_time_span
             for data in [data for data in self._all() if data.is_dead and data.dead_time <= oldest_ms]:
                 self._remove(data)
             if not self._dirty:

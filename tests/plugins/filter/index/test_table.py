@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from rmqkit.broker.tables import filters
-from rmqkit.broker.tables.filters import FilterTable
-from rmqkit.config import Config
+from rmqkit.config import load
 from rmqkit.model.subscription import SubscriptionData
 from rmqkit.testing.clock import FakeClock
+from rmqkit.testing.store import as_keys
+from rmqkit_filter.index import table as filters
+from rmqkit_filter.index.table import FilterTable
 
 DAY_MS = 24 * 3_600_000
 
@@ -23,7 +24,7 @@ def compiles(subscription: SubscriptionData, group: str) -> None:
 
 
 def table(directory: Path, clock: FakeClock, **settings: Any) -> FilterTable:
-    return FilterTable(Config(**settings), clock, directory, compiles)
+    return FilterTable(load(environ={}, flags=as_keys(settings)), clock, directory, compiles)
 
 
 def sql(expression: str, version: int = 1, topic: str = "T") -> SubscriptionData:
