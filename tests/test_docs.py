@@ -11,12 +11,14 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from rmqkit import config, plugin, rocketmq_settings
+from rmqkit.cli import whole_parser
 from rmqkit.client import hooks as client_hooks
 from rmqkit.config import with_values
 from rmqkit.plugin import loader
@@ -47,33 +49,42 @@ def run(words: list[str], directory: Path, namesrv: str) -> subprocess.Completed
     return programs.run(words, directory, env={"NAMESRV_ADDR": namesrv, "PATH": path})
 
 
-@pytest.fixture(scope="module")
-def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The server that the examples talk to."""
-    words = [
-        str(BIN / "rmqkit"),
-        "serve",
-        "--namesrv",
-        "127.0.0.1:0",
-        "--broker",
-        "127.0.0.1:0",
-        "--set",
-        "store=memory",
-    ]
+#: Free ports in place of RocketMQ's, which another test or program may have.
+FREE_PORTS = ["--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0"]
+
+
+@contextmanager
+def serving(words: list[str], directory: Path) -> Iterator[str]:
+    """Run `rmqkit serve` with further words; the address of its name server once it is ready. It must end
+    by itself when it is told to stop."""
     with subprocess.Popen(
-        words,
-        cwd=tmp_path_factory.mktemp("serve"),
+        [str(BIN / "rmqkit"), "serve", *words, *FREE_PORTS],
+        cwd=directory,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        yield dict(word.split("=", 1) for word in line.split() if "=" in word)["namesrv"]
-        process.terminate()
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("rmqkit ready"), line
+            yield dict(word.split("=", 1) for word in line.split() if "=" in word)["namesrv"]
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The server that the examples talk to."""
+    with serving(["--set", "store=memory"], tmp_path_factory.mktemp("serve")) as address:
+        yield address
 
 
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+#: An option of servers that need a running etcd: only their words are checked, tests/plugins/failover runs
+#: such groups.
+NEEDS_ETCD = "--failover"
 #: The blocks of each are one program, which tests/spark and tests/testing run.
 ONE_PROGRAM = ("spark.md", "testing.md")
 
@@ -93,11 +104,18 @@ def test_python_blocks_run(where: str, text: str, namesrv: str, tmp_path: Path) 
 
 @pytest.mark.parametrize(("where", "text"), blocks("sh"), ids=lambda value: value if len(value) < 40 else "")
 def test_shell_blocks_run(where: str, text: str, namesrv: str, tmp_path: Path) -> None:
-    """Every `rmqkit` line, in order; `make` targets exist; `rmqkit serve` is what the fixture runs."""
+    """Every `rmqkit` line, in order; `make` targets exist; a server gets ready, and stops when told to."""
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for line in text.splitlines():
         words = shlex.split(line, comments=True)
-        if not words or words[:2] == ["rmqkit", "serve"]:
+        if not words:
+            continue
+        if words[:2] == ["rmqkit", "serve"]:
+            if NEEDS_ETCD in words:
+                assert whole_parser().parse_args(words[1:]).failover, where
+                continue
+            with serving(words[2:], tmp_path) as address:
+                assert address, where
             continue
         if words[0] == "make":
             assert words[1] in targets, where
