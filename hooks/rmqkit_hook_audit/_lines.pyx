@@ -23,7 +23,7 @@ cdef enum:
 
 
 def json_lines(messages, places, heads, stops, str topic, Py_ssize_t max_key_bytes, other):
-    """See the twin."""
+    """The lines of a run of sends (`lines`)."""
     if not isinstance(messages, PutColumns) or not isinstance(places, Places):
         return value_lines.json_lines(messages, places, heads, stops, topic, max_key_bytes, other)
     return _column_lines(messages, places, heads, stops, topic, max_key_bytes, other)
@@ -119,7 +119,7 @@ cdef bint holds(bytes text, bytes word) noexcept:
 
 
 def are_alike(requests, headers, bytes word):
-    """See the twin."""
+    """Whether all sends have one topic and producer group, and no header contains a word (`lines`)."""
     cdef bint first = True
     if not word:
         raise ValueError("an empty word")

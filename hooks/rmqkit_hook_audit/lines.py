@@ -14,7 +14,7 @@ from rmqkit_hook_audit import value_lines
 
 
 class Lines(Protocol):
-    """See `rmqkit_hook_audit.value_lines`."""
+    """The lines of a run of sends (`rmqkit_hook_audit.value_lines`)."""
 
     def json_lines(
         self,

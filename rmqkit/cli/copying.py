@@ -204,7 +204,7 @@ class _Place:
             await self.save()
 
     async def save(self) -> None:
-        """Raises as `PullConsumer.commit`."""
+        """Commit the offsets that were reached. Raises what `PullConsumer.commit` raises."""
         self._unsaved = 0
         if self._consumer is not None:
             for queue, offset in self._offsets.items():

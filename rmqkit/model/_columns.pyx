@@ -253,30 +253,30 @@ cdef PutColumns columns_of(messages):
 
 
 def topics_of(messages):
-    """See the twin."""
+    """The topics of messages, each once."""
     return (<PutColumns>messages).topics() if isinstance(messages, PutColumns) else values.topics_of(messages)
 
 
 def waits_of(messages):
-    """See the twin."""
+    """`PutMessage.wait` of each message."""
     return (<PutColumns>messages).waits() if isinstance(messages, PutColumns) else values.waits_of(messages)
 
 
 def are_normal(messages):
-    """See the twin."""
+    """Whether no message has a property that gives it another type than NORMAL."""
     return (<PutColumns>messages).are_normal() if isinstance(messages, PutColumns) else values.are_normal(messages)
 
 
 def tags_codes_of(messages):
-    """See the twin."""
+    """`PutMessage.tags_code` of each message."""
     return (<PutColumns>messages).tags_codes() if isinstance(messages, PutColumns) else values.tags_codes_of(messages)
 
 
 def size_range_of(landed):
-    """See the twin."""
+    """The sizes of the smallest and of the largest record, and of all together."""
     return (<Places>landed).size_range() if isinstance(landed, Places) else values.size_range_of(landed)
 
 
 def total_bytes_of(landed):
-    """See the twin."""
+    """The size of the records at these places."""
     return (<Places>landed).total_bytes() if isinstance(landed, Places) else values.total_bytes_of(landed)

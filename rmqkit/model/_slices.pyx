@@ -66,7 +66,7 @@ cdef class RecordSlices:
 
 
 def joined(bytes head, slices, Py_ssize_t total_bytes):
-    """See the twin."""
+    """Join a head and slices of the log into one frame."""
     cdef RecordSlices records
     cdef Py_ssize_t at, size
     cdef bytes frame

@@ -105,7 +105,7 @@ cdef char *_put_text(char *to, const Field *field) noexcept:
 
 
 def send_header_text(int64_t code, int64_t flag, str language, int64_t opaque, int64_t version, header):
-    """See the twin."""
+    """The JSON header of a send as bytes."""
     cdef Field fields[FIELDS]
     cdef Field spoken
     cdef Py_ssize_t room
@@ -169,7 +169,7 @@ cdef int64_t MAX_TOTAL = value_frames.MAX_TOTAL, MAX_HEADER = MAX_HEADER_BYTES, 
 
 
 def cut(bytes data not None, list commands not None):
-    """See the twin."""
+    """Cut whole frames out of what has arrived."""
     cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef const char *begins = PyBytes_AS_STRING(SEND_BEGINS)
     cdef Py_ssize_t at = 0, end = PyBytes_GET_SIZE(data), begin_bytes = PyBytes_GET_SIZE(SEND_BEGINS)
@@ -218,7 +218,7 @@ cdef Py_ssize_t CODE = offset_of(Command, "code"), FLAG = offset_of(Command, "fl
 
 
 def alike(commands, Py_ssize_t start, Py_ssize_t stop):
-    """See the twin."""
+    """Where a run of commands with one code and flag ends."""
     cdef Py_ssize_t at
     first = commands[start]
     code, flag = first.code, first.flag

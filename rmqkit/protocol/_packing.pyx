@@ -346,7 +346,7 @@ class RunNotes(Sequence):
 
 
 cdef class ColumnPacker:
-    """See the twin. Runs that only Python can pack are left to it."""
+    """Packs the records of a run of columns. Runs that only Python can pack are left to it."""
 
     cdef Py_ssize_t _max_body_bytes
     cdef bytes _store_host
@@ -361,7 +361,7 @@ cdef class ColumnPacker:
         self, messages, int64_t now_ms, queues, new_queue, int64_t position, int64_t room_end, turn, dict made,
         queue_codes,
     ):
-        """See the twin. The records that lie together are one part."""
+        """Pack a run. The records that lie together are one part."""
         cdef Packing packing = Packing.__new__(Packing)
         cdef PutColumns columns
         cdef bint usual = len(self._store_host) == 8

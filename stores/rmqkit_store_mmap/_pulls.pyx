@@ -75,7 +75,7 @@ cdef int64_t bounded(object number) except? -1:
 
 
 cdef class UnitScan:
-    """See the twin."""
+    """The scan of units for a read."""
 
     cdef readonly Places found
     cdef readonly int64_t size_bytes
@@ -122,7 +122,7 @@ cdef class UnitScan:
         return self.there_from <= offset and 0 < size <= self.there_to - offset
 
     def take(self, units):
-        """See the twin."""
+        """Take units until a limit of the read is met."""
         cdef Py_buffer buffer
         PyObject_GetBuffer(units, &buffer, PyBUF_SIMPLE)
         try:
@@ -169,7 +169,7 @@ cdef class UnitScan:
 
 
 def merged(Places places, segment_at, stretch_at, is_sound):
-    """See the twin."""
+    """The slices of the log with the records of a scan; neighbours are one slice."""
     cdef RecordSlices slices = RecordSlices()
     cdef Py_buffer* buffer = NULL
     cdef const uint8_t* p

@@ -183,7 +183,8 @@ cdef class Collector:
 
 
 cdef class PlainColumns(PutColumns):
-    """See the twin; what exceeds a limit of the rule is left to Python, too."""
+    """A run of plain sends as columns over the bytes of the requests; what exceeds a limit of the rule is left
+    to Python, too."""
 
     cdef Collector _rule
     # Where the requests that are taken come from.

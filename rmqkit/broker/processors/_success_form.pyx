@@ -16,8 +16,8 @@ cdef Py_ssize_t CODEC = offset_of(Command, "codec"), OPAQUE = offset_of(Command,
 
 
 cdef class SuccessForm:
-    """See the twin. It has the JSON header in pieces around what differs: message ids, queue id, queue offset,
-    transaction id and opaque."""
+    """The answers to successful sends. It has the JSON header in pieces around what differs: message ids, queue
+    id, queue offset, transaction id and opaque."""
 
     cdef object _values
 
@@ -35,7 +35,7 @@ cdef class SuccessForm:
             self._fixed_bytes += self._spans[at].size
 
     def fill(self, sends, other):
-        """See the twin."""
+        """The answers to a run of sends."""
         cdef PutColumns columns
         cdef Places places
         cdef Py_ssize_t at

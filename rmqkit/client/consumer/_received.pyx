@@ -42,7 +42,7 @@ cdef str text(const uint8_t* p, Py_ssize_t size):
 
 
 cdef dict properties_of(const uint8_t* p, Py_ssize_t size):
-    """As model.properties.decode, of ASCII."""
+    """Decode properties in ASCII (`rmqkit.model.properties.decode`)."""
     cdef dict found = {}
     cdef const uint8_t* end = p + size
     cdef const uint8_t* stop
@@ -84,7 +84,7 @@ cdef str broker_id(const uint8_t* host, const uint8_t* offset):
 
 
 def ordinary_messages(data, Py_ssize_t at, str broker_name, queue, added, list found, make, make_queue):
-    """See the twin."""
+    """Decode the ordinary records that come first (`received`)."""
     cdef Py_buffer buffer
     PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
     try:

@@ -100,7 +100,7 @@ class Ordinary(Protocol):
         make: Callable[..., ReceivedMessage],
         make_queue: Callable[[str, str, int], MessageQueue],
     ) -> int:
-        """See `no_ordinary_messages`."""
+        """Decode the ordinary records that come first (`no_ordinary_messages`)."""
         ...
 
 
