@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import trio
 
 from rmqkit.config import Config, load
+from rmqkit.config.schema import KEYS
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.plugin.flush import Flushable, FlushPolicy, Level
@@ -64,11 +65,13 @@ class CommitWhenWanted(FlushWhenWanted):
 
 def as_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of the kernel and of plugins, given by the names of their attributes, by their keys."""
-    words = {name: name.split("_") for name in settings}
-    return {
-        words[name][0] + "".join(map(str.capitalize, words[name][1:])): value
-        for name, value in settings.items()
-    }
+    kernel = {attribute: key for key, attribute in KEYS.items()}
+    return {kernel.get(name) or _camel(name): value for name, value in settings.items()}
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
 
 
 def store_config(directory: Path, **settings: Any) -> Config:

@@ -20,6 +20,7 @@ from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.connection import ConnectionCore
 from rmqkit.protocol.frame import FrameDecoder, encode
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
+from rmqkit.remoting.answers import FramedAnswers
 from rmqkit.remoting.hooks_by_code import NO_HOOKS
 from rmqkit.remoting.joined_run import Part
 from rmqkit.remoting.route import Route
@@ -71,12 +72,15 @@ sends = st.builds(
 )
 
 
-class Connection(FakePeer):
-    """A peer with the state of a connection."""
+class Connection(FramedAnswers, FakePeer):
+    """A peer with the state of a connection, whose answers stay there until `received`."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"10.0.0.{number}", 40_000 + number)
         self.core = ConnectionCore("there", 0)
+
+    def answered(self) -> None:
+        return
 
     async def received(self) -> list[Command]:
         """Answers that were given at once, and then those that had to wait."""
@@ -106,7 +110,7 @@ async def outcome(requests: Sequence[Command], counts: Sequence[int]) -> tuple[l
             parts, start = [], 0
             for number, count in enumerate(counts):
                 own = requests[start : start + count]
-                parts.append(Part(Connection(number), own, own, None))  # type: ignore[arg-type]
+                parts.append(Part(Connection(number), own, own, None))
                 start += count
             outcomes = route.outcomes(requests, [part.peer for part in parts for _ in part.left])
             start = 0

@@ -190,5 +190,5 @@ def test_without_opentelemetry_the_start_says_what_is_missing(monkeypatch: pytes
 
     monkeypatch.delitem(sys.modules, "rmqkit_hook_trace.broker", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ConfigError, match=r"rmqkit\[otel\]"):
+    with pytest.raises(ConfigError, match=r"\.\[otel\]"):
         loader.load(load(environ={}, flags={"hooks": ["trace"]}))

@@ -213,7 +213,7 @@ async def test_uploads_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.Monkey
 async def test_a_missing_package_is_an_error_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """The text names the extra."""
     monkeypatch.setitem(sys.modules, "wasmtime", None)
-    with pytest.raises(MissingExtra, match=r"rmqkit\[wasm\]"):
+    with pytest.raises(MissingExtra, match=r"\.\[wasm\]"):
         FilterModules(LIMITS)
 
 
