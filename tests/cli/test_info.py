@@ -14,7 +14,7 @@ def test_plugins_lists_what_each_brings(rmqkit: Run) -> None:
     result = rmqkit("plugins", "--json", "--set", "disabledPlugins=delay")
     assert result.returncode == 0, result.stderr
     plugins = {plugin["name"]: plugin for plugin in json.loads(result.stdout)}
-    assert plugins["mmap"]["registers"] == ["store: mmap", "store tools: mmap"]
+    assert plugins["mmap"]["registers"] == ["store: mmap", "store tools: mmap", "settings: mmap"]
     assert plugins["mmap"]["package"] == "rmqkit"
     assert plugins["mmap"]["version"] == __version__
     assert plugins["delay"] == {

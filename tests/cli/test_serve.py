@@ -144,7 +144,7 @@ def test_a_second_broker_on_one_folder_is_refused(start: Start, rmqkit: Run, tmp
         (("serve", "--set", "flushDiskType=SNYC_FLUSH"), "did you mean 'SYNC_FLUSH'?"),
         (("serve", "--set", "aclEnable=true"), "aclEnable"),
         (("broker", "--set", "inSyncReplicas=2"), "only brokerRole = SYNC_MASTER"),
-        (("namesrv", "--set", "clusterTest=true"), "clusterTest"),
+        (("namesrv", "--set", "enableControllerInNamesrv=true"), "docs/failover.md"),
         (("serve", "--broker", "0.0.0.0:0"), "set brokerIP1"),
         (("serve", "--set", "store=tape"), "no plugin brings 'tape'"),
         (("serve", "--config", "missing.toml"), "missing.toml"),

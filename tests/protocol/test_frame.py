@@ -273,7 +273,7 @@ def test_truncated_frame_waits() -> None:
         (pack(">iI", 6, 0xFF << 24 | 2) + b"{}", "unknown header serialisation 255"),
         (pack(">iI", 4, 0), "no JSON object"),
         (b"GET / HTTP/1.1\r\n", "it speaks HTTP"),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01", "frame of"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01", "it speaks TLS"),
     ],
 )
 @pytest.mark.row("S316")
@@ -475,7 +475,7 @@ def test_escapes_of_any_units(text: str) -> None:
     [
         (b"HTTP/1.1 400 Bad Request\r\n", "HTTP"),
         (b"GET / HTTP/1.1\r\n", "HTTP"),
-        (b"PRI * HTTP/2.0\r\n", "HTTP"),
+        (b"PRI * HTTP/2.0\r\n", r"HTTP/2 \(gRPC\)"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "SSH"),
         (b"\x15\x03\x01\x00\x02\x02\x46\x00", "TLS"),
     ],

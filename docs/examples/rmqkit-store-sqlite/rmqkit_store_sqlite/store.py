@@ -70,7 +70,7 @@ class SqliteStore(MessageStore):
     def __init__(self, config: Config, clock: Clock, policy: FlushPolicy) -> None:
         self._clock = clock
         self._root = config.root_path
-        self._max_body_bytes = config.max_message_size
+        self._max_body_bytes = config.largest_body_bytes
         self._part_bytes = config.mapped_file_size_commit_log
         self._indexes = config.message_index_enable
         self._unindexed = config.unindexed_topics

@@ -288,19 +288,6 @@ async def test_the_numbers_of_trimmed_messages_are_known_after_a_kill(tmp_path: 
         assert again.append([message("Seldom")])[0].queue_offset == 4
 
 
-async def test_a_mark_that_covers_what_is_trimmed_is_not_written_again(tmp_path: Path) -> None:
-    """Retention trims what is hours old, so a trim needs no flush of all queues."""
-    store = make(tmp_path)
-    await store.open()
-    end = await fill(store, 3)
-    await store._rounds.flush(thorough=True)
-    before = (tmp_path / "checkpoint").stat().st_mtime_ns
-    store.append([message()])
-    assert (await store.trim(end)).log_start == end
-    assert (tmp_path / "checkpoint").stat().st_mtime_ns == before
-    await store.close()
-
-
 class Refusing(Disk):
     """Fails to write the checkpoint, or to flush queues, while `what` names it."""
 
@@ -317,12 +304,30 @@ class Refusing(Disk):
         super().sync_path(path)
 
 
+async def test_a_mark_that_covers_what_is_trimmed_is_not_written_again(tmp_path: Path) -> None:
+    """Retention trims what is hours old, so a trim writes the new start of the log down, and needs no flush
+    of all queues."""
+    disk = Refusing()
+    store = make(tmp_path, disk)
+    await store.open()
+    end = await fill(store, 3)
+    await store._rounds.flush(thorough=True)
+    before = Checkpoint.load(tmp_path / "checkpoint")
+    store.append([message()])
+    disk.what = "consumequeue"
+    assert (await store.trim(end)).log_start == end
+    after = Checkpoint.load(tmp_path / "checkpoint")
+    assert (after.mark, after.log_start) == (before.mark, end)
+    disk.what = ""
+    await store.close()
+
+
 @pytest.mark.parametrize("what", ["checkpoint", "consumequeue"])
 async def test_a_log_is_not_trimmed_behind_the_mark(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
-    """What the mark covers is trimmed; the rest stays while the device does not take the queues or the
-    checkpoint, and the log says why."""
+    """What the mark covers is trimmed while the device does not take the queues, and nothing while it does
+    not take the checkpoint, which says where the log begins; the log says why."""
     disk = Refusing()
     store = make(tmp_path, disk)
     await store.open()
@@ -331,8 +336,8 @@ async def test_a_log_is_not_trimmed_behind_the_mark(
     end = await fill(store, 4)
     disk.what = what
     with caplog.at_level(logging.WARNING):
-        assert (await store.trim(end)).log_start == first < end
-    assert "not trimmed behind" in caplog.text
+        assert (await store.trim(end)).log_start == (0 if what == "checkpoint" else first) < end
+    assert "not trimmed" in caplog.text
     disk.what = ""
     assert (await store.trim(end)).log_start == (end if what == "checkpoint" else first)
     assert len(contents(store)["Orders", 0][2]) == store.max_offset("Orders", 0) - store.min_offset(
@@ -405,5 +410,5 @@ async def test_no_older_mark_follows_a_newer_one(tmp_path: Path) -> None:
         disk.go_on.set()
     assert store.start_offset == end <= disk.marks[-1]
     assert disk.marks == sorted(disk.marks)
-    assert len(disk.marks) == 3
+    assert len(disk.marks) == 4
     await store.close()
