@@ -18,7 +18,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 COPY: Final = ROOT / "build" / "sanitized"
-FOLDERS: Final = ("rmqkit", "stores", "transports", "plugins", "hooks", "spark_connector", "tests")
+FOLDERS: Final = ("rmqkit", "stores", "transports", "plugins", "hooks", "spark_connector", "tests", "docs")
 FLAGS: Final = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1"
 #: Tests whose code calls the compiled part.
 TESTS: Final = (
