@@ -18,7 +18,11 @@ from typing import Any
 
 from attrs import frozen
 
-from rmqkit.errors import Fault
+from rmqkit.errors import Fault, did_you_mean
+
+#: The beginnings of keys that are about protection. One that nothing reads is not passed over: whoever
+#: misspells it believes to be protected.
+_SECURITY = re.compile(r"(rmqkit)?(acl|auth|tls|ssl|sasl|initauth|innerclient|migrateauth|plainacl)")
 
 
 @frozen
@@ -39,8 +43,8 @@ _OTHER_REPLICATION = (
 _DLEDGER = "this build replicates from a master to slaves, without DLedger"
 _CONTROLLER = "this build has no controller: the plugin failover elects masters, see docs/failover.md"
 _ACCESS = (
-    "this build checks no users and no permissions; protect its listeners in another way before you remove"
-    " the setting"
+    "the plugin acl is off or not installed: nobody checks users and permissions. Protect the listeners in"
+    " another way before you remove the setting"
 )
 _FILTER_SERVERS = "the plugin filter-server is off or not installed: the broker starts no filter servers"
 _DISCOVERY = "this build does not look name servers up: list them in namesrvAddr"
@@ -279,7 +283,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             flushConsumerOffsetHistoryInterval
             """
         ),
-        "this build has no access control": (
+        "access control keeps all users and policies in memory, or the plugin acl is off": (
             """
             configName clusterName authConfigPath authenticationProvider authenticationMetadataProvider
             authenticationStrategy authenticationWhitelist initAuthenticationUser
@@ -344,6 +348,15 @@ def faults(
             given,
             f"setting {given} = {value!r} ({where}) asks for something that is not there: {promise.reason}",
         )
+
+    for given in unknown:
+        if key_of(given) is None and bare(given) not in map(bare, claimed) and _SECURITY.match(bare(given)):
+            hint = did_you_mean(given, (*KEYS.values(), *claimed), "; there is no such setting")
+            yield Fault(
+                given,
+                f"setting {given} ({sources.get(given, 'default')}) seems to ask for protection, and nothing"
+                f" reads it{hint}",
+            )
 
 
 def offers(

@@ -10,8 +10,9 @@ from operator import attrgetter, sub
 from rmqkit.errors import HeaderError
 from rmqkit.model.message import PutMessage
 from rmqkit.model.properties import UNIQ_KEY
+from rmqkit.plugin.access import PRINCIPAL
 from rmqkit.plugin.hooks import ConsumeContext, ConsumeMessageHook, EachRequestHook, SendMessageHook, SendRun
-from rmqkit.plugin.request import Peer
+from rmqkit.plugin.request import Caller, Peer
 from rmqkit.plugin.store import Appended
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command
@@ -53,6 +54,12 @@ def user_of(request: Command) -> str | None:
     return user[:MAX_TEXT] if user else None
 
 
+def user_of_connection(peer: Caller) -> str | None:
+    """The user whom the certificate or the token of a connection proves, for requests without access key."""
+    user = peer.attributes.get(PRINCIPAL)
+    return user[:MAX_TEXT] if isinstance(user, str) and user else None
+
+
 class Watching:
     """A hook that creates events."""
 
@@ -72,7 +79,7 @@ class SendAudit(Watching, SendMessageHook):
         self._names = settings.properties
         self._keeps_content = bool(settings.body_bytes or settings.properties)
         #: What the lines of events have before and after the time, by what they show of sends.
-        self._heads: dict[tuple[str, int, str | None, str, str], tuple[bytes, bytes]] = {}
+        self._heads: dict[tuple[str, int, str | None, str, str, object], tuple[bytes, bytes]] = {}
 
     def begin(self, recorder: Recorder) -> None:
         super().begin(recorder)
@@ -122,7 +129,9 @@ class SendAudit(Watching, SendMessageHook):
     def _head(self, sends: SendRun, at: int, time: bytes) -> bytes:
         """The line of an event up to its messages."""
         header = sends.headers[at]
-        key = sends.peers[at].remote_text, sends.code, sends.remark, header.producer_group, header.topic
+        peer = sends.peers[at]
+        user = peer.attributes.get(PRINCIPAL)
+        key = peer.remote_text, sends.code, sends.remark, header.producer_group, header.topic, user
         found = self._heads.get(key)
         if found is None:
             if len(self._heads) >= _MAX_HEADS:
@@ -138,7 +147,7 @@ class SendAudit(Watching, SendMessageHook):
             now(),
             self._recorder.broker,
             sends.peers[at].remote_text,
-            user,
+            user or user_of_connection(sends.peers[at]),
             sends.code,
             sends.remark[:MAX_TEXT] if sends.remark else None,
             group=header.producer_group[:MAX_TEXT],
@@ -255,7 +264,7 @@ class RequestAudit(Watching, EachRequestHook):
                 time=now(),
                 broker=self._recorder.broker,
                 client=peer.remote_text,
-                user=user_of(request),
+                user=user_of(request) or user_of_connection(peer),
                 code=code,
                 remark=remark[:MAX_TEXT] if remark else None,
                 action=ACTIONS[RequestCode(request.code)],

@@ -26,6 +26,12 @@ ACTIONS: dict[RequestCode, str] = {
     RequestCode.CLEAN_UNUSED_TOPIC: "cleanUnusedTopic",
     RequestCode.DELETE_EXPIRED_COMMITLOG: "deleteExpiredCommitLog",
     RequestCode.RECALL_MESSAGE: "recallMessage",
+    RequestCode.AUTH_CREATE_USER: "createUser",
+    RequestCode.AUTH_UPDATE_USER: "updateUser",
+    RequestCode.AUTH_DELETE_USER: "deleteUser",
+    RequestCode.AUTH_CREATE_ACL: "createAcl",
+    RequestCode.AUTH_UPDATE_ACL: "updateAcl",
+    RequestCode.AUTH_DELETE_ACL: "deleteAcl",
     # Requests of a name server in the same process.
     RequestCode.PUT_KV_CONFIG: "putKvConfig",
     RequestCode.DELETE_KV_CONFIG: "deleteKvConfig",

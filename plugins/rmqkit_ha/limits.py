@@ -20,6 +20,8 @@ READ_BYTES = 256 * 1024
 MAX_TABLE_BYTES = 16 * 1024 * 1024
 #: Body of a greeting: names, and one entry for each epoch of the log.
 MAX_GREETING_BYTES = 1024 * 1024
+#: An introduction: the header fields of a signed request, perhaps with a token.
+MAX_INTRODUCTION_BYTES = 64 * 1024
 #: Members of an elected group that a master knows. A group has a few; more have wrong names.
 MAX_MEMBERS = 64
 #: Names in a greeting: those of brokers and clusters are shorter, and a master keeps one for each member.

@@ -30,6 +30,7 @@ from rmqkit.toolkit.interval import sleep_interval
 from rmqkit_ha.frames import Reports, confirmed_frame, frame_head
 from rmqkit_ha.greeting import Greeting, packed, unpacked
 from rmqkit_ha.group import ElectedGroup, GroupMember
+from rmqkit_ha.introduction import introduced
 from rmqkit_ha.limits import GATHERED_MS, MAX_BODY_BYTES, MAX_CONNECTIONS, TELL_MS, TURN_BYTES
 from rmqkit_ha.meter import Meter
 from rmqkit_ha.replicas import Replica, Replicas
@@ -129,8 +130,9 @@ class HaMaster(Service):
             with place.scope:
                 with trio.fail_after(given.ha_housekeeping_interval / 1000):
                     stream = await accepted.opened()
-                broker.admit(StreamCaller(stream, REPLICATION))
-                await _Connection(broker, self.replicas, stream, place, self.group).run()
+                    introduction, first = await introduced(stream)
+                broker.admit(StreamCaller(stream, REPLICATION, introduction))
+                await _Connection(broker, self.replicas, stream, place, self.group, first).run()
         except* RequestRefused as group:
             _peer_log.warning("slave %s refused: %s", where, first_error(group))
         except* (ProtocolError, StoreError) as group:
@@ -184,8 +186,11 @@ class _Connection:
         stream: ServerStream,
         place: _Place,
         group: ElectedGroup | None,
+        first: bytes,
     ) -> None:
         self._broker = broker
+        #: What has arrived and was not looked at.
+        self._first = first
         self._store = broker.store
         self._replicas = replicas
         self._stream = stream
@@ -254,7 +259,7 @@ class _Connection:
         offset = None
         with trio.fail_after(self._given.ha_housekeeping_interval / 1000):
             while offset is None and not (or_greeting and self._reports.greeting is not None):
-                data = await self._stream.receive_some(_REPORT_BYTES)
+                data, self._first = self._first or await self._stream.receive_some(_REPORT_BYTES), b""
                 if not data:
                     raise trio.BrokenResourceError("the slave closed it")
                 offset = self._reports.feed(bytes(data))

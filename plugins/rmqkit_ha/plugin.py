@@ -67,6 +67,7 @@ def rmqkit_broker_assembled(broker: Broker) -> None:
     given = broker.config.owned(HaSettings)
     if given.broker_role == SLAVE:
         broker.role.begin(Role.SLAVE, 0)
+        broker.replication.learned(options(broker.config).master_address, "")
     master = broker.registry.services.get("ha-master")
     slave = broker.registry.services.get("ha-slave")
     found = broker.registry.ack_conditions.get(_REPLICAS)

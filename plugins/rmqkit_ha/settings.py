@@ -80,6 +80,9 @@ class HaOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     retryIntervalMs   time between two attempts of a slave to connect
     elected           whether an elector says who the master is: the broker starts fenced and waits for it
     memberName        the name of the broker in an elected group, in place of its address for clients
+    introduce         whether a slave that signs its requests says at first who it is; false for Apache's
+                      masters,
+                      which understand nothing of it
     """
 
     listen: str = ""
@@ -89,6 +92,7 @@ class HaOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     retry_interval_ms: IntervalMs = 5_000
     elected: bool = False
     member_name: Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)] = ""
+    introduce: bool = True
 
     @property
     def tables_every_ms(self) -> int:

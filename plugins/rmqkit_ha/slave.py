@@ -29,6 +29,7 @@ from rmqkit_ha.frames import Frames, RecordAssembler, report
 from rmqkit_ha.greeting import HEAD_BYTES, Greeting, Welcome, body_size, packed, unpacked
 from rmqkit_ha.group import ElectedGroup
 from rmqkit_ha.identity import is_own_master
+from rmqkit_ha.introduction import introduce
 from rmqkit_ha.limits import READ_BYTES
 from rmqkit_ha.meter import Meter
 from rmqkit_ha.settings import HaSettings, options
@@ -199,6 +200,9 @@ class _Session:
     async def run(self) -> None:
         """Until the connection ends. Raises ProtocolError, StoreError, TooSlowError, anyio's errors."""
         self._tables.leave()
+        if options(self._broker.config).introduce:
+            with trio.fail_after(self._given.ha_housekeeping_interval / 1000):
+                await introduce(self._stream, self._broker.registry, self._where)
         if self._slave.damage is not None:
             await self._slave.damage.cut(self._store)
         if self._slave.group is None:

@@ -28,6 +28,7 @@ _BUILT_IN = {
     "replay": "rmqkit.cli.replay:REPLAY",
     "topic": "rmqkit.cli.topic:TOPIC",
     "group": "rmqkit.cli.group:GROUP",
+    "acl": "rmqkit.cli.acl:ACL",
     "message": "rmqkit.cli.message:MESSAGE",
     "dlq": "rmqkit.cli.dead_letters:DLQ",
     "set-aside": "rmqkit.cli.set_aside:SET_ASIDE",

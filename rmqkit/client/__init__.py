@@ -23,6 +23,7 @@ from rmqkit.client.blocking_consumers import (
 )
 from rmqkit.client.client import Client
 from rmqkit.client.cluster import broker_views, dead_letter_views, group_views, message_views, topic_views
+from rmqkit.client.cluster.access_admin import AccessAdmin, Explanation
 from rmqkit.client.cluster.admin import Admin, QueueStats
 from rmqkit.client.cluster.diagnosis import Finding
 from rmqkit.client.cluster.examination import Examination
@@ -62,6 +63,7 @@ from rmqkit.model.message import Message
 from rmqkit.model.queue import MessageQueue
 
 __all__ = [
+    "AccessAdmin",
     "Admin",
     "Batch",
     "BlockingClient",
@@ -81,6 +83,7 @@ __all__ = [
     "DeadLetter",
     "Delivery",
     "Examination",
+    "Explanation",
     "Finding",
     "GroupAdmin",
     "GroupConnections",

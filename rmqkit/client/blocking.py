@@ -29,6 +29,7 @@ from rmqkit.client.blocking_consumers import (
 )
 from rmqkit.client.blocking_faces import Face, Opened, derived
 from rmqkit.client.client import Client
+from rmqkit.client.cluster.access_admin import AccessAdmin
 from rmqkit.client.cluster.admin import Admin
 from rmqkit.client.cluster.group_admin import GroupAdmin
 from rmqkit.client.consumer.bad_records import BadRecords
@@ -147,6 +148,12 @@ class BlockingClient:
         """Administration of consumer groups."""
         self._opened()
         return BlockingGroupAdmin(self, self._client.groups)
+
+    @property
+    def access(self) -> BlockingAccessAdmin:
+        """Administration of users and policies."""
+        self._opened()
+        return BlockingAccessAdmin(self, self._client.access)
 
     def producer(self, group: str, **options: Unpack[ProducerKeywords]) -> BlockingProducer:
         """A producer, to be opened with `with`; see `Client.producer`."""
@@ -294,6 +301,18 @@ class BlockingGroupAdmin(Face[GroupAdmin]):
     offsets_at = derived(GroupAdmin.offsets_at)
     reset_to_time = derived(GroupAdmin.reset_to_time)
     reset_to_offset = derived(GroupAdmin.reset_to_offset)
+
+
+class BlockingAccessAdmin(Face[AccessAdmin]):
+    """`AccessAdmin` for threads: every method takes the same arguments and raises the same."""
+
+    users = derived(AccessAdmin.users)
+    set_user = derived(AccessAdmin.set_user)
+    delete_user = derived(AccessAdmin.delete_user)
+    policies = derived(AccessAdmin.policies)
+    set_policy = derived(AccessAdmin.set_policy)
+    delete_policy = derived(AccessAdmin.delete_policy)
+    explain = derived(AccessAdmin.explain)
 
 
 def started(

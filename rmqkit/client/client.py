@@ -10,6 +10,7 @@ from typing import Unpack
 
 import anyio
 
+from rmqkit.client.cluster.access_admin import AccessAdmin
 from rmqkit.client.cluster.admin import Admin
 from rmqkit.client.cluster.group_admin import GroupAdmin
 from rmqkit.client.consumer.bad_records import BadRecords
@@ -32,12 +33,14 @@ from rmqkit.client.routing.discovery import NameServerSource, name_server_source
 from rmqkit.client.server_requests import ServerRequests
 from rmqkit.client.settings import ClientKeywords, ClientSettings, ProducerKeywords, ProducerOptions
 from rmqkit.config import Config
+from rmqkit.config import load as load_config
 from rmqkit.errors import ClientError
 from rmqkit.plugin.address import Connect
 from rmqkit.plugin.allocation import AllocationStrategy
 from rmqkit.plugin.hooks import CallHook
 from rmqkit.remoting.background import BackgroundTask, only_error
 from rmqkit.remoting.dial import Dialer
+from rmqkit.toolkit.signing import SignCalls
 
 
 class Client:
@@ -51,11 +54,11 @@ class Client:
               then uses that broker alone. A URL `http://host/path` answers with the addresses in its first
               line; a function, plain or `async def`, returns them. Both are asked at the first use, after
               10 s and every 120 s, and the client follows their changes; a failure keeps the known addresses
-    config    settings of the transports: `tls.enable`, `tls.client.*`; default the environment's
-              (RMQKIT_TLS_ENABLE=true)
+    config    settings of the transports, `tls.enable` and `tls.client.*`, and with what requests are signed,
+              `accessKey` and `secretKey`; default the environment's (RMQKIT_TLS_ENABLE=true)
     settings  keywords of `ClientSettings`: client_id, instance_name, transport, connect_timeout_ms,
               call_timeout_ms, serialize_type, poll_name_server_interval_ms, heartbeat_interval_ms,
-              namespace
+              namespace, access_key, secret_key, security_token
     connect   function that opens a connection, `(address, timeout_ms) -> anyio ByteStream`; default: the
               transports of the installed plugins
     hooks     hooks around sends, consumption and calls, see `rmqkit.client.hooks`
@@ -85,11 +88,13 @@ class Client:
         addresses, discovery = name_server_source(namesrv)
         self.settings = ClientSettings(name_servers=addresses, discovery=discovery, **settings)
         self._names = Namespace(self.settings.namespace)
-        self._config = config
+        self._config = config if config is not None else load_config()
         self._connect = connect or Dialer(
-            config, plain=self.settings.transport, written=self.settings.name_servers
+            self._config, plain=self.settings.transport, written=self.settings.name_servers
         )
-        self._hooks = ClientHooks(self.settings.effective_client_id, hooks)
+        credentials = self.settings.credentials(self._config)
+        signing = [SignCalls(credentials)] if credentials else []
+        self._hooks = ClientHooks(self.settings.effective_client_id, [*hooks, *signing])
         self._now_ms = now_ms
         self._instance: Instance | None = None
         self._background: BackgroundTask | None = None
@@ -189,6 +194,11 @@ class Client:
         return GroupAdmin(self._opened())
 
     @property
+    def access(self) -> AccessAdmin:
+        """Administration of users and policies."""
+        return AccessAdmin(self._opened())
+
+    @property
     def server_requests(self) -> ServerRequests:
         """What answers requests of brokers to this client, by code and by group."""
         return self._opened().requests
@@ -235,10 +245,9 @@ class Client:
         if not isinstance(allocation, str):
             return allocation
         # Only push consumers need plugins, and finding them takes as long as the client's other imports.
-        from rmqkit.config import load as load_config
         from rmqkit.plugin import loader
 
-        registry = loader.load(self._config if self._config is not None else load_config())
+        registry = loader.load(self._config)
         strategy: AllocationStrategy = registry.chosen("allocation_strategies", allocation)
         return strategy
 

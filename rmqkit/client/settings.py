@@ -13,9 +13,11 @@ from attrs import field, frozen
 
 from rmqkit.client.producing.latency_faults import LatencySteps
 from rmqkit.client.routing.discovery import Discovery
+from rmqkit.config import Config
 from rmqkit.errors import ClientError, ConfigError
 from rmqkit.protocol.codes import SerializeType
 from rmqkit.protocol.message_id import pack_host
+from rmqkit.toolkit.signing import Credentials
 
 SERIALIZE_VARIABLE = "ROCKETMQ_SERIALIZE_TYPE"
 #: Java: ProduceAccumulator.batchMaxDelayMs.
@@ -57,6 +59,9 @@ class ClientKeywords(TypedDict, total=False):
     serialize_type: SerializeType
     namespace: str
     filter_modules: Mapping[str, bytes]
+    access_key: str
+    secret_key: str
+    security_token: str
 
 
 @frozen(kw_only=True)
@@ -79,6 +84,9 @@ class ClientSettings:
                                  already, and those of the system, stay as they are
     filter_modules               modules of WebAssembly for filter servers, by the names that subscriptions
                                  with `filter_class` give them
+    access_key, secret_key       name and password of the user that signs each request; default accessKey and
+                                 secretKey of the client's configuration
+    security_token               sent, and signed, with each request; default securityToken
     """
 
     name_servers: tuple[str, ...]
@@ -94,6 +102,15 @@ class ClientSettings:
     serialize_type: SerializeType = field(factory=serialize_type_of_environment)
     namespace: str = ""
     filter_modules: Mapping[str, bytes] = field(factory=dict)
+    access_key: str = ""
+    secret_key: str = field(default="", repr=False)
+    security_token: str = field(default="", repr=False)
+
+    def credentials(self, config: Config) -> Credentials:
+        """With what the client signs: what it was given, else what the configuration says. Raises
+        ConfigError."""
+        given = Credentials(self.access_key, self.secret_key, self.security_token)
+        return given or Credentials(config.access_key, config.secret_key, config.security_token)
 
     @property
     def effective_client_id(self) -> str:

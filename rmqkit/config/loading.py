@@ -40,8 +40,11 @@ _SECURITY_KEYS: dict[str, set[str]] = {
     "useTLS": {"false"},
 }
 _ENV_PREFIX = "RMQKIT_"
-#: Variables with the prefix that are no settings: see `rmqkit.speedups` and `rmqkit.log_lines`.
-_OTHER_VARIABLES = frozenset({"RMQKIT_PURE", "RMQKIT_COMPILED", "RMQKIT_LOG_LEVEL", "RMQKIT_LOG_FORMAT"})
+#: Variables with the prefix that are no settings: see `rmqkit.speedups`, `rmqkit.log_lines`,
+#: `rmqkit.cli.acl`.
+_OTHER_VARIABLES = frozenset(
+    {"RMQKIT_PURE", "RMQKIT_COMPILED", "RMQKIT_LOG_LEVEL", "RMQKIT_LOG_FORMAT", "RMQKIT_USER_PASSWORD"}
+)
 #: The variable with which RocketMQ's own tools find name servers.
 NAMESRV_VARIABLE = "NAMESRV_ADDR"
 

@@ -56,6 +56,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tls_client_key_password: str = msgspec.field(name="tls.client.keyPassword", default="")
     tls_client_trust_cert_path: str = msgspec.field(name="tls.client.trustCertPath", default="")
     tls_client_auth_server: bool = msgspec.field(name="tls.client.authServer", default=True)
+    # With what clients sign, see rmqkit.toolkit.signing; servers have innerClientAuthenticationCredentials.
+    access_key: str = ""
+    secret_key: str = ""
+    security_token: str = ""
     # Topics and groups.
     auto_create_topic_enable: Live[bool] = True
     auto_create_subscription_group: Live[bool] = True

@@ -24,7 +24,7 @@ IntervalMs = Annotated[int, msgspec.Meta(ge=1, le=DAY_MS)]
 PauseMs = Annotated[int, msgspec.Meta(ge=0, le=DAY_MS)]
 #: A time in ms for which something is kept.
 KeptMs = Annotated[int, msgspec.Meta(ge=0, le=3_650 * DAY_MS)]
-_SECRET = re.compile(r"password|secret|credential|initAuthenticationUser", re.IGNORECASE)
+_SECRET = re.compile(r"password|secret|credential|token|initAuthenticationUser", re.IGNORECASE)
 _MASK = "***"
 
 

@@ -14,6 +14,7 @@
     protocols         protocols besides remoting, at shared ports or their own
     queue_code        content of a queue unit besides offset and size
     hooks             hooks around sends, consumption, puts and requests
+    access            functions and tokens of access control, and what processors ask it
     filter            filters, by expression type
     filter_servers    addresses of the filter server processes of a broker
     allocation        allocation strategies

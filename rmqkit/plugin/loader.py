@@ -41,7 +41,8 @@ from rmqkit.plugin.transport import Address, Transport
 ENTRY_POINT_GROUP = "rmqkit"
 #: Plugins that are used only when the setting `hooks` names them, and not imported otherwise.
 OPTIONAL_GROUP = "rmqkit.hooks"
-#: Entry points `plugin = "KEY:VALUE"`: an optional plugin is also used when a setting has that value.
+#: Entry points `plugin = "KEY:VALUE"`: an optional plugin is also used when a setting has that value,
+#: whatever its case, and any but an empty one for `*`. Several have numbers, `plugin.1` and so on.
 SWITCH_GROUP = "rmqkit.hooks.when"
 T = TypeVar("T")
 
@@ -409,8 +410,10 @@ def _switched_on(config: Config, switches: Iterable[EntryPoint]) -> Iterator[str
     """Optional plugins that are selected by the value of a setting."""
     for point in switches:
         key, _, value = point.value.partition(":")
-        if any(str(config.unknown[name]) == value for name in spellings(config.unknown, key)[-1:]):
-            yield point.name
+        for name in spellings(config.unknown, key)[-1:]:
+            given = str(config.unknown[name]).strip().lower()
+            if given == value.lower() or (value == "*" and given):
+                yield point.name.partition(".")[0]
 
 
 _EXTRA_REQUIREMENT = re.compile(r"""([A-Za-z0-9._-]+).*;.*\bextra\s*==\s*["']([^"']+)["']""")

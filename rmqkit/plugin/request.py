@@ -104,13 +104,15 @@ class Caller(ABC):
 
 
 class StreamCaller(Caller):
-    """The caller of a protocol other than RocketMQ's remoting, over an accepted stream."""
+    """The caller of a protocol other than RocketMQ's remoting, over an accepted stream. `introduction` is the
+    request with which it has said, signed like any other, who it is; None for a protocol without one."""
 
-    def __init__(self, stream: ServerStream, server: str) -> None:
+    def __init__(self, stream: ServerStream, server: str, introduction: Command | None = None) -> None:
         self.remote_host = pack_host(*stream.remote)
         self.remote_text = host_text(self.remote_host)
         self.server = server
         self.attributes = {}
+        self.introduction = introduction
         self._stream = stream
 
     @property

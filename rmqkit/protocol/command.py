@@ -62,7 +62,10 @@ class Command(msgspec.Struct, gc=False):
         if self.ext is None:
             raw = bytes(self.ext_json)
             try:
-                if self.head_json:
+                plain = self._plain_fields(raw)
+                if plain is not None:
+                    self.ext = plain
+                elif self.head_json:
                     self.ext = _flat(loose_json.loads(self.head_json)["extFields"])
                 elif self.typed is not None:
                     self.ext = header_fields(self.typed)
@@ -71,6 +74,16 @@ class Command(msgspec.Struct, gc=False):
             except DecodeError as error:
                 raise HeaderError(f"extFields: {error}") from error
         return self.ext
+
+    def _plain_fields(self, raw: bytes) -> dict[str, str] | None:
+        """The fields of a received command whose values are all texts, as clients write them; None for
+        others."""
+        try:
+            if self.head_json:
+                return _decode_fields_head(self.head_json).extFields
+            return _decode_fields(raw) if raw else None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
 
     def header(self, kind: type[H]) -> H:
         """The header fields as a typed header. Raises HeaderError with the name of a missing or wrong
@@ -94,6 +107,14 @@ class Command(msgspec.Struct, gc=False):
         return loose_json.decode(self.body, kind, max_loose_bytes=MAX_LOOSE_JSON_BYTES)
 
 
+class _FieldsHead(msgspec.Struct, gc=False):
+    """A header of which the fields alone are read."""
+
+    extFields: dict[str, str]
+
+
+_decode_fields_head = msgspec.json.Decoder(_FieldsHead).decode
+_decode_fields = msgspec.json.Decoder(dict[str, str]).decode
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 from codecs import BOM_UTF8
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -20,10 +21,11 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class JsonFile(Generic[T]):
-    """One table file of type `kind`."""
+    """One table file of type `kind`; a private one is for its owner alone, whatever the umask."""
 
-    def __init__(self, path: Path, kind: type[T]) -> None:
+    def __init__(self, path: Path, kind: type[T], *, is_private: bool = False) -> None:
         self.path = path
+        self._mode = 0o600 if is_private else 0o666
         self._backup = path.with_name(path.name + ".bak")
         self._kind = kind
         self._broken = False
@@ -79,7 +81,9 @@ class JsonFile(Generic[T]):
         """The blocking half of `save`; may run in a worker thread."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self.path.with_name(self.path.name + ".tmp")
-        with open(fresh, "wb") as file:
+        # An older one may have other permissions.
+        fresh.unlink(missing_ok=True)
+        with open(fresh, "wb", opener=partial(os.open, mode=self._mode)) as file:
             for part in parts:
                 file.write(part)
             file.flush()

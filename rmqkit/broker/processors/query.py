@@ -15,6 +15,7 @@ from rmqkit.errors import DecodeError, HeaderError, RequestRefused
 from rmqkit.limits import MAX_BODY_BYTES, MAX_QUERY_RESULTS, MAX_SEARCHED_UNITS, SEARCHED_UNITS_PER_TURN
 from rmqkit.model import properties as props
 from rmqkit.model.buffer import Buffer
+from rmqkit.plugin.access import check_read, only_of
 from rmqkit.plugin.request import EachRequest, Outcome, Peer, Reply
 from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -43,9 +44,9 @@ class QueryProcessor(EachRequest):
         if request.code == RequestCode.QUERY_MESSAGE and _type(request) == _TAG:
             return peer.answer_async(request, partial(self._by_tag, request))
         handle = self._view if request.code == RequestCode.VIEW_MESSAGE_BY_ID else self._query
-        return read_cached(self._broker.store, partial(handle, request), request, peer)
+        return read_cached(self._broker.store, partial(handle, request, peer), request, peer)
 
-    def _query(self, request: Command) -> Reply:
+    def _query(self, request: Command, peer: Peer) -> Reply:
         header = request.header(QueryMessageRequestHeader)
         wanted = (
             _UNIQUE_KEY_RESULTS
@@ -57,7 +58,7 @@ class QueryProcessor(EachRequest):
             header.topic, header.key, header.begin_timestamp, header.end_timestamp, wanted
         )
         found = all_of(partial(store.read_record, offset) for offset in sorted(matches.physical_offsets))
-        slices = _fitting(each for each in found if each is not None)
+        slices = _fitting(only_of(peer, header.topic, (each for each in found if each is not None)))
         header_out = QueryMessageResponseHeader(
             index_last_update_timestamp=matches.last_update_timestamp_ms,
             index_last_update_phyoffset=matches.last_update_physical_offset,
@@ -89,13 +90,14 @@ class QueryProcessor(EachRequest):
             return Reply(answer(request, ResponseCode.QUERY_NOT_FOUND, text, header=header_out), [], 0)
         return Reply(answer(request, header=header_out), slices, sum(map(len, slices)))
 
-    def _view(self, request: Command) -> Reply:
+    def _view(self, request: Command, peer: Peer) -> Reply:
         header = request.header(ViewMessageRequestHeader)
         found = self._broker.store.read_record(header.offset) if header.offset >= 0 else None
         if found is None:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"no message begins at commit-log offset {header.offset}"
             )
+        check_read(peer, request, found)
         return Reply(answer(request), [found], len(found))
 
 

@@ -17,6 +17,7 @@ from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.run import MessageRun
 from rmqkit.model.sysflag import PERM_WRITE
 from rmqkit.model.topic import TopicConfig
+from rmqkit.plugin.access import check_read
 from rmqkit.plugin.hooks import SEND_BACK, SEND_BACK_TO_DLQ, ConsumeContext, ConsumeMessageHook
 from rmqkit.plugin.request import EachRequest, Outcome, Peer
 from rmqkit.plugin.request_broker import RequestBroker
@@ -64,6 +65,7 @@ class SendBackProcessor(EachRequest):
         if not retry.writable:
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"topic {retry.topic_name} may not be written")
         found = self._found(header.offset)
+        check_read(peer, request, found)
         try:
             original = record.unpack(found)
         except DecodeError as error:

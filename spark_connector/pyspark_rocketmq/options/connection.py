@@ -9,6 +9,9 @@ from attrs import frozen
 
 from pyspark_rocketmq.options.kinds import FLAG, NAME_SERVERS, TEXT, one_of
 from pyspark_rocketmq.options.table import ALL, OptionError, option
+from rmqkit.client.settings import ClientKeywords
+from rmqkit.config import read_file
+from rmqkit.errors import ConfigError
 
 #: Lower-cased names of other connectors' options that have no meaning here -> hint.
 HINTS: dict[str, str] = {
@@ -31,13 +34,23 @@ class ConnectionOptions:
         meaning="Name servers, `host:9876;host:9876`.",
     )
     access_key: str | None = option(
-        "accessKey", TEXT, where=ALL, secret=True, meaning="Refused: requests cannot be signed yet."
+        "accessKey",
+        TEXT,
+        where=ALL,
+        secret=True,
+        meaning="Name of the user that signs the requests; needs secretKey. Default: RMQKIT_ACCESS_KEY.",
     )
     secret_key: str | None = option(
-        "secretKey", TEXT, where=ALL, secret=True, meaning="Refused: requests cannot be signed yet."
+        "secretKey", TEXT, where=ALL, secret=True, meaning="Password of that user."
     )
     credentials_file: str | None = option(
-        "credentialsFile", TEXT, where=ALL, meaning="Refused: requests cannot be signed yet."
+        "credentialsFile",
+        TEXT,
+        where=ALL,
+        meaning=(
+            "In place of both a file, on the driver and on every worker, with the lines `accessKey=...` and "
+            "`secretKey=...`."
+        ),
     )
     tls: bool = option(
         "tls",
@@ -68,14 +81,25 @@ class ConnectionOptions:
 def check_connection(given: Mapping[str, Any]) -> None:
     """Check the options of a connection. Raises OptionError for settings with which no connection is
     possible."""
-    for name, shown in (
-        ("access_key", "accessKey"),
-        ("secret_key", "secretKey"),
-        ("credentials_file", "credentialsFile"),
-    ):
-        if given.get(name) is not None:
-            raise OptionError(
-                f"option {shown}: requests cannot be signed yet, so a cluster with access control cannot be"
-                " used. Remove the option, and let the brokers accept requests from this network"
-                " (globalWhiteRemoteAddresses)"
+    names = {"access_key": "accessKey", "secret_key": "secretKey"}
+    missing = [shown for name, shown in names.items() if not given.get(name)]
+    if len(missing) == 1:
+        raise OptionError(f"option {missing[0]} is missing: accessKey and secretKey go together")
+    if given.get("credentials_file") and not missing:
+        raise OptionError("option credentialsFile: give the file, or accessKey and secretKey")
+
+
+def client_keywords(options: ConnectionOptions) -> ClientKeywords:
+    """How a client reaches the cluster. Raises ConfigError for a file that cannot be read."""
+    keywords = ClientKeywords(transport="tls" if options.tls else "")
+    access_key, secret_key = options.access_key, options.secret_key
+    if options.credentials_file:
+        lines = read_file(options.credentials_file)
+        access_key, secret_key = lines.get("accessKey"), lines.get("secretKey")
+        if not (access_key and secret_key):
+            raise ConfigError(
+                f"{options.credentials_file}: the lines accessKey=... and secretKey=... are missing"
             )
+    if access_key and secret_key:
+        keywords |= {"access_key": access_key, "secret_key": secret_key}
+    return keywords

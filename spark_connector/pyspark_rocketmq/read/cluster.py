@@ -12,6 +12,7 @@ import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from pyspark_rocketmq.decode.records import record_places, sound_bytes
+from pyspark_rocketmq.options.connection import client_keywords
 from pyspark_rocketmq.options.read import ReadOptions
 from pyspark_rocketmq.read.attempts import Attempts, Patience
 from pyspark_rocketmq.read.pull_windows import Pace, Pull, PullWindows, blocks_of, pull_around
@@ -86,7 +87,7 @@ class ClusterSource:
                 self._portal: BlockingPortal = stack.enter_context(
                     start_blocking_portal("asyncio", name="rocketmq")
                 )
-                client = Client(options.name_server, transport="tls" if options.tls else "")
+                client = Client(options.name_server, **client_keywords(options))
                 self._client: Client = stack.enter_context(self._portal.wrap_async_context_manager(client))
                 self._reader: RawReader = self._client.raw_reader(options.group_id)
                 self._stack = stack.pop_all()

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from attrs import frozen
 from msgspec import structs
 
+from pyspark_rocketmq.options.connection import client_keywords
 from pyspark_rocketmq.options.write import WriteOptions
 from pyspark_rocketmq.write.packing import Identity, Packer
 from pyspark_rocketmq.write.routing import Place, Router
@@ -41,7 +42,7 @@ class WriteJob:
 
 def connect(options: WriteOptions) -> BlockingClient:
     """A client of the cluster that has not been opened."""
-    return BlockingClient(options.name_server, transport="tls" if options.tls else "")
+    return BlockingClient(options.name_server, **client_keywords(options))
 
 
 def write_rows(

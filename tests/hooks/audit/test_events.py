@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 from rmqkit import config, hookimpl
+from rmqkit.config import Config
 from rmqkit.errors import ConfigError, RequestRefused
 from rmqkit.model.message import PutMessage
 from rmqkit.model.names import SET_ASIDE_TOPIC
 from rmqkit.plugin import loader
-from rmqkit.plugin.hooks import EachSendHook, SendContext, SendingBroker, SendMessageHook, SendRun
+from rmqkit.plugin.access import PRINCIPAL
+from rmqkit.plugin.hooks import EachSendHook, RpcHook, SendContext, SendingBroker, SendMessageHook, SendRun
 from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.request import Caller
 from rmqkit.plugin.store import Appended
 from rmqkit.protocol import batch, loose_json
 from rmqkit.protocol.batch import BatchItem
@@ -374,3 +377,26 @@ async def test_a_hook_sees_keys_and_tag(tmp_path: Path) -> None:
         assert (await asker.send("x", properties="KEYS\x01a b\x02TAGS\x01new\x02")).code == 0
         assert (await asker.send("x")).code == 0
     assert seen == [(("a", "b"), "new"), ((), None)]
+
+
+class Known(RpcHook):
+    """Says who every connection is, as access control does by a certificate."""
+
+    def connected(self, caller: Caller) -> None:
+        caller.attributes[PRINCIPAL] = "alice"
+
+    @hookimpl
+    def rmqkit_register_rpc_hooks(self, register: Register[RpcHook], config: Config) -> None:
+        register("known", self)
+
+
+async def test_users_whom_a_connection_proves(tmp_path: Path) -> None:
+    """A request without access key is that of the user whom the certificate or token names; an access key
+    counts before it. Changes of users are written down, without their passwords."""
+    async with audited(tmp_path, extra=[("known", Known())]) as asker:
+        await asker.send("first")
+        await asker.send("second", AccessKey="bob", Signature="sig")
+        await asker.ask(RequestCode.AUTH_CREATE_USER, body=b'{"password":"geheim"}', username="carl")
+    assert [event["user"] for event in events_in(tmp_path, "send")] == ["alice", "bob"]
+    (made,) = events_in(tmp_path, "request")
+    assert (made["action"], made["user"], made["fields"]) == ("createUser", "alice", {"username": "carl"})

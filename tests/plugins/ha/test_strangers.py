@@ -98,6 +98,7 @@ async def test_a_request_hook_guards_the_port(tmp_path: Path, caplog: pytest.Log
     guard = Guard()
     async with running_master(tmp_path / "m", extra=[("guard", guard)]) as master:
         async with dialed(master) as stranger:
+            await stranger.send(report(0))
             with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)), anyio.fail_after(60):
                 await stranger.receive()
         (caller,) = guard.seen

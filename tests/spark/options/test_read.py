@@ -152,7 +152,7 @@ def test_no_topic_names_the_trap_of_create_table() -> None:
 
 @pytest.mark.parametrize("name", ["accessKey", "secretKey"])
 def test_secrets_are_not_shown(name: str) -> None:
-    """Signing is refused; neither error texts nor representations contain the secret."""
+    """Half of the credentials is refused; neither error texts nor representations contain the secret."""
     said = fault(False, PLACE | {name: "hunter2"})
     assert name in said
     assert "hunter2" not in said

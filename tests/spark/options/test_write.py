@@ -38,7 +38,12 @@ def test_case_and_path_do_not_matter() -> None:
         ({"nameServer": "nonsense"}, "as host:9876;host:9876: address 'nonsense' is not of the form"),
         (SERVER | {"writeName": "a.b"}, "option writeName: letters, digits"),
         (SERVER | {"maxInFlight": "0"}, "option maxInFlight = '0'"),
-        (SERVER | {"secretKey": "pssst"}, "option secretKey: requests cannot be signed yet"),
+        (SERVER | {"secretKey": "pssst"}, "option accessKey is missing"),
+        (SERVER | {"accessKey": "app"}, "option secretKey is missing"),
+        (
+            SERVER | {"accessKey": "app", "secretKey": "pssst", "credentialsFile": "keys"},
+            "option credentialsFile: give the file, or accessKey and secretKey",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(given: dict[str, str], said: str) -> None:
