@@ -16,6 +16,7 @@ from rmqkit.config import (
     load,
     parse_properties,
     properties_text,
+    with_tables,
     with_values,
 )
 from rmqkit.errors import ConfigError
@@ -357,6 +358,15 @@ def test_properties_text_reads_back() -> None:
     assert msgspec.structs.replace(again, sources={}, warnings=()) == msgspec.structs.replace(
         loaded, sources={}, warnings=()
     )
+
+
+def test_with_tables() -> None:
+    """Keys of plugins are replaced with their source; the others stay."""
+    first = load(environ={}, flags={"plugins.audit.path": "x", "plugins.audit.maxBytes": 1})
+    second = with_tables(first, {"audit": {"maxBytes": 2}, "ha": {"elected": True}}, "here")
+    assert second.plugins == {"audit": {"path": "x", "maxBytes": 2}, "ha": {"elected": True}}
+    assert second.sources["plugins.audit.maxBytes"] == second.sources["plugins.ha.elected"] == "here"
+    assert first.plugins == {"audit": {"path": "x", "maxBytes": 1}}
 
 
 def test_with_values() -> None:

@@ -54,9 +54,9 @@ FREE_PORTS = ["--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0"]
 
 
 @contextmanager
-def serving(words: list[str], directory: Path) -> Iterator[str]:
-    """Run `rmqkit serve` with further words; the address of its name server once it is ready. It must end
-    by itself when it is told to stop."""
+def serving(words: list[str], directory: Path) -> Iterator[dict[str, str]]:
+    """Run `rmqkit serve` with further words; what its ready line says. It must end by itself when it is
+    told to stop."""
     with subprocess.Popen(
         [str(BIN / "rmqkit"), "serve", *words, *FREE_PORTS],
         cwd=directory,
@@ -68,17 +68,23 @@ def serving(words: list[str], directory: Path) -> Iterator[str]:
             assert process.stdout is not None
             line = process.stdout.readline()
             assert line.startswith("rmqkit ready"), line
-            yield dict(word.split("=", 1) for word in line.split() if "=" in word)["namesrv"]
+            yield dict(word.split("=", 1) for word in line.split() if "=" in word)
         finally:
             process.terminate()
     assert process.returncode == 0
 
 
 @pytest.fixture(scope="module")
-def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The server that the examples talk to."""
-    with serving(["--set", "store=memory"], tmp_path_factory.mktemp("serve")) as address:
-        yield address
+    with serving(["--set", "store=memory"], tmp_path_factory.mktemp("serve")) as where:
+        yield where
+
+
+@pytest.fixture
+def namesrv(served: dict[str, str]) -> str:
+    """The address of its name server."""
+    return served["namesrv"]
 
 
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
@@ -94,10 +100,11 @@ ONE_PROGRAM = ("spark.md", "testing.md")
     [each for each in blocks("python") if not each[0].startswith(ONE_PROGRAM)],
     ids=lambda value: value if len(value) < 40 else "",
 )
-def test_python_blocks_run(where: str, text: str, namesrv: str, tmp_path: Path) -> None:
-    """As written, but for the address of the name server."""
+def test_python_blocks_run(where: str, text: str, served: dict[str, str], tmp_path: Path) -> None:
+    """As written, but for the addresses of the name server and of the port for gRPC."""
     program = tmp_path / "example.py"
-    program.write_text(text.replace("127.0.0.1:9876", namesrv))
+    namesrv = served["namesrv"]
+    program.write_text(text.replace("127.0.0.1:9876", namesrv).replace("127.0.0.1:8081", served["grpc"]))
     result = run([str(program)], tmp_path, namesrv)
     assert result.returncode == 0, f"{where}\n{result.stderr.decode()}"
 
@@ -122,8 +129,8 @@ def test_shell_blocks_run(where: str, text: str, namesrv: str, tmp_path: Path) -
             if NEEDS_ETCD in words:
                 assert whole_parser().parse_args(words[1:]).failover, where
                 continue
-            with serving(words[2:], tmp_path) as address:
-                assert address, where
+            with serving(words[2:], tmp_path) as ready:
+                assert ready["namesrv"], where
             continue
         if words[0] == "make":
             assert words[1] in targets, where

@@ -17,7 +17,7 @@ import trio
 from rmqkit import speedups
 from rmqkit.broker.run.running import RunningBroker
 from rmqkit.cli import options, running
-from rmqkit.config import NAMESRV_VARIABLE, Config, with_values
+from rmqkit.config import NAMESRV_VARIABLE, Config, with_tables, with_values
 from rmqkit.config.tls import ENFORCING, effective_mode
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.command import Verb
@@ -32,6 +32,9 @@ from rmqkit.supervisor.supervisor import supervise
 from rmqkit.toolkit import output
 
 _log = logging.getLogger(__name__)
+
+#: The plugin that serves RocketMQ's 5.x clients.
+_GRPC = "grpc"
 
 #: Runs the broker or brokers until the event is set. The texts are the name servers to register with, joined
 #: by ;, and their description in the ready line.
@@ -58,6 +61,12 @@ def _add_brokers(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--failover", metavar="ADDRESS", default="", help=elected)
     _add_address(parser, "--broker", "where the (first) broker listens (default 127.0.0.1:10911)")
+    door = (
+        "where the (first) broker listens for RocketMQ's 5.x clients besides, or `none`; `auto` is"
+        " 127.0.0.1:8081, or a free port when that is taken (default: auto with `rmqkit serve` where the"
+        " extra grpc is installed, else none)"
+    )
+    parser.add_argument("--grpc", metavar="HOST:PORT", help=door)
     options.add_settings(parser)
 
 
@@ -99,6 +108,8 @@ def _listen_flags(arguments: Namespace) -> dict[str, object]:
                 f"--broker takes HOST:PORT; with --set listeners={where} the broker listens there besides"
             )
         flags |= {"bindAddress": where.host, "listenPort": where.port}
+    if arguments.grpc is not None:
+        flags["plugins.grpc.listen"] = arguments.grpc
     return flags
 
 
@@ -107,7 +118,7 @@ def _serve(arguments: Namespace) -> int:
     config, registry = options.load_server(
         arguments, broker=True, name_server=True, namesrvListen=namesrv, **_listen_flags(arguments)
     )
-    config = _without_variable(config)
+    config = _with_door(_without_variable(config), registry)
     if effective_mode(config) == ENFORCING and not config.tls_enable:
         raise ConfigError(
             "tls.server.mode = enforcing: the name server of this process takes only TLS, and its broker is"
@@ -156,6 +167,13 @@ def _without_variable(config: Config) -> Config:
         config.namesrv_addr,
     )
     return with_values(config, namesrv_addr="")
+
+
+def _with_door(config: Config, registry: Registry) -> Config:
+    """The settings with a port for clients of gRPC, if they say nothing of it and its extra is installed."""
+    if _GRPC not in registry.protocols or "listen" in config.plugins.get(_GRPC, {}):
+        return config
+    return with_tables(config, {_GRPC: {"listen": "auto"}}, "default of rmqkit serve")
 
 
 def _brokers(arguments: Namespace, config: Config, registry: Registry, others: Sequence[Address]) -> Brokers:
@@ -228,7 +246,8 @@ async def _start_namesrv(nursery: trio.Nursery, config: Config, registry: Regist
 
 async def _one(config: Config, registry: Registry, stop: trio.Event, name_servers: str, shown: str) -> None:
     async def ready(broker: RunningBroker) -> None:
-        _print_ready(config, shown, [(str(broker.address), config.broker_name)], config.store_path_root_dir)
+        where = [(str(broker.address), config.broker_name)]
+        _print_ready(config, shown, where, config.store_path_root_dir, _doors(registry))
 
     await running.broker_until(stop, with_values(config, namesrv_addr=name_servers), registry, ready)
 
@@ -244,10 +263,20 @@ async def _several(
     await supervise(registering, stop, ready, launch=launch)
 
 
-def _print_ready(config: Config, namesrv: str, brokers: Sequence[tuple[str, str]], data: str) -> None:
+def _doors(registry: Registry) -> str:
+    """The further ports of a broker, in the form of the ready line."""
+    return "".join(
+        f" {name}={each.door}" for name, each in registry.services.items() if each.door is not None
+    )
+
+
+def _print_ready(
+    config: Config, namesrv: str, brokers: Sequence[tuple[str, str]], data: str, doors: str = ""
+) -> None:
     addresses, names = (",".join(parts) for parts in zip(*brokers, strict=True))
     output.line(
         f"rmqkit ready namesrv={namesrv} broker={addresses} name={names} store={config.store} data={data}"
+        f"{doors}"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmqkit.config.changing import with_texts, with_values
+from rmqkit.config.changing import with_tables, with_texts, with_values
 from rmqkit.config.java_properties import (
     decoded_properties,
     encoded_properties,
@@ -47,6 +47,7 @@ __all__ = [
     "setting_fields",
     "spellings",
     "store_host",
+    "with_tables",
     "with_texts",
     "with_values",
 ]

@@ -50,6 +50,16 @@ def with_values(config: Config, **values: Any) -> Config:
     return copy
 
 
+def with_tables(config: Config, tables: Mapping[str, Mapping[str, Any]], source: str) -> Config:
+    """A copy with some keys of the tables [plugins.NAME] replaced, and their source."""
+    changed = {name: config.plugins.get(name, {}) | dict(keys) for name, keys in tables.items()}
+    plugins = config.plugins | changed
+    keys = [f"plugins.{name}.{key}" for name, table in tables.items() for key in table]
+    return msgspec.structs.replace(
+        config, plugins=plugins, sources=config.sources | dict.fromkeys(keys, source)
+    )
+
+
 def _check(config: Config) -> None:
     """Check changed settings as a whole. Raises ConfigError for values of the right type that cannot work."""
     faults = value_faults(config)

@@ -11,6 +11,7 @@ import trio
 from rmqkit.plugin.role import ALL_ROLES, Role
 
 if TYPE_CHECKING:
+    from rmqkit.plugin.address import Address
     from rmqkit.plugin.broker import Broker
 
 
@@ -20,6 +21,9 @@ class Service(ABC):
     name: str
     #: Roles of the broker in which the service runs. A service that writes messages runs on a master only.
     roles: frozenset[Role] = ALL_ROLES
+    #: Where clients reach the service besides the ports of the broker; None for a service that has no port,
+    #: and while it does not listen.
+    door: Address | None = None
 
     @abstractmethod
     async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
-import msgspec
 from attrs import evolve
 
-from rmqkit.config import PORT, Config, Kinds, has_mark, setting_fields, with_texts, with_values
+from rmqkit.config import PORT, Config, Kinds, has_mark, setting_fields, with_tables, with_texts, with_values
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.transport import Address
 
@@ -88,10 +87,7 @@ def _elected(config: Config, member: str, coordinator: str) -> Config:
         "ha": {"elected": True, "memberName": member},
         "failover": {"coordinator": coordinator},
     }
-    plugins = config.plugins | {name: config.plugins.get(name, {}) | keys for name, keys in tables.items()}
-    keys = [f"plugins.{name}.{key}" for name, table in tables.items() for key in table]
-    sources = config.sources | dict.fromkeys(keys, "--failover")
-    return msgspec.structs.replace(config, plugins=plugins, sources=sources)
+    return with_tables(config, tables, "--failover")
 
 
 def label(config: Config) -> str:
@@ -157,7 +153,21 @@ def _one_of(config: Config, kinds: Kinds, name: str, port: int, above: int) -> C
     )
     ports = {key: port for key, port in _owned_ports(config, kinds).items() if port}
     texts = {key: str(port + above) for key, port in ports.items()}
-    return with_texts(placed, texts, dict.fromkeys(texts, "command line"), kinds)
+    return _door_above(with_texts(placed, texts, dict.fromkeys(texts, "command line"), kinds), above)
+
+
+def _door_above(config: Config, above: int) -> Config:
+    """Settings with a higher port for clients of gRPC, if the settings name one."""
+    listen = str(config.plugins.get("grpc", {}).get("listen", ""))
+    try:
+        address = Address.parse(listen)
+    except ValueError:
+        # No address: a word of the plugin, which needs no other port, or a fault, which it will name.
+        return config
+    if not address.port or not above:
+        return config
+    moved = str(evolve(address, port=address.port + above))
+    return with_tables(config, {"grpc": {"listen": moved}}, config.sources["plugins.grpc.listen"])
 
 
 def _owned_ports(config: Config, kinds: Kinds) -> dict[str, int]:

@@ -309,3 +309,52 @@ def test_a_stop_is_in_the_log(tmp_path: Path) -> None:
         else:
             assert [line.split(": ", 1)[1] for line in lines[-2:]] == ["SIGTERM: stopping", "stopped"]
             assert " WARNING rmqkit.cli.options: unknown setting 'odd'" in lines[0]
+
+
+# --- the port for gRPC --------------------------------------------------------------------------------------
+
+FREE = ("--data", "data", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--set", "store=memory")
+
+
+def _is_open(where: str) -> bool:
+    host, _, port = where.rpartition(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
+
+
+def test_serve_listens_for_grpc(start: Start) -> None:
+    """By default, and the ready line says where: at the port that clients know, or at a free one."""
+    first, second = start("serve", *FREE), start("serve", *FREE)
+    assert first.where["grpc"] != second.where["grpc"]
+    assert _is_open(first.where["grpc"])
+    assert _is_open(second.where["grpc"])
+    assert (first.stop(), second.stop()) == (0, 0)
+
+
+def test_the_port_for_grpc_is_chosen_or_switched_off(start: Start, rmqkit: Run, tmp_path: Path) -> None:
+    """--grpc says where, or nowhere; the settings say it as well, and a port that is taken stops the
+    start."""
+    chosen = start("serve", *FREE, "--grpc", "127.0.0.1:0")
+    assert _is_open(chosen.where["grpc"])
+    taken = rmqkit("serve", *FREE, "--grpc", chosen.where["grpc"])
+    assert taken.returncode == 2
+    assert f"cannot listen on {chosen.where['grpc']}" in taken.stderr
+    assert "--grpc HOST:PORT" in taken.stderr
+    assert chosen.stop() == 0
+    (tmp_path / "off.toml").write_text('[plugins.grpc]\nlisten = "none"\n')
+    for words in (("--grpc", "none"), ("--config", "off.toml")):
+        ready = start("serve", *FREE, *words)
+        assert "grpc" not in ready.where
+        assert ready.stop() == 0
+
+
+def test_a_broker_alone_listens_for_grpc_when_told(start: Start) -> None:
+    """`rmqkit broker` has no further port by default."""
+    words = FREE[:2] + FREE[4:]
+    silent, asked = (
+        start("broker", *words),
+        start("broker", *words[2:], "--grpc", "127.0.0.1:0", "--data", "b"),
+    )
+    assert "grpc" not in silent.where
+    assert _is_open(asked.where["grpc"])
+    assert (silent.stop(), asked.stop()) == (0, 0)

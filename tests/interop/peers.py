@@ -170,12 +170,13 @@ def start(name: str, command: Sequence[str], home: Path, env: Mapping[str, str] 
 
 @dataclass(frozen=True)
 class Server:
-    """A running cluster of one name server and one broker."""
+    """A running cluster of one name server and one broker. `grpc` is its port for gRPC, empty without one."""
 
     kind: str
     namesrv: str
     broker: str
     programs: Sequence[Program] = field(default=())
+    grpc: str = ""
 
     def tail(self) -> str:
         """The ends of the logs, for failure messages."""
@@ -362,8 +363,16 @@ def rmqkit_serve(home: Path, *, arguments: Sequence[str] = ()) -> Iterator[Serve
     program = Program("rmqkit", process, log)
     lines = _lines_of(process)
     try:
-        program.await_or_die("the line `rmqkit ready`", (line.startswith("rmqkit ready") for line in lines))
-        yield Server("rmqkit", namesrv, broker, [program])
+        said: list[str] = []
+
+        def ready() -> Iterator[bool]:
+            for line in lines:
+                said[:] = [line]
+                yield line.startswith("rmqkit ready")
+
+        program.await_or_die("the line `rmqkit ready`", ready())
+        where = dict(word.split("=", 1) for word in said[0].split() if "=" in word)
+        yield Server("rmqkit", namesrv, broker, [program], where.get("grpc", ""))
     finally:
         code = program.stop()
         if process.stdout is not None:

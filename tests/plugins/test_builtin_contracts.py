@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from rmqkit.config import Config, load
+from rmqkit.model.route import TopicRouteData
 from rmqkit.plugin import loader
 from rmqkit.plugin.broker import Broker
-from rmqkit.plugin.request import RequestProcessor
+from rmqkit.plugin.request import REMOTING, RequestProcessor
+from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.plugin.service import Service
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command, request
-from rmqkit.protocol.headers import RegisterFilterServerRequestHeader
+from rmqkit.protocol.headers import GetRouteInfoRequestHeader, RegisterFilterServerRequestHeader
 from rmqkit.testing.processor import ProcessorContract
 from rmqkit.testing.service import ServiceContract
 from rmqkit_delay.levels import parse_levels
@@ -25,6 +27,8 @@ from rmqkit_failover.coordinators import connected
 from rmqkit_failover.service import FailoverService
 from rmqkit_filter_server.processes import FilterServerProcesses
 from rmqkit_filter_server.registered import RegisteredFilterServers
+from rmqkit_grpc.routes import RouteProcessor
+from rmqkit_grpc.service import GrpcService
 from rmqkit_ha.master import HaMaster
 from rmqkit_ha.replicas import Replicas
 from rmqkit_ha.slave import HaSlave
@@ -43,6 +47,7 @@ from tests.plugins.filter import test_python as python_filters
 from tests.plugins.filter import test_sql92 as sql92
 from tests.plugins.filter import test_tag as tags
 from tests.plugins.filter.index import test_filters as filter_index
+from tests.plugins.grpc import test_protocol as grpc_protocol
 from tests.plugins.ha import test_electing as electing
 from tests.stores.lmdb import test_store as test_lmdb
 from tests.stores.memory import test_store as test_memory
@@ -159,6 +164,33 @@ class TestMetrics(ServiceContract):
         service.begin(broker)
 
 
+class TestGrpc(ServiceContract):
+    def settings(self) -> dict[str, Any]:
+        return {"disabledServices": "grpc", "plugins.grpc.listen": "memory://127.0.0.1:0"}
+
+    def make_service(self, config: Config) -> Service:
+        return GrpcService()
+
+
+class TestRoutes(ProcessorContract):
+    """For clients of remoting, in place of those of gRPC."""
+
+    code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+
+    def settings(self) -> dict[str, Any]:
+        return {"disabledPlugins": "grpc"}
+
+    def make_processor(self, broker: RequestBroker) -> RequestProcessor:
+        return RouteProcessor(broker, REMOTING)
+
+    def good(self) -> Command:
+        return request(self.code, GetRouteInfoRequestHeader(topic="Topic"))
+
+    def check(self, answer: Command) -> None:
+        (queues,) = answer.decode_body(TopicRouteData).queue_datas
+        assert queues.read_queue_nums == 4
+
+
 class TestDeleteExpiredLog(ProcessorContract):
     """The retention plugin is switched off, for it registers the codes itself; its service is there, but does
     not run."""
@@ -225,11 +257,13 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("service", "delay"): (None, "TestDelay"),
     ("service", "failover"): (None, "TestFailover"),
     ("service", "filter-server"): (None, "TestFilterServers"),
+    ("service", "grpc"): (None, "TestGrpc"),
     ("service", "ha-master"): (None, "TestHaMaster"),
     ("service", "ha-slave"): (None, "TestHaSlave"),
     ("service", "metrics"): (None, "TestMetrics"),
     ("service", "registration"): (None, "TestRegistration"),
     ("service", "retention"): (None, "TestRetention"),
+    ("protocol", "grpc"): (grpc_protocol, "TestGrpc"),
     ("server", "filter-server"): (plugins, "TestFilterServer"),
     ("server", "namesrv"): (plugins, "TestNameServer"),
     ("send message hook", "audit"): (hooks, "TestSendAudit"),
@@ -276,3 +310,4 @@ def test_every_request_of_the_plugins_runs_the_contract() -> None:
     tested = {each.code for each in (TestDeleteExpiredLog, TestCleanExpiredQueues, TestCleanUnusedTopics)}
     assert tested == set(CODES)
     assert TestRegisterFilterServer.code == RequestCode.REGISTER_FILTER_SERVER
+    assert TestRoutes.code == RequestCode.GET_ROUTEINFO_BY_TOPIC

@@ -1,0 +1,112 @@
+"""The methods of this server by path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from attrs import frozen
+
+from rmqkit_grpc import inspection, offsets, producing, routing, telemetry
+from rmqkit_grpc.messages import PACKAGE, V2
+from rmqkit_grpc.session import Exchange, Steps
+from rmqkit_grpc.statuses import Status
+
+Handler = Callable[[Exchange, Any], Steps]
+Refused = Callable[[int, str], list[Any]]
+
+
+class Kind(Enum):
+    """UNARY: one message, one answer. ANSWERS: one message, a stream of answers. STREAM: each message of the
+    client may have answers, and the server may begin."""
+
+    UNARY = "unary"
+    ANSWERS = "answers"
+    STREAM = "stream"
+
+
+@frozen
+class Method:
+    """One method.
+
+    refused   the answers that say that a call failed
+    is_held   it may wait for long in the broker, which forgets it when its client gives it up
+    needs_id  whether the client must say who it is
+    """
+
+    name: str
+    kind: Kind
+    request: Any
+    handler: Handler
+    refused: Refused
+    is_held: bool = False
+    needs_id: bool = True
+
+
+def _unary(name: str, handler: Handler) -> Method:
+    response = V2.messages[f"{name}Response"]
+
+    def refused(code: int, text: str) -> list[Any]:
+        return [response(status=Status(code=code, message=text))]
+
+    return Method(name, Kind.UNARY, V2.messages[f"{name}Request"], handler, refused)
+
+
+def _held(name: str, handler: Handler, refused: Refused) -> Method:
+    return Method(name, Kind.ANSWERS, V2.messages[f"{name}Request"], handler, refused, is_held=True)
+
+
+def _telemetry() -> Method:
+    command = V2.messages["TelemetryCommand"]
+
+    def refused(code: int, text: str) -> list[Any]:
+        return [command(status=Status(code=code, message=text))]
+
+    return Method("Telemetry", Kind.STREAM, command, telemetry.telemetry, refused, needs_id=False)
+
+
+def _nothing(code: int, text: str) -> list[Any]:
+    """The answers of a method whose failures are statuses of gRPC."""
+    return []
+
+
+def _tools() -> dict[str, Method]:
+    """The methods that any server has."""
+    check = inspection.HEALTH.messages["HealthCheckRequest"]
+    found = {
+        f"/{inspection.HEALTH_PACKAGE}.Health/Check": Method(
+            "Check", Kind.UNARY, check, inspection.check_health, _nothing, needs_id=False
+        )
+    }
+    for package, file in inspection.REFLECTIONS.items():
+        found[f"/{package}.ServerReflection/ServerReflectionInfo"] = Method(
+            "ServerReflectionInfo",
+            Kind.STREAM,
+            file.messages["ServerReflectionRequest"],
+            inspection.reflect,
+            _nothing,
+            needs_id=False,
+        )
+    return found
+
+
+def _table() -> dict[str, Method]:
+    service = f"/{PACKAGE}.MessagingService/"
+    found = [
+        _unary("QueryRoute", routing.query_route),
+        _unary("SendMessage", producing.send_message),
+        _unary("Heartbeat", telemetry.heartbeat),
+        _unary("NotifyClientTermination", telemetry.terminate),
+        _telemetry(),
+        _held("PullMessage", offsets.pull, offsets.pull_refused),
+        _unary("GetOffset", offsets.get_offset),
+        _unary("UpdateOffset", offsets.update_offset),
+        _unary("QueryOffset", offsets.query_offset),
+    ]
+    return {service + each.name: each for each in found} | _tools()
+
+
+METHODS = _table()
+
+__all__ = ["METHODS", "Handler", "Kind", "Method"]

@@ -1,0 +1,96 @@
+"""QueryRoute: the queues of a topic, at the endpoints which the client has used (gRPC sheet, section 7.1).
+
+Every queue is at one broker, so a route has one entry for each queue, with the broker's name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rmqkit.model.attributes import MESSAGE_TYPE, MIXED
+from rmqkit.model.route import QueueData, TopicRouteData
+from rmqkit.model.sysflag import PERM_READ, PERM_RW, PERM_WRITE
+from rmqkit.model.topic import TopicConfig
+from rmqkit.protocol.codes import RequestCode
+from rmqkit.protocol.headers import GetRouteInfoRequestHeader
+from rmqkit_grpc.messages import V2, Code
+from rmqkit_grpc.session import Exchange, Steps, topic_of
+from rmqkit_grpc.statuses import Refusal, checked, ok
+
+_Response = V2.messages["QueryRouteResponse"]
+_Queue = V2.messages["MessageQueue"]
+_Endpoints = V2.messages["Endpoints"]
+_PERMISSIONS = V2.enums["Permission"]
+_SCHEMES = V2.enums["AddressScheme"]
+_TYPES = V2.enums["MessageType"]
+_MIXED = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY")
+_BY_PERM = {
+    0: _PERMISSIONS["NONE"],
+    PERM_READ: _PERMISSIONS["READ"],
+    PERM_WRITE: _PERMISSIONS["WRITE"],
+    PERM_RW: _PERMISSIONS["READ_WRITE"],
+}
+
+
+def query_route(exchange: Exchange, asked: Any) -> Steps:
+    """QueryRoute."""
+    topic = topic_of(asked.topic)
+    route = yield from route_of(exchange, topic)
+    endpoints = asked.endpoints if asked.endpoints.addresses else own_endpoints(exchange)
+    response = _Response(status=ok())
+    for at in range(max(route.read_queue_nums, route.write_queue_nums, 1)):
+        response.message_queues.append(queue_of(exchange, asked.topic, topic, route, at, endpoints))
+    return response
+
+
+def route_of(exchange: Exchange, topic: str) -> Steps:
+    """The QueueData of a topic. Raises Refusal."""
+    header = GetRouteInfoRequestHeader(topic=topic)
+    (found,) = yield [exchange.command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)]
+    try:
+        route = checked(found).decode_body(TopicRouteData)
+        return route.queue_datas[0]
+    except (IndexError, msgspec.ValidationError) as error:
+        raise Refusal(Code.TOPIC_NOT_FOUND, f"topic {topic} has no queues") from error
+
+
+def queue_of(exchange: Exchange, resource: Any, topic: str, route: QueueData, at: int, endpoints: Any) -> Any:
+    """A queue of a topic as clients get it; -1 stands for any queue of the broker."""
+    perm = route.perm
+    if at >= route.read_queue_nums:
+        perm &= ~PERM_READ
+    if at >= route.write_queue_nums:
+        perm &= ~PERM_WRITE
+    queue = _Queue(topic=resource, id=at, permission=_BY_PERM[perm & PERM_RW])
+    queue.broker.name = route.broker_name
+    queue.broker.endpoints.CopyFrom(endpoints)
+    queue.accept_message_types.extend(accepted_types(exchange.broker.topics.get(topic)))
+    return queue
+
+
+def accepted_types(topic: TopicConfig | None) -> list[int]:
+    """The types of messages that a topic takes: what its attribute says, else all."""
+    kind = MIXED if topic is None else topic.attributes.get(MESSAGE_TYPE, MIXED)
+    if kind == MIXED:
+        return [_TYPES[name] for name in _MIXED]
+    return [_TYPES.get(kind, 0)]
+
+
+def own_endpoints(exchange: Exchange) -> Any:
+    """The endpoints of `:authority`, for a client that names none."""
+    host, colon, port = exchange.metadata.get(":authority", "").rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit():
+        host, port = exchange.metadata.get(":authority", ""), "443"
+    host = host.strip("[]")
+    is_v4 = host.count(".") == 3 and host.replace(".", "").isdigit()
+    scheme = _SCHEMES["IPv6" if ":" in host else "IPv4" if is_v4 else "DOMAIN_NAME"]
+    endpoints = _Endpoints(scheme=scheme)
+    endpoints.addresses.add(host=host, port=int(port) & 0xFFFF)
+    return endpoints
+
+
+__all__ = [
+    "accepted_types", "own_endpoints", "query_route", "queue_of", "route_of",
+]  # fmt: skip

@@ -1,0 +1,140 @@
+"""One client on a connection, and one call of it as its handler sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attrs import define, field
+
+from rmqkit.model import names
+from rmqkit.plugin.request import Peer
+from rmqkit.protocol.codes import LANGUAGES
+from rmqkit.protocol.command import Command, request
+from rmqkit_grpc.framing import timeout_ms
+from rmqkit_grpc.messages import Code
+from rmqkit_grpc.statuses import Refusal
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from rmqkit.plugin.request_broker import RequestBroker
+
+#: What a handler is: it yields requests for the broker that are made together, gets their answers in order,
+#: and returns the answer of the call, or several. It may raise Refusal, GrpcError, and what the codecs raise.
+Steps = Generator[Sequence[Command], Sequence[Command], Any]
+
+
+class Wire(Protocol):
+    """Where a session sends what the server begins."""
+
+    def tell(self, stream: int, message: Any) -> bool:
+        """Send a message on a stream that is open. Returns False when it is not."""
+
+
+@define(eq=False)
+class Session:
+    """A client of a connection, known by its `x-mq-client-id`.
+
+    peer       its way into the request pipeline
+    settings   what it has sent of itself last, None before
+    telemetry  the stream for commands of the server, None without one
+    calls      the number of its calls that have not ended
+    """
+
+    client_id: str
+    wire: Wire
+    language: str | None = None
+    peer: Peer = field(init=False)
+    settings: Any = None
+    telemetry: int | None = None
+    calls: int = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is known of the client that it would miss."""
+        return self.settings is None and not self.calls
+
+    @property
+    def is_consumer(self) -> bool:
+        return self.settings is not None and self.settings.HasField("subscription")
+
+
+class Exchange:
+    """One call: who asks, with which metadata, and until when."""
+
+    __slots__ = ("_broker", "deadline_ms", "metadata", "session", "stream")
+
+    def __init__(
+        self,
+        session: Session,
+        stream: int,
+        metadata: Mapping[str, str],
+        now_ms: float,
+        broker: RequestBroker | None,
+    ) -> None:
+        self.session = session
+        self.stream = stream
+        self.metadata = metadata
+        given = timeout_ms(metadata.get("grpc-timeout"))
+        #: By the clock that `now_ms` is of; None without a deadline.
+        self.deadline_ms = None if given is None else now_ms + given
+        self._broker = broker
+
+    @property
+    def broker(self) -> RequestBroker:
+        """The broker, once it is assembled. Raises Refusal before."""
+        if self._broker is None:
+            raise Refusal(Code.INTERNAL_SERVER_ERROR, "the broker is still starting, try again")
+        return self._broker
+
+    def command(self, code: int, header: msgspec.Struct | None = None, body: bytes = b"") -> Command:
+        """A request of this client."""
+        made = request(code, header, body)
+        made.language = self.session.language
+        return made
+
+
+def language_of(metadata: Mapping[str, str]) -> str | None:
+    """The language of a client as remoting names it; None for one that has no name there."""
+    given = metadata.get("x-mq-language", "").upper()
+    given = {"GOLANG": "GO", "DOT_NET": "DOTNET", "CSHARP": "DOTNET"}.get(given, given)
+    return given if given in LANGUAGES else None
+
+
+def name_of(resource: Any) -> str:
+    """The name of a topic or group as remoting clients use it: with its namespace."""
+    if resource.resource_namespace:
+        return names.with_namespace(resource.name, resource.resource_namespace)
+    name: str = resource.name
+    return name
+
+
+def topic_of(resource: Any) -> str:
+    """The topic of a call. Raises Refusal for a name that is illegal, or the system's own."""
+    name = name_of(resource)
+    fault = names.topic_fault(name)
+    if fault is None and names.is_system_topic(name):
+        fault = f"{name} is a topic of the system"
+    if fault is not None:
+        raise Refusal(_ILLEGAL_TOPIC, fault)
+    return name
+
+
+def group_of(resource: Any) -> str:
+    """The consumer group of a call. Raises Refusal for a name that is illegal, or the system's own."""
+    name = name_of(resource)
+    fault = names.group_fault(name)
+    if fault is None and names.is_system_group(name):
+        fault = f"{name} is a group of the system"
+    if fault is not None:
+        raise Refusal(_ILLEGAL_GROUP, fault)
+    return name
+
+
+_ILLEGAL_TOPIC, _ILLEGAL_GROUP = Code.ILLEGAL_TOPIC, Code.ILLEGAL_CONSUMER_GROUP
+
+
+__all__ = [
+    "Exchange", "Session", "Steps", "Wire", "group_of", "language_of", "name_of", "topic_of",
+]  # fmt: skip

@@ -1,0 +1,86 @@
+"""RocketMQ's own Python client of version 5, over gRPC: each test is a program as an application writes
+it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from rmqkit.client import BlockingClient
+from tests.interop import peers
+
+AUTHORITY = "authority.pem"
+BEGIN = """
+import sys
+from rocketmq import ClientConfiguration, Credentials, Message, Producer
+
+configuration = ClientConfiguration(sys.argv[1], Credentials())
+tls = {tls}
+
+
+def message(topic, body, **more):
+    made = Message()
+    made.topic, made.body = topic, body
+    for name, value in more.items():
+        setattr(made, name, value)
+    return made
+
+"""
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[peers.Server]:
+    """A server with a port for gRPC, which takes TLS as well."""
+    folder = tmp_path_factory.mktemp("grpc")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / AUTHORITY)
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(folder / "own.pem")
+    arguments = ["--grpc", "127.0.0.1:0", "--set", f"tls.server.certPath={folder / 'own.pem'}"]
+    with peers.rmqkit_serve(folder, arguments=arguments) as server:
+        yield server
+
+
+def run(server: peers.Server, program: str, directory: Path, *, tls: bool = False) -> str:
+    """The output of a program, which must succeed."""
+    path = directory / "program.py"
+    path.write_text(BEGIN.replace("{tls}", str(tls)) + program)
+    roots = server.programs[0].log.parent / AUTHORITY
+    done = subprocess.run(
+        [sys.executable, str(path), server.grpc],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=os.environ | {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(roots)},
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{server.tail()}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_it_sends_what_remoting_clients_read(door: peers.Server, tmp_path: Path, tls: bool) -> None:
+    """With and without topics at the start, with and without TLS; tag, keys and properties arrive."""
+    topic = f"Sent{tls}"
+    program = f"""
+for topics in (("{topic}",), None):
+    producer = Producer(configuration, topics, tls_enable=tls)
+    producer.startup()
+    made = message("{topic}", b"hello", tag="new", keys="k1")
+    made.add_property("colour", "green")
+    print(producer.send(made).message_id)
+    producer.shutdown()
+"""
+    ids = run(door, program, tmp_path, tls=tls).split()
+    with (
+        BlockingClient(door.namesrv) as client,
+        client.lite_pull_consumer("readers", subscribe=topic, start="first") as consumer,
+    ):
+        found = [next(iter(consumer)) for _ in range(2)]
+    assert sorted(each.message_id for each in found) == sorted(ids)
+    assert {(each.tag, each.keys, each.properties["colour"]) for each in found} == {("new", ("k1",), "green")}
