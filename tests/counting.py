@@ -62,9 +62,9 @@ class CountFile(LogFollower):
         return offset < self.end
 
     def count(self, entries: Sequence[DispatchEntry]) -> None:
-        for landed, at in entries:
+        for message, at in entries:
             if not self.is_known(at.physical_offset):
-                self.counts[landed.topic] += 1
+                self.counts[message.topic] += 1
                 self.end = at.physical_offset + at.size_bytes
 
 

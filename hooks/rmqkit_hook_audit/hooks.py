@@ -104,7 +104,7 @@ class SendAudit(Watching, SendMessageHook):
     def _to_one_topic(self, sends: SendRun) -> None:
         """Record an event for each connection, of sends of one producer group, to one topic, without access
         keys."""
-        parts, messages, places = sends.by_peer(), sends.messages, sends.landed
+        parts, messages, places = sends.by_peer(), sends.messages, sends.results
         stops = [part.stop for part in parts]
         if sends.sizes is not None:
             ends = [*accumulate(sends.sizes)]
@@ -159,10 +159,10 @@ class SendAudit(Watching, SendMessageHook):
         far as they are shown."""
         topic = sends.headers[start].topic
         span = slice(sends.span(start).start, sends.span(stop - 1).stop)
-        messages, landed = sends.messages[span], sends.landed[span]
+        messages, results = sends.messages[span], sends.results[span]
         weight = len(messages) or 1
         event = self._event(sends, start, user)
-        event.messages = [_note(message, at, topic) for message, at in zip(messages, landed, strict=True)]
+        event.messages = [_note(message, at, topic) for message, at in zip(messages, results, strict=True)]
         if self._keeps_content:
             weight += self._add_content(event.messages, messages) // 1024
         self._recorder.record(event, weight)

@@ -85,11 +85,11 @@ class Incoming:
     def __init__(self) -> None:
         self.sizes = Histogram(SIZE_BOUNDS)
 
-    def add(self, landed: Sequence[Appended]) -> None:
+    def add(self, results: Sequence[Appended]) -> None:
         """Count messages by their places, at least one."""
-        smallest, largest, total = looks.size_range_of(landed)
-        if not self.sizes.add_between(smallest, largest, total, len(landed)):
-            for at in landed:
+        smallest, largest, total = looks.size_range_of(results)
+        if not self.sizes.add_between(smallest, largest, total, len(results)):
+            for at in results:
                 self.sizes.add(at.size_bytes)
 
     @property

@@ -72,19 +72,19 @@ class SendMetrics(Counting, SendMessageHook):
         counts = self._counts
         if counts is None or sends.code not in STORED_CODES:
             return
-        messages, landed = sends.messages, sends.landed
+        messages, results = sends.messages, sends.results
         topics = looks.topics_of(messages)
         if len(topics) == 1 and looks.are_normal(messages):
-            _count(counts, topics[0], MessageType.NORMAL, landed)
+            _count(counts, topics[0], MessageType.NORMAL, results)
             return
-        for message, at in zip(messages, landed, strict=True):
+        for message, at in zip(messages, results, strict=True):
             _count(counts, message.topic, message_type(message.properties), (at,))
 
 
-def _count(counts: Counts, topic: str, kind: MessageType, landed: Sequence[Appended]) -> None:
+def _count(counts: Counts, topic: str, kind: MessageType, results: Sequence[Appended]) -> None:
     """Count messages of one topic and type by their places."""
     if not topic.startswith(_NOT_COUNTED):
-        counts.incoming[topic, TYPE_LABELS[kind]].add(landed)
+        counts.incoming[topic, TYPE_LABELS[kind]].add(results)
 
 
 class Deliveries:

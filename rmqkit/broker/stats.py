@@ -143,25 +143,25 @@ class BrokerStats:
         for tell in self.on_delivery:
             tell(source, topic, at)
 
-    def put_many(self, messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
+    def put_many(self, messages: Sequence[PutMessage], results: Sequence[Appended]) -> None:
         """Messages were stored together."""
         topics = looks.topics_of(messages)
         if len(topics) != 1:
-            self._put_topics(messages, landed)
+            self._put_topics(messages, results)
             return
-        item, count, size_bytes = self.topics[topics[0]], len(messages), looks.total_bytes_of(landed)
+        item, count, size_bytes = self.topics[topics[0]], len(messages), looks.total_bytes_of(results)
         item.add(count, size_bytes)
         self.put_messages += count
         self.put_bytes += size_bytes
         if item.of_system:
             self._system_put += count
 
-    def _put_topics(self, messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
+    def _put_topics(self, messages: Sequence[PutMessage], results: Sequence[Appended]) -> None:
         """Count messages of several topics: neighbours of one topic count as stored together."""
         start = 0
         for _, group in groupby(messages, key=attrgetter("topic")):
             size = len([*group])
-            self.put_many(messages[start : start + size], landed[start : start + size])
+            self.put_many(messages[start : start + size], results[start : start + size])
             start += size
 
     def got(self, group: str, topic: str, messages: int, size_bytes: int) -> None:

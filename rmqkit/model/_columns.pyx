@@ -272,11 +272,11 @@ def tags_codes_of(messages):
     return (<PutColumns>messages).tags_codes() if isinstance(messages, PutColumns) else values.tags_codes_of(messages)
 
 
-def size_range_of(landed):
+def size_range_of(results):
     """The sizes of the smallest and of the largest record, and of all together."""
-    return (<Places>landed).size_range() if isinstance(landed, Places) else values.size_range_of(landed)
+    return (<Places>results).size_range() if isinstance(results, Places) else values.size_range_of(results)
 
 
-def total_bytes_of(landed):
+def total_bytes_of(results):
     """The size of the records at these places."""
-    return (<Places>landed).total_bytes() if isinstance(landed, Places) else values.total_bytes_of(landed)
+    return (<Places>results).total_bytes() if isinstance(results, Places) else values.total_bytes_of(results)

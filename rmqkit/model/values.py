@@ -28,16 +28,16 @@ def tags_codes_of(messages: Sequence[PutMessage]) -> list[int]:
     return [message.tags_code for message in messages]
 
 
-def size_range_of(landed: Sequence[Appended]) -> tuple[int, int, int]:
+def size_range_of(results: Sequence[Appended]) -> tuple[int, int, int]:
     """The sizes of the smallest and of the largest record at these places, and of all together. Raises
     ValueError without a place."""
-    sizes = [size for _, _, size, _ in landed]
+    sizes = [size for _, _, size, _ in results]
     return min(sizes), max(sizes), sum(sizes)
 
 
-def total_bytes_of(landed: Sequence[Appended]) -> int:
+def total_bytes_of(results: Sequence[Appended]) -> int:
     """The size of the records at these places."""
-    return sum([size for _, _, size, _ in landed])
+    return sum([size for _, _, size, _ in results])
 
 
 __all__ = ["are_normal", "size_range_of", "tags_codes_of", "topics_of", "total_bytes_of", "waits_of"]

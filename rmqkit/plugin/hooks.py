@@ -179,30 +179,30 @@ class SendContext:
         return self._sends.messages[self._sends.span(self._at)]
 
     @property
-    def landed(self) -> Sequence[Appended]:
+    def results(self) -> Sequence[Appended]:
         """The places of the stored messages."""
-        return self._sends.landed[self._sends.span(self._at)]
+        return self._sends.results[self._sends.span(self._at)]
 
     @property
     def message_count(self) -> int:
-        return len(self.landed)
+        return len(self.results)
 
     @property
     def stored_bytes(self) -> int:
         """Total size of the stored records."""
-        return sum(at.size_bytes for at in self.landed)
+        return sum(at.size_bytes for at in self.results)
 
     @property
     def queue_offset(self) -> int:
         """The queue offset of the first message, -1 when nothing was stored."""
-        return self.landed[0].queue_offset if self.landed else -1
+        return self.results[0].queue_offset if self.results else -1
 
     @property
     def offset_message_id(self) -> str | None:
         """The broker's message id, which contains the position in its log; for a batch the ids are joined by
         commas."""
         host = self._sends.broker.store_host
-        return ",".join(offset_message_id(host, at.physical_offset) for at in self.landed) or None
+        return ",".join(offset_message_id(host, at.physical_offset) for at in self.results) or None
 
 
 class SendingBroker(NamedTuple):
@@ -222,18 +222,18 @@ class SendRun(Sequence[SendContext]):
     """Sends that arrived together (`before`), or those of them that have the same answer (`after`). A context
     is created on first access; the columns always exist.
 
-    requests          the requests as received
-    peers             the connection of each; the sends of one connection are neighbours
-    headers           their typed headers
-    code, remark      of the answer to all sends, for `after` only
-    messages, landed  the stored messages and their places, for `after` only; empty when nothing was stored
-    sizes             number of `messages` of each send; None when each send has one
+    requests           the requests as received
+    peers              the connection of each; the sends of one connection are neighbours
+    headers            their typed headers
+    code, remark       of the answer to all sends, for `after` only
+    messages, results  the stored messages and their places, for `after` only; empty when nothing was stored
+    sizes              number of `messages` of each send; None when each send has one
     """
 
     code: int = -1
     remark: str | None = None
     messages: Sequence[PutMessage] = ()
-    landed: Sequence[Appended] = ()
+    results: Sequence[Appended] = ()
     sizes: Sequence[int] | None = None
     _properties: list[dict[str, str]] | None = None
     _contexts: dict[int, SendContext] | None = None
@@ -297,7 +297,7 @@ class SendRun(Sequence[SendContext]):
         return self.code in STORED_CODES
 
     def span(self, at: int) -> slice:
-        """The part of `messages` and `landed` that belongs to one send."""
+        """The part of `messages` and `results` that belongs to one send."""
         if self.sizes is None:
             return slice(at, at + 1)
         start = sum(self.sizes[:at])
@@ -332,7 +332,7 @@ class SendRun(Sequence[SendContext]):
         if self.messages:
             spans = [self.span(at) for at in indexes]
             part.messages = [message for span in spans for message in self.messages[span]]
-            part.landed = [at for span in spans for at in self.landed[span]]
+            part.results = [at for span in spans for at in self.results[span]]
             part.sizes = None if self.sizes is None else [self.sizes[at] for at in indexes]
         if self._contexts:
             part._contexts = {}

@@ -229,7 +229,7 @@ class RequestAppender(Appender, Protocol):
     def unclaimed(self, properties: Mapping[str, str]) -> RequestRefused | None:
         """The refusal of a message with these properties if one of them requires a missing plugin."""
 
-    def are_settled(self, waits: Sequence[bool], landed: Sequence[Appended]) -> list[bool]:
+    def are_settled(self, waits: Sequence[bool], results: Sequence[Appended]) -> list[bool]:
         """Whether everything up to each of these messages may be acknowledged now, to senders that wait
         (`PutMessage.wait`) or do not."""
 

@@ -84,17 +84,17 @@ PARTS = 4
 class PackedRun(NamedTuple, Generic[Q]):
     """One run of packed messages.
 
-    end     the log position behind them
-    parts   the records in pieces: `PARTS` for each, or one for all that lie together
-    landed  their places
-    units   what each queue gets from its `next_offset` on, packed (`UNIT`)
-    notes   what the index gets
-    breaks  number of parts before each record that does not lie behind the one before it
+    end      the log position behind them
+    parts    the records in pieces: `PARTS` for each, or one for all that lie together
+    results  their places
+    units    what each queue gets from its `next_offset` on, packed (`UNIT`)
+    notes    what the index gets
+    breaks   number of parts before each record that does not lie behind the one before it
     """
 
     end: int
     parts: list[bytes]
-    landed: Sequence[Appended]
+    results: Sequence[Appended]
     units: dict[Q, bytes]
     notes: Sequence[KeyNote]
     breaks: list[int]
@@ -102,24 +102,24 @@ class PackedRun(NamedTuple, Generic[Q]):
     def records(self) -> list[bytes]:
         """Each record as one piece."""
         parts, join = self.parts, b"".join
-        if len(parts) == PARTS * len(self.landed):
+        if len(parts) == PARTS * len(self.results):
             return [join(parts[at : at + PARTS]) for at in range(0, len(parts), PARTS)]
         data, at, records = join(parts), 0, []
-        for _, _, size, _ in self.landed:
+        for _, _, size, _ in self.results:
             records.append(data[at : at + size])
             at += size
         return records
 
     def stretches(self) -> tuple[list[int], list[bytes]]:
         """The records that lie side by side, as one piece each; and the log offset of each piece."""
-        parts, landed = self.parts, self.landed
+        parts, results = self.parts, self.results
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         if not self.breaks:
-            return [landed[0][1]], [data]
+            return [results[0][1]], [data]
         offsets: list[int] = []
         ends: list[int] = []
         at = end = 0
-        for _, offset, size, _ in landed:
+        for _, offset, size, _ in results:
             if not offsets or offset != end:
                 offsets.append(offset)
                 ends.append(at)

@@ -50,7 +50,7 @@ class ValuePacker:
     ) -> PackedRun[Q]:
         parts: list[bytes] = []
         breaks: list[int] = []
-        landed: list[Appended] = []
+        results: list[Appended] = []
         units: dict[Q, list[bytes]] = {}
         notes: list[KeyNote] = []
         key: QueueKey | None = None
@@ -100,12 +100,12 @@ class ValuePacker:
                 rolled_back = unusual and sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
                 if (unique_key or keys) and is_indexed and not rolled_back:
                     notes.append((head.key_code, unique_key, keys, position, now_ms))
-                landed.append(_new_tuple(Appended, (offset, position, size, now_ms)))
+                results.append(_new_tuple(Appended, (offset, position, size, now_ms)))
                 position += size
         except StructError as error:
             raise MessageIllegal(f"a number is out of its range: {error}") from error
         packed = {queue: b"".join(own) for queue, own in units.items()}
-        return _new_tuple(PackedRun, (position, parts, landed, packed, notes, breaks))
+        return _new_tuple(PackedRun, (position, parts, results, packed, notes, breaks))
 
     def _with_hosts(self, message: PutMessage, size_bytes: int) -> tuple[PutMessage, int]:
         """The message with the store-host bit of this store, and its size with the hosts it has."""

@@ -48,18 +48,18 @@ class Log:
     def append(self, *messages: PutMessage) -> list[DispatchEntry]:
         """The new entries."""
         for each in messages:
-            self.entries.append(self._landed(each))
+            self.entries.append(self._next(each))
         return self.entries[len(self.entries) - len(messages) :]
 
-    def _landed(self, landing: PutMessage) -> DispatchEntry:
-        queue = (landing.topic, landing.queue_id)
-        offset, size = 0, message_size(landing)
-        if landing.sys_flag & TRANSACTION_MASK not in _UNQUEUED:
+    def _next(self, message: PutMessage) -> DispatchEntry:
+        queue = (message.topic, message.queue_id)
+        offset, size = 0, message_size(message)
+        if message.sys_flag & TRANSACTION_MASK not in _UNQUEUED:
             offset = self.next_offsets.get(queue, 0)
             self.next_offsets[queue] = offset + 1
         at = Appended(offset, self.end, size, _START_MS + 1_000 * len(self.entries))
         self.end += size
-        return DispatchEntry(landing, at)
+        return DispatchEntry(message, at)
 
     def fill(self, count: int, name: str = "m") -> list[DispatchEntry]:
         """Append messages of two topics with three queues. Each has a unique key, a tag, and a key shared

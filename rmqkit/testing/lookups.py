@@ -101,14 +101,14 @@ class KeyLists(Dispatcher, KeyLookup):
         self._places, self._last = {}, (0, 0)
 
     def dispatch(self, entries: Sequence[DispatchEntry]) -> None:
-        for landed, at in entries:
-            if landed.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
+        for message, at in entries:
+            if message.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
                 keys = [
-                    landed.properties.get(props.UNIQ_KEY, ""),
-                    *landed.properties.get(props.KEYS, "").split(" "),
+                    message.properties.get(props.UNIQ_KEY, ""),
+                    *message.properties.get(props.KEYS, "").split(" "),
                 ]
                 for key in filter(None, keys):
-                    self._places.setdefault(index_hash(landed.topic, key), {})[at.physical_offset] = (
+                    self._places.setdefault(index_hash(message.topic, key), {})[at.physical_offset] = (
                         at.store_timestamp_ms
                     )
                     self._last = (at.store_timestamp_ms, at.physical_offset)
@@ -164,12 +164,12 @@ class WithLookups(MessageStore):
         kept = len(brought)
         brought += messages
         try:
-            landed = super().append(messages)  # type: ignore[safe-super]
+            results = super().append(messages)  # type: ignore[safe-super]
         except BaseException:
             del brought[kept:]
             raise
         self._dispatch()
-        return landed
+        return results
 
     async def _go_back(self, end: int) -> None:
         self._given = min(self._given, end)

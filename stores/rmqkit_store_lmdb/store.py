@@ -231,13 +231,13 @@ class LmdbStore(MessageStore):
             made,
             self.queue_codes,
         )
-        if run.landed:
+        if run.results:
             commits.append(Packed.of(run, messages, made, now_ms))
             if made:
                 self._queues.update(made)
             if self._index_enabled:
                 self._keys.note_all(run.notes)
-        return run.landed
+        return run.results
 
     def _new_queue(self, topic: str, queue_id: int, number: int) -> Queue:
         return Queue.of(topic, queue_id, self._commits.next_number + number)

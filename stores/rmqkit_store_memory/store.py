@@ -144,7 +144,7 @@ class MemoryStore(MessageStore):
         begin, turn, codes = self._turn(log.end, 0), self._turn, self.queue_codes
         run = self._packer.pack(messages, now, self._queues, _new_queue, *begin, turn, made, codes)
         self._queues |= made
-        for record, at in zip(run.records(), run.landed, strict=True):
+        for record, at in zip(run.records(), run.results, strict=True):
             if at.physical_offset > log.end:
                 log.add(_blank(at.physical_offset - log.end))
             log.add(record)
@@ -154,7 +154,7 @@ class MemoryStore(MessageStore):
             ]
         for note in run.notes if self._index_enabled else ():
             self._note_keys(*note)
-        return run.landed
+        return run.results
 
     def append_log(self, offset: int, data: Buffer) -> Sequence[tuple[str, int]]:
         self._require_writable()

@@ -56,7 +56,7 @@ class AppendingStore(MessageStore):
             packed = self._packer.pack(
                 messages, now_ms, queues, self._new_queue, start, room_end, turns.turn, made, self.queue_codes
             )
-            end, parts, landed, units, notes, breaks = packed
+            end, parts, results, units, notes, breaks = packed
             chunks = turns.chunks(start, parts, breaks) if breaks else [(segment, start, parts)]
             log.write(chunks, end, now_ms)
         except BaseException:
@@ -81,7 +81,7 @@ class AppendingStore(MessageStore):
             backlog.add_notes(notes)
             if is_first and backlog:
                 self._index.wanted.set()
-        return landed
+        return results
 
     def _extended(self, packed: PackedRun[ConsumeQueue], now_ms: int) -> dict[ConsumeQueue, bytes]:
         """The units of a run with the addresses of their extensions, which are written."""
@@ -93,7 +93,7 @@ class AppendingStore(MessageStore):
             make = self.bit_maps(queue.topic) if self.bit_maps is not None and units else None
             if make is not None:
                 records = records or dict(
-                    zip((at.physical_offset for at in packed.landed), packed.records(), strict=True)
+                    zip((at.physical_offset for at in packed.results), packed.records(), strict=True)
                 )
                 bit_maps = make([records[offset] for offset, _, _ in UNIT.iter_unpack(units)])
             extended[queue] = extension.extend(units, now_ms, bit_maps) if extension and units else units

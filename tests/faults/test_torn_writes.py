@@ -34,9 +34,9 @@ async def crashed(
     async with running(make(directory / "live")) as store:
         for one in before:
             store.append([one])
-        landed = store.append(last)
+        results = store.append(last)
         shutil.copytree(directory / "live", directory / "crashed")
-    return directory / "crashed", [(at.physical_offset, at.physical_offset + at.size_bytes) for at in landed]
+    return directory / "crashed", [(at.physical_offset, at.physical_offset + at.size_bytes) for at in results]
 
 
 async def check_torn(

@@ -59,7 +59,7 @@ def test_records_are_those_of_the_codec(topic: str, host: bytes) -> None:
         message(topic, 0, b"", born_host=LONG_HOST, sys_flag=BORN_HOST_V6, reconsume_times=2),
     ]
     run = packed(given, {(topic, 0): queue}, host=host)
-    for number, (one, made, at) in enumerate(zip(given, run.records(), run.landed, strict=True)):
+    for number, (one, made, at) in enumerate(zip(given, run.records(), run.results, strict=True)):
         one.sys_flag |= STORE_HOST_V6 if host == LONG_HOST else 0
         size = message_size(one)
         assert made == pack(one, size, 5 + number, at.physical_offset, 7_000, host)
@@ -70,8 +70,8 @@ def test_records_are_those_of_the_codec(topic: str, host: bytes) -> None:
 def test_records_do_not_lie_across_the_end_of_a_file() -> None:
     """A record that leaves no room for a blank record goes to the next file."""
     run = packed([message(body=bytes(300)) for _ in range(5)], {})
-    size = run.landed[0].size_bytes
-    assert [at.physical_offset for at in run.landed] == [
+    size = run.results[0].size_bytes
+    assert [at.physical_offset for at in run.results] == [
         0,
         size,
         FILE_BYTES,
@@ -97,13 +97,13 @@ def test_units_and_notes() -> None:
     made: dict[tuple[str, int], Queue] = {}
     run = packed(given, {("T", 0): queue}, made=made)
     (coded,) = made.values()
-    places = [at.physical_offset for at in run.landed]
-    sizes = [at.size_bytes for at in run.landed]
+    places = [at.physical_offset for at in run.results]
+    sizes = [at.size_bytes for at in run.results]
     assert {each: [*UNIT.iter_unpack(units)] for each, units in run.units.items()} == {
         queue: [(places[0], sizes[0], 4), (places[4], sizes[4], -5), (places[5], sizes[5], 0)],
         coded: [(places[3], sizes[3], 7_001)],
     }
-    assert [at.queue_offset for at in run.landed] == [0, 0, 0, 0, 1, 2]
+    assert [at.queue_offset for at in run.results] == [0, 0, 0, 0, 1, 2]
     assert (given[3].tags_code, queue.next_offset, queue.reserved, list(made)) == (
         7_001,
         0,

@@ -145,10 +145,10 @@ def outcome(kind: Kind, given_sends: Sequence[Send], changed: int) -> tuple[obje
         messages, 7_000, queues, lambda topic, number, count: Queue(TopicHead.of(topic)), *turn(0, 0), turn,
         made, codes,
     )  # fmt: skip
-    sends.messages, sends.landed, sends.sizes, sends.code = messages, run.landed, sizes, 0
+    sends.messages, sends.results, sends.sizes, sends.code = messages, run.results, sizes, 0
     places = {id(queue): key for key, queue in {**queues, **made}.items()}
     units = {places[id(queue)]: own for queue, own in run.units.items() if own}
-    seen = looked_at(kind.looks, messages, run.landed)
+    seen = looked_at(kind.looks, messages, run.results)
     answers = []
     if sizes is None or 0 not in sizes:
         with mock.patch.object(send_answers, "SuccessForm", kind.form):
@@ -158,12 +158,12 @@ def outcome(kind: Kind, given_sends: Sequence[Send], changed: int) -> tuple[obje
     entries = kind.entries()
     entries.add_notes(run.notes)
     noted = [*run.notes], [entries[at] for at in range(len(entries))]
-    return run.end, run.records(), [*run.landed], units, noted, sizes, seen, events, [*messages], answers
+    return run.end, run.records(), [*run.results], units, noted, sizes, seen, events, [*messages], answers
 
 
-def looked_at(looks: Looks, messages: Any, landed: Any) -> tuple[object, ...]:
+def looked_at(looks: Looks, messages: Any, results: Any) -> tuple[object, ...]:
     """What is asked of a whole run."""
-    of_places = (looks.size_range_of(landed), looks.total_bytes_of(landed)) if landed else None
+    of_places = (looks.size_range_of(results), looks.total_bytes_of(results)) if results else None
     return (
         looks.topics_of(messages),
         looks.waits_of(messages),

@@ -30,7 +30,7 @@ def _untimed(seconds: float) -> None:
     """Ignores the time, for an owner without statistics."""
 
 
-def _uncounted(messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
+def _uncounted(messages: Sequence[PutMessage], results: Sequence[Appended]) -> None:
     """Ignores the messages, for an owner without statistics."""
 
 
@@ -83,24 +83,24 @@ class LogAppender:
                 raise StoreNotWritable(closed)
             if self._positions.followed:
                 start = store.end_offset
-                landed = store.append(messages)
-                self._dispatching.stored(start, messages, landed)
+                results = store.append(messages)
+                self._dispatching.stored(start, messages, results)
                 self._positions.moved()
             else:
-                landed = store.append(messages)
+                results = store.append(messages)
         except Exception as error:  # noqa: BLE001 - an error of the store is the answer to its sends
             refusal = _refusal(error)
             parts = run.by_request() if refusal.code == ResponseCode.MESSAGE_ILLEGAL else ()
             if len(parts) < 2:
                 return run.note([refusal] * len(run))
             return run.note([result for part in parts for result in self.append(part, checked=True)])
-        self._counted(messages, landed)
-        _, start, size, _ = landed[-1]
+        self._counted(messages, results)
+        _, start, size, _ = results[-1]
         acks = self.acks
         if not (acks.conditions or self.gate.is_limited) or start + size <= acks.passed(True):
             run.settled = True
             self._timed(perf_counter() - began)
-        return landed
+        return results
 
     def _append_checked(self, run: MessageRun) -> Sequence[Put]:
         """Let hooks and conditions see a run, then store what they do not refuse."""
@@ -163,11 +163,11 @@ class LogAppender:
             self.when_settled(any(run[at].wait for at in stored), last, acknowledgement.settle)
         return acknowledgement
 
-    def are_settled(self, waits: Sequence[bool], landed: Sequence[Appended]) -> list[bool]:
+    def are_settled(self, waits: Sequence[bool], results: Sequence[Appended]) -> list[bool]:
         """Whether everything up to each of these messages may be acknowledged now, to senders that wait for
         the conditions (PutMessage.wait) or do not."""
         passed = self.acks.passed(False), self.acks.passed(True)
-        return [_end(at) <= passed[wait] for wait, at in zip(waits, landed, strict=True)]
+        return [_end(at) <= passed[wait] for wait, at in zip(waits, results, strict=True)]
 
     def when_settled(self, wait: bool, at: Appended, then: Settled) -> None:
         """Call `then` when everything up to a stored message may be acknowledged to senders that `wait` for

@@ -145,14 +145,14 @@ class Dispatching:
             self._end = self._confirmed.offset
             self._confirmed.follow(self._hand_on)
 
-    def stored(self, start: int, messages: Sequence[PutMessage], landed: Sequence[Appended]) -> None:
+    def stored(self, start: int, messages: Sequence[PutMessage], results: Sequence[Appended]) -> None:
         """Keep messages until they are confirmed, where somebody waits for them now; whoever comes later gets
         them from the log. They were appended to a log that ended at `start`. The caller then calls
         `positions.moved()`."""
-        if self._following and landed and (self.cursors or self._held.count):
-            end = landed[-1].physical_offset + landed[-1].size_bytes
+        if self._following and results and (self.cursors or self._held.count):
+            end = results[-1].physical_offset + results[-1].size_bytes
             if end - self._end <= MAX_DISPATCH_QUEUE_BYTES:
-                self._runs.append((start, end, tuple(messages), landed))
+                self._runs.append((start, end, tuple(messages), results))
 
     def _hand_on(self) -> None:
         """Give everything confirmed to the followers. Messages appended by a follower meanwhile come
@@ -172,8 +172,8 @@ class Dispatching:
                 if runs and runs[0][0] <= self._end:
                     if runs[0][1] > confirmed:
                         break
-                    start, end, messages, landed = runs.popleft()
-                    self._offer([*_entries(zip(messages, landed, strict=True))], start, end)
+                    start, end, messages, results = runs.popleft()
+                    self._offer([*_entries(zip(messages, results, strict=True))], start, end)
                 else:
                     end = min(runs[0][0], confirmed) if runs else confirmed
                     self._offer(None, self._end, end)

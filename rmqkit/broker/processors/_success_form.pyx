@@ -39,9 +39,9 @@ cdef class SuccessForm:
         cdef PutColumns columns
         cdef Places places
         cdef Py_ssize_t at
-        if not isinstance(sends.messages, PutColumns) or not isinstance(sends.landed, Places):
+        if not isinstance(sends.messages, PutColumns) or not isinstance(sends.results, Places):
             return self._values.fill(sends, other)
-        columns, places, requests = sends.messages, sends.landed, sends.requests
+        columns, places, requests = sends.messages, sends.results, sends.requests
         if columns._sent_count != len(requests) or columns._count != places._count:
             raise ValueError(f"{columns._sent_count} sends for {len(requests)} requests, {places._count} places")
         answers = []

@@ -273,8 +273,8 @@ class SendProcessor(JoinedProcessor):
         faults: dict[int, Exception] = {}
         run, sizes = self._build(sends, faults)
         # Refused messages are left out below.
-        landed: Any = self._put.append(run)
-        sends.messages, sends.landed, sends.sizes = run.messages, landed, sizes
+        results: Any = self._put.append(run)
+        sends.messages, sends.results, sends.sizes = run.messages, results, sizes
         if not (faults or run.refused):
             return self._succeeded(sends) if run.settled else self._answer_later(sends)
         start = 0
@@ -282,12 +282,12 @@ class SendProcessor(JoinedProcessor):
             if size and start in run.refused:
                 faults[at] = run.refused[start]
             start += size
-        sends.messages, sends.landed = [], []
+        sends.messages, sends.results = [], []
         outcomes = {at: self._fault(sends.select([at]), error) for at, error in faults.items()}
         left = [at for at in range(len(sends)) if at not in faults]
         if not left:
             return _merged(outcomes, [])
-        sends.messages, sends.landed = run.messages, landed
+        sends.messages, sends.results = run.messages, results
         stored = sends.select(left)
         rest = self._succeeded(stored) if run.settled else self._answer_later(stored)
         return _merged(outcomes, rest)
@@ -295,10 +295,10 @@ class SendProcessor(JoinedProcessor):
     def _answer_later(self, sends: SendRun) -> Sequence[Outcome]:
         """Answer stored sends together when the last one that has to wait may be acknowledged; those that do
         not have to wait, now."""
-        messages, landed, put = sends.messages, sends.landed, self._put
+        messages, results, put = sends.messages, sends.results, self._put
         lasts = [sends.span(at).stop - 1 for at in range(len(sends))]
         waits = looks.waits_of(messages)
-        settled = put.are_settled([waits[last] for last in lasts], [landed[last] for last in lasts])
+        settled = put.are_settled([waits[last] for last in lasts], [results[last] for last in lasts])
         late = [at for at, is_settled in enumerate(settled) if not is_settled]
         now = [at for at, is_settled in enumerate(settled) if is_settled]
         owed: dict[int, Outcome] = {}
@@ -309,7 +309,7 @@ class SendProcessor(JoinedProcessor):
                 tickets.append(part.peers[span.start or 0].postpone(part.requests[span]))
                 owed.update(dict.fromkeys(late[span], tickets[-1]))
             put.when_settled(
-                any(looks.waits_of(part.messages)), part.landed[-1], partial(self._settled, part, tickets)
+                any(looks.waits_of(part.messages)), part.results[-1], partial(self._settled, part, tickets)
             )
         return _merged(owed, self._succeeded(sends.select(now)) if now else [])
 

@@ -53,16 +53,16 @@ class SendAnswers:
             return [other(at) for at in range(len(sends))]
         return self._form.fill(sends, other)
 
-    def _further(self, landed: Sequence[Appended]) -> str:
+    def _further(self, results: Sequence[Appended]) -> str:
         """The ids of a batch after its first one."""
-        return "".join([f",{self._id_form % at.physical_offset}" for at in landed[1:]])
+        return "".join([f",{self._id_form % at.physical_offset}" for at in results[1:]])
 
     def _command(self, sends: SendRun, index: int) -> Command:
         """The answer to one send as a command, for every code and serialisation, and for a send without a
         unique key: the broker has made one for the message then, but none for a batch."""
         span = sends.span(index)
-        message, at = sends.messages[span.start], sends.landed[span.start]
-        further = self._further(sends.landed[span])
+        message, at = sends.messages[span.start], sends.results[span.start]
+        further = self._further(sends.results[span])
         request, header = sends.requests[index], sends.headers[index]
         key = sends.properties[index].get(props.UNIQ_KEY)
         if not key and not is_batch(request, header):

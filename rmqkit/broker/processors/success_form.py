@@ -37,11 +37,11 @@ class ValueForm:
     def fill(self, sends: SendRun, other: Callable[[int], Answer]) -> list[Answer]:
         """One answer for each of these stored sends: a frame, or what `other` gives for the number of a send
         whose answer has another form, because of its serialisation or without a unique key."""
-        firsts, places, further = sends.messages, sends.landed, _NOTHING_FURTHER
+        firsts, places, further = sends.messages, sends.results, _NOTHING_FURTHER
         if sends.sizes is not None:
             spans = [sends.span(at) for at in range(len(sends))]
             firsts, places = [firsts[span.start] for span in spans], [places[span.start] for span in spans]
-            further = [self._further(sends.landed[span]) for span in spans]
+            further = [self._further(sends.results[span]) for span in spans]
         form = self._header
         answers: list[Answer] = []
         for request, properties, message, at, ids in zip(
@@ -59,9 +59,9 @@ class ValueForm:
                 answers.append(other(len(answers)))
         return answers
 
-    def _further(self, landed: Sequence[Appended]) -> bytes:
+    def _further(self, results: Sequence[Appended]) -> bytes:
         """The ids of a batch after its first one."""
-        return "".join([f",{self._id_form % at.physical_offset}" for at in landed[1:]]).encode()
+        return "".join([f",{self._id_form % at.physical_offset}" for at in results[1:]]).encode()
 
 
 __all__ = ["ValueForm"]

@@ -153,8 +153,8 @@ class Appending(StoreFixtures):
         made.queue_codes = {"Due": lambda properties, time_ms: time_ms + int(properties[props.KEYS])}
         async with running(made) as store:
             messages = [message("Due", keys="7"), message(tags_code=3), message("Due", keys="1000")]
-            landed = await put(store, messages)
-            now = landed[0].store_timestamp_ms
+            results = await put(store, messages)
+            now = results[0].store_timestamp_ms
             assert [message.tags_code for message in messages] == [now + 7, 3, now + 1000]
             assert [unit.tags_code for unit in store.read_units("Due", 0, 0, 9)] == [now + 7, now + 1000]
             assert [unit.tags_code for unit in store.read_units("Orders", 0, 0, 9)] == [3]

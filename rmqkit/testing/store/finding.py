@@ -114,21 +114,21 @@ class Finding(StoreFixtures):
         places = tmp_path / "store", tmp_path / "replica"
         unindexed = ("Orders", "Absent")
         async with running(self.make_store(places[0], clock, unindexed_topics=unindexed)) as store:
-            landed = await put(
+            results = await put(
                 store, [message(keys="k", unique_key="U1"), message(topic="Bills", keys="k", unique_key="U2")]
             )
             await put(store, [message(keys="k", unique_key="U3")])
-            records = [store.read_record(at.physical_offset) for at in landed]
-            check_indexed(store, landed[1].physical_offset)
+            records = [store.read_record(at.physical_offset) for at in results]
+            check_indexed(store, results[1].physical_offset)
             clock.advance(1)
             async with running(self.make_store(places[1], clock, unindexed_topics=unindexed)) as replica:
                 data = b"".join(bytes(record) for record in records if record is not None)
                 replica.append_log(0, data)
                 await replica.settled(replica.end_offset, Level.WRITTEN)
-                check_indexed(replica, landed[1].physical_offset)
+                check_indexed(replica, results[1].physical_offset)
         if self.persistent:
             async with running(self.make_store(places[0], clock, unindexed_topics=unindexed)) as store:
-                check_indexed(store, landed[1].physical_offset)
+                check_indexed(store, results[1].physical_offset)
 
     @pytest.mark.parametrize(
         ("time_ms", "lower", "upper"),

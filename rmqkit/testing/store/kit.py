@@ -101,9 +101,9 @@ def message(topic: str = "Orders", queue_id: int = 0, body: bytes = b"body", **f
 
 async def put(store: MessageStore, messages: Sequence[PutMessage]) -> Sequence[Appended]:
     """Append, and wait until what was appended can be read."""
-    landed = store.append(messages)
+    results = store.append(messages)
     await store.settled(store.end_offset, Level.WRITTEN)
-    return landed
+    return results
 
 
 @asynccontextmanager

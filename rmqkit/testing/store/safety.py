@@ -42,7 +42,7 @@ class Safety(StoreFixtures):
 
         def check() -> None:
             written = [
-                at for at in landed if store.is_settled(at.physical_offset + at.size_bytes, Level.WRITTEN)
+                at for at in results if store.is_settled(at.physical_offset + at.size_bytes, Level.WRITTEN)
             ]
             ends = {
                 queue_id: sum(queues[at.physical_offset] == queue_id for at in written) for queue_id in (0, 1)
@@ -55,12 +55,12 @@ class Safety(StoreFixtures):
                 assert store.offset_by_time("Orders", queue_id, 1 << 50, Boundary.LOWER) == end
                 assert store.store_time("Orders", queue_id, end) == -1
             assert len(list(unpack_all(store.read_log(0, 1 << 20)))) == len(written)
-            for at in landed:
+            for at in results:
                 assert (store.read_record(at.physical_offset) is not None) == (at in written)
             found = store.query_by_key("Orders", "k", 0, 1 << 60, 99).physical_offsets
             assert found == [at.physical_offset for at in reversed(written)]
 
-        landed: list[Appended] = []
+        results: list[Appended] = []
         queues: dict[int, int] = {}
         for _ in range(3):
             for queue_ids in ([0, 1], [1], [1, 0, 0]):
@@ -68,7 +68,7 @@ class Safety(StoreFixtures):
                 queues.update(
                     (at.physical_offset, queue_id) for at, queue_id in zip(more, queue_ids, strict=True)
                 )
-                landed += more
+                results += more
                 check()
             await store.settled(store.end_offset, Level.WRITTEN)
             check()

@@ -106,7 +106,7 @@ class Bench:
         dispatchers: Sequence[Dispatcher] = (),
         conditions: Sequence[AckCondition] = (),
         acknowledge_at: Level = Level.WRITTEN,
-        counted: Callable[[Sequence[PutMessage], Sequence[Appended]], None] = lambda run, landed: None,
+        counted: Callable[[Sequence[PutMessage], Sequence[Appended]], None] = lambda run, results: None,
     ) -> LogAppender:
         named = {f"d{number}": dispatcher for number, dispatcher in enumerate(dispatchers)}
         dispatching = Dispatching(self.store, named, dict.fromkeys(named, "tests"), self.held)
@@ -358,9 +358,9 @@ async def test_dispatchers_see_the_queue_code_of_a_message(bench: Bench) -> None
         message.topic = "Parked"
 
     bench.store.queue_codes = {"Parked": lambda properties, store_timestamp_ms: store_timestamp_ms + 5_000}
-    landed = put_one(bench.appender(Hook(park), dispatchers=[Noted()]), message())
+    stored = put_one(bench.appender(Hook(park), dispatchers=[Noted()]), message())
     (unit,) = bench.store.read_units("Parked", 0, 0, 1)
-    assert seen == [unit.tags_code] == [landed.store_timestamp_ms + 5_000]
+    assert seen == [unit.tags_code] == [stored.store_timestamp_ms + 5_000]
 
 
 async def settled(appender: LogAppender, wait: bool, at: Appended) -> int:
@@ -493,7 +493,7 @@ async def test_what_is_stored_is_counted_once(bench: Bench) -> None:
             each.topic = "parked"
 
     appender = bench.appender(
-        Hook(park), counted=lambda run, landed: counted.extend(each.topic for each in run)
+        Hook(park), counted=lambda run, results: counted.extend(each.topic for each in run)
     )
     appender.append(MessageRun([message(), message(b"illegal"), message(b"park")]))
     appender.append_durably(MessageRun([message(topic="U")]))

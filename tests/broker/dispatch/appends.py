@@ -14,7 +14,7 @@ def append(
 ) -> Sequence[Appended]:
     """Append to the store, and give the messages to those that follow its log."""
     start = store.end_offset
-    landed = store.append(messages)
-    dispatching.stored(start, messages, landed)
+    results = store.append(messages)
+    dispatching.stored(start, messages, results)
     store.positions.moved()
-    return landed
+    return results

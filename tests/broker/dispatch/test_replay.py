@@ -28,8 +28,8 @@ async def filled(
     """An open store with messages, and the offset of each; the last offset is the end."""
     store = store or MemoryStore(config_of(), FakeClock(), FlushWhenWanted())
     await store.open()
-    landed = store.append([message(body=b"%d" % number + bytes(size_bytes)) for number in range(count)])
-    return store, [at.physical_offset for at in landed] + [store.end_offset]
+    results = store.append([message(body=b"%d" % number + bytes(size_bytes)) for number in range(count)])
+    return store, [at.physical_offset for at in results] + [store.end_offset]
 
 
 async def test_replay_from_the_progress() -> None:

@@ -182,7 +182,7 @@ async def test_send_hooks_run_in_order_with_the_context_of_the_send(opened: Open
         assert (context.success, context.message_count, context.stored_bytes) == (
             True,
             1,
-            context.landed[0].size_bytes,
+            context.results[0].size_bytes,
         )
         assert (context.messages[0].topic, context.messages[0].queue_id) == ("T", 2)
 

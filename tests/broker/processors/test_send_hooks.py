@@ -121,7 +121,7 @@ async def test_sends_that_arrive_together_are_shown_together(opened: Opened) -> 
         assert [request.opaque for request in sends.requests] == [0, 1, 2]
         assert {header.producer_group for header in sends.headers} == {"p"}
         assert [desk.stored("T", at)[-1].physical_offset for at in range(3)] == [
-            at.physical_offset for at in sends.landed
+            at.physical_offset for at in sends.results
         ]
 
 
@@ -154,8 +154,8 @@ async def test_what_is_peculiar_stays_in_its_run(opened: Opened) -> None:
             (MessageType.NORMAL, 2),
             (MessageType.NORMAL, 1),
         ]
-        assert [at.physical_offset for at in stored.landed] == sorted(
-            at.physical_offset for at in stored.landed
+        assert [at.physical_offset for at in stored.results] == sorted(
+            at.physical_offset for at in stored.results
         )
         assert [message.body for message in stored[2].messages] == [b"c", b"d"]
 

@@ -129,7 +129,7 @@ async def test_bodies_that_are_kept_take_room(tmp_path: Path) -> None:
     )
     header = send.header(SendMessageRequestHeaderV2)
     run = SendRun(SendingBroker("", "", b""), 0, [send] * 3, [FakePeer()] * 3, [header] * 3)
-    run.messages, run.landed = [message] * 3, [Appended(0, 0, 10_100, 0)] * 3
+    run.messages, run.results = [message] * 3, [Appended(0, 0, 10_100, 0)] * 3
     hook.after(run.ended(0))
     assert len(queue) == 3 + 3 * 4
 
@@ -176,7 +176,7 @@ async def test_sends_of_several_connections_make_an_event_for_each(tmp_path: Pat
             PutMessage(header.topic, 0, b"body", {"UNIQ_KEY": str(at)}, b"")
             for at, header in enumerate(headers[:count])
         ]
-        run.landed = [Appended(at, 100 * at, 100, 0) for at in range(count)]
+        run.results = [Appended(at, 100 * at, 100, 0) for at in range(count)]
         hook.after(run.ended(0))
     events = [json.loads(line) for line in queue.look(100)]
     shown = [

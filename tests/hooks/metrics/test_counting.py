@@ -26,7 +26,7 @@ def message(topic: str, ordered: bool) -> PutMessage:
 
 def together(messages: list[PutMessage], sizes: list[int], code: int = 0) -> SendRun:
     run = SendRun(SendingBroker("", "", b""), 0, [], [], [])
-    run.messages, run.landed = messages, [Appended(at, 0, size, 0) for at, size in enumerate(sizes)]
+    run.messages, run.results = messages, [Appended(at, 0, size, 0) for at, size in enumerate(sizes)]
     return run.ended(code)
 
 

@@ -75,7 +75,7 @@ class Acknowledgements(SendMessageHook):
             assert role.current is Role.MASTER, "a broker that is no master acknowledges"
             journal.acknowledged(self._group, self._process.machine.name, role.epoch)
             for context in sends:
-                for message, at in zip(context.messages, context.landed, strict=True):
+                for message, at in zip(context.messages, context.results, strict=True):
                     place = self._group, message.topic, message.queue_id, at.queue_offset
                     journal.seen(place, bytes(message.body))
                     journal.bodies[self._group].add(bytes(message.body))

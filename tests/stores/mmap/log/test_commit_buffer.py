@@ -150,12 +150,12 @@ async def test_a_commit_over_several_segments(tmp_path: Path) -> None:
     """One write for each segment, including the blank record that ends it."""
     store, disk = make(tmp_path, **SMALL)
     async with running(store):
-        landed = [at for _ in range(100) for at in store.append([message(body=b"x" * 900)])]
+        results = [at for _ in range(100) for at in store.append([message(body=b"x" * 900)])]
         assert store.read_log(0, 1 << 20) == b""
         await store._log.commit()
-        segments = 1 + landed[-1].physical_offset // SMALL["mapped_file_size_commit_log"]
+        segments = 1 + results[-1].physical_offset // SMALL["mapped_file_size_commit_log"]
         assert len(disk.commits) == segments > 1
-        assert sum(size for _, size in disk.commits) == sum(at.size_bytes for at in landed) + 8 * (
+        assert sum(size for _, size in disk.commits) == sum(at.size_bytes for at in results) + 8 * (
             segments - 1
         )
         assert bodies(store) == [b"x" * 900] * 100

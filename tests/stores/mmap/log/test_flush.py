@@ -186,10 +186,10 @@ async def test_queries_while_the_disk_is_full(tmp_path: Path, indexed: int) -> N
     """Queries write nothing: they find waiting keys in memory, together with those in the index."""
     store = make(tmp_path, mapped_file_size_commit_log=32 << 20, max_hash_slot_num=100, max_index_num=40_000)
     await store.open()
-    landed = store.append(
+    results = store.append(
         [message(body=b"", keys=f"k{number} all  ", unique_key=f"U{number}") for number in range(5_000)]
     )
-    places = [at.physical_offset for at in landed]
+    places = [at.physical_offset for at in results]
     keys_of_each = 3
     store._index.drain(keys_of_each * indexed)
     disk_of(store).errors["allocate"] = errno.ENOSPC
@@ -199,7 +199,7 @@ async def test_queries_while_the_disk_is_full(tmp_path: Path, indexed: int) -> N
             assert store.query_by_key("Orders", key, 0, 1 << 60, 9).physical_offsets == [places[number]]
     assert store.query_by_key("Orders", "all", 0, 1 << 60, 5_000).physical_offsets == places[::-1]
     assert store.query_by_key("Orders", "all", 0, 1 << 60, 7).physical_offsets == places[:-8:-1]
-    stored_ms = landed[0].store_timestamp_ms
+    stored_ms = results[0].store_timestamp_ms
     assert store.query_by_key("Orders", "all", 0, stored_ms - 1, 9) == ([], stored_ms, places[-1])
     for topic, key in (("Orders", "none"), ("Orders", ""), ("Bills", "all")):
         assert store.query_by_key(topic, key, 0, 1 << 60, 9).physical_offsets == []

@@ -472,11 +472,11 @@ async def test_longer_records_never_come_back_from_behind_a_shorter_one(tmp_path
     log = copy / "commitlog" / FIRST
     end = len(log.read_bytes().rstrip(b"\0"))
     async with running(make(copy)) as store:
-        landed = store.append([message(body=b"long" * 100), message(body=b"after")])
+        results = store.append([message(body=b"long" * 100), message(body=b"after")])
         shutil.copytree(copy, tmp_path / "again")
     torn = tmp_path / "again" / "commitlog" / FIRST
     data = bytearray(torn.read_bytes())
-    for at in landed:
+    for at in results:
         data[at.physical_offset + 90] ^= 0xFF
     torn.write_bytes(data)
     (tmp_path / "again" / "checkpoint").write_bytes(

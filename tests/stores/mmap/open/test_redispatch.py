@@ -64,17 +64,17 @@ class BuiltIn(Dispatcher, QueueLookup, KeyLookup):
             await self._save()
 
     def dispatch(self, entries: Sequence[DispatchEntry]) -> None:
-        for landed, at in entries:
+        for message, at in entries:
             place = (at.queue_offset, at.physical_offset, at.size_bytes)
             self._redispatch.dispatch(
                 Found(
-                    landed.topic,
-                    landed.queue_id,
+                    message.topic,
+                    message.queue_id,
                     *place,
-                    landed.flag,
-                    landed.sys_flag,
+                    message.flag,
+                    message.sys_flag,
                     at.store_timestamp_ms,
-                    landed.properties,
+                    message.properties,
                 )
             )
             self._end = max(self._end, at.physical_offset + at.size_bytes)

@@ -232,8 +232,8 @@ async def test_a_crash_without_the_queue_makes_the_extension_again(tmp_path: Pat
 async def test_a_truncation_truncates_the_extension(tmp_path: Path) -> None:
     """The next unit takes the address of the first removed one."""
     async with running(make(tmp_path, **_SIZES)) as store:
-        landed = store.append(tagged(9))
-        await store.truncate(landed[5].physical_offset)
+        results = store.append(tagged(9))
+        await store.truncate(results[5].physical_offset)
         assert [path.name for path in extension_files(tmp_path)] == [FIRST, f"{100:020d}"]
         store.append(tagged(2, first=1))
         assert tags_of(store, 0, "t1") == [1, 4, 5]

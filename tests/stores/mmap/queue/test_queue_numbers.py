@@ -59,10 +59,10 @@ async def test_nothing_is_kept_of_queues_but_their_numbers(tmp_path: Path) -> No
     messages have no queue offset."""
     for number in range(3):
         async with running(make(tmp_path, queues=False)) as store:
-            landed = store.append(
+            results = store.append(
                 [message(), message(queue_id=1), message(), message(sys_flag=TRANSACTION_PREPARED)]
             )
-            assert [at.queue_offset for at in landed] == [2 * number, number, 2 * number + 1, 0]
+            assert [at.queue_offset for at in results] == [2 * number, number, 2 * number + 1, 0]
             assert store.queues() == {"Orders": [0, 1]}
             result = store.read("Orders", 0, 1, ALL, None)
             assert (result.status, result.next_offset, result.slices) == (
@@ -76,7 +76,7 @@ async def test_nothing_is_kept_of_queues_but_their_numbers(tmp_path: Path) -> No
                 store.max_offset("Orders", 0),
                 store.read_units("Orders", 0, 0, 9),
             ) == (0, 0, [])
-            assert store.read_record(landed[0].physical_offset) is not None
+            assert store.read_record(results[0].physical_offset) is not None
             assert all(path.is_dir() for path in store.disk_paths)
         assert not (tmp_path / "consumequeue").exists()
     assert kept(tmp_path) == {"logOffset": store.end_offset, "nextOffsets": {"Orders": {"0": 6, "1": 3}}}
@@ -85,8 +85,8 @@ async def test_nothing_is_kept_of_queues_but_their_numbers(tmp_path: Path) -> No
 async def test_more_messages_than_the_scratch_holds(tmp_path: Path) -> None:
     """Units of one append and of many reuse the same memory and are not kept."""
     async with running(make(tmp_path, queues=False)) as store:
-        landed = store.append([message(queue_id=number % 2) for number in range(2_000)])
-        assert [at.queue_offset for at in landed] == [number // 2 for number in range(2_000)]
+        results = store.append([message(queue_id=number % 2) for number in range(2_000)])
+        assert [at.queue_offset for at in results] == [number // 2 for number in range(2_000)]
         assert [next_offset(store) for _ in range(600)] == list(range(1_000, 1_600))
 
 
@@ -156,14 +156,14 @@ async def test_a_log_that_was_cut_by_damage(tmp_path: Path) -> None:
     """When the index must be built from a log whose end is damaged, the log ends there; the queue offsets of
     the lost records are not used again."""
     async with running(make(tmp_path, queues=False)) as store:
-        landed = store.append([message(keys="k") for _ in range(5)])
+        results = store.append([message(keys="k") for _ in range(5)])
     with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
-        for at in landed[3:]:
+        for at in results[3:]:
             file.seek(at.physical_offset)
             file.write(bytes(20))
     shutil.rmtree(tmp_path / "index")
     async with running(make(tmp_path, queues=False)) as store:
-        assert store.end_offset == landed[3].physical_offset
+        assert store.end_offset == results[3].physical_offset
         assert kept(tmp_path)["logOffset"] == store.end_offset
         assert next_offset(store) == 5
     assert kept(tmp_path) == {"logOffset": store.end_offset, "nextOffsets": {"Orders": {"0": 6}}}
