@@ -5,7 +5,7 @@ from cpython.object cimport PyObject
 
 from libc.string cimport memchr, memcmp
 
-from rmqkit.model._columns cimport Places, Put, PutColumns
+from rmqkit.model._columns cimport AppendedColumns, Put, PutColumns
 from rmqkit.speedups._bytes cimport NUMBER_BYTES, is_plain_key, put_bytes, put_number
 from rmqkit.speedups._fields cimport field, offset_of
 
@@ -24,13 +24,13 @@ cdef enum:
 
 def json_lines(messages, places, heads, stops, str topic, Py_ssize_t max_key_bytes, other):
     """The lines of a run of sends (`lines`)."""
-    if not isinstance(messages, PutColumns) or not isinstance(places, Places):
+    if not isinstance(messages, PutColumns) or not isinstance(places, AppendedColumns):
         return value_lines.json_lines(messages, places, heads, stops, topic, max_key_bytes, other)
     return _column_lines(messages, places, heads, stops, topic, max_key_bytes, other)
 
 
 cdef list _column_lines(
-    PutColumns columns, Places places, heads, stops, str topic, Py_ssize_t max_key_bytes, other
+    PutColumns columns, AppendedColumns places, heads, stops, str topic, Py_ssize_t max_key_bytes, other
 ):
     cdef Py_ssize_t first = 0, stop, number
     if places._count != columns._count:
@@ -71,7 +71,7 @@ cdef dict _others(PutColumns columns, Py_ssize_t first, Py_ssize_t stop, own, Py
     return others
 
 
-cdef bytes _line(PutColumns columns, Places places, bytes head, Py_ssize_t first, Py_ssize_t stop, dict others):
+cdef bytes _line(PutColumns columns, AppendedColumns places, bytes head, Py_ssize_t first, Py_ssize_t stop, dict others):
     cdef Py_ssize_t at, room = PyBytes_GET_SIZE(head) + 4
     cdef Put *put
     cdef char *start

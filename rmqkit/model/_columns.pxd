@@ -61,7 +61,7 @@ cdef class PutColumns:
     cdef bytes _stored(self, Put *put)
 
 
-cdef class Places:
+cdef class AppendedColumns:
     cdef Place *_places
     cdef Py_ssize_t _count
     cdef int64_t _time_ms

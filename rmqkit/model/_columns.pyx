@@ -182,7 +182,7 @@ cdef class PutColumns:
         ]
 
 
-cdef class Places:
+cdef class AppendedColumns:
     """The places of a packed run: a sequence of Appended."""
 
     def __cinit__(self, Py_ssize_t count, int64_t time_ms):
@@ -212,7 +212,7 @@ cdef class Places:
         return iter([self._at(at) for at in range(self._count)])
 
     def __eq__(self, other):
-        return list(self) == list(other) if isinstance(other, (Places, list, tuple)) else NotImplemented
+        return list(self) == list(other) if isinstance(other, (AppendedColumns, list, tuple)) else NotImplemented
 
     cdef object _at(self, Py_ssize_t at):
         cdef Place *place = &self._places[at]
@@ -274,9 +274,13 @@ def tags_codes_of(messages):
 
 def size_range_of(results):
     """The sizes of the smallest and of the largest record, and of all together."""
-    return (<Places>results).size_range() if isinstance(results, Places) else values.size_range_of(results)
+    if isinstance(results, AppendedColumns):
+        return (<AppendedColumns>results).size_range()
+    return values.size_range_of(results)
 
 
 def total_bytes_of(results):
     """The size of the records at these places."""
-    return (<Places>results).total_bytes() if isinstance(results, Places) else values.total_bytes_of(results)
+    if isinstance(results, AppendedColumns):
+        return (<AppendedColumns>results).total_bytes()
+    return values.total_bytes_of(results)

@@ -5,7 +5,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from rmqkit.model._columns cimport BORN_V6, PROPERTY_END, Place, Places, Put, PutColumns, columns_of
+from rmqkit.model._columns cimport BORN_V6, PROPERTY_END, AppendedColumns, Place, Put, PutColumns, columns_of
 from rmqkit.speedups._bytes cimport Span, is_ascii, no_span, put32, put64, put_bytes, text_of
 
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ cdef class Packing:
     """One run on its way into records."""
 
     cdef PutColumns _columns
-    cdef Places _places
+    cdef AppendedColumns _places
     cdef Queue *_queues
     cdef int _queue_count, _queue_room
     cdef list _kept
@@ -367,7 +367,7 @@ cdef class ColumnPacker:
         cdef bint usual = len(self._store_host) == 8
         if usual:
             packing._columns = columns = columns_of(messages)
-            packing._places = Places(columns._count, now_ms)
+            packing._places = AppendedColumns(columns._count, now_ms)
             packing._kept, packing._breaks = [], []
             packing._queues_by_key, packing._made, packing._new_queue = queues, made, new_queue
             packing._unindexed = self._unindexed

@@ -3,12 +3,12 @@ from typing import Any
 
 from rmqkit.model.buffer import Buffer
 
-class Places(Sequence[tuple[int, int]]):
+class UnitSlices(Sequence[tuple[int, int]]):
     def __getitem__(self, at: Any) -> Any: ...
     def __len__(self) -> int: ...
 
 class UnitScan:
-    found: Places
+    found: UnitSlices
     size_bytes: int
     passed_over: int
     lost: int

@@ -24,15 +24,15 @@ cdef enum:
 #: Smaller codes are addresses in an extension of the queue and pass (rmqkit.plugin.queue_code).
 cdef int64_t LOWEST_CODE = -2147483648
 
-cdef struct Place:
+cdef struct UnitSlice:
     int64_t offset
     int32_t size
 
 
-cdef class Places:
+cdef class UnitSlices:
     """(physical offset, size) of records, a read-only sequence."""
 
-    cdef Place* items
+    cdef UnitSlice* items
     cdef Py_ssize_t count
     cdef Py_ssize_t room
 
@@ -40,9 +40,9 @@ cdef class Places:
         free(self.items)
 
     cdef int add(self, int64_t offset, int32_t size) except -1:
-        cdef Place* larger
+        cdef UnitSlice* larger
         if self.count == self.room:
-            larger = <Place*>realloc(self.items, (2 * self.room + 32) * sizeof(Place))
+            larger = <UnitSlice*>realloc(self.items, (2 * self.room + 32) * sizeof(UnitSlice))
             if larger == NULL:
                 raise MemoryError
             self.items = larger
@@ -77,7 +77,7 @@ cdef int64_t bounded(object number) except? -1:
 cdef class UnitScan:
     """The scan of units for a read."""
 
-    cdef readonly Places found
+    cdef readonly UnitSlices found
     cdef readonly int64_t size_bytes
     cdef readonly int64_t passed_over
     cdef readonly int64_t lost
@@ -90,7 +90,7 @@ cdef class UnitScan:
 
     def __init__(self, limits, log_end, stretch_at, unit_filter):
         cdef int64_t max_bytes = bounded(limits[1])
-        self.found = Places()
+        self.found = UnitSlices()
         self.room = max_bytes
         self.max_messages = bounded(limits[0])
         self.disk_end = max(log_end - limits[5], -(1 << 63))
@@ -168,7 +168,7 @@ cdef class UnitScan:
         return self.found.count < self.max_messages
 
 
-def merged(Places places, segment_at, stretch_at, is_sound):
+def merged(UnitSlices places, segment_at, stretch_at, is_sound):
     """The slices of the log with the records of a scan; neighbours are one slice."""
     cdef RecordSlices slices = RecordSlices()
     cdef Py_buffer* buffer = NULL

@@ -5,7 +5,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from rmqkit.model._columns cimport Place, Places, Put, PutColumns, Sent
+from rmqkit.model._columns cimport AppendedColumns, Place, Put, PutColumns, Sent
 from rmqkit.speedups._bytes cimport Span, is_plain_key, put32, put_bytes, put_number
 from rmqkit.speedups._fields cimport field, offset_of
 
@@ -37,9 +37,9 @@ cdef class SuccessForm:
     def fill(self, sends, other):
         """The answers to a run of sends."""
         cdef PutColumns columns
-        cdef Places places
+        cdef AppendedColumns places
         cdef Py_ssize_t at
-        if not isinstance(sends.messages, PutColumns) or not isinstance(sends.results, Places):
+        if not isinstance(sends.messages, PutColumns) or not isinstance(sends.results, AppendedColumns):
             return self._values.fill(sends, other)
         columns, places, requests = sends.messages, sends.results, sends.requests
         if columns._sent_count != len(requests) or columns._count != places._count:
@@ -58,7 +58,7 @@ cdef class SuccessForm:
                 answers.append(other(at))
         return answers
 
-    cdef bytes _one(self, PutColumns columns, Sent *sent, Places places, int64_t opaque):
+    cdef bytes _one(self, PutColumns columns, Sent *sent, AppendedColumns places, int64_t opaque):
         cdef Py_ssize_t id_bytes = PyBytes_GET_SIZE(self._id_head) + 16
         cdef Py_ssize_t at, room = 8 + self._fixed_bytes + sent.count * (id_bytes + 1) + sent.key.size + 60
         cdef char *start = <char *>PyMem_Malloc(room)

@@ -14,8 +14,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-Places = NDArray[np.int64]
-
 
 def numbers(values: NDArray[Any], kind: pa.DataType, missing: NDArray[np.bool_] | None = None) -> pa.Array:
     """Numbers of the width of `kind` without a copy, null where they are missing.
@@ -31,7 +29,7 @@ def numbers(values: NDArray[Any], kind: pa.DataType, missing: NDArray[np.bool_] 
     return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(np.ascontiguousarray(values))])
 
 
-def stretches(buffer: pa.Buffer, borders: Sequence[Places], kind: pa.DataType) -> pa.Array:
+def stretches(buffer: pa.Buffer, borders: Sequence[NDArray[np.int64]], kind: pa.DataType) -> pa.Array:
     """All elements between the borders of each row, row after row, without a copy. With borders a <= b <= c,
     element 3 i is [a_i, b_i), the next is [b_i, c_i), and the next is the gap between the rows. Offsets have
     31 bits, so the buffer must be smaller than 2 GiB."""
