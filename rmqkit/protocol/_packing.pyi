@@ -2,7 +2,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import overload
 
 from rmqkit.model.message import PutMessage
-from rmqkit.protocol.packed import PackedRun, Q, QueueKey, Turn
+from rmqkit.protocol.packed import NextPlace, PackedRun, Q, QueueKey
 
 class RunNotes(Sequence[tuple[int, str | None, str | None, int, int]]):
     @overload
@@ -21,8 +21,8 @@ class ColumnPacker:
         queues: Mapping[QueueKey, Q],
         new_queue: Callable[[str, int, int], Q],
         position: int,
-        room_end: int,
-        turn: Turn,
+        reserved_until: int,
+        place_elsewhere: NextPlace,
         made: dict[QueueKey, Q],
         queue_codes: Mapping[str, Callable[[Mapping[str, str], int], int]],
     ) -> PackedRun[Q]: ...

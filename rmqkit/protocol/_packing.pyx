@@ -55,7 +55,7 @@ cdef struct Queue:
     int32_t magic
     int32_t fixed_bytes
     int64_t next_offset
-    int64_t room_end
+    int64_t reserved_until
     uint32_t key_code
     bint indexed
     Span topic_field
@@ -112,7 +112,7 @@ cdef class Packing:
         found.fixed_bytes, found.key_code = head.fixed_bytes, head.key_code
         found.indexed = <object>put.topic not in self._unindexed
         found.topic_field.at, found.topic_field.size = PyBytes_AS_STRING(topic_field), PyBytes_GET_SIZE(topic_field)
-        found.next_offset, found.room_end = queue.next_offset, min(queue.room_end, _LARGEST)
+        found.next_offset, found.reserved_until = queue.next_offset, min(queue.reserved_until, _LARGEST)
         found.count = found.filled = 0
         found.units = NULL
         self._queue_count += 1
@@ -164,9 +164,11 @@ cdef class Packing:
             self._kept.append(text)
         return span
 
-    cdef int _place(self, Py_ssize_t max_body_bytes, int64_t position, int64_t room_end, object turn) except -1:
+    cdef int _place(
+        self, Py_ssize_t max_body_bytes, int64_t position, int64_t reserved_until, object place_elsewhere
+    ) except -1:
         """Find the place of each record and reserve what is missing. Raises MessageIllegal, and what
-        `turn` and `reserve` raise."""
+        `place_elsewhere` and `reserve` raise."""
         cdef PutColumns columns = self._columns
         cdef Put *put
         cdef Queue *queue
@@ -182,15 +184,15 @@ cdef class Packing:
             if put.body.size > max_body_bytes or stored > MAX_PROPERTIES:
                 raise illegal(columns._message(at), max_body_bytes)
             size = queue.fixed_bytes + put.body.size + stored + put.born_host.size - 8
-            if position + size > room_end:
-                moved_to, room_end = turn(position, size)
+            if position + size > reserved_until:
+                moved_to, reserved_until = place_elsewhere(position, size)
                 if moved_to != position:
                     self._breaks.append(at)
                     position = moved_to
             offset = queue.next_offset + queue.count
-            if offset >= queue.room_end:
+            if offset >= queue.reserved_until:
                 (<object>queue.queue).reserve(offset + 1)
-                queue.room_end = min((<object>queue.queue).room_end, _LARGEST)
+                queue.reserved_until = min((<object>queue.queue).reserved_until, _LARGEST)
             queue.count += 1
             place = &self._places._places[at]
             place.offset, place.position, place.size = offset, position, <int32_t>size
@@ -358,8 +360,8 @@ cdef class ColumnPacker:
         self._values = ValuePacker(max_body_bytes, store_host, self._unindexed)
 
     def pack(
-        self, messages, int64_t now_ms, queues, new_queue, int64_t position, int64_t room_end, turn, dict made,
-        queue_codes,
+        self, messages, int64_t now_ms, queues, new_queue, int64_t position, int64_t reserved_until,
+        place_elsewhere, dict made, queue_codes,
     ):
         """Pack a run. The records that lie together are one part."""
         cdef Packing packing = Packing.__new__(Packing)
@@ -378,7 +380,7 @@ cdef class ColumnPacker:
                     usual = False
         if not usual:
             return self._values.pack(
-                messages, now_ms, queues, new_queue, position, room_end, turn, made, queue_codes
+                messages, now_ms, queues, new_queue, position, reserved_until, place_elsewhere, made, queue_codes
             )
-        packing._place(self._max_body_bytes, position, room_end, turn)
+        packing._place(self._max_body_bytes, position, reserved_until, place_elsewhere)
         return packing._packed(position, self._store_host)

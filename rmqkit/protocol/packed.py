@@ -59,7 +59,7 @@ class PackedQueue(Protocol):
     @property
     def next_offset(self) -> int: ...
     @property
-    def room_end(self) -> int:
+    def reserved_until(self) -> int:
         """The first queue offset whose unit has no reserved place yet."""
         ...
 
@@ -70,9 +70,9 @@ class PackedQueue(Protocol):
 
 Q = TypeVar("Q", bound=PackedQueue)
 QueueKey = tuple[str, int]
-#: Gives the place of a record that does not fit before `room_end`: from the log position and its size, the
-#: position to use and the new `room_end`.
-Turn = Callable[[int, int], tuple[int, int]]
+#: Gives the place of a record that does not fit before `reserved_until`: from the log position and its size,
+#: the position to use and the new `reserved_until`.
+NextPlace = Callable[[int, int], tuple[int, int]]
 
 
 #: The keys of a record: hash of `topic#`, UNIQ_KEY, KEYS, physical offset, store time in ms.
@@ -138,15 +138,15 @@ class Packer(Protocol):
         queues: Mapping[QueueKey, Q],
         new_queue: Callable[[str, int, int], Q],
         position: int,
-        room_end: int,
-        turn: Turn,
+        reserved_until: int,
+        place_elsewhere: NextPlace,
         made: dict[QueueKey, Q],
         queue_codes: Mapping[str, Callable[[Mapping[str, str], int], int]],
     ) -> PackedRun[Q]:
         """Messages for the log from `position` on. `new_queue` makes a queue from topic, id and the number of
         new ones before it, for `made`. `queue_codes` sets the tags codes of its topics from properties and
-        store time. Raises MessageIllegal, and what `turn` and `reserve` raise: what was reserved stays, and
-        the queues in `made` are the caller's to remove."""
+        store time. Raises MessageIllegal, and what `place_elsewhere` and `reserve` raise: what was reserved
+        stays, and the queues in `made` are the caller's to remove."""
         ...
 
 
@@ -159,19 +159,19 @@ def added_queue(made: dict[QueueKey, Q], key: QueueKey, new_queue: Callable[[str
     return queue
 
 
-def turn_in_files(file_bytes: int) -> Turn:
-    """For a store without files whose records lie as they would in files of RocketMQ's log: none lies across
-    the end of a file, and a blank record has room there. So its log can become such files, and replicas of
-    other kinds have equal offsets."""
+def next_place_in_files(file_bytes: int) -> NextPlace:
+    """For a store without files whose records lie as they would in files of RocketMQ's log: no record crosses
+    a multiple of `file_bytes`, and the gap before it is large enough for a blank record. So its log can
+    become such files, and replicas of other kinds have equal offsets."""
 
-    def turn(position: int, size_bytes: int) -> tuple[int, int]:
+    def place_elsewhere(position: int, size_bytes: int) -> tuple[int, int]:
         base = position - position % file_bytes
         if position + size_bytes + BLANK_BYTES > base + file_bytes:
             base += file_bytes
             position = base
         return position, base + file_bytes - BLANK_BYTES
 
-    return turn
+    return place_elsewhere
 
 
 def illegal(message: PutMessage, max_body_bytes: int) -> MessageIllegal:

@@ -14,7 +14,7 @@ from rmqkit.limits import MAX_PROPERTIES_BYTES
 from rmqkit.model.message import Appended, PutMessage
 from rmqkit.model.properties import KEYS, UNIQ_KEY
 from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK, TRANSACTION_ROLLBACK, UNQUEUED
-from rmqkit.protocol.packed import UNIT, KeyNote, PackedRun, Q, QueueKey, Turn, added_queue, illegal
+from rmqkit.protocol.packed import UNIT, KeyNote, NextPlace, PackedRun, Q, QueueKey, added_queue, illegal
 from rmqkit.protocol.record import CRC_MASK, pack
 
 #: A record up to its body, IPv4; `rmqkit.protocol.record.pack` makes the others.
@@ -43,8 +43,8 @@ class ValuePacker:
         queues: Mapping[QueueKey, Q],
         new_queue: Callable[[str, int, int], Q],
         position: int,
-        room_end: int,
-        turn: Turn,
+        reserved_until: int,
+        place_elsewhere: NextPlace,
         made: dict[QueueKey, Q],
         queue_codes: Mapping[str, Callable[[Mapping[str, str], int], int]],
     ) -> PackedRun[Q]:
@@ -74,15 +74,15 @@ class ValuePacker:
                 unusual = sys_flag & _UNUSUAL or host_bit or len(message.born_host) != _SHORT_HOST_BYTES
                 if unusual:
                     message, size = self._with_hosts(message, size)
-                if position + size > room_end:
-                    before, (position, room_end) = position, turn(position, size)
+                if position + size > reserved_until:
+                    before, (position, reserved_until) = position, place_elsewhere(position, size)
                     if before != position:
                         breaks.append(len(parts))
                 if unusual and sys_flag & UNQUEUED:
                     offset = 0
                 else:
                     offset = queue.next_offset + len(own)
-                    if offset >= queue.room_end:
+                    if offset >= queue.reserved_until:
                         queue.reserve(offset + 1)
                     own.append(_pack_unit(position, size, message.tags_code))
                 if unusual:

@@ -35,7 +35,7 @@ from rmqkit.plugin.store import (
     Trimmed,
     UnitFilter,
 )
-from rmqkit.protocol.packed import turn_in_files
+from rmqkit.protocol.packed import next_place_in_files
 from rmqkit.protocol.record import peek_store_timestamp
 from rmqkit.protocol.record_packer import RecordPacker
 from rmqkit.protocol.tags import absolute_hash, extend_hash
@@ -94,7 +94,7 @@ class LmdbStore(MessageStore):
             self._env, self._journal, self._keys, limit_bytes, segment_bytes, self._progressed
         )
         self._packer = RecordPacker(config.largest_body_bytes, store_host(config), config.unindexed_topics)
-        self._turn = turn_in_files(segment_bytes)
+        self._next_place = next_place_in_files(segment_bytes)
         self._warmer = Warmer(self._go_through)
         self._trimmer = Trimmer(
             self._commits,
@@ -226,8 +226,8 @@ class LmdbStore(MessageStore):
             now_ms,
             self._queues,
             self._new_queue,
-            *self._turn(commits.tail.end, 0),
-            self._turn,
+            *self._next_place(commits.tail.end, 0),
+            self._next_place,
             made,
             self.queue_codes,
         )

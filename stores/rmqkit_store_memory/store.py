@@ -35,7 +35,7 @@ from rmqkit.plugin.store import (
     Trimmed,
     UnitFilter,
 )
-from rmqkit.protocol.packed import UNIT, TopicHead, turn_in_files
+from rmqkit.protocol.packed import UNIT, TopicHead, next_place_in_files
 from rmqkit.protocol.record import BLANK, BLANK_BYTES, MAGIC_BLANK, peek_size_and_magic, peek_store_timestamp
 from rmqkit.protocol.record_packer import RecordPacker
 from rmqkit.protocol.tags import absolute_hash, extend_hash, index_hash
@@ -64,14 +64,14 @@ class _Queue:
     units: list[QueueUnit] = Factory(list)
     first: int = 0
     #: No place has to be reserved for units.
-    room_end: int = 1 << 63
+    reserved_until: int = 1 << 63
 
     @property
     def next_offset(self) -> int:
         return self.first + len(self.units)
 
     def reserve(self, stop: int) -> None:
-        """Does nothing: see `room_end`."""
+        """Does nothing: see `reserved_until`."""
 
     def slice(self, offset: int, count: int) -> list[QueueUnit]:
         at = offset - self.first
@@ -91,7 +91,7 @@ class MemoryStore(MessageStore):
     def __init__(self, config: Config, clock: Clock, policy: FlushPolicy) -> None:
         self._clock = clock
         self._packer = RecordPacker(config.largest_body_bytes, store_host(config), config.unindexed_topics)
-        self._turn = turn_in_files(config.mapped_file_size_commit_log)
+        self._next_place = next_place_in_files(config.mapped_file_size_commit_log)
         self._part_bytes = config.mapped_file_size_commit_log
         self._index_enabled = config.message_index_enable
         self._unindexed = frozenset(config.unindexed_topics)
@@ -141,8 +141,8 @@ class MemoryStore(MessageStore):
         self._require_writable()
         made: dict[tuple[str, int], _Queue] = {}
         now, log = self._clock.now_ms(), self._log
-        begin, turn, codes = self._turn(log.end, 0), self._turn, self.queue_codes
-        run = self._packer.pack(messages, now, self._queues, _new_queue, *begin, turn, made, codes)
+        begin, elsewhere, codes = self._next_place(log.end, 0), self._next_place, self.queue_codes
+        run = self._packer.pack(messages, now, self._queues, _new_queue, *begin, elsewhere, made, codes)
         self._queues |= made
         for record, at in zip(run.records(), run.results, strict=True):
             if at.physical_offset > log.end:

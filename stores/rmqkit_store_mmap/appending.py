@@ -37,7 +37,7 @@ class AppendingStore(MessageStore):
     _clock: Clock
     _packer: Packer
     _log: CommitLog
-    _turns: SegmentTurns
+    _changes: SegmentChanges
     _queues: QueueTable
     _index: KeyIndex
     _index_enabled: bool
@@ -49,18 +49,18 @@ class AppendingStore(MessageStore):
             raise self._refused()
         if len(backlog) >= MAX_BACKLOG:
             self._index.drain(len(backlog) - MAX_BACKLOG + _CATCH_UP + 2 * len(messages))
-        now_ms, start, turns = self._clock.now_ms(), log.position, self._turns
-        segment, room_end = log.room()
+        now_ms, start, changes = self._clock.now_ms(), log.position, self._changes
+        (segment, reserved), elsewhere = log.room(), changes.place_elsewhere
         made: dict[tuple[str, int], ConsumeQueue] = {}
         try:
             packed = self._packer.pack(
-                messages, now_ms, queues, self._new_queue, start, room_end, turns.turn, made, self.queue_codes
+                messages, now_ms, queues, self._new_queue, start, reserved, elsewhere, made, self.queue_codes
             )
             end, parts, results, units, notes, breaks = packed
-            chunks = turns.chunks(start, parts, breaks) if breaks else [(segment, start, parts)]
+            chunks = changes.chunks(start, parts, breaks) if breaks else [(segment, start, parts)]
             log.write(chunks, end, now_ms)
         except BaseException:
-            turns.full.clear()
+            changes.full.clear()
             with contextlib.suppress(OSError):
                 for new in made.values():
                     new.destroy()
@@ -109,7 +109,7 @@ class AppendingStore(MessageStore):
         return kind(text)
 
 
-class SegmentTurns:
+class SegmentChanges:
     """Where one append goes from a full segment of the log to the next one.
 
     full  the end of the records in each full segment, as a log offset
@@ -119,15 +119,15 @@ class SegmentTurns:
         self._log = log
         self.full: list[int] = []
 
-    def turn(self, position: int, size_bytes: int) -> tuple[int, int]:
-        """Allocate disk space for a record in the segment at `position` or the next one (packed.Turn).
+    def place_elsewhere(self, position: int, size_bytes: int) -> tuple[int, int]:
+        """Allocate disk space for a record in the segment at `position` or the next one (packed.NextPlace).
         Raises StoreNotWritable."""
         log, segment = self._log, self._segment(position)
         if position + size_bytes + BLANK_BYTES <= segment.stop:
             return position, log.allocate(segment, position, size_bytes)
         self.full.append(position)
         following = log.next_segment(segment, size_bytes)
-        return following.base, log.room_end(following)
+        return following.base, log.reserved_until(following)
 
     def chunks(self, start: int, parts: Sequence[bytes], breaks: Sequence[int]) -> list[Chunk]:
         """The data to write into each segment, with a blank record after the last record of a full one;

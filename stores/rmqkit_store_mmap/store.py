@@ -39,7 +39,7 @@ from rmqkit.protocol.record_packer import RecordPacker
 from rmqkit.protocol.tags import extend_hash
 from rmqkit.toolkit.directory_lock import DirectoryLock
 from rmqkit_store_mmap import reader
-from rmqkit_store_mmap.appending import CLOSED, AppendingStore, SegmentTurns
+from rmqkit_store_mmap.appending import CLOSED, AppendingStore, SegmentChanges
 from rmqkit_store_mmap.index.key_index import EVERYTHING, KeyIndex
 from rmqkit_store_mmap.log.commit_buffer import BufferedLog
 from rmqkit_store_mmap.log.commit_log import CommitLog
@@ -82,7 +82,7 @@ class MmapStore(AppendingStore):
         self._abort = AbortMark(self._root)
         self.written_by_append = policy.commit_buffer_bytes == 0
         self._log = self._new_log(config)
-        self._turns = SegmentTurns(self._log)
+        self._changes = SegmentChanges(self._log)
         self._queue_file_bytes = given.mapped_file_size_consume_queue
         self._extensions = Extensions(
             self._root / DIRECTORY, given.mapped_file_size_consume_queue_ext, given.enable_consume_queue_ext

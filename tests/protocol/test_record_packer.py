@@ -10,7 +10,7 @@ from attrs import define
 from rmqkit.errors import MessageIllegal
 from rmqkit.model.message import PutMessage
 from rmqkit.model.sysflag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from rmqkit.protocol.packed import UNIT, PackedRun, TopicHead, turn_in_files
+from rmqkit.protocol.packed import UNIT, PackedRun, TopicHead, next_place_in_files
 from rmqkit.protocol.record import BLANK_BYTES, message_size, pack, unpack
 from rmqkit.protocol.record_packer import RecordPacker
 from rmqkit.protocol.tags import extend_hash
@@ -24,11 +24,11 @@ FILE_BYTES = 1_000
 class Queue:
     head: TopicHead
     next_offset: int = 0
-    room_end: int = 2
+    reserved_until: int = 2
     reserved: int = 0
 
     def reserve(self, stop: int) -> None:
-        self.reserved = self.room_end = stop
+        self.reserved = self.reserved_until = stop
 
 
 def new_queue(topic: str, queue_id: int, number: int) -> Queue:
@@ -42,10 +42,12 @@ def packed(
     host: bytes = SHORT_HOST,
     made: dict[tuple[str, int], Queue] | None = None,
 ) -> PackedRun[Queue]:
-    packer, turn = RecordPacker(500, host), turn_in_files(FILE_BYTES)
+    packer, place_elsewhere = RecordPacker(500, host), next_place_in_files(FILE_BYTES)
     codes = {"Coded": lambda properties, time_ms: time_ms + 1}
     found = {} if made is None else made
-    return packer.pack(messages, 7_000, queues, new_queue, *turn(0, 0), turn, found, codes)
+    return packer.pack(
+        messages, 7_000, queues, new_queue, *place_elsewhere(0, 0), place_elsewhere, found, codes
+    )
 
 
 @pytest.mark.parametrize("host", [SHORT_HOST, LONG_HOST])

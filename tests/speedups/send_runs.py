@@ -25,7 +25,7 @@ from rmqkit.protocol import batch
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.frame import FrameDecoder, encode
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
-from rmqkit.protocol.packed import TopicHead, turn_in_files
+from rmqkit.protocol.packed import TopicHead, next_place_in_files
 from rmqkit.protocol.record_packer import NewPacker, RecordPacker
 from rmqkit.protocol.tags import tags_code
 from rmqkit.protocol.value_packer import ValuePacker
@@ -75,10 +75,10 @@ MIXED = Kind(listed(HOW), RecordPacker, looks, SuccessForm, lines, Entries)
 class Queue:
     head: TopicHead
     next_offset: int = 7
-    room_end: int = 9
+    reserved_until: int = 9
 
     def reserve(self, stop: int) -> None:
-        self.room_end = stop + 1
+        self.reserved_until = stop + 1
 
 
 def built(messages: Any, sends: SendRun, changed: int) -> None:
@@ -140,10 +140,10 @@ def outcome(kind: Kind, given_sends: Sequence[Send], changed: int) -> tuple[obje
     made: dict[tuple[str, int], Queue] = {}
     queues = {("A", 1): Queue(TopicHead.of("A"), 3, 4), (LONG, 0): Queue(TopicHead.of(LONG))}
     codes = {"B": lambda properties, time_ms: time_ms + len(properties)}
-    turn = turn_in_files(FILE_BYTES)
+    elsewhere = next_place_in_files(FILE_BYTES)
     run: Any = kind.packer(500, HOST, (LONG,)).pack(
-        messages, 7_000, queues, lambda topic, number, count: Queue(TopicHead.of(topic)), *turn(0, 0), turn,
-        made, codes,
+        messages, 7_000, queues, lambda topic, number, count: Queue(TopicHead.of(topic)), *elsewhere(0, 0),
+        elsewhere, made, codes,
     )  # fmt: skip
     sends.messages, sends.results, sends.sizes, sends.code = messages, run.results, sizes, 0
     places = {id(queue): key for key, queue in {**queues, **made}.items()}

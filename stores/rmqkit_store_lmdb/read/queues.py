@@ -33,7 +33,7 @@ class Queue:
     tail: bytearray = field(factory=bytearray)
     key: bytes = b""
     #: No space needs to be reserved for units.
-    room_end: int = 1 << 63
+    reserved_until: int = 1 << 63
     #: Unit offsets that reads may access without waiting, in addition to hot ones.
     warm_from: int = 0
     warm_to: int = 0
@@ -45,7 +45,7 @@ class Queue:
         return cls(topic, queue_id, number, TopicHead.of(topic), first, end, end, key=key)
 
     def reserve(self, stop: int) -> None:
-        """Does nothing: see `room_end`."""
+        """Does nothing: see `reserved_until`."""
 
     def add(self, units: Buffer | bytearray) -> None:
         """Add packed units (layout.UNIT)."""

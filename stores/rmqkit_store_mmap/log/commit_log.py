@@ -179,7 +179,7 @@ class CommitLog:
     # --- writing --------------------------------------------------------------------------------------------
 
     def room(self) -> tuple[Segment, int]:
-        """The segment at the write position, created if there is none, and its `room_end`. Raises
+        """The segment at the write position, created if there is none, and its `reserved_until`. Raises
         StoreNotWritable."""
         position = self.position
         segment = self.segments.get(position - (position - self._first) % self.segment_bytes)
@@ -187,20 +187,20 @@ class CommitLog:
             segment = self._make(position)
         return segment, segment.base + segment.allocated_bytes - BLANK_BYTES
 
-    def room_end(self, segment: Segment) -> int:
+    def reserved_until(self, segment: Segment) -> int:
         """The end of the space for records; a blank record always fits after it."""
         return segment.base + segment.allocated_bytes - BLANK_BYTES
 
     def allocate(self, segment: Segment, position: int, size_bytes: int) -> int:
-        """Allocate disk space for at least `size_bytes` at `position`; returns the new `room_end`. Raises
-        StoreNotWritable."""
+        """Allocate disk space for at least `size_bytes` at `position`; returns the new `reserved_until`.
+        Raises StoreNotWritable."""
         start = max(segment.allocated_bytes, position - segment.base)
         needed = position - segment.base + size_bytes + BLANK_BYTES - start
         try:
             segment.allocate(self._disk, start, max(ALLOCATION_STEP_BYTES, needed))
         except OSError as error:
             raise not_writable(f"no disk for {segment.path}", error) from error
-        return self.room_end(segment)
+        return self.reserved_until(segment)
 
     def next_segment(self, segment: Segment, size_bytes: int) -> Segment:
         """The segment after a full one, with disk space for `size_bytes`. Raises StoreNotWritable."""

@@ -67,8 +67,8 @@ class MappedFiles:
 
 
 class ConsumeQueue:
-    """The units of one queue. Offsets count units; `next_offset` is exclusive. `room_end` is the first offset
-    without allocated disk space. `place` is the path of the queue's directory.
+    """The units of one queue. Offsets count units; `next_offset` is exclusive. `reserved_until` is the first
+    offset without allocated disk space. `place` is the path of the queue's directory.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ConsumeQueue:
         self._last_unit = b""
         self.view: mmap.mmap | bytearray = _NOT_MAPPED
         self.base_offset = 0
-        self.room_end = 0
+        self.reserved_until = 0
         self.touched = False
         self._map: mmap.mmap | None = None
         self._address = 0
@@ -127,15 +127,15 @@ class ConsumeQueue:
     def reserve(self, stop: int) -> None:
         """Allocate disk space for all units before `stop` and map the next unit, so that `put` cannot fail on
         a full disk. Raises StoreNotWritable; space allocated by then remains allocated."""
-        if self.next_offset >= self.room_end:
+        if self.next_offset >= self.reserved_until:
             self.make_room()
-        offset = self.room_end
+        offset = self.reserved_until
         while offset < stop:
             base = offset - offset % self.file_units
             end = min(stop, base + self.file_units)
-            room_end = self._allocate(base, offset - base, end - base)
+            reserved_until = self._allocate(base, offset - base, end - base)
             if base == self.base_offset:
-                self.room_end = room_end
+                self.reserved_until = reserved_until
             offset = end
 
     def _allocate(self, base: int, at: int, stop: int) -> int:
@@ -159,7 +159,7 @@ class ConsumeQueue:
         """Map the unit at `next_offset` and allocate disk space for it. Raises StoreNotWritable."""
         base = self.next_offset - self.next_offset % self.file_units
         at = self.next_offset - base
-        room_end = self._allocate(base, at, at + 1)
+        reserved_until = self._allocate(base, at, at + 1)
         if self._map is None or base != self.base_offset:
             self.unmap()
             try:
@@ -176,7 +176,7 @@ class ConsumeQueue:
             self.base_offset = base
             self._mapped.forget(self)
             self._mapped.mapped(self)
-        self.room_end = room_end
+        self.reserved_until = reserved_until
 
     def put(self, physical_offset: int, size_bytes: int, tags_code: int) -> None:
         """Append one unit. Raises StoreNotWritable."""
@@ -185,11 +185,11 @@ class ConsumeQueue:
     def put_all(self, units: bytes) -> None:
         """Append packed units, at least one. Raises StoreNotWritable; some of them may be appended then."""
         offset, count = self.next_offset, len(units) // UNIT_BYTES
-        room = self.room_end - offset
+        room = self.reserved_until - offset
         if count > room:
             if room <= 0:
                 self.make_room()
-                room = self.room_end - offset
+                room = self.reserved_until - offset
             if count > room:
                 self.put_all(units[: room * UNIT_BYTES])
                 self.put_all(units[room * UNIT_BYTES :])
@@ -480,7 +480,7 @@ class ConsumeQueue:
             self._map = None
             self._address = 0
             self.view = _NOT_MAPPED
-        self.room_end = 0
+        self.reserved_until = 0
         self.touched = False
 
     def destroy(self) -> None:

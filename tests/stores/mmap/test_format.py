@@ -224,7 +224,7 @@ async def test_more_queues_than_may_be_mapped(tmp_path: Path, monkeypatch: pytes
             store.append([message(queue_id=queue_id, body=b"%d" % number) for queue_id in range(8)])
         for queue_id in range(8):
             assert bodies(store, queue_id=queue_id) == [b"%d" % number for number in range(5)]
-        assert sum(queue.room_end > 0 for queue in store._queues.by_key.values()) <= 3
+        assert sum(queue.reserved_until > 0 for queue in store._queues.by_key.values()) <= 3
     async with running(make(tmp_path)) as again:
         assert bodies(again, queue_id=7) == [b"%d" % number for number in range(5)]
 

@@ -57,8 +57,8 @@ def log(tmp_path: Path, disk: BrokenDisk) -> Iterator[CommitLog]:
 
 def append(log: CommitLog, data: bytes, time_ms: int = 1) -> None:
     """Write data at the end of the log, in the segment there."""
-    segment, room_end = log.room()
-    if log.position + len(data) > room_end:
+    segment, reserved_until = log.room()
+    if log.position + len(data) > reserved_until:
         log.allocate(segment, log.position, len(data))
     log.write([(segment, log.position, [data])], log.position + len(data), time_ms)
 
@@ -89,7 +89,7 @@ def test_room_leaves_place_for_a_blank_record(log: CommitLog) -> None:
     segment, _ = log.room()
     assert log.allocate(segment, 0, 100) == SEGMENT_BYTES - BLANK_BYTES
     following = log.next_segment(segment, 100)
-    assert (following.base, log.room_end(following)) == (SEGMENT_BYTES, 2 * SEGMENT_BYTES - BLANK_BYTES)
+    assert (following.base, log.reserved_until(following)) == (SEGMENT_BYTES, 2 * SEGMENT_BYTES - BLANK_BYTES)
     assert log.next_segment(segment, 100) is following
 
 
