@@ -11,7 +11,7 @@ import benchmarks.load
 from benchmarks.load.asking import find_brokers
 from benchmarks.load.command import add_bodies, add_window, at_least, finish, positive, seconds_of
 from benchmarks.load.frames import LoadError, SendShape
-from benchmarks.load.pacing import READY, Pace, backlog
+from benchmarks.load.pacing import READY, PacedLoad, backlog
 from benchmarks.load.pulling import pull
 from benchmarks.load.sending import send
 
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         return pull(brokers, args.topic, queues, args.max_messages, args.passes, args.seconds, begin)
     if args.mode == "backlog":
         filled = args.queues or (find_brokers(args.namesrv, args.read)[1] if args.namesrv else queues)
-        pace = Pace(args.rate, args.connections, args.quiet_seconds, args.seconds)
+        pace = PacedLoad(args.rate, args.connections, args.quiet_seconds, args.seconds)
         return backlog(brokers, SendShape(args.topic, args.size, 1, queues), args.read, filled, pace)
     shape = SendShape(args.topic, args.size, args.batch, queues)
     return send(brokers, shape, args.connections, args.in_flight, args.messages, seconds_of(args))

@@ -33,7 +33,7 @@ READER_GRACE_S = 30.0
 
 
 @dataclass(frozen=True)
-class Pace:
+class PacedLoad:
     """`rate` messages a second over `connections`, `quiet_s` alone, then while the backlog is read, at
     most `reading_s`."""
 
@@ -126,7 +126,9 @@ class Reader:
         return found
 
 
-def backlog(brokers: Sequence[str], shape: SendShape, topic: str, queues: int, pace: Pace) -> dict[str, Any]:
+def backlog(
+    brokers: Sequence[str], shape: SendShape, topic: str, queues: int, load: PacedLoad
+) -> dict[str, Any]:
     """Send to `shape.topic` alone, then while the backlog in `topic` is read from its start to its end.
 
     The report is that of the sends during the reading; `quiet` has those before it, `reader` what was read,
@@ -136,18 +138,18 @@ def backlog(brokers: Sequence[str], shape: SendShape, topic: str, queues: int, p
     with ExitStack() as stack:
         socks = [
             stack.enter_context(closing(connect(brokers[number % len(brokers)])))
-            for number in range(pace.connections)
+            for number in range(load.connections)
         ]
         for sock in socks[: len(brokers)]:
             create_topic(sock, shape)
         senders = [Sender(sock, Ring(shape, 1), quiet) for sock in socks]
         for sock in socks:
             sock.setblocking(False)
-        reader = stack.enter_context(Reader(brokers, topic, queues, pace.reading_s))
+        reader = stack.enter_context(Reader(brokers, topic, queues, load.reading_s))
         budget = Budget(
-            max(1, round(pace.rate * pace.quiet_s)), time.perf_counter() + pace.quiet_s + SILENCE_S
+            max(1, round(load.rate * load.quiet_s)), time.perf_counter() + load.quiet_s + SILENCE_S
         )
-        quiet_late = run_paced(senders, budget, pace.rate)
+        quiet_late = run_paced(senders, budget, load.rate)
         settle(quiet, budget.next_opaque - FIRST_OPAQUE - 1)
         for sender in senders:
             sender.tally = busy
@@ -156,9 +158,9 @@ def backlog(brokers: Sequence[str], shape: SendShape, topic: str, queues: int, p
         issued, budget.requests, budget.deadline = (
             budget.next_opaque,
             sys.maxsize,
-            start + pace.reading_s + READER_GRACE_S,
+            start + load.reading_s + READER_GRACE_S,
         )
-        late = run_paced(senders, budget, pace.rate, done)
+        late = run_paced(senders, budget, load.rate, done)
         elapsed, cpu = time.perf_counter() - start, time.process_time() - cpu
         settle(busy, budget.next_opaque - issued)
         read = reader.result()

@@ -25,8 +25,8 @@ SLICE_S = 0.001
 Queue = tuple[str, str, int]
 
 
-class Pace:
-    """Lets the broker work during a long computation: call `await pace.step()` often."""
+class TimeSlices:
+    """Lets the broker work during a long computation: call `await slices.step()` often."""
 
     def __init__(self) -> None:
         self._began_s = perf_counter()
@@ -79,10 +79,10 @@ class LagMeter:
         #: (queue, whether for the first message not pulled rather than not committed) -> offset, store time.
         self._times: dict[tuple[Queue, bool], tuple[int, int]] = {}
 
-    async def topics(self, pace: Pace) -> AsyncIterator[TopicLag]:
+    async def topics(self, slices: TimeSlices) -> AsyncIterator[TopicLag]:
         """One result for each group and topic, in order."""
         seen: set[Queue] = set()
-        for group, topic in await self._consumed(pace):
+        for group, topic in await self._consumed(slices):
             config = self._broker.topics.get(topic)
             if config is None or not self._chosen(topic, group):
                 continue
@@ -92,29 +92,29 @@ class LagMeter:
             for queue_id in range(config.read_queue_nums):
                 await self._add(lag, queue_id)
                 seen.add((group, topic, queue_id))
-                await pace.step()
+                await slices.step()
             yield lag
         for time in list(self._times):
             if time[0] not in seen:
                 self._times.pop(time, None)
-            await pace.step()
+            await slices.step()
         for queue in list(self._counts.pulled):
             if queue not in seen:
                 self._counts.pulled.pop(queue, None)
-            await pace.step()
+            await slices.step()
 
-    async def _consumed(self, pace: Pace) -> list[tuple[str, str]]:
+    async def _consumed(self, slices: TimeSlices) -> list[tuple[str, str]]:
         """Groups and their topics: subscriptions of online groups, and committed offsets, which may outlive
         their group."""
         found: set[tuple[str, str]] = set()
         for group in list(self._broker.clients.consumers.values()):
             found.update((group.name, topic) for topic in group.subscriptions)
-            await pace.step()
+            await slices.step()
         for key in list(self._broker.offsets.table().offset_table):
             topic, _, name = key.partition("@")
             if name in self._broker.groups.configs:
                 found.add((name, topic))
-            await pace.step()
+            await slices.step()
         return sorted(found)
 
     async def _add(self, lag: TopicLag, queue_id: int) -> None:

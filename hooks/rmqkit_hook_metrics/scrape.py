@@ -10,7 +10,7 @@ from rmqkit.toolkit.log_state import dispatch_behind_bytes
 from rmqkit_hook_metrics import gauges
 from rmqkit_hook_metrics.counting import Counts, Histogram
 from rmqkit_hook_metrics.hooks import SCHEDULE_GROUP, flag
-from rmqkit_hook_metrics.lag import LagMeter, Pace, TopicLag
+from rmqkit_hook_metrics.lag import LagMeter, TimeSlices, TopicLag
 from rmqkit_hook_metrics.settings import Chosen, ExporterSettings, MetricsSettings, parse_labels
 from rmqkit_hook_metrics.text import Family, Labels, Writer
 
@@ -166,15 +166,15 @@ class Scrape:
 
     async def text(self) -> AsyncGenerator[str]:
         """The lines, a few at a time."""
-        pace = Pace()
+        slices = TimeSlices()
         self._forget()
         for lines in (self._counted(), self._broker_gauges()):
             for line in lines:
                 yield line
-                await pace.step()
-        async for line in self._lags(pace):
+                await slices.step()
+        async for line in self._lags(slices):
             yield line
-            await pace.step()
+            await slices.step()
         for line in await self._storage():
             yield line
 
@@ -254,8 +254,8 @@ class Scrape:
             [((kind,), len(server.disabled())) for kind, server in sorted(registry.filter_servers.items())],
         )
 
-    async def _lags(self, pace: Pace) -> AsyncIterator[str]:
-        found = [(_labels(lag), lag) async for lag in self._lag.topics(pace)]
+    async def _lags(self, slices: TimeSlices) -> AsyncIterator[str]:
+        found = [(_labels(lag), lag) async for lag in self._lag.topics(slices)]
         values: tuple[tuple[Family, Callable[[TopicLag], int]], ...] = (
             (LAG, lambda lag: lag.messages),
             (LAG_MS, lambda lag: lag.waiting_ms),

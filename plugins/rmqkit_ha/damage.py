@@ -26,7 +26,7 @@ class DamageFile(msgspec.Struct, frozen=True):
     offset: int | None = None
 
 
-class Damage:
+class KnownDamage:
     """The damage of one broker's log, in memory and on disk: recoveries find it only once.
 
     offset  where the damage begins; None for a sound log
@@ -74,4 +74,4 @@ class Damage:
         await self.forget()
 
 
-__all__ = ["Damage", "DamageFile"]
+__all__ = ["DamageFile", "KnownDamage"]

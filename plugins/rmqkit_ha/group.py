@@ -17,7 +17,7 @@ from rmqkit.plugin.positions import BEYOND_LOG, LogPosition
 from rmqkit.plugin.replication import MemberProgress, ReplicaGroup
 from rmqkit.plugin.role import Role
 from rmqkit.protocol.codes import ResponseCode
-from rmqkit_ha.damage import Damage
+from rmqkit_ha.damage import KnownDamage
 from rmqkit_ha.epochs import Epochs
 from rmqkit_ha.greeting import Greeting, Welcome
 from rmqkit_ha.limits import MAX_MEMBERS
@@ -58,14 +58,14 @@ class ElectedGroup(ReplicaGroup):
         self.position = LogPosition(self._position)
         self.epochs: Epochs
         self._broker: Broker
-        self._damage: Damage
+        self._damage: KnownDamage
         self._in_sync = self._next = self._first = frozenset[str]()
         self._members: dict[str, GroupMember] = {}
         self._reached = 0
         self._epoch_start = 0
         self._knows_confirmed = self._has_seen_confirmed = False
 
-    def begin(self, broker: Broker, damage: Damage) -> None:
+    def begin(self, broker: Broker, damage: KnownDamage) -> None:
         """Fence an assembled broker until it is elected. Raises ConfigError."""
         self._broker, self._damage = broker, damage
         self.name = options(broker.config).member_name or broker.address

@@ -15,7 +15,7 @@ from rmqkit.plugin.hookspecs import Register, RegisterProcessor
 from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
 from rmqkit.protocol.codes import RequestCode
-from rmqkit_ha.damage import Damage
+from rmqkit_ha.damage import KnownDamage
 from rmqkit_ha.group import ElectedGroup, InSyncCondition
 from rmqkit_ha.master import HaMaster
 from rmqkit_ha.replicas import ReplicaCondition, Replicas, condition
@@ -72,7 +72,7 @@ def rmqkit_broker_assembled(broker: Broker) -> None:
     slave = broker.registry.services.get("ha-slave")
     found = broker.registry.ack_conditions.get(_REPLICAS)
     group = found.group if isinstance(found, InSyncCondition) else None
-    damage = Damage(broker.config.config_path)
+    damage = KnownDamage(broker.config.config_path)
     if is_replicating(broker.config):
         damage.load(broker.store.damaged_from)
     if group is not None:

@@ -23,7 +23,7 @@ from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
 from rmqkit.plugin.transport import Address
 from rmqkit_ha.comparison import REMEDY, Comparison, last_record
-from rmqkit_ha.damage import Damage
+from rmqkit_ha.damage import KnownDamage
 from rmqkit_ha.epochs import UNELECTED, common_end, with_history
 from rmqkit_ha.frames import Frames, RecordAssembler, report
 from rmqkit_ha.greeting import HEAD_BYTES, Greeting, Welcome, body_size, packed, unpacked
@@ -56,7 +56,7 @@ class HaSlave(Service):
     def __init__(self) -> None:
         self.following = ""
         self.group: ElectedGroup | None = None
-        self.damage: Damage | None = None
+        self.damage: KnownDamage | None = None
         self.meter: Meter | None = None
         self.last_read_ms = self.last_write_ms = 0
         self._said = ""

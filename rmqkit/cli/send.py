@@ -15,7 +15,7 @@ import msgspec
 from rmqkit import Message
 from rmqkit.cli import options
 from rmqkit.cli.copying import Pace
-from rmqkit.cli.window import Outcome, Window
+from rmqkit.cli.window import Outcome, SendWindow
 from rmqkit.client import Producer, SendResult
 from rmqkit.errors import ConfigError
 from rmqkit.model import properties as props
@@ -131,7 +131,7 @@ class _Lines:
     async def send(self, producer: Producer) -> int:
         """Returns the exit code. Raises ConfigError when there is no line, and errors of the input."""
         arguments, pace = self._arguments, Pace(self._arguments.rate)
-        window = Window(producer, arguments.in_flight, self._report, keep_going=arguments.keep_going)
+        window = SendWindow(producer, arguments.in_flight, self._report, keep_going=arguments.keep_going)
         try:
             async with anyio.create_task_group() as tasks:
                 async for line in self._source.lines():

@@ -19,7 +19,7 @@ Outcome = SendResult | Exception | None
 
 
 @define(eq=False)
-class _Line:
+class _UnreportedLine:
     """A line that is being sent, or waits to be reported. `message` is an error when the line is none."""
 
     number: int
@@ -28,7 +28,7 @@ class _Line:
     ended: bool = False
 
 
-class Window:
+class SendWindow:
     """Sends up to `size` lines at once. Lines with the same ordering key follow each other: the next one is
     sent when the one before is stored.
 
@@ -43,9 +43,9 @@ class Window:
         self._size = size
         self._report = report
         self._keep_going = keep_going
-        self._lines: deque[_Line] = deque()
+        self._lines: deque[_UnreportedLine] = deque()
         #: Ordering key -> its lines that have not ended.
-        self._keyed: dict[str, deque[_Line]] = {}
+        self._keyed: dict[str, deque[_UnreportedLine]] = {}
         self._changed = anyio.Event()
         #: Number of the first line that failed, unless lines behind a failed one are sent as well.
         self._failed_at = math.inf
@@ -58,7 +58,7 @@ class Window:
     async def send(self, tasks: TaskGroup, number: int, message: Message | Exception) -> None:
         """Begin to send a line, and wait until there is room for another. An error in place of the message is
         reported like one of the sending."""
-        line = _Line(number, message)
+        line = _UnreportedLine(number, message)
         self._lines.append(line)
         if isinstance(message, Exception):
             self._end(line, message)
@@ -72,7 +72,7 @@ class Window:
         while len(self._lines) >= self._size:
             await self._changed.wait()
 
-    async def _send(self, line: _Line, message: Message) -> None:
+    async def _send(self, line: _UnreportedLine, message: Message) -> None:
         outcome: Outcome = None
         if line.number < self._failed_at:
             try:
@@ -81,7 +81,7 @@ class Window:
                 outcome = error
         self._end(line, outcome)
 
-    async def _send_keyed(self, waiting: deque[_Line], key: str) -> None:
+    async def _send_keyed(self, waiting: deque[_UnreportedLine], key: str) -> None:
         """Send the lines of one ordering key, one after the other."""
         while waiting:
             line = waiting[0]
@@ -90,7 +90,7 @@ class Window:
             waiting.popleft()
         del self._keyed[key]
 
-    def _end(self, line: _Line, outcome: Outcome) -> None:
+    def _end(self, line: _UnreportedLine, outcome: Outcome) -> None:
         line.outcome, line.ended = outcome, True
         if isinstance(outcome, Exception) and not self._keep_going:
             self._failed_at = min(self._failed_at, line.number)
@@ -101,4 +101,4 @@ class Window:
         self._changed = anyio.Event()
 
 
-__all__ = ["Outcome", "Window"]
+__all__ = ["Outcome", "SendWindow"]

@@ -20,7 +20,7 @@ from rmqkit_store_mmap.log.segment import Segment
 from rmqkit_store_mmap.queue.consume_queue import ConsumeQueue
 from rmqkit_store_mmap.queue.queue_table import QueueTable
 from rmqkit_store_mmap.queue.units import UNIT
-from rmqkit_store_mmap.replication import Replication
+from rmqkit_store_mmap.replication import ReplicaLog
 
 #: Number of keys that an append indexes with a full backlog, in addition to those beyond the limit and twice
 #: the number of messages that it appends.
@@ -41,7 +41,7 @@ class AppendingStore(MessageStore):
     _queues: QueueTable
     _index: KeyIndex
     _index_enabled: bool
-    _replication: Replication
+    _replication: ReplicaLog
 
     def append(self, messages: Sequence[PutMessage]) -> Sequence[Appended]:
         log, queues, backlog = self._log, self._queues.by_key, self._index.backlog

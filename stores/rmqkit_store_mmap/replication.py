@@ -48,7 +48,7 @@ class Stretch(NamedTuple):
     time_ms: int | None
 
 
-class Replication:
+class ReplicaLog:
     """`append` and `truncate` of one open store. `truncated` tells the followers of the log its new end."""
 
     def __init__(

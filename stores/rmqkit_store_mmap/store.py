@@ -59,7 +59,7 @@ from rmqkit_store_mmap.queue.queue_lookup import ExternalQueue, ReadableQueue
 from rmqkit_store_mmap.queue.queue_numbers import table_to_load, table_to_use
 from rmqkit_store_mmap.queue.queue_table import QueueTable
 from rmqkit_store_mmap.queue.units import UNIT
-from rmqkit_store_mmap.replication import Replication
+from rmqkit_store_mmap.replication import ReplicaLog
 from rmqkit_store_mmap.settings import MmapSettings
 
 _logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class MmapStore(AppendingStore):
         )
         self._trimmer = Trimmer(self._log, self._queues, self._index, self._rounds, self.pins)
         index = self._index if self._index_enabled else None
-        self._replication = Replication(
+        self._replication = ReplicaLog(
             self._log,
             self._queues,
             self._index,

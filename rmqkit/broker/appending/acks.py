@@ -67,7 +67,7 @@ class _Pending:
 
 
 @define(eq=False)
-class _Line:
+class _ConditionQueue:
     """The pending messages of one condition, in the order of the log."""
 
     place: int
@@ -94,13 +94,13 @@ class AckQueue:
         written = LogCondition(log, Level.WRITTEN, timeout_ms)
         flushed = LogCondition(log, Level.FLUSHED, timeout_ms)
         own = [] if log.written_by_append else [written]
-        self._own = tuple(self._line(place, condition) for place, condition in enumerate(own))
+        self._own = tuple(self._queue(place, condition) for place, condition in enumerate(own))
         conditions = [*([flushed] if policy.acknowledge_at is Level.FLUSHED else []), *further]
-        self._lines = self._own + tuple(
-            self._line(place, condition) for place, condition in enumerate(conditions, len(own))
+        self._queues = self._own + tuple(
+            self._queue(place, condition) for place, condition in enumerate(conditions, len(own))
         )
-        self.conditions = tuple(line.condition for line in self._lines)
-        self.confirmed = LowestPosition([log.positions.written, *(line.position for line in self._lines)])
+        self.conditions = tuple(queue.condition for queue in self._queues)
+        self.confirmed = LowestPosition([log.positions.written, *(queue.position for queue in self._queues)])
         self.refusing = [
             condition for condition in further if type(condition).refusal is not AckCondition.refusal
         ]
@@ -108,8 +108,8 @@ class AckQueue:
         self._log = log
 
     @staticmethod
-    def _line(place: int, condition: AckCondition) -> _Line:
-        return _Line(place, condition, condition.position)
+    def _queue(place: int, condition: AckCondition) -> _ConditionQueue:
+        return _ConditionQueue(place, condition, condition.position)
 
     def refusal(self) -> RequestRefused | None:
         """The reason why no message whose sender waits for the conditions may be stored now; None if it
@@ -128,7 +128,7 @@ class AckQueue:
         if self.gate.is_limited and self.gate.closed() is not None:
             return -1
         return min(
-            [line.position.offset for line in (self._lines if wait else self._own)], default=BEYOND_LOG
+            [queue.position.offset for queue in (self._queues if wait else self._own)], default=BEYOND_LOG
         )
 
     def add(self, end: int, wait: bool, then: Settled) -> None:
@@ -136,28 +136,28 @@ class AckQueue:
         or later in a task of `run`. Calls must be made in the order of the log; those during a flush share
         the next one."""
         pending = _Pending(end, trio.current_time(), then)
-        for line in self._lines if wait else self._own:
-            if line.position.offset < end:
+        for queue in self._queues if wait else self._own:
+            if queue.position.offset < end:
                 pending.left += 1
-                line.pending.append(pending)
-                line.idle.unpark()
+                queue.pending.append(pending)
+                queue.idle.unpark()
         if not pending.left:
             self._complete(pending)
 
     def abandon(self) -> None:
         """Answer all pending messages with a refusal, because `gate` was closed: the log may be cut."""
-        pending = {id(each): each for line in self._lines for each in line.pending}
-        for line in self._lines:
-            line.pending.clear()
-            line.waiting.cancel()
+        pending = {id(each): each for queue in self._queues for each in queue.pending}
+        for queue in self._queues:
+            queue.pending.clear()
+            queue.waiting.cancel()
         for each in pending.values():
             self._complete(each)
 
     async def settle_everything(self) -> None:
         """Wait until everything appended so far has passed all conditions. Raises ConditionLost."""
         end, closings = self._log.end_offset, self.gate.closings
-        for line in self._lines:
-            await line.condition.wait_passed(end)
+        for queue in self._queues:
+            await queue.condition.wait_passed(end)
         await trio.lowlevel.checkpoint()
         refusal = self.gate.closed()
         if refusal is not None or closings != self.gate.closings:
@@ -166,21 +166,21 @@ class AckQueue:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled."""
         async with trio.open_nursery() as nursery:
-            for line in self._lines:
-                nursery.start_soon(self._run, line, nursery)
+            for queue in self._queues:
+                nursery.start_soon(self._run, queue, nursery)
             task_status.started()
             await trio.sleep_forever()
 
-    async def _run(self, line: _Line, nursery: trio.Nursery) -> None:
-        pending, condition, position = line.pending, line.condition, line.position
+    async def _run(self, queue: _ConditionQueue, nursery: trio.Nursery) -> None:
+        pending, condition, position = queue.pending, queue.condition, queue.position
         while True:
             while not pending:
-                await line.idle.park()
+                await queue.idle.park()
             first = pending[0]
             failure: ConditionLost | None = ConditionLost(
                 condition.timeout_code, f"{condition.title} has not taken it within {condition.timeout_ms} ms"
             )
-            with trio.move_on_at(first.since + condition.timeout_ms / 1000) as line.waiting:
+            with trio.move_on_at(first.since + condition.timeout_ms / 1000) as queue.waiting:
                 failure = await _wait_passed(condition, first.end)
             if not pending or pending[0] is not first:
                 continue
@@ -192,7 +192,7 @@ class AckQueue:
                 nursery.start_soon(self._pass, passed)
             else:
                 assert failure is not None
-                self._fail(pending.popleft(), line.place, failure)
+                self._fail(pending.popleft(), queue.place, failure)
 
     def _fail(self, pending: _Pending, place: int, failure: ConditionLost) -> None:
         if failure.code not in STORED:

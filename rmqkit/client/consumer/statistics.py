@@ -13,7 +13,7 @@ HOUR_S = 3600.0
 _SLOTS = 6
 
 
-class Window:
+class SlidingWindow:
     """Sum and number of values in the last `length_s` seconds. It moves in steps of a sixth."""
 
     def __init__(self, length_s: float) -> None:
@@ -60,12 +60,12 @@ class Window:
 class TopicStatistics:
     """The figures of one topic; round-trip times in ms."""
 
-    pull_ms: Window = Factory(lambda: Window(MINUTE_S))
-    pulled: Window = Factory(lambda: Window(MINUTE_S))
-    consume_ms: Window = Factory(lambda: Window(MINUTE_S))
-    finished: Window = Factory(lambda: Window(MINUTE_S))
-    failed: Window = Factory(lambda: Window(MINUTE_S))
-    failed_in_hour: Window = Factory(lambda: Window(HOUR_S))
+    pull_ms: SlidingWindow = Factory(lambda: SlidingWindow(MINUTE_S))
+    pulled: SlidingWindow = Factory(lambda: SlidingWindow(MINUTE_S))
+    consume_ms: SlidingWindow = Factory(lambda: SlidingWindow(MINUTE_S))
+    finished: SlidingWindow = Factory(lambda: SlidingWindow(MINUTE_S))
+    failed: SlidingWindow = Factory(lambda: SlidingWindow(MINUTE_S))
+    failed_in_hour: SlidingWindow = Factory(lambda: SlidingWindow(HOUR_S))
 
     def described(self, now_s: float) -> dict[str, float | int]:
         """The means and rates by the names that administrators get (Java: ConsumeStatus)."""

@@ -15,7 +15,7 @@ from pyspark_rocketmq.decode.records import record_places, sound_bytes
 from pyspark_rocketmq.options.connection import client_keywords
 from pyspark_rocketmq.options.read import ReadOptions
 from pyspark_rocketmq.read.attempts import Attempts, Patience
-from pyspark_rocketmq.read.pull_windows import Pace, Pull, PullWindows, blocks_of, pull_around
+from pyspark_rocketmq.read.pull_windows import Pull, PullLimits, PullWindows, blocks_of, pull_around
 from pyspark_rocketmq.read.source import (
     Block,
     Bounds,
@@ -167,8 +167,10 @@ class ClusterSource:
         pull: Pull = partial(self._pull, patience_of(self._options), part.queue, expression, kind)
         if self._options.bad_records != "fail":
             pull = partial(pull_around, part.queue, pull)
-        pace = Pace(under_way=self._options.pull_pipelining, max_records=self._options.pull_batch_size)
-        windows = PullWindows(part, pull, pace, first_records, dense=expression == SUBSCRIBE_ALL)
+        limits = PullLimits(
+            under_way=self._options.pull_pipelining, max_records=self._options.pull_batch_size
+        )
+        windows = PullWindows(part, pull, limits, first_records, dense=expression == SUBSCRIBE_ALL)
         running, _ = self._portal.start_task(windows.run)
         try:
             while taken := self._portal.call(windows.take, TAKE_BYTES):

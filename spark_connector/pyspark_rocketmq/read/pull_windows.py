@@ -44,7 +44,7 @@ Pull = Callable[[int, int], Awaitable[RawPull]]
 
 
 @define(eq=False)
-class Window:
+class PullWindow:
     """Offsets [lo, hi) and the result: `bodies` are complete records, in order. The first window of a range
     may begin within an inner batch."""
 
@@ -59,7 +59,7 @@ class Window:
 
 
 @frozen(kw_only=True)
-class Pace:
+class PullLimits:
     """Concurrency of pulls.
 
     under_way    number of windows pulled at a time; twice as many may wait for delivery
@@ -74,19 +74,21 @@ class PullWindows:
     """Reads a range of one queue. `run` does the pulling and must be running; `take` delivers the windows in
     order. All calls must be made in one event loop."""
 
-    def __init__(self, part: QueueRange, pull: Pull, pace: Pace, first_records: int, *, dense: bool) -> None:
+    def __init__(
+        self, part: QueueRange, pull: Pull, limits: PullLimits, first_records: int, *, dense: bool
+    ) -> None:
         """`dense` means that no filter applies: every offset has a record."""
         self._part = part
         self._pull = pull
-        self._pace = pace
+        self._limits = limits
         self._dense = dense
         self._next = part.start
-        self._stride = max(1, min(first_records, pace.max_records))
+        self._stride = max(1, min(first_records, limits.max_records))
         self._keep = 0
         self._may_run = 1
         self._running = 0
         self._worth_bytes = 1
-        self._windows: deque[Window] = deque()
+        self._windows: deque[PullWindow] = deque()
         self._group: TaskGroup | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -96,14 +98,14 @@ class PullWindows:
             task_status.started()
             await anyio.sleep_forever()
 
-    async def take(self, max_bytes: int) -> list[Window]:
+    async def take(self, max_bytes: int) -> list[PullWindow]:
         """The next windows, at least one, together about `max_bytes`; none at the end of the range. Raises
         the SourceError or DataLoss of a window after the windows before it were taken.
 
         The first call returns only the first window, while few are being pulled, so that a reader that stops
         early is cheap.
         """
-        taken: list[Window] = []
+        taken: list[PullWindow] = []
         size = 0
         self._begin()
         while self._windows and (not taken or size < self._worth_bytes):
@@ -116,7 +118,7 @@ class PullWindows:
             taken.append(self._windows.popleft())
             size += window.size_bytes
             self._begin()
-        self._may_run = min(self._may_run * 2, self._pace.under_way)
+        self._may_run = min(self._may_run * 2, self._limits.under_way)
         self._worth_bytes = min(max(1, size) * 4, max_bytes)
         self._begin()
         return taken
@@ -128,17 +130,17 @@ class PullWindows:
             self._running += 1
             self._group.start_soon(self._fill, window)
 
-    def _opened(self) -> Window | None:
+    def _opened(self) -> PullWindow | None:
         """The next window; None while enough windows wait for delivery, and at the end of the range."""
-        if len(self._windows) >= 2 * self._pace.under_way or self._next >= self._part.stop:
+        if len(self._windows) >= 2 * self._limits.under_way or self._next >= self._part.stop:
             return None
         hi = min(self._next + self._stride, self._part.stop)
-        window = Window(self._next, hi, self._next == self._part.start)
+        window = PullWindow(self._next, hi, self._next == self._part.start)
         self._next = hi
         self._windows.append(window)
         return window
 
-    async def _fill(self, window: Window | None) -> None:
+    async def _fill(self, window: PullWindow | None) -> None:
         """Fill a window and its successors, until one fails."""
         while window is not None:
             try:
@@ -149,10 +151,10 @@ class PullWindows:
             window = None if window.error is not None else self._opened()
         self._running -= 1
 
-    async def _pull_all(self, window: Window) -> None:
+    async def _pull_all(self, window: PullWindow) -> None:
         at, fruitless = window.lo, 0
         while at < window.hi:
-            asked = window.hi - at if self._dense else self._pace.max_records
+            asked = window.hi - at if self._dense else self._limits.max_records
             answer = await self._pull(at, asked)
             if answer.status is PullStatus.OFFSET_ILLEGAL or at >= answer.max_offset:
                 raise self._gone(at, answer)
@@ -176,13 +178,13 @@ class PullWindows:
     def _learn(self, got: int, asked: int, size_bytes: int) -> None:
         """Adapt the size of future windows to the number of offsets covered by an answer."""
         if got < asked or (got > asked and not self._dense):
-            self._stride = max(1, min(got, self._pace.max_records)) if self._dense else max(1, got)
+            self._stride = max(1, min(got, self._limits.max_records)) if self._dense else max(1, got)
             self._keep = KEEP_FOR_WINDOWS
         elif self._keep:
             self._keep -= 1
         elif asked >= self._stride:
             most = max(1, MAX_WINDOW_BYTES * got // max(1, size_bytes))
-            self._stride = max(1, min(self._stride * 2, self._pace.max_records, most))
+            self._stride = max(1, min(self._stride * 2, self._limits.max_records, most))
 
     def _gone(self, at: int, answer: RawPull) -> DataLoss:
         queue = self._part.queue
@@ -225,7 +227,7 @@ async def pull_around(queue: QueueKey, pull: Pull, offset: int, records: int) ->
     return evolve(answer, body=body, next_offset=queue_offset(body, last) + 1)
 
 
-def blocks_of(queue: QueueKey, windows: Sequence[Window]) -> Iterator[Block]:
+def blocks_of(queue: QueueKey, windows: Sequence[PullWindow]) -> Iterator[Block]:
     """The records of consecutive windows, without those before the start or beyond the end of a window. Small
     answers are combined."""
     whole: list[bytes] = []
@@ -257,7 +259,7 @@ def _block(queue: QueueKey, bodies: Sequence[bytes], begin: int) -> Block:
     return Block(queue, data, *record_places(data, f"an answer for {named(queue)} from offset {begin} on"))
 
 
-def _trimmed(block: Block, window: Window) -> Block:
+def _trimmed(block: Block, window: PullWindow) -> Block:
     offsets: NDArray[np.int64] = np.array(
         [queue_offset(bytes(block.data), at) for at in block.starts.tolist()], np.int64
     )

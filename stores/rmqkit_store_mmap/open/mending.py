@@ -54,7 +54,7 @@ _I32 = Struct(">i")
 
 
 @define
-class Damage:
+class DamagedRange:
     """A repaired range of the log. `good_before` and `good_behind` count the good records of the scan before
     and after it."""
 
@@ -180,7 +180,7 @@ def _fill(segment: Segment, start: int, size: int, time_ms: int, disk: Disk, fla
     disk.write(segment.open(), (record[-_TAIL_BYTES:],), at + size - _TAIL_BYTES)
 
 
-def report(log: CommitLog, damages: Sequence[Damage], proven: int) -> None:
+def report(log: CommitLog, damages: Sequence[DamagedRange], proven: int) -> None:
     """Log the damaged ranges and what is kept, one line each for the first ranges."""
     for damage in damages[:MAX_LINES]:
         had = ", which had been flushed," if damage.start < proven else ""

@@ -58,7 +58,7 @@ from rmqkit_store_mmap.log.disk import Disk
 from rmqkit_store_mmap.log.scan import check_record, parse_record
 from rmqkit_store_mmap.log.segment import Segment, offset_name
 from rmqkit_store_mmap.open.checkpoint import Checkpoint, Mark, QueueMark
-from rmqkit_store_mmap.open.mending import Damage, damage_end, good_record, mend, report
+from rmqkit_store_mmap.open.mending import DamagedRange, damage_end, good_record, mend, report
 from rmqkit_store_mmap.open.redispatch import Redispatch
 from rmqkit_store_mmap.queue.consume_queue import ConsumeQueue
 from rmqkit_store_mmap.queue.deletions import Deletions
@@ -97,7 +97,7 @@ class Recovery:
         self._search_end = 0
         self._last_time_ms = 0
         self._good = 0
-        self._damages: list[Damage] = []
+        self._damages: list[DamagedRange] = []
 
     @property
     def damaged_from(self) -> int | None:
@@ -417,7 +417,7 @@ class Recovery:
         if last is not None and last.stop == at:
             last.stop = stop
         else:
-            self._damages.append(Damage(at, stop, self._good))
+            self._damages.append(DamagedRange(at, stop, self._good))
         return True
 
     def _belongs(self, view: memoryview, at: int) -> bool:

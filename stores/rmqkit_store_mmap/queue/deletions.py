@@ -25,7 +25,7 @@ ALL_QUEUES = -1
 _SLACK_LINES = 1_000
 
 
-class _Line(msgspec.Struct, frozen=True, rename="camel"):
+class _Deletion(msgspec.Struct, frozen=True, rename="camel"):
     topic: str
     queue_id: int
     log_offset: int
@@ -52,7 +52,7 @@ class Deletions:
             return
         for number, line in enumerate(data.splitlines(), 1):
             try:
-                self._take(msgspec.json.decode(line, type=_Line))
+                self._take(msgspec.json.decode(line, type=_Deletion))
             except msgspec.DecodeError as error:
                 self._torn = True
                 _log.warning(
@@ -63,7 +63,7 @@ class Deletions:
                 )
                 break
 
-    def _take(self, line: _Line) -> None:
+    def _take(self, line: _Deletion) -> None:
         key = line.topic, line.queue_id
         self._ends[key] = max(line.log_offset, self._ends.get(key, 0))
         self._lines += 1
@@ -78,7 +78,7 @@ class Deletions:
     def add(self, topic: str, queue_id: int, log_offset: int) -> None:
         """Record the deletion of a topic (`ALL_QUEUES`) or queue with its records before a log offset, and
         flush it. Raises StoreNotWritable, after which the deletion does not apply."""
-        line = _Line(topic, queue_id, log_offset)
+        line = _Deletion(topic, queue_id, log_offset)
         try:
             if self._lines > 2 * len(self._ends) + _SLACK_LINES:
                 self._write_anew()
@@ -107,7 +107,7 @@ class Deletions:
     def _write_anew(self) -> None:
         """Rewrite the file; the old one exists until the new one is flushed. Raises OSError."""
         young = self._path.with_suffix(".tmp")
-        lines = [msgspec.json.encode(_Line(*key, end)) + b"\n" for key, end in self._ends.items()]
+        lines = [msgspec.json.encode(_Deletion(*key, end)) + b"\n" for key, end in self._ends.items()]
         fd = os.open(young, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             self._disk.write(fd, (b"".join(lines),), 0)

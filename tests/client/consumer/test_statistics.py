@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rmqkit.client.consumer.statistics import ConsumeStatistics, Window
+from rmqkit.client.consumer.statistics import ConsumeStatistics, SlidingWindow
 
 
 def test_a_window_forgets_what_is_older() -> None:
     """Values leave the window at the end of its length, in steps of a sixth."""
-    window = Window(60)
+    window = SlidingWindow(60)
     assert (window.total(5), window.mean(5), window.per_second(5)) == (0, 0, 0)
     for second in range(100):
         window.add(second, 1, float(second))
@@ -22,7 +22,7 @@ def test_a_window_forgets_what_is_older() -> None:
 
 def test_the_rate_of_a_young_window() -> None:
     """The sum is divided by the time since the first value, by ten seconds at least and a minute at most."""
-    window = Window(60)
+    window = SlidingWindow(60)
     window.add(30, 30, 100.0)
     assert window.per_second(101) == 3
     assert window.per_second(130) == 1

@@ -10,7 +10,7 @@ import pytest
 
 from rmqkit.errors import ConfigError, StoreError
 from rmqkit.protocol.codes import ResponseCode
-from rmqkit_ha.damage import Damage
+from rmqkit_ha.damage import KnownDamage
 from tests.plugins.ha.pair import (
     caught_up,
     follow,
@@ -82,16 +82,16 @@ async def test_the_epoch_of_a_damaged_master_begins_at_the_damage(tmp_path: Path
 async def test_damage_is_remembered_until_it_is_forgotten(tmp_path: Path) -> None:
     """A recovery finds it once, and the broker may be killed before it is cut; the first damage counts."""
     path = tmp_path / "replicaDamage.json"
-    Damage(tmp_path).load(None)
+    KnownDamage(tmp_path).load(None)
     assert not path.exists()
-    Damage(tmp_path).load(700)
-    Damage(tmp_path).load(900)
-    damage = Damage(tmp_path)
+    KnownDamage(tmp_path).load(700)
+    KnownDamage(tmp_path).load(900)
+    damage = KnownDamage(tmp_path)
     damage.load(None)
     assert damage.offset == 700
     await damage.forget()
     await damage.forget()
-    again = Damage(tmp_path)
+    again = KnownDamage(tmp_path)
     again.load(None)
     assert again.offset is None
     assert json.loads(path.read_text()) == {"offset": None}
@@ -99,7 +99,7 @@ async def test_damage_is_remembered_until_it_is_forgotten(tmp_path: Path) -> Non
 
 async def test_a_directory_that_takes_no_file(tmp_path: Path) -> None:
     """The broker does not start, or the damage is not forgotten."""
-    damage = Damage(tmp_path / "config")
+    damage = KnownDamage(tmp_path / "config")
     (tmp_path / "config").write_text("a file in place of the directory")
     with pytest.raises(ConfigError, match=r"replicaDamage\.json"):
         damage.load(700)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pyspark_rocketmq.decode.records import record_places
 from pyspark_rocketmq.read.pull_windows import (
     MAX_FRUITLESS,
-    Pace,
+    PullLimits,
+    PullWindow,
     PullWindows,
-    Window,
     blocks_of,
     pull_around,
     queue_offset,
@@ -72,7 +72,11 @@ async def read(
     takes: int = 1 << 30,
 ) -> list[Block]:
     windows = PullWindows(
-        QueueRange(QUEUE, start, stop), queue.pull, Pace(under_way=8, max_records=1024), first, dense=dense
+        QueueRange(QUEUE, start, stop),
+        queue.pull,
+        PullLimits(under_way=8, max_records=1024),
+        first,
+        dense=dense,
     )
     found: list[Block] = []
     failure: SourceError | None = None
@@ -171,7 +175,7 @@ def test_a_queue_that_ends_early_is_a_loss() -> None:
     """When a topic was deleted and created again, the existing messages are delivered before the error."""
     queue = Queue(0, 60)
     windows = PullWindows(
-        QueueRange(QUEUE, 0, 100), queue.pull, Pace(under_way=2, max_records=30), 30, dense=True
+        QueueRange(QUEUE, 0, 100), queue.pull, PullLimits(under_way=2, max_records=30), 30, dense=True
     )
 
     async def body() -> list[Block]:
@@ -202,7 +206,7 @@ def test_answers_that_lead_nowhere_end() -> None:
 
     async def body() -> None:
         windows = PullWindows(
-            QueueRange(QUEUE, 0, 100), pull, Pace(under_way=1, max_records=10), 10, dense=True
+            QueueRange(QUEUE, 0, 100), pull, PullLimits(under_way=1, max_records=10), 10, dense=True
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(windows.run)
@@ -232,7 +236,7 @@ def test_records_without_a_beginning_are_passed_over(damaged: set[int], gives: i
     async def body() -> list[Block]:
         around = partial(pull_around, QUEUE, pull)
         windows = PullWindows(
-            QueueRange(QUEUE, 0, 80), around, Pace(under_way=4, max_records=50), first, dense=True
+            QueueRange(QUEUE, 0, 80), around, PullLimits(under_way=4, max_records=50), first, dense=True
         )
         found: list[Block] = []
         async with trio.open_nursery() as nursery:
@@ -247,7 +251,7 @@ def test_records_without_a_beginning_are_passed_over(damaged: set[int], gives: i
 
 def test_an_answer_that_is_no_record_names_the_offset() -> None:
     """Without badRecords the error has the queue, the offset of the pull, and that of the record before."""
-    window = Window(40, 42, True, [packed(put(b"a"), 40) + b"\xff" * 100])
+    window = PullWindow(40, 42, True, [packed(put(b"a"), 40) + b"\xff" * 100])
     with pytest.raises(
         SourceError,
         match=r"queue 3 of topic Orders .* from offset 40 on of \d+, behind the record at queue offset 40",
