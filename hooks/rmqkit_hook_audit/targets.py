@@ -152,7 +152,7 @@ class TopicTarget(Target):
 
     async def write(self, lines: Sequence[bytes]) -> None:
         run = MessageRun([self._message(line) for line in lines])
-        for at, result in enumerate(self._broker.put.append(run)):
+        for at, result in enumerate(self._broker.appender.append(run)):
             if isinstance(result, RequestRefused):
                 raise CannotWrite(f"topic {self._topic}: {result.remark}", at)
         await trio.lowlevel.checkpoint()

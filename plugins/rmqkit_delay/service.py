@@ -111,7 +111,7 @@ class Delivery(InternalQueueFollower):
         stored = unpack(record)
         # What is stored keeps DELAY, as in Java.
         message = restored(stored, *real_place(stored), unseen=frozenset({props.DELAY}), wait=False)
-        (result,) = self.broker.put.append(MessageRun([message]))
+        (result,) = self.broker.appender.append(MessageRun([message]))
         if isinstance(result, RequestRefused):
             return result
         self.broker.stats.delivered(self.topic, message.topic, result)

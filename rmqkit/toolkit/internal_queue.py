@@ -193,7 +193,7 @@ class InternalQueueFollower(ABC):
             self._dirty = False
             offsets = dict(self.offsets)
             try:
-                await self.broker.put.settle_everything()
+                await self.broker.appender.settle_everything()
                 await self.save(offsets)
             except BaseException:
                 self._dirty = True

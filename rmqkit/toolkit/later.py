@@ -31,7 +31,7 @@ def deliver_later(broker: Broker, message: PutMessage, due: Due) -> Acknowledgem
     """Store a message that is delivered in its topic and queue when it is due. The result is settled when it
     is as safe as an acknowledged message. Raises as `mark_later`, and stores nothing then."""
     mark_later(broker, message, due)
-    return broker.put.append_durably(MessageRun([message]))
+    return broker.appender.append_durably(MessageRun([message]))
 
 
 def _nobody(due: Due, now_ms: int) -> RequestRefused:

@@ -71,7 +71,7 @@ def _put(broker: Broker, origin: Origin, body: bytes, reason: str) -> RequestRef
         wait=False,
     )
     message.set_properties(properties_of(origin, reason))
-    (result,) = broker.put.append(MessageRun([message]))
+    (result,) = broker.appender.append(MessageRun([message]))
     return result if isinstance(result, RequestRefused) else None
 
 

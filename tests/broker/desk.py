@@ -185,7 +185,7 @@ def places(answer: Command) -> tuple[int, int, int]:
 @asynccontextmanager
 async def at_work(broker: BrokerContext) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
-        await nursery.start(broker.put.acks.run)
+        await nursery.start(broker.appender.acks.run)
         await nursery.start(broker.role.run)
         await nursery.start(broker.topics.run)
         await nursery.start(broker.groups.run)

@@ -183,7 +183,7 @@ async def test_tables_are_changed_with_attributes(desk: BrokerHarness) -> None:
 
 async def test_a_hook_that_needs_the_broker_gets_it(desk: BrokerHarness) -> None:
     """Before the first message, so that it may look at topics, the clock, or append itself."""
-    desk.broker.put.append(MessageRun([message("T", 0, b"x")]))
+    desk.broker.appender.append(MessageRun([message("T", 0, b"x")]))
     (stored,) = desk.stored()
     assert stored.properties["topics"] == str(len(desk.broker.topics.configs))
 
@@ -192,7 +192,7 @@ class TestTakeFromAny(ProcessorContract):
     code = CODE
 
     def make_processor(self, broker: RequestBroker) -> TakeFromAny:
-        broker.put.append(MessageRun([message("TBW102", 0, b"%d" % number) for number in range(5_000)]))
+        broker.appender.append(MessageRun([message("TBW102", 0, b"%d" % number) for number in range(5_000)]))
         return TakeFromAny(broker)
 
     def good(self) -> Command:

@@ -197,7 +197,11 @@ async def test_a_send_waits_for_the_condition_of_a_plugin(tmp_path: Path) -> Non
         running_broker(tmp_path, extra=[("replication", plugin)], scheme="memory") as broker,
         calling_broker(broker) as call,
     ):
-        store, replicas, confirmed = broker.context.store, plugin.replicas, broker.context.put.acks.confirmed
+        store, replicas, confirmed = (
+            broker.context.store,
+            plugin.replicas,
+            broker.context.appender.acks.confirmed,
+        )
         answer = await call(send())
         assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
         assert answer.header(SendMessageResponseHeader).queue_offset == 0

@@ -81,7 +81,7 @@ class Noted(InternalQueueFollower):
         self.full: RequestRefused | None = None
         broker = SimpleNamespace(
             store=store,
-            put=SimpleNamespace(settle_everything=self._settle, append=self._append),
+            appender=SimpleNamespace(settle_everything=self._settle, append=self._append),
             on_config_change=self.on_change,
             clock=FakeClock(),
             stats=SimpleNamespace(

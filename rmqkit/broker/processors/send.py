@@ -64,7 +64,7 @@ class SendProcessor(JoinedProcessor):
     def __init__(self, broker: RequestBroker) -> None:
         self._broker = broker
         self._clock = broker.clock
-        self._put, self._stats = broker.put, broker.stats
+        self._appender, self._stats = broker.appender, broker.stats
         self._hooks = SendHooks(broker.registry.send_message_hooks)
         self._after = self._hooks.after
         config, store_host = broker.config, broker.store_host
@@ -79,7 +79,7 @@ class SendProcessor(JoinedProcessor):
         }
         self._suffix = props.encode(self._our_properties)
         #: Properties that need a closer check, here or by put hooks.
-        self._watched = _CHECKED_PROPERTIES | (broker.put.watched or frozenset(CLAIMABLE))
+        self._watched = _CHECKED_PROPERTIES | (broker.appender.watched or frozenset(CLAIMABLE))
         self._max_body_bytes = 0
         self._limit_bodies()
         broker.on_config_change.append(self._limit_bodies)
@@ -242,7 +242,7 @@ class SendProcessor(JoinedProcessor):
         """The messages of a batch, to whose properties the broker adds nothing (store-format sheet, section
         2.7), and whether one of them has a watched property. Raises RequestRefused."""
         checks.refuse_transaction(self._broker.config, outer)
-        if (refusal := self._broker.put.unclaimed(outer)) is not None:
+        if (refusal := self._broker.appender.unclaimed(outer)) is not None:
             raise refusal
         items: list[_Item] = []
         decode, watched, is_special = props.decode_bytes, self._watched, False
@@ -273,7 +273,7 @@ class SendProcessor(JoinedProcessor):
         faults: dict[int, Exception] = {}
         run, sizes = self._build(sends, faults)
         # Refused messages are left out below.
-        results: Any = self._put.append(run)
+        results: Any = self._appender.append(run)
         sends.messages, sends.results, sends.sizes = run.messages, results, sizes
         if not (faults or run.refused):
             return self._succeeded(sends) if run.settled else self._answer_later(sends)
@@ -295,10 +295,10 @@ class SendProcessor(JoinedProcessor):
     def _answer_later(self, sends: SendRun) -> Sequence[Outcome]:
         """Answer stored sends together when the last one that has to wait may be acknowledged; those that do
         not have to wait, now."""
-        messages, results, put = sends.messages, sends.results, self._put
+        messages, results, appender = sends.messages, sends.results, self._appender
         lasts = [sends.span(at).stop - 1 for at in range(len(sends))]
         waits = looks.waits_of(messages)
-        settled = put.are_settled([waits[last] for last in lasts], [results[last] for last in lasts])
+        settled = appender.are_settled([waits[last] for last in lasts], [results[last] for last in lasts])
         late = [at for at, is_settled in enumerate(settled) if not is_settled]
         now = [at for at, is_settled in enumerate(settled) if is_settled]
         owed: dict[int, Outcome] = {}
@@ -308,7 +308,7 @@ class SendProcessor(JoinedProcessor):
             for span in part.by_peer():
                 tickets.append(part.peers[span.start or 0].postpone(part.requests[span]))
                 owed.update(dict.fromkeys(late[span], tickets[-1]))
-            put.when_settled(
+            appender.when_settled(
                 any(looks.waits_of(part.messages)), part.results[-1], partial(self._settled, part, tickets)
             )
         return _merged(owed, self._succeeded(sends.select(now)) if now else [])

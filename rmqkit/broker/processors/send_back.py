@@ -81,7 +81,7 @@ class SendBackProcessor(EachRequest):
         except MessageIllegal as error:
             return self._set_aside(request, header, found, str(error))
         tell = partial(self._tell, request, header, original, peer, target)
-        appended = broker.put.append_durably(MessageRun([message]))
+        appended = broker.appender.append_durably(MessageRun([message]))
         (at,) = appended.results
         if isinstance(at, RequestRefused):
             tell(at.code)

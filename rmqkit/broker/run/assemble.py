@@ -133,7 +133,7 @@ def make_context(
     acks = AckQueue(store, policy, config.sync_flush_timeout, conditions)
     role = RoleState(acks)
     topics.is_fenced = groups.is_fenced = lambda: role.is_fenced
-    put = LogAppender(
+    appender = LogAppender(
         registry.put_message_hooks, store, dispatching, acks, stats.put_times.add, stats.put_many
     )
     return BrokerContext(
@@ -151,7 +151,7 @@ def make_context(
         held=held,
         work=work,
         dispatching=dispatching,
-        put=put,
+        appender=appender,
         role=role,
         replication=Replication(),
         stats=stats,

@@ -54,7 +54,7 @@ class BrokerContext:
     held: HeldPulls
     work: SlicedWork
     dispatching: Dispatching
-    put: LogAppender
+    appender: LogAppender
     role: RoleState
     replication: Replication
     stats: BrokerStats

@@ -140,7 +140,7 @@ async def _run_opened(
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.store.run)
         await nursery.start(broker.dispatching.run)
-        await nursery.start(broker.put.acks.run)
+        await nursery.start(broker.appender.acks.run)
         await nursery.start(broker.role.run)
         await nursery.start(broker.topics.run)
         await nursery.start(broker.groups.run)

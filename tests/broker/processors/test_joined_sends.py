@@ -90,7 +90,7 @@ class Connection(FramedAnswers, FakePeer):
 
 async def log_of(desk: BrokerHarness) -> list[bytes]:
     """The records in the log, without the addresses of senders."""
-    await desk.broker.put.settle_everything()
+    await desk.broker.appender.settle_everything()
     records, store = [], desk.broker.store
     with store.blocking_reads():
         at = store.statistics().min_physical_offset

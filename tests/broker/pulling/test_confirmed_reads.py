@@ -87,7 +87,7 @@ async def desk(tmp_path: Path, plugin: Plugin) -> AsyncIterator[BrokerHarness]:
 def append(desk: BrokerHarness, count: int, first: int = 0) -> list[Appended]:
     """Append messages of one queue, with their numbers as bodies and one key."""
     run = [message("T", 0, b"%d" % number, keys="k") for number in range(first, first + count)]
-    return [at for at in desk.broker.put.append(MessageRun(run)) if isinstance(at, Appended)]
+    return [at for at in desk.broker.appender.append(MessageRun(run)) if isinstance(at, Appended)]
 
 
 def read(store: MessageStore, offset: int) -> tuple[ReadStatus, int, int, int]:

@@ -137,7 +137,7 @@ async def test_only_a_master_takes_messages(desk: BrokerHarness, role: Role, cod
     refused = await desk.send("T")
     assert refused.code == code
     assert remark in (refused.remark or "")
-    (own,) = desk.broker.put.append(MessageRun([message("T")]))
+    (own,) = desk.broker.appender.append(MessageRun([message("T")]))
     assert isinstance(own, RequestRefused)
     assert own.code == ResponseCode.SERVICE_NOT_AVAILABLE
     await desk.broker.role.set(Role.MASTER, 8)
@@ -260,8 +260,8 @@ async def test_the_deadline_counts_before_the_role_has_changed(desk: BrokerHarne
     await state.set(Role.MASTER, 1, trio.current_time() + 3_600)
     await desk.sent(body=b"in time")
     end = desk.broker.store.end_offset
-    desk.broker.put.gate.until_s = trio.current_time()
-    (refused,) = desk.broker.put.append(MessageRun([message("T")]))
+    desk.broker.appender.gate.until_s = trio.current_time()
+    (refused,) = desk.broker.appender.append(MessageRun([message("T")]))
     assert isinstance(refused, RequestRefused)
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert (state.current, desk.broker.store.end_offset) == (Role.MASTER, end)
@@ -281,7 +281,7 @@ async def test_a_role_takes_effect_when_it_is_prepared(tmp_path: Path) -> None:
         async def prepare(role: Role, epoch: int) -> None:
             await trio.lowlevel.checkpoint()
             plugin.notes.append(f"{role.name} of {epoch} is prepared, now {broker.role.current.name}")
-            (refused,) = broker.put.append(MessageRun([message("T")]))
+            (refused,) = broker.appender.append(MessageRun([message("T")]))
             assert isinstance(refused, RequestRefused)
             assert broker.role.extend(2, now + 7_200)
 
@@ -293,7 +293,7 @@ async def test_a_role_takes_effect_when_it_is_prepared(tmp_path: Path) -> None:
             "MASTER of 2 is prepared, now SLAVE",
             "writer runs as MASTER",
         ]
-        assert broker.role.until_s == broker.put.gate.until_s == now + 7_200
+        assert broker.role.until_s == broker.appender.gate.until_s == now + 7_200
 
 
 async def test_a_failed_preparation_fences(tmp_path: Path) -> None:

@@ -144,6 +144,6 @@ async def test_the_store_is_built_with_its_listeners(tmp_path: Path) -> None:
         assert (len(desk.broker.held), desk.broker.stats.put_messages) == (0, 1)
         (answer,) = desk.peer.answers
         assert answer.code == ResponseCode.SUCCESS
-        desk.broker.put.append(MessageRun([message("T", 0, b"from inside")]))
+        desk.broker.appender.append(MessageRun([message("T", 0, b"from inside")]))
         await desk.broker.store.settled(desk.broker.store.end_offset, Level.WRITTEN)
         assert [stored.body[-6:] for stored in desk.stored()] == [b"xxxxxx", b"inside"]

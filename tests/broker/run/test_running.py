@@ -327,7 +327,7 @@ async def test_messages_go_out_from_the_log_itself(tmp_path: Path, monkeypatch: 
         await running.context.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
         await running.context.groups.put(SubscriptionGroupConfig(group_name="g"))
         for queue_id, body in enumerate((b"s" * 100, b"l" * 1_000_000)):
-            (at,) = running.context.put.append(MessageRun([message("T", queue_id, body)]))
+            (at,) = running.context.appender.append(MessageRun([message("T", queue_id, body)]))
             header = PullMessageRequestHeader(
                 consumer_group="g",
                 topic="T",

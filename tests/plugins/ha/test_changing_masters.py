@@ -124,7 +124,7 @@ async def test_the_unconfirmed_end_of_an_old_master_is_removed(
         kept = bodies(1, 5)
         assert {each.code for each in await send(a, *kept)} == {ResponseCode.SUCCESS}
         await fenced(b)
-        a.context.put.append(MessageRun([message(TOPIC, body=each) for each in bodies(2, 30)]))
+        a.context.appender.append(MessageRun([message(TOPIC, body=each) for each in bodies(2, 30)]))
         offsets = ConsumerOffsetFile(offset_table={f"{TOPIC}@g": {0: 35}})
         a.context.offsets.merge(offsets)
         await fenced(a)
@@ -381,7 +381,7 @@ async def test_epochs_of_a_trimmed_log_are_forgotten(tmp_path: Path) -> None:
         assert {each.code for each in await send(a, *bodies(3, 5))} == {ResponseCode.SUCCESS}
         await fenced(b)
         kept = stored(b)
-        a.context.put.append(MessageRun([message(TOPIC, body=b"unconfirmed")]))
+        a.context.appender.append(MessageRun([message(TOPIC, body=b"unconfirmed")]))
         await fenced(a)
         await lead(b, 4)
         await joined(b, a, 4)

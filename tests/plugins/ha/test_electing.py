@@ -69,7 +69,7 @@ async def pending_send(broker: RunningBroker, body: bytes) -> AsyncIterator[list
 
 def expire(broker: RunningBroker) -> None:
     """Let the deadline of a master pass."""
-    broker.context.put.gate.until_s = trio.current_time()
+    broker.context.appender.gate.until_s = trio.current_time()
     broker.context.role._deadline_changed.set()
 
 
@@ -329,7 +329,7 @@ async def test_a_master_whose_deadline_passes_acknowledges_nothing(tmp_path: Pat
         member = group.connected(greeting(), connection)
         async with pending_send(a, b"one") as one, pending_send(a, b"two") as two:
             # The deadline passes, and no task has noticed when the slave's report arrives.
-            a.context.put.gate.until_s = trio.current_time()
+            a.context.appender.gate.until_s = trio.current_time()
             group.acknowledge(member, connection, group.log_end())
         assert {each.code for each in (*one, *two)} == {ResponseCode.SERVICE_NOT_AVAILABLE}
         assert (await send(a, b"three"))[0].code == ResponseCode.SERVICE_NOT_AVAILABLE

@@ -67,7 +67,7 @@ async def test_without_settings_there_is_no_replication(tmp_path: Path) -> None:
     """A broker of which no setting says that it has replicas listens for none and waits for none."""
     async with running_broker(tmp_path, scheme="memory") as broker:
         assert broker.context.replication.own == ""
-        assert broker.context.put.acks.conditions == ()
+        assert broker.context.appender.acks.conditions == ()
 
 
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:

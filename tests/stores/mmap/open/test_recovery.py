@@ -577,7 +577,7 @@ async def test_a_half_written_table_is_read_from_its_backup(tmp_path: Path) -> N
         await broker.context.topics.put(
             TopicConfig(topic_name="Later", read_queue_nums=1, write_queue_nums=1)
         )
-        broker.context.put.append(MessageRun([message("Orders", 2, b"kept")]))
+        broker.context.appender.append(MessageRun([message("Orders", 2, b"kept")]))
     path = tmp_path / "config" / "topics.json"
     assert (tmp_path / "config" / "topics.json.bak").exists()
     data = path.read_bytes()

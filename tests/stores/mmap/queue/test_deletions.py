@@ -105,7 +105,7 @@ async def test_a_deleted_topic_does_not_come_back_with_its_queues(tmp_path: Path
             await broker.context.topics.put(
                 TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
             )
-            broker.context.put.append(MessageRun([message(topic)]))
+            broker.context.appender.append(MessageRun([message(topic)]))
         await broker.context.topics.delete("Gone")
     shutil.rmtree(tmp_path / "consumequeue")
     async with running_broker(tmp_path, store="mmap") as broker:
