@@ -6,9 +6,8 @@ waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import cast
 
 import msgspec
 from attrs import frozen
@@ -111,40 +110,6 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             header,
             self.body,
         )
-
-
-def as_message(
-    message: Message | str,
-    body: bytes | None,
-    tag: str | None,
-    keys: Iterable[str] | str,
-    properties: Mapping[str, str] | None,
-    ordering_key: str | None,
-    delay_level: int | None,
-) -> Message:
-    """The given message, or one built from its parts. Raises ClientError when both forms are mixed, TypeError
-    as `Message`."""
-    if type(message) is str and body is not None:
-        if not (tag or keys or properties or ordering_key or delay_level):
-            return Message(message, body)
-    elif isinstance(message, Message):
-        if body is not None or tag or keys or properties or ordering_key or delay_level:
-            raise ClientError(
-                "a Message has its own body, tag, keys, properties, ordering key and delay level; set them"
-                " there"
-            )
-        return message
-    if body is None:
-        raise ClientError("pass a Message, or a topic and a body")
-    return Message(
-        topic=message,
-        body=body,
-        tag=tag,
-        keys=cast(Sequence[str], keys),
-        properties=properties or {},
-        ordering_key=ordering_key,
-        delay_level=delay_level,
-    )
 
 
 def check_message(message: Message, max_message_bytes: int) -> None:

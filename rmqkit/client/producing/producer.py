@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from rmqkit.client.answers import refusal
 from rmqkit.client.hooks import ClientSendContext, Mode
@@ -20,7 +20,6 @@ from rmqkit.client.producing.latency_faults import LatencyFaults
 from rmqkit.client.producing.outgoing import (
     Outgoing,
     PackedBatch,
-    as_message,
     batch_item,
     batch_of,
     compressed,
@@ -30,6 +29,7 @@ from rmqkit.client.producing.outgoing import (
     prepare_packed,
 )
 from rmqkit.client.producing.queue_choice import RoundRobin, by_key
+from rmqkit.client.producing.send_options import SendKeywords, SendOptions
 from rmqkit.client.producing.send_result import (
     STATUS_OF_CODE,
     SendResult,
@@ -151,20 +151,11 @@ class Producer:
 
     @in_namespace
     async def send(
-        self,
-        message: Message | str,
-        body: bytes | None = None,
-        *,
-        tag: str | None = None,
-        keys: Iterable[str] | str = (),
-        properties: Mapping[str, str] | None = None,
-        ordering_key: str | None = None,
-        delay_level: int | None = None,
-        queue: MessageQueue | None = None,
-        timeout_ms: int | None = None,
+        self, message: Message | str, body: bytes | None = None, **keywords: Unpack[SendKeywords]
     ) -> SendResult:
         """Send one message, given as a `Message` or as a topic, a body and optional parts, and wait until the
-        broker has stored it.
+        broker has stored it. The keywords are those of `SendOptions`: `tag`, `keys`, `properties`,
+        `ordering_key`, `delay_level`, `queue` and `timeout_ms`.
 
         With `ordering_key` or `queue` exactly one attempt is made, to keep the order. Otherwise the next
         attempt avoids the failed broker. A refused connection sent nothing and does not count as an attempt:
@@ -184,7 +175,8 @@ class Producer:
         room in flight in time). When cancelled, the message may have been stored, also if it was gathered and
         its batch had departed.
         """
-        given = as_message(message, body, tag, keys, properties, ordering_key, delay_level)
+        options = SendOptions(**keywords)
+        given, queue, timeout_ms = options.message(message, body), options.queue, options.timeout_ms
         self._check_open()
         hooks, accumulator = self._instance.hooks, self._accumulator
         if accumulator is not None and not hooks.see_sends and self._gathers(given):
@@ -241,25 +233,16 @@ class Producer:
 
     @in_namespace
     async def send_oneway(
-        self,
-        message: Message | str,
-        body: bytes | None = None,
-        *,
-        tag: str | None = None,
-        keys: Iterable[str] | str = (),
-        properties: Mapping[str, str] | None = None,
-        ordering_key: str | None = None,
-        delay_level: int | None = None,
-        queue: MessageQueue | None = None,
-        timeout_ms: int | None = None,
+        self, message: Message | str, body: bytes | None = None, **keywords: Unpack[SendKeywords]
     ) -> str:
         """Hand a message to the connection without waiting for an answer; returns its message id. The send is
-        never retried and the message may be lost.
+        never retried and the message may be lost. Takes the arguments of `send`.
 
         Raises what `send` raises for a wrong message or an unknown route, and ConnectFailed, ConnectionLost,
         RequestTimeout.
         """
-        given = as_message(message, body, tag, keys, properties, ordering_key, delay_level)
+        options = SendOptions(**keywords)
+        given, queue, timeout_ms = options.message(message, body), options.queue, options.timeout_ms
         self._check_open()
         with self._instance.hooks.sending(self.group, Mode.ONEWAY, [given], queue) as context:
             outgoing = self._prepare(context.messages[0])

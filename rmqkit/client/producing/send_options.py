@@ -1,0 +1,70 @@
+"""The keywords of a send, and the message that they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypedDict, cast
+
+import msgspec
+
+from rmqkit.errors import ClientError
+from rmqkit.model.message import Message
+from rmqkit.model.queue import MessageQueue
+
+
+class SendKeywords(TypedDict, total=False):
+    """Keywords of `Producer.send` and `send_oneway`: fields of `SendOptions`."""
+
+    tag: str | None
+    keys: Iterable[str] | str
+    properties: Mapping[str, str] | None
+    ordering_key: str | None
+    delay_level: int | None
+    queue: MessageQueue | None
+    timeout_ms: int | None
+
+
+class SendOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How one message is sent. Raises TypeError for another keyword.
+
+    tag, keys, properties, ordering_key, delay_level
+                parts of a message that is given as a topic and a body; see `Message`
+    queue       the queue that gets the message, instead of one that the producer chooses
+    timeout_ms  time limit of the send with all its attempts, instead of the producer's
+    """
+
+    tag: str | None = None
+    keys: Iterable[str] | str = ()
+    properties: Mapping[str, str] | None = None
+    ordering_key: str | None = None
+    delay_level: int | None = None
+    queue: MessageQueue | None = None
+    timeout_ms: int | None = None
+
+    def message(self, given: Message | str, body: bytes | None) -> Message:
+        """The given message, or one of a topic, a body and these parts. Raises ClientError when both forms
+        are mixed, TypeError as `Message`."""
+        has_parts = bool(self.tag or self.keys or self.properties or self.ordering_key or self.delay_level)
+        if isinstance(given, Message):
+            if body is not None or has_parts:
+                raise ClientError(
+                    "a Message has its own body, tag, keys, properties, ordering key and delay level; set"
+                    " them there"
+                )
+            return given
+        if body is None:
+            raise ClientError("pass a Message, or a topic and a body")
+        if type(given) is str and not has_parts:
+            return Message(given, body)
+        return Message(
+            topic=given,
+            body=body,
+            tag=self.tag,
+            keys=cast(Sequence[str], self.keys),
+            properties=self.properties or {},
+            ordering_key=self.ordering_key,
+            delay_level=self.delay_level,
+        )
+
+
+__all__ = ["SendKeywords", "SendOptions"]
