@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rmqkit.model.buffer import Buffer
 from rmqkit.speedups import IN_USE
@@ -16,6 +16,6 @@ def joined_values(head: bytes, slices: Sequence[Buffer], total_bytes: int) -> by
 if IN_USE:
     from rmqkit.model import _slices
 
-joined: Callable[[bytes, Sequence[Buffer], int], bytes] = _slices.joined if IN_USE else joined_values
+joined = _slices.joined if IN_USE else joined_values
 
 __all__ = ["joined", "joined_values"]

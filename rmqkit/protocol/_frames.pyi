@@ -1,10 +1,3 @@
-from collections.abc import Sequence
-
-from rmqkit.protocol.command import Command
-from rmqkit.protocol.headers.send import SendMessageRequestHeaderV2
-
-def cut(data: bytes, commands: list[Command]) -> tuple[int, int]: ...
-def alike(commands: Sequence[Command], start: int, stop: int) -> int: ...
-def send_header_text(
-    code: int, flag: int, language: str, opaque: int, version: int, header: SendMessageRequestHeaderV2
-) -> bytes: ...
+from rmqkit.protocol.value_frames import alike as alike
+from rmqkit.protocol.value_frames import cut as cut
+from rmqkit.protocol.value_frames import send_header_text as send_header_text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from struct import Struct
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -147,6 +147,13 @@ class Packer(Protocol):
         new ones before it, for `made`. `queue_codes` sets the tags codes of its topics from properties and
         store time. Raises MessageIllegal, and what `place_elsewhere` and `reserve` raise: what was reserved
         stays, and the queues in `made` are the caller's to remove."""
+        ...
+
+
+class NewPacker(Protocol):
+    def __call__(self, max_body_bytes: int, store_host: bytes, unindexed: Iterable[str] = ()) -> Packer:
+        """A packer for bodies of so many bytes at most. `store_host` is this broker's address as records have
+        it; messages of the topics `unindexed` give no notes."""
         ...
 
 

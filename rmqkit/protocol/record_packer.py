@@ -6,20 +6,9 @@ offsets and packs, and changes nothing of the store: that takes the result when 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
-
-from rmqkit.protocol.packed import Packer
+from rmqkit.protocol.packed import NewPacker
 from rmqkit.protocol.value_packer import ValuePacker
 from rmqkit.speedups import IN_USE
-
-
-class NewPacker(Protocol):
-    def __call__(self, max_body_bytes: int, store_host: bytes, unindexed: Iterable[str] = ()) -> Packer:
-        """A packer for bodies of so many bytes at most. `store_host` is this broker's address as records have
-        it; messages of the topics `unindexed` give no notes."""
-        ...
-
 
 if IN_USE:
     from rmqkit.protocol import _packing

@@ -1,12 +1,5 @@
-from collections.abc import Sequence
+from rmqkit_store_mmap.received import pure_good_end as good_end
+from rmqkit_store_mmap.received import pure_plain_units as plain_units
+from rmqkit_store_mmap.received import pure_sound_end as sound_end
 
-from rmqkit_store_mmap.index.entries import Note
-from rmqkit_store_mmap.received import Begin, QueueUnits
-
-def sound_end(data: memoryview, at: int, stop: int, offset: int) -> tuple[int, int]: ...
-def good_end(
-    data: memoryview, at: int, stop: int, offset: int, check_bodies: bool
-) -> tuple[int, int, int]: ...
-def plain_units(
-    data: memoryview, at: int, stop: int, offset: int, begin: Begin
-) -> tuple[int, Sequence[QueueUnits], Sequence[Note]]: ...
+__all__ = ["good_end", "plain_units", "sound_end"]

@@ -108,8 +108,8 @@ def _require_range(data: memoryview, at: int, stop: int, offset: int) -> None:
 
 
 if IN_USE:
-    from rmqkit_store_mmap._received import good_end as good_end
-    from rmqkit_store_mmap._received import plain_units as plain_units
-    from rmqkit_store_mmap._received import sound_end as sound_end
-else:
-    good_end, plain_units, sound_end = pure_good_end, pure_plain_units, pure_sound_end
+    from rmqkit_store_mmap import _received
+
+sound_end = _received.sound_end if IN_USE else pure_sound_end
+good_end = _received.good_end if IN_USE else pure_good_end
+plain_units = _received.plain_units if IN_USE else pure_plain_units

@@ -58,17 +58,6 @@ class NewScan(Protocol):
     ) -> Scan: ...
 
 
-Merge = Callable[
-    [
-        Sequence[tuple[int, int]],
-        Callable[[int], Segment | None],
-        Callable[[int], tuple[int, int]],
-        Callable[[tuple[int, int, int, int, int], int, int], bool],
-    ],
-    tuple[Sequence[Buffer], int, int],
-]
-
-
 class PureUnitScan:
     """A Scan in Python."""
 
@@ -180,4 +169,4 @@ if IN_USE:
     from rmqkit_store_mmap import _pulls
 
 UnitScan: NewScan = _pulls.UnitScan if IN_USE else PureUnitScan
-merged: Merge = _pulls.merged if IN_USE else pure_merged
+merged = _pulls.merged if IN_USE else pure_merged

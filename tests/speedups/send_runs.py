@@ -25,8 +25,8 @@ from rmqkit.protocol import batch
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.frame import FrameDecoder, encode
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
-from rmqkit.protocol.packed import TopicHead, next_place_in_files
-from rmqkit.protocol.record_packer import NewPacker, RecordPacker
+from rmqkit.protocol.packed import NewPacker, TopicHead, next_place_in_files
+from rmqkit.protocol.record_packer import RecordPacker
 from rmqkit.protocol.tags import tags_code
 from rmqkit.protocol.value_packer import ValuePacker
 from rmqkit.testing.peer import FakePeer
@@ -36,7 +36,7 @@ from rmqkit_hook_audit.lines import Lines, lines
 from rmqkit_hook_audit.recorder import Queue as EventQueue
 from rmqkit_hook_audit.recorder import Recorder
 from rmqkit_hook_audit.settings import AuditSettings
-from rmqkit_store_mmap.index.entries import Entries, ListedEntries
+from rmqkit_store_mmap.index.entries import ListedEntries, new_entries
 
 #: One request of a run with its header and the index of its connection in HOSTS.
 Send = tuple[Command, SendMessageRequestHeaderV2, int]
@@ -66,9 +66,9 @@ class Kind:
 
 PURE = Kind(listed(HOW), ValuePacker, values, ValueForm, value_lines, ListedEntries)
 #: The one that runs.
-COMPILED = Kind(collector(HOW), RecordPacker, looks, SuccessForm, lines, Entries)
+COMPILED = Kind(collector(HOW), RecordPacker, looks, SuccessForm, lines, new_entries)
 #: Values where the others take columns, as from services that build their messages.
-MIXED = Kind(listed(HOW), RecordPacker, looks, SuccessForm, lines, Entries)
+MIXED = Kind(listed(HOW), RecordPacker, looks, SuccessForm, lines, new_entries)
 
 
 @define(eq=False)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Protocol
 
 from attrs import define, frozen
 
@@ -86,28 +85,6 @@ def no_ordinary_messages(
     Without the compiled part every message counts as one of those.
     """
     return at
-
-
-class Ordinary(Protocol):
-    def __call__(
-        self,
-        data: Buffer,
-        at: int,
-        broker_name: str,
-        queue: MessageQueue | None,
-        added: Mapping[str, str],
-        found: list[ReceivedMessage],
-        make: Callable[..., ReceivedMessage],
-        make_queue: Callable[[str, str, int], MessageQueue],
-    ) -> int:
-        """Decode the ordinary records that come first (`no_ordinary_messages`)."""
-        ...
-
-
-if IN_USE:
-    from rmqkit.client.consumer import _received
-
-ordinary_messages: Ordinary = _received.ordinary_messages if IN_USE else no_ordinary_messages
 
 
 @define
@@ -281,3 +258,9 @@ def _unfolded(stored: StoredMessage, body: bytes, queue: MessageQueue) -> Iterat
         offset = stored.queue_offset + len(items)
         rest = body[size_bytes:]
         yield _message(stored, rest, stored.properties, outer, offset, stored.flag, queue, fault)
+
+
+if IN_USE:
+    from rmqkit.client.consumer import _received
+
+ordinary_messages = _received.ordinary_messages if IN_USE else no_ordinary_messages

@@ -4,6 +4,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pyspark_rocketmq.decode.records import walked_places as places
+
+__all__ = ["Filled", "fill", "places"]
+
 class Filled:
     fault: int
     count: int
@@ -25,4 +29,3 @@ def fill(
     names: Collection[str],
     check_crc: bool,
 ) -> Filled: ...
-def places(data: bytes | memoryview) -> tuple[bytes, bytes, int]: ...

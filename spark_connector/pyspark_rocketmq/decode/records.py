@@ -32,12 +32,6 @@ from pyspark_rocketmq.read.source import BadRecord, Block, ByteBuffer, SourceErr
 from rmqkit.protocol.record import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES
 from rmqkit.speedups import IN_USE
 
-if IN_USE:
-    from pyspark_rocketmq.decode._columns import places
-    from pyspark_rocketmq.decode.filled_columns import filled as regular_records
-else:
-    from pyspark_rocketmq.decode.gathered_columns import gathered as regular_records
-
 log = logging.getLogger(__name__)
 
 #: How many bad records of a decoder are logged one by one.
@@ -85,10 +79,6 @@ def walked_places(data: ByteBuffer) -> tuple[bytes, bytes, int]:
         sizes.append(size)
         at += size
     return starts.tobytes(), sizes.tobytes(), at
-
-
-if not IN_USE:
-    places = walked_places
 
 
 class Decoder:
@@ -256,3 +246,12 @@ def _row_bytes(row: plain.Row) -> int:
         *(part for pair in row.get("properties") or () for part in pair),
     ]
     return sum(map(len, texts))
+
+
+if IN_USE:
+    from pyspark_rocketmq.decode import _columns, filled_columns
+else:
+    from pyspark_rocketmq.decode import gathered_columns
+
+places = _columns.places if IN_USE else walked_places
+regular_records = filled_columns.filled if IN_USE else gathered_columns.gathered

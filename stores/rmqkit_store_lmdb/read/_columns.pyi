@@ -1,12 +1,6 @@
-from collections.abc import Sequence
+from rmqkit_store_lmdb.read.columns import pure_copied_records as copied_records
+from rmqkit_store_lmdb.read.columns import pure_key_numbers as key_numbers
+from rmqkit_store_lmdb.read.columns import pure_offsets_of as offsets_of
+from rmqkit_store_lmdb.read.columns import pure_timed_units as timed_units
 
-from rmqkit.model.buffer import Buffer
-from rmqkit.protocol.packed import KeyNote
-from rmqkit_store_lmdb.read.columns import Caps
-
-def timed_units(units: bytes, time_ms: int) -> bytes: ...
-def copied_records(
-    units: Buffer, first: int, base: int, data: Buffer, caps: Caps, count: int, size_bytes: int
-) -> tuple[int, int, bytes]: ...
-def key_numbers(notes: Sequence[KeyNote], base: int) -> bytes: ...
-def offsets_of(run: Buffer, at: int, code: int) -> list[int]: ...
+__all__ = ["copied_records", "key_numbers", "offsets_of", "timed_units"]

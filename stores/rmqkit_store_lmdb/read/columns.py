@@ -10,7 +10,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rmqkit.model.buffer import Buffer
 from rmqkit.protocol.damage import FLAGS, FLAGS_AT, is_damage
@@ -93,10 +92,12 @@ def pure_offsets_of(run: Buffer, at: int, code: int) -> list[int]:
     return [number & 0xFFFFFFFF for number in reversed(numbers[start:stop])]
 
 
-if TYPE_CHECKING or not IN_USE:
-    timed_units, copied_records = pure_timed_units, pure_copied_records
-    key_numbers, offsets_of = pure_key_numbers, pure_offsets_of
-else:
-    from rmqkit_store_lmdb.read._columns import copied_records, key_numbers, offsets_of, timed_units
+if IN_USE:
+    from rmqkit_store_lmdb.read import _columns
+
+timed_units = _columns.timed_units if IN_USE else pure_timed_units
+copied_records = _columns.copied_records if IN_USE else pure_copied_records
+key_numbers = _columns.key_numbers if IN_USE else pure_key_numbers
+offsets_of = _columns.offsets_of if IN_USE else pure_offsets_of
 
 __all__ = ["Caps", "copied_records", "key_numbers", "offsets_of", "timed_units"]

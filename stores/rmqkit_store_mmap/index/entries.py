@@ -7,11 +7,11 @@ their place where the compiled part is in use. Key hashes: store-format sheet, s
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from mmap import mmap
 from operator import itemgetter
 from struct import Struct, pack_into
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, Self
 
 from rmqkit.protocol.key_hash import KeyHasher
 from rmqkit.protocol.tags import absolute_hash, extend_hash
@@ -35,11 +35,47 @@ Note = tuple[int, str | None, str | None, int, int]
 NewEntry = tuple[int, int, int]
 
 
-class ListedEntries(list[NewEntry]):
+class Entries(Protocol):
     """Entries in the order of the log."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, at: int, /) -> NewEntry: ...
 
     def add_notes(self, notes: Iterable[Note]) -> None:
         """Add an entry for each key of these messages."""
+
+    def before(self, end: int) -> int:
+        """The number of entries of records before log offset `end`."""
+
+    def keep(self, start: int, stop: int) -> None:
+        """Remove the others than those from `start` up to `stop`."""
+
+
+class Slots(Protocol):
+    """Slots whose values stay in memory until their entries are on the device: slot -> number of its newest
+    entry."""
+
+    def __len__(self) -> int: ...
+    def __setitem__(self, slot: int, number: int, /) -> None: ...
+    def get(self, slot: int, /) -> int | None: ...
+    def update(self, other: Self, /) -> None: ...
+
+    def write(self, view: mmap | memoryview) -> None:
+        """Write the slots into the mapping of an index file, which has disk space for them. May run in a
+        worker thread while other slots change; these must not."""
+
+
+class NewEntries(Protocol):
+    def __call__(self, rows: Iterable[NewEntry] = (), /) -> Entries: ...
+
+
+class ListedEntries(list[NewEntry]):
+    """Entries as values."""
+
+    def __init__(self, rows: Iterable[NewEntry] = (), /) -> None:
+        super().__init__(rows)
+
+    def add_notes(self, notes: Iterable[Note]) -> None:
         unique = _hasher.unique
         for key_code, unique_key, keys, physical_offset, time_ms in notes:
             if unique_key:
@@ -50,35 +86,30 @@ class ListedEntries(list[NewEntry]):
                         self.append((absolute_hash(extend_hash(key_code, key)), physical_offset, time_ms))
 
     def before(self, end: int) -> int:
-        """The number of entries of records before log offset `end`."""
         return bisect_left(self, end, key=itemgetter(1))
 
     def keep(self, start: int, stop: int) -> None:
-        """Remove the others than those from `start` up to `stop`."""
         self[:] = self[start:stop]
 
 
 class DictSlots(dict[int, int]):
-    """Slots whose values stay in memory until their entries are on the device: slot -> number of its newest
-    entry."""
+    """Slots as values."""
 
     def write(self, view: mmap | memoryview) -> None:
-        """Write the slots into the mapping of an index file, which has disk space for them. May run in a
-        worker thread while other slots change; these must not."""
         for slot, number in self.items():
             SLOT.pack_into(view, HEADER_BYTES + slot * SLOT_BYTES, number)
 
 
 def enter_listed(
     view: mmap | memoryview,
-    entries: ListedEntries,
+    entries: Entries,
     start: int,
     stop: int,
     number: int,
     begin_time_ms: int,
     slots: int,
-    fresh: DictSlots,
-    held: DictSlots,
+    fresh: Slots,
+    held: Slots,
     allocated: bytearray,
 ) -> tuple[int, int]:
     """Write `entries[start:stop]` into the mapping of an index file, as the entries from `number` on, and
@@ -116,12 +147,9 @@ def enter_listed(
     return count, firsts
 
 
-if TYPE_CHECKING or not IN_USE:
-    Entries: TypeAlias = ListedEntries
-    Slots: TypeAlias = DictSlots
-    enter = enter_listed
-else:
+if IN_USE:
     from rmqkit_store_mmap.index import _entries
 
-    Entries, Slots = _entries.Entries, _entries.Slots
-    enter = _entries.enter
+new_entries: NewEntries = _entries.Entries if IN_USE else ListedEntries
+new_slots: Callable[[], Slots] = _entries.Slots if IN_USE else DictSlots
+enter = _entries.enter if IN_USE else enter_listed

@@ -41,8 +41,8 @@ from rmqkit_store_mmap.index.entries import (
     SLOT,
     SLOT_BYTES,
     Entries,
-    Slots,
     enter,
+    new_slots,
 )
 from rmqkit_store_mmap.log.disk import Disk, create_file
 
@@ -110,8 +110,8 @@ class IndexFile:
         self._entries_at = HEADER_BYTES + slots * SLOT_BYTES
         self._disk = disk
         self._allocated = bytearray((self.size_bytes >> PIECE_SHIFT) + 1)
-        self._fresh = Slots()
-        self._held = Slots()
+        self._fresh = new_slots()
+        self._held = new_slots()
         if path.exists() and path.stat().st_size not in (0, self.size_bytes):
             raise StoreCorrupt(
                 f"{path} has {path.stat().st_size} bytes; maxHashSlotNum and maxIndexNum of the settings make"
@@ -209,7 +209,7 @@ class IndexFile:
         OSError."""
         self.write_header()
         self._held.update(self._fresh)
-        self._fresh = Slots()
+        self._fresh = new_slots()
 
     def flush_held(self) -> None:
         """Flush header and entries, then the slots set aside by `hold`. May run in a worker thread while
@@ -217,7 +217,7 @@ class IndexFile:
         self._disk.sync(self._fd)
         self._held.write(self._map)
         self._disk.sync(self._fd)
-        self._held = Slots()
+        self._held = new_slots()
 
     # --- recovery -------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import trio
 
 from rmqkit.plugin.store import NotInMemory
 from rmqkit.protocol.tags import absolute_hash, extend_hash
-from rmqkit_store_mmap.index.entries import HEADER_BYTES, Entries, Note
+from rmqkit_store_mmap.index.entries import HEADER_BYTES, Note, new_entries
 from rmqkit_store_mmap.index.index_file import IndexFile
 from rmqkit_store_mmap.log.disk import Disk, not_writable
 from rmqkit_store_mmap.open.checkpoint import IndexMark
@@ -49,7 +49,7 @@ class KeyIndex:
         enabled: bool = True,
         unindexed: Iterable[str] = (),
     ) -> None:
-        self.backlog = Entries()
+        self.backlog = new_entries()
         self.wanted = trio.Event()
         self.written_to = EVERYTHING
         self.mark: IndexMark | None = None

@@ -1,3 +1,3 @@
-from rmqkit_store_mmap.queue.unit_tail import Tail
+from rmqkit_store_mmap.queue.unit_tail import pure_tail as tail
 
-def tail(path: str, file_bytes: int, log_end: int) -> Tail: ...
+__all__ = ["tail"]

@@ -72,6 +72,6 @@ def _has_data(fd: int, start: int) -> bool:
 
 
 if IN_USE:
-    from rmqkit_store_mmap.queue._unit_tail import tail as tail
-else:
-    tail = pure_tail
+    from rmqkit_store_mmap.queue import _unit_tail
+
+tail = _unit_tail.tail if IN_USE else pure_tail

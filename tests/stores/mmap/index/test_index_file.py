@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqkit_store_mmap.index.entries import Entries
+from rmqkit_store_mmap.index.entries import new_entries
 from rmqkit_store_mmap.index.index_file import HEADER, IndexFile
 from rmqkit_store_mmap.log.disk import Disk
 
@@ -26,12 +26,12 @@ def test_an_index_file_goes_back_to_an_earlier_state(tmp_path: Path, applied: bo
     time; newer ones are erased."""
     file = index_file(tmp_path / "1")
     for number in range(20):
-        file.put(Entries([(number % 13, 1000 + number, 5_000_000 + number * 1000)]))
+        file.put(new_entries([(number % 13, 1000 + number, 5_000_000 + number * 1000)]))
     file.hold()
     file.flush_held()
     header, then = file.header, entries(file)
     for number in range(20, 49):
-        file.put(Entries([(number % 13, 1000 + number, 5_000_000 + number * 1000)]))
+        file.put(new_entries([(number % 13, 1000 + number, 5_000_000 + number * 1000)]))
     file.hold()
     if applied:
         file.flush_held()
@@ -41,7 +41,7 @@ def test_an_index_file_goes_back_to_an_earlier_state(tmp_path: Path, applied: bo
     assert file.restore(header)
     assert (file.header, entries(file)) == (header, then)
     assert not any((tmp_path / "1").read_bytes()[-29 * 20 :])
-    file.put(Entries([(3, 2000, 5_000_000)]))
+    file.put(new_entries([(3, 2000, 5_000_000)]))
     assert list(file.find(3, 0, 1 << 60)) == [2000, *then[3]]
     file.close()
 
@@ -51,7 +51,7 @@ def test_an_index_file_refuses_the_header_of_another(tmp_path: Path) -> None:
     unchanged."""
     file = index_file(tmp_path / "1")
     for number in range(5):
-        file.put(Entries([(number, 1000 + number, 5_000_000)]))
+        file.put(new_entries([(number, 1000 + number, 5_000_000)]))
     file.write_header()
     begin, end, begin_offset, end_offset, used, count = HEADER.unpack(file.header)
     before = (tmp_path / "1").read_bytes()
@@ -80,12 +80,12 @@ def test_slots_are_on_the_device_before_what_they_named_is_erased(tmp_path: Path
     disk = Keeping()
     file = index_file(tmp_path / "1", disk)
     for number in range(10):
-        file.put(Entries([(number % 3, 1000 + number, 5_000_000)]))
+        file.put(new_entries([(number % 3, 1000 + number, 5_000_000)]))
     file.hold()
     file.flush_held()
     header = file.header
     for number in range(10, 20):
-        file.put(Entries([(number % 3, 1000 + number, 5_000_000)]))
+        file.put(new_entries([(number % 3, 1000 + number, 5_000_000)]))
     file.hold()
     file.flush_held()
     late = disk.synced[-1]
