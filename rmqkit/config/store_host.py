@@ -1,4 +1,4 @@
-"""The addresses of a broker: where it listens, and what clients are told."""
+"""The addresses of a broker: the one at which it listens, and the one in the routes of clients."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def address_faults(config: Config) -> Iterator[Fault]:
     if not host or _is_unspecified(host):
         yield Fault(
             key,
-            f"{_named(config, key)}: clients would be told this address, and none can reach it; set brokerIP1"
-            " to the address of this machine that clients use",
+            f"{_named(config, key)}: routes would contain this address, and no client can reach it; set"
+            " brokerIP1 to the address of this machine that clients use",
         )
     else:
         try:
@@ -51,14 +51,14 @@ def address_warnings(config: Config) -> Iterator[Fault]:
     if not config.broker_ip1 or not config.bind_address:
         return
     try:
-        told, _ = unpack_host(store_host(config))
+        routed, _ = unpack_host(store_host(config))
         listens, _ = unpack_host(_packed(config, "bindAddress", config.bind_address, ""))
     except ConfigError:
         return
-    if ip_address(listens).is_loopback and told != listens:
+    if ip_address(listens).is_loopback and routed != listens:
         yield Fault(
             "brokerIP1",
-            f"{_named(config, 'brokerIP1')}: clients are told this address, but the broker listens on"
+            f"{_named(config, 'brokerIP1')}: routes contain this address, but the broker listens on"
             f" {_named(config, 'bindAddress').removeprefix('setting ')} alone: others reach it only by a"
             " forwarded port; set bindAddress = 0.0.0.0, or to the address of a network of this machine",
         )

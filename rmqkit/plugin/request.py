@@ -83,7 +83,8 @@ REMOTING = "remoting"
 
 
 class Caller(ABC):
-    """The other end of an accepted connection: who asks, at which server, by which door, and how."""
+    """The other end of an accepted connection: its address, the server and the listener that accepted it, its
+    protocol and its identity."""
 
     protocol: str = REMOTING
     """The protocol that it speaks: REMOTING, or the name of a plugin's `WireProtocol`."""
