@@ -135,7 +135,7 @@ def test_no_default_of_apache_stops_the_start() -> None:
     stopped = {}
     for key, value in pairs:
         config, found = examine(environ={}, flags={key: value})
-        found += checks.faults(config, loader.load(config))
+        found += checks.examine(config, loader.load(config)).faults
         if found:
             stopped[key] = value
     assert stopped == {"bindAddress": "0.0.0.0"}

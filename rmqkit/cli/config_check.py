@@ -82,11 +82,7 @@ def with_plugins(config: Config) -> tuple[Registry | None, list[Fault], list[Fau
         registry = loader.load(config)
     except ConfigError as error:
         return None, [*error.faults, *_owned_faults(config)], []
-    return (
-        registry,
-        checks.faults(config, registry, name_server=True),
-        list(checks.warnings(config, registry)),
-    )
+    return registry, *checks.examine(config, registry, name_server=True)
 
 
 def _owned_faults(config: Config) -> list[Fault]:

@@ -187,14 +187,10 @@ def load_server(
     for text in config.warnings:
         _log.warning("%s", text)
     registry = loader.load(config)
-    found = (
-        checks.faults(config, registry, name_server=name_server)
-        if broker
-        else list(checks.setting_faults(config, registry))
-    )
-    if found:
-        raise ConfigError.of(found)
-    for warning in checks.warnings(config, registry):
+    found = checks.examine(config, registry, broker=broker, name_server=name_server)
+    if found.faults:
+        raise ConfigError.of(found.faults)
+    for warning in found.warnings:
         _log.warning("%s", warning.text)
     return config, registry
 

@@ -7,6 +7,7 @@ They consider settings and plugins together; checks of settings alone are in `rm
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from rmqkit import rocketmq_settings
 from rmqkit.broker.dispatch.manager import choose, first_of
@@ -17,27 +18,51 @@ from rmqkit.config import CONSUME_QUEUE, Config, address_faults, address_warning
 from rmqkit.errors import ConfigError, Fault
 from rmqkit.plugin.filter import CompiledFilter
 from rmqkit.plugin.loader import Registry
-from rmqkit.plugin.store import QueueLookup
+from rmqkit.plugin.store import MessageStore, QueueLookup
 from rmqkit.plugin.transport import Address
 
 
+class Findings(NamedTuple):
+    """What a start with some settings and plugins leads to.
+
+    faults    what keeps the servers from starting
+    warnings  an address for clients where nothing listens, features that are merely off, and settings without
+              effect: RocketMQ's in one line, and tables of disabled plugins
+    """
+
+    faults: list[Fault]
+    warnings: list[Fault]
+
+
+def examine(
+    config: Config, registry: Registry, *, broker: bool = True, name_server: bool = False
+) -> Findings:
+    """Look at the settings and plugins of a broker, of a name server, or of both in one process. Where nothing
+    else is wrong with a broker, its store is made to ask it, and not opened."""
+    faults = _faults(config, registry, name_server) if broker else list(setting_faults(config, registry))
+    store: MessageStore | None = None
+    if broker and not faults:
+        try:
+            store, _ = configured_store(config, registry, SystemClock())
+        except ConfigError as error:
+            faults = list(error.faults)
+    return Findings(faults, list(_warnings(config, registry, store)))
+
+
 def check(config: Config, registry: Registry) -> None:
-    """Check settings and plugins before a start. Raises ConfigError with everything that keeps a broker from
-    starting with these settings and plugins."""
-    found = faults(config, registry)
+    """Check settings and plugins before anything of a broker is opened or made. The store checks its own
+    settings when it is made. Raises ConfigError with all faults."""
+    found = _faults(config, registry, name_server=False)
     if found:
         raise ConfigError.of(found)
 
 
-def faults(config: Config, registry: Registry, *, name_server: bool = False) -> list[Fault]:
-    """The faults that keep a broker from starting with these settings and plugins, and a name server of the
-    same process."""
-    found = [
+def _faults(config: Config, registry: Registry, name_server: bool) -> list[Fault]:
+    return [
         *setting_faults(config, registry),
         *address_faults(config),
         *_choice_faults(config, registry, name_server),
     ]
-    return found or list(_store_faults(config, registry))
 
 
 def setting_faults(config: Config, registry: Registry) -> Iterator[Fault]:
@@ -52,11 +77,10 @@ def setting_faults(config: Config, registry: Registry) -> Iterator[Fault]:
             yield from error.faults
 
 
-def warnings(config: Config, registry: Registry) -> Iterator[Fault]:
-    """An address for clients where nobody listens, features that are merely off, and settings without effect:
-    RocketMQ's in one line, and tables of disabled plugins."""
+def _warnings(config: Config, registry: Registry, store: MessageStore | None) -> Iterator[Fault]:
     yield from address_warnings(config)
-    yield from _unstored_bit_maps(config, registry)
+    if store is not None and not store.has_extensions:
+        yield from _unstored_bit_maps(config, registry)
     yield from _unread_queues(config, registry)
     owned = setting_fields(registry.settings.values())
     yield from rocketmq_settings.offers(config.unknown, config.sources, owned)
@@ -85,16 +109,15 @@ def warnings(config: Config, registry: Registry) -> Iterator[Fault]:
 
 
 def _unstored_bit_maps(config: Config, registry: Registry) -> Iterator[Fault]:
-    """Bit maps of messages are asked for, and the store has no place for them. What cannot be made is a fault
-    already."""
+    """Bit maps of messages are asked for, and the store has no place for them. An index that cannot be made
+    stops the start."""
     try:
         index = first_index(config, registry, SystemClock(), lambda subscription, group: CompiledFilter())
-        key = "" if index is None else index.bit_maps_setting
-        if key and not configured_store(config, registry, SystemClock())[0].has_extensions:
-            text = f"{key} has no effect: the queues of the store have no extensions, which hold the bit maps"
-            yield Fault(key, text)
     except ConfigError:
         return
+    if index is not None and (key := index.bit_maps_setting):
+        text = f"{key} has no effect: the queues of the store have no extensions, which hold the bit maps"
+        yield Fault(key, text)
 
 
 def _unread_queues(config: Config, registry: Registry) -> Iterator[Fault]:
@@ -110,14 +133,6 @@ def _unread_queues(config: Config, registry: Registry) -> Iterator[Fault]:
             "dispatchers names neither consume-queue nor one in its place: messages are kept, but cannot be"
             " read from queues",
         )
-
-
-def _store_faults(config: Config, registry: Registry) -> Iterator[Fault]:
-    """Settings of which the store cannot be made; it is made, and not opened."""
-    try:
-        configured_store(config, registry, SystemClock())
-    except ConfigError as error:
-        yield from error.faults
 
 
 def _choice_faults(config: Config, registry: Registry, name_server: bool) -> Iterator[Fault]:

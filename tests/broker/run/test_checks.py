@@ -14,9 +14,13 @@ from rmqkit.broker.run import checks
 from rmqkit.config import Config, load
 from rmqkit.errors import ConfigError
 from rmqkit.plugin import loader
+from rmqkit.plugin.clock import Clock
+from rmqkit.plugin.flush import FlushPolicy
 from rmqkit.plugin.hookspecs import Register
 from rmqkit.plugin.loader import Registry
+from rmqkit.plugin.store import MessageStore, StoreFactory
 from rmqkit.testing.broker import running_broker
+from rmqkit_store_memory.store import MemoryStore
 
 
 def loaded(*extra: tuple[str, object], **keys: object) -> tuple[Config, Registry]:
@@ -57,12 +61,12 @@ async def test_a_broker_does_not_start_with_a_promise_it_cannot_keep(tmp_path: P
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
 def test_an_address_that_nobody_can_reach_is_refused(host: str) -> None:
     """Listening on every address requires an advertised address; the error names the setting to change."""
-    (fault,) = checks.faults(*loaded(bindAddress=host))
+    (fault,) = checks.examine(*loaded(bindAddress=host)).faults
     assert fault.key == "bindAddress"
     assert "set brokerIP1" in fault.text
-    assert checks.faults(*loaded(bindAddress=host, brokerIP1="192.0.2.7")) == []
+    assert checks.examine(*loaded(bindAddress=host, brokerIP1="192.0.2.7")).faults == []
     if host:
-        assert [fault.key for fault in checks.faults(*loaded(brokerIP1=host))] == ["brokerIP1"]
+        assert [fault.key for fault in checks.examine(*loaded(brokerIP1=host)).faults] == ["brokerIP1"]
 
 
 def test_a_plugin_takes_a_setting_out_of_the_refused_ones() -> None:
@@ -70,37 +74,36 @@ def test_a_plugin_takes_a_setting_out_of_the_refused_ones() -> None:
     not given has the plugin's default."""
     plugin = claiming(Owned)
     config, registry = loaded(plugin, aclEnable="true", transactionTimeOut="9")
-    assert checks.faults(config, registry) == []
-    assert list(checks.warnings(config, registry)) == []
+    assert checks.examine(config, registry) == ([], [])
     assert config.owned(Owned) == Owned(acl_enable=True, transaction_time_out=9)
     assert Config().owned(Owned) == Owned()
-    (fault,) = checks.faults(*loaded(plugin, transactionTimeOut="soon"))
+    (fault,) = checks.examine(*loaded(plugin, transactionTimeOut="soon")).faults
     assert fault.text.startswith("setting transactionTimeOut = 'soon' (command line): Expected `int`")
 
 
 def test_settings_without_effect_share_one_warning() -> None:
     """Thread pools and queues of Java's broker are named together, once, with the reason."""
-    (warning,) = checks.warnings(
+    (warning,) = checks.examine(
         *loaded(sendMessageThreadPoolNums=4, pullThreadPoolQueueCapacity=9, forceRegister="true")
-    )
+    ).warnings
     assert "sendMessageThreadPoolNums, pullThreadPoolQueueCapacity (one event loop" in warning.text
     assert "forceRegister (" in warning.text
-    assert list(checks.warnings(*loaded())) == []
+    assert checks.examine(*loaded()).warnings == []
 
 
 def test_a_table_of_a_plugin_that_is_off_is_warned_of() -> None:
     """Its settings would be taken for effective; the warning says which setting switches the plugin on."""
-    (warning,) = checks.warnings(*loaded(**{"plugins.audit.maxBytes": "100000"}))
+    (warning,) = checks.examine(*loaded(**{"plugins.audit.maxBytes": "100000"})).warnings
     assert warning.key == "plugins.audit"
     assert "set hooks = audit" in warning.text
-    assert list(checks.warnings(*loaded(hooks="audit", **{"plugins.audit.maxBytes": "100000"}))) == []
+    assert checks.examine(*loaded(hooks="audit", **{"plugins.audit.maxBytes": "100000"})).warnings == []
 
 
 @pytest.mark.parametrize("key", ["brokerIP1", "bindAddress"])
 @pytest.mark.parametrize("host", ["${HOST_IP}", "192.168.1.5:10911", "外网ip", "no such host", "256.1.1.1"])
 def test_a_host_without_an_address_is_found_before_the_start(key: str, host: str) -> None:
     """Placeholders, ports and misspelt addresses are refused by the settings they stand in, with a remedy."""
-    (fault,) = checks.faults(*loaded(**{key: host}))
+    (fault,) = checks.examine(*loaded(**{key: host})).faults
     assert fault.key == key
     assert repr(host) in fault.text
     assert "IP address" in fault.text
@@ -109,7 +112,7 @@ def test_a_host_without_an_address_is_found_before_the_start(key: str, host: str
 @pytest.mark.parametrize("host", ["127.0.0.1", "fd00::1:7a", "localhost", "10.1.2.3"])
 def test_a_host_with_an_address_is_accepted(host: str) -> None:
     """IPv4, IPv6 without brackets, and names."""
-    assert checks.faults(*loaded(brokerIP1=host)) == []
+    assert checks.examine(*loaded(brokerIP1=host)).faults == []
 
 
 @pytest.mark.parametrize(
@@ -129,7 +132,7 @@ def test_an_address_where_nothing_listens_is_warned_of(told: str, listens: str |
     """A broker on the loopback that tells clients another address is not reached there; the warning names
     both settings. A wildcard, or another network behind a translation of addresses, is not warned of."""
     keys = {"brokerIP1": told} | ({} if listens is None else {"bindAddress": listens})
-    found = list(checks.warnings(*loaded(**keys)))
+    found = checks.examine(*loaded(**keys)).warnings
     assert [warning.key for warning in found] == ["brokerIP1"] * warned
     assert all("bindAddress = 0.0.0.0" in warning.text for warning in found)
 
@@ -147,7 +150,7 @@ def test_an_address_where_nothing_listens_is_warned_of(told: str, listens: str |
 def test_what_contradicts_is_found_before_the_start(keys: dict[str, str], words: str) -> None:
     """A store that cannot be made of the settings, and tables of plugins that contradict them."""
     try:
-        found = [fault.text for fault in checks.faults(*loaded(**keys))]
+        found = [fault.text for fault in checks.examine(*loaded(**keys)).faults]
     except ConfigError as error:
         found = [fault.text for fault in error.faults]
     assert [words in text for text in found] == [True]
@@ -163,5 +166,38 @@ def test_what_contradicts_is_found_before_the_start(keys: dict[str, str], words:
 def test_settings_that_do_less_than_they_say_are_warned_of(keys: dict[str, str], words: str) -> None:
     """A start is possible with them."""
     config, registry = loaded(store="mmap", **keys)
-    assert checks.faults(config, registry) == []
-    assert [words in warning.text for warning in checks.warnings(config, registry)] == [True]
+    faults, warnings = checks.examine(config, registry)
+    assert faults == []
+    assert [words in warning.text for warning in warnings] == [True]
+
+
+class CountedStores:
+    """Makes stores like the store memory, and counts them."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    @hookimpl
+    def rmqkit_register_stores(self, register: Register[StoreFactory]) -> None:
+        def make(config: Config, clock: Clock, policy: FlushPolicy) -> MessageStore:
+            self.made += 1
+            return MemoryStore(config, clock, policy)
+
+        register("counted", make)
+
+
+async def test_a_start_makes_one_store(tmp_path: Path) -> None:
+    """The store of a broker is made once, by the start, and once by an examination before: making it may cost
+    something, or have effects that a second one would repeat."""
+    plugin = CountedStores()
+    async with running_broker(tmp_path, extra=[("counted", plugin)], store="counted"):
+        assert plugin.made == 1
+    checks.examine(*loaded(("counted", plugin), store="counted"))
+    assert plugin.made == 2
+
+
+async def test_a_store_refuses_its_settings_at_the_start(tmp_path: Path) -> None:
+    """What an examination finds by making the store stops a start as well, which makes it later."""
+    with pytest.RaisesGroup(pytest.RaisesExc(ConfigError, match="consume queues")):
+        async with running_broker(tmp_path, store="lmdb", dispatchers="index"):
+            pytest.fail("it started")

@@ -117,7 +117,7 @@ def test_one_file_has_the_settings_of_all(tmp_path: Path) -> None:
     )
     config = settings.load(file, environ={}, flags={"storePathRootDir": str(tmp_path)})
     registry = loader.load(config)
-    assert checks.faults(config, registry) == []
+    assert checks.examine(config, registry).faults == []
     assert (config.broker_name, config.listen_port, config.tls_enable) == ("one", 20_911, True)
     assert config.flush_policy == "SYNC_FLUSH"
     assert config.setting("fileReservedTime", registry.settings.values()) == 48

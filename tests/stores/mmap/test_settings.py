@@ -31,7 +31,7 @@ def test_a_value_that_cannot_work_is_refused(tmp_path: Path, key: str, value: st
     file = tmp_path / "broker.conf"
     file.write_text(f"{key}={value}\nstore=memory\n")
     config = load(file, environ={})
-    (fault,) = checks.faults(config, loader.load(config))
+    (fault,) = checks.examine(config, loader.load(config)).faults
     assert fault.key == key
     assert fault.text.startswith(f"setting {key} = {value!r} (file {file}): ")
 
