@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from rmqkit.broker.run.context import BrokerContext
 from rmqkit.errors import RequestRefused
 from rmqkit.model.route import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData, compact
 from rmqkit.plugin.request import EachRequest, Outcome, Peer
+from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.plugin.role import Role
 from rmqkit.plugin.transport import Address
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -27,7 +27,7 @@ class EmbeddedNameServer(EachRequest):
     """`address` is the listener's address; if it means every address of the machine, clients get the one
     that routes contain."""
 
-    def __init__(self, broker: BrokerContext, address: Address) -> None:
+    def __init__(self, broker: RequestBroker, address: Address) -> None:
         self._broker = broker
         self._address = str(
             evolve(address, host=broker.config.advertised_host) if address.host in _ANY_HOST else address

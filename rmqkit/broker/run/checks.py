@@ -37,8 +37,8 @@ class Findings(NamedTuple):
 def examine(
     config: Config, registry: Registry, *, broker: bool = True, name_server: bool = False
 ) -> Findings:
-    """Look at the settings and plugins of a broker, of a name server, or of both in one process. Where nothing
-    else is wrong with a broker, its store is made to ask it, and not opened."""
+    """Look at the settings and plugins of a broker, of a name server, or of both in one process. Where
+    nothing else is wrong with a broker, its store is made to ask it, and not opened."""
     faults = _faults(config, registry, name_server) if broker else list(setting_faults(config, registry))
     store: MessageStore | None = None
     if broker and not faults:
