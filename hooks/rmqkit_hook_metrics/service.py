@@ -67,6 +67,8 @@ async def _healthy() -> AsyncGenerator[str]:
 
 
 async def _listen(host: str, port: int) -> list[trio.SocketListener]:
+    """Plain TCP, without the transport `tcp`, which takes TLS where the broker's ports do: scrapers ask
+    without it, as they ask Apache's exporter. Raises ConfigError."""
     try:
         return list(await trio.open_tcp_listeners(port, host=host))
     except OSError as error:
