@@ -1,4 +1,4 @@
-"""What those who fill, pack and answer runs of messages need to know of their columns."""
+"""The columns of runs of messages, for the modules that fill, pack and answer runs."""
 
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t

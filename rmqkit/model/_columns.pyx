@@ -6,10 +6,11 @@ fields are copied back into the columns before packing.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t
 
+from rmqkit.speedups._arrays cimport grown, index_within
 from rmqkit.speedups._bytes cimport Span, no_span, text_of
 
 from rmqkit.model import values
@@ -55,26 +56,12 @@ cdef class PutColumns:
         self._note_send(0, no_span())
 
     cdef Put *_new(self) except NULL:
-        cdef Py_ssize_t room
-        cdef void *grown
-        if self._count == self._room:
-            room = self._room * 2 or 32
-            grown = PyMem_Realloc(self._puts, room * sizeof(Put))
-            if grown == NULL:
-                raise MemoryError
-            self._puts, self._room = <Put *>grown, room
+        self._puts = <Put *>grown(self._puts, self._count, &self._room, sizeof(Put))
         self._count += 1
         return &self._puts[self._count - 1]
 
     cdef int _note_send(self, Py_ssize_t count, Span key) except -1:
-        cdef Py_ssize_t room
-        cdef void *grown
-        if self._sent_count == self._sent_room:
-            room = self._sent_room * 2 or 32
-            grown = PyMem_Realloc(self._sent, room * sizeof(Sent))
-            if grown == NULL:
-                raise MemoryError
-            self._sent, self._sent_room = <Sent *>grown, room
+        self._sent = <Sent *>grown(self._sent, self._sent_count, &self._sent_room, sizeof(Sent))
         self._sent[self._sent_count].first = self._count - count
         self._sent[self._sent_count].count = count
         self._sent[self._sent_count].key = key
@@ -97,12 +84,7 @@ cdef class PutColumns:
     def __getitem__(self, at):
         if isinstance(at, slice):
             return [self._message(each) for each in range(*at.indices(self._count))]
-        cdef Py_ssize_t index = at
-        if index < 0:
-            index += self._count
-        if not 0 <= index < self._count:
-            raise IndexError(f"{at} is no index of a run of {self._count} messages")
-        return self._message(index)
+        return self._message(index_within(at, self._count))
 
     def __iter__(self):
         return iter([self._message(at) for at in range(self._count)])
@@ -201,12 +183,7 @@ cdef class AppendedColumns:
     def __getitem__(self, at):
         if isinstance(at, slice):
             return [self._at(each) for each in range(*at.indices(self._count))]
-        cdef Py_ssize_t index = at
-        if index < 0:
-            index += self._count
-        if not 0 <= index < self._count:
-            raise IndexError(f"{at} is no index of {self._count} places")
-        return self._at(index)
+        return self._at(index_within(at, self._count))
 
     def __iter__(self):
         return iter([self._at(at) for at in range(self._count)])

@@ -1,4 +1,4 @@
-"""Slices of a log, for those who select and send records."""
+"""Slices of a log, for the modules that select and send records."""
 
 cdef struct Span:
     Py_ssize_t view
@@ -9,7 +9,7 @@ cdef struct Span:
 cdef class RecordSlices:
     cdef list views
     cdef Py_buffer* buffers
-    cdef Py_ssize_t buffer_count
+    cdef Py_ssize_t buffer_count, buffer_room
     cdef Span* spans
     cdef Py_ssize_t count
     cdef Py_ssize_t room

@@ -2,8 +2,10 @@
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdlib cimport free, realloc
+from cpython.mem cimport PyMem_Free
 from libc.string cimport memcpy
+
+from rmqkit.speedups._arrays cimport grown, index_within
 
 
 cdef class RecordSlices:
@@ -16,35 +18,27 @@ cdef class RecordSlices:
         cdef Py_ssize_t at
         for at in range(self.buffer_count):
             PyBuffer_Release(&self.buffers[at])
-        free(self.buffers)
-        free(self.spans)
+        PyMem_Free(self.buffers)
+        PyMem_Free(self.spans)
 
     cdef Py_buffer* hold(self, view) except NULL:
-        """The buffer of another view."""
+        """The buffer of another view, valid until the next one is held."""
         cdef Py_ssize_t count = self.buffer_count
-        cdef Py_buffer* larger = <Py_buffer*>realloc(self.buffers, (count + 1) * sizeof(Py_buffer))
-        if larger == NULL:
-            raise MemoryError
-        self.buffers = larger
+        self.buffers = <Py_buffer*>grown(self.buffers, count, &self.buffer_room, sizeof(Py_buffer))
         self.views.append(view)
-        PyObject_GetBuffer(view, &larger[count], PyBUF_SIMPLE)
+        PyObject_GetBuffer(view, &self.buffers[count], PyBUF_SIMPLE)
         self.buffer_count += 1
-        return &larger[count]
+        return &self.buffers[count]
 
     cdef int add(self, Py_ssize_t start, Py_ssize_t stop) except -1:
         """Add a slice of the view that was held last; adjacent ones become one."""
         cdef Py_ssize_t view = self.buffer_count - 1
-        cdef Span* larger
-        if self.count and not self.apart and self.spans[self.count - 1].view == view and self.spans[self.count - 1].stop == start:
-            self.spans[self.count - 1].stop = stop
+        cdef Span* last = &self.spans[self.count - 1] if self.count and not self.apart else NULL
+        if last != NULL and last.view == view and last.stop == start:
+            last.stop = stop
             return 0
         self.apart = False
-        if self.count == self.room:
-            larger = <Span*>realloc(self.spans, (2 * self.room + 32) * sizeof(Span))
-            if larger == NULL:
-                raise MemoryError
-            self.spans = larger
-            self.room = 2 * self.room + 32
+        self.spans = <Span*>grown(self.spans, self.count, &self.room, sizeof(Span))
         self.spans[self.count] = Span(view, start, stop)
         self.count += 1
         return 0
@@ -53,11 +47,8 @@ cdef class RecordSlices:
         return self.count
 
     def __getitem__(self, Py_ssize_t at):
-        if at < 0:
-            at += self.count
-        if not 0 <= at < self.count:
-            raise IndexError(at)
-        return self.views[self.spans[at].view][self.spans[at].start : self.spans[at].stop]
+        cdef Span* span = &self.spans[index_within(at, self.count)]
+        return self.views[span.view][span.start : span.stop]
 
     def __eq__(self, other):
         return list(self) == (list(other) if isinstance(other, RecordSlices) else other)

@@ -1,11 +1,12 @@
 """Runs of messages as records: their columns, packed. The twin is `rmqkit.protocol.value_packer`."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from rmqkit.model._columns cimport BORN_V6, PROPERTY_END, AppendedColumns, Place, Put, PutColumns, columns_of
+from rmqkit.speedups._arrays cimport grown
 from rmqkit.speedups._bytes cimport Span, is_ascii, no_span, put32, put64, put_bytes, text_of
 
 from collections.abc import Sequence
@@ -70,7 +71,8 @@ cdef class Packing:
     cdef PutColumns _columns
     cdef AppendedColumns _places
     cdef Queue *_queues
-    cdef int _queue_count, _queue_room
+    cdef int _queue_count
+    cdef Py_ssize_t _queue_room
     cdef list _kept
     cdef object _queues_by_key, _made, _new_queue, _unindexed
     cdef list _breaks
@@ -85,20 +87,13 @@ cdef class Packing:
     cdef Queue *_queue(self, Put *put) except NULL:
         """The queue of a message. Raises MessageIllegal for a new one with a bad name."""
         cdef int at = self._queue_count
-        cdef int room
         cdef Queue *found
-        cdef void *grown
         while at > 0:
             at -= 1
             found = &self._queues[at]
             if found.topic == put.topic and found.queue_id == put.queue_id:
                 return found
-        if self._queue_count == self._queue_room:
-            room = self._queue_room * 2 or 8
-            grown = PyMem_Realloc(self._queues, room * sizeof(Queue))
-            if grown == NULL:
-                raise MemoryError
-            self._queues, self._queue_room = <Queue *>grown, room
+        self._queues = <Queue *>grown(self._queues, self._queue_count, &self._queue_room, sizeof(Queue))
         key = (<object>put.topic, put.queue_id)
         queue = self._queues_by_key.get(key) or self._made.get(key) or added_queue(self._made, key, self._new_queue)
         head = queue.head

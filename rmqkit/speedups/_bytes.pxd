@@ -1,4 +1,5 @@
-"""Numbers and text in memory, for all compiled modules. Who writes has made room before."""
+"""Numbers and text in memory, for all compiled modules. Callers must reserve the space first; nothing is checked
+here."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -22,7 +23,8 @@ cdef inline Span no_span() noexcept:
     return span
 
 
-cdef inline bint is_ascii(const char *at, Py_ssize_t size) noexcept nogil:
+cdef inline bint is_ascii(const void *text, Py_ssize_t size) noexcept nogil:
+    cdef const char *at = <const char *>text
     cdef Py_ssize_t done = 0
     cdef uint64_t word
     while size - done >= 8:
@@ -37,23 +39,24 @@ cdef inline bint is_ascii(const char *at, Py_ssize_t size) noexcept nogil:
     return True
 
 
-cdef inline uint32_t big32(const uint8_t *at) noexcept:
+cdef inline uint32_t big32(const uint8_t *at) noexcept nogil:
     return <uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3]
 
 
-cdef inline char *put32(char *at, uint32_t value) noexcept:
-    at[0] = <char>(value >> 24)
-    at[1] = <char>(value >> 16)
-    at[2] = <char>(value >> 8)
-    at[3] = <char>value
-    return at + 4
+cdef inline char *put32(void *to, uint32_t value) noexcept nogil:
+    cdef uint8_t *at = <uint8_t *>to
+    at[0] = <uint8_t>(value >> 24)
+    at[1] = <uint8_t>(value >> 16)
+    at[2] = <uint8_t>(value >> 8)
+    at[3] = <uint8_t>value
+    return <char *>at + 4
 
 
-cdef inline char *put64(char *at, uint64_t value) noexcept:
-    return put32(put32(at, <uint32_t>(value >> 32)), <uint32_t>value)
+cdef inline char *put64(void *to, uint64_t value) noexcept nogil:
+    return put32(put32(to, <uint32_t>(value >> 32)), <uint32_t>value)
 
 
-cdef inline char *put_bytes(char *at, const char *data, Py_ssize_t size) noexcept:
+cdef inline char *put_bytes(char *at, const char *data, Py_ssize_t size) noexcept nogil:
     memcpy(at, data, size)
     return at + size
 

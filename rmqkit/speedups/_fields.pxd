@@ -17,7 +17,7 @@ cdef extern from "structmember.h":
 
 
 cdef inline Py_ssize_t offset_of(object kind, str name) except -1:
-    """Where the instances of exactly this class have a field. Raises TypeError for what is no such field."""
+    """Byte offset of a slot in instances of exactly this class. Raises TypeError if the class has no such slot."""
     member = kind.__dict__[name]
     if not is_member(member, MEMBER_TYPE):
         raise TypeError(f"{name} is no slot of {kind}")

@@ -3,10 +3,11 @@ is `rmqkit_store_mmap.unit_scan`."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.mem cimport PyMem_Free
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
 
 from rmqkit.model._slices cimport RecordSlices
+from rmqkit.speedups._arrays cimport grown, index_within
 
 cdef extern from "record.h" nogil:
     uint32_t rmq_u32(const uint8_t* p)
@@ -37,16 +38,10 @@ cdef class UnitSlices:
     cdef Py_ssize_t room
 
     def __dealloc__(self):
-        free(self.items)
+        PyMem_Free(self.items)
 
     cdef int add(self, int64_t offset, int32_t size) except -1:
-        cdef UnitSlice* larger
-        if self.count == self.room:
-            larger = <UnitSlice*>realloc(self.items, (2 * self.room + 32) * sizeof(UnitSlice))
-            if larger == NULL:
-                raise MemoryError
-            self.items = larger
-            self.room = 2 * self.room + 32
+        self.items = <UnitSlice*>grown(self.items, self.count, &self.room, sizeof(UnitSlice))
         self.items[self.count].offset = offset
         self.items[self.count].size = size
         self.count += 1
@@ -56,11 +51,8 @@ cdef class UnitSlices:
         return self.count
 
     def __getitem__(self, Py_ssize_t at):
-        if at < 0:
-            at += self.count
-        if not 0 <= at < self.count:
-            raise IndexError(at)
-        return self.items[at].offset, self.items[at].size
+        cdef UnitSlice* item = &self.items[index_within(at, self.count)]
+        return item.offset, item.size
 
 
 cdef int64_t bounded(object number) except? -1:

@@ -6,6 +6,8 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
+from rmqkit.speedups._bytes cimport is_ascii, put32, put64
+
 cdef extern from "Python.h":
     object PyUnicode_DecodeASCII(const char *text, Py_ssize_t size, const char *errors)
 
@@ -55,32 +57,12 @@ cdef struct Properties:
     Text tags, unique, keys
 
 
-cdef inline void put_u32(uint8_t *p, uint32_t value) noexcept nogil:
-    p[0] = <uint8_t>(value >> 24)
-    p[1] = <uint8_t>(value >> 16)
-    p[2] = <uint8_t>(value >> 8)
-    p[3] = <uint8_t>value
-
-
-cdef inline void put_u64(uint8_t *p, uint64_t value) noexcept nogil:
-    put_u32(p, <uint32_t>(value >> 32))
-    put_u32(p + 4, <uint32_t>value)
-
-
 cdef inline bint is_sound(const uint8_t *p, Py_ssize_t available, int64_t offset, rmq_record *r) noexcept nogil:
     return (
         rmq_record_head(p, <size_t>available, r) == RMQ_RECORD_SOUND
         and r.physical_offset == offset
         and rmq_record_parts(p, r) == RMQ_RECORD_SOUND
     )
-
-
-cdef inline bint is_ascii(const uint8_t *p, Py_ssize_t size) noexcept nogil:
-    cdef uint8_t bits = 0
-    cdef Py_ssize_t at
-    for at in range(size):
-        bits |= p[at]
-    return bits < 0x80
 
 
 cdef inline bint named(const uint8_t *p, Py_ssize_t size, const char *name, Py_ssize_t name_bytes) noexcept nogil:
@@ -227,9 +209,9 @@ cdef object plain(
         if properties.tags.at != NULL:
             tags_code = <int32_t>rmq_extend_hash(0, 1, properties.tags.at, 0, properties.tags.size)
         unit = units + count * UNIT_BYTES
-        put_u64(unit, <uint64_t>offset)
-        put_u32(unit + 8, <uint32_t>r.size)
-        put_u64(unit + 12, <uint64_t><int64_t>tags_code)
+        put64(unit, <uint64_t>offset)
+        put32(unit + 8, <uint32_t>r.size)
+        put64(unit + 12, <uint64_t><int64_t>tags_code)
         owners[count] = <uint8_t>number
         count += 1
         queues[number].count += 1

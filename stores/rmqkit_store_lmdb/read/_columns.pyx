@@ -2,25 +2,20 @@
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_Free
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, qsort, realloc
+from libc.stdlib cimport qsort
 from libc.string cimport memcpy
 
-cdef extern from "Python.h":
-    int PyUnicode_KIND(object text)
-    void *PyUnicode_DATA(object text)
-    Py_ssize_t PyUnicode_GET_LENGTH(object text)
+from rmqkit.speedups._arrays cimport grown
+from rmqkit.speedups._bytes cimport put64, put_bytes
+from rmqkit.speedups._keys cimport key_hash, next_key_hash
 
 cdef extern from "record.h" nogil:
     uint32_t rmq_u32(const uint8_t *p)
     uint64_t rmq_u64(const uint8_t *p)
     enum:
         RMQ_MIN_RECORD_BYTES
-
-cdef extern from "key_hash.h" nogil:
-    uint32_t rmq_absolute_hash(uint32_t code)
-    uint32_t rmq_char_at(int kind, const void *data, Py_ssize_t at)
-    uint32_t rmq_extend_hash(uint32_t code, int kind, const void *data, Py_ssize_t at, Py_ssize_t end)
 
 cdef enum:
     PACKED_BYTES = 20
@@ -29,7 +24,6 @@ cdef enum:
     SYS_FLAG_AT = 36
     DAMAGE_FLAG = 0x44414D47
     TRANSACTION = 12
-    SPACE = 32
 
 
 cdef inline int64_t within(object number) except? -1:
@@ -42,20 +36,15 @@ def timed_units(bytes units, int64_t time_ms):
     """Give packed units a store time (`columns.pure_timed_units`)."""
     cdef Py_ssize_t count = len(units) // PACKED_BYTES, at
     cdef const char *source = PyBytes_AS_STRING(units)
-    cdef char time[8]
     cdef bytes made
     cdef char *to
     if len(units) % PACKED_BYTES:
         raise ValueError(f"{len(units)} bytes are no units")
-    for at in range(8):
-        time[at] = <char>(<uint64_t>time_ms >> (56 - 8 * at))
     made = PyBytes_FromStringAndSize(NULL, count * UNIT_BYTES)
     to = PyBytes_AS_STRING(made)
     for at in range(count):
-        memcpy(to, source, PACKED_BYTES)
-        memcpy(to + PACKED_BYTES, time, 8)
+        to = put64(put_bytes(to, source, PACKED_BYTES), <uint64_t>time_ms)
         source += PACKED_BYTES
-        to += UNIT_BYTES
     return made
 
 
@@ -130,29 +119,20 @@ cdef class Numbers:
     cdef Py_ssize_t count, room
 
     def __dealloc__(self):
-        free(self.items)
+        PyMem_Free(self.items)
 
     cdef int add(self, uint32_t code, uint32_t offset) except -1:
-        cdef uint64_t *larger
-        if self.count == self.room:
-            larger = <uint64_t *>realloc(self.items, (2 * self.room + 64) * sizeof(uint64_t))
-            if larger == NULL:
-                raise MemoryError
-            self.items, self.room = larger, 2 * self.room + 64
+        self.items = <uint64_t *>grown(self.items, self.count, &self.room, sizeof(uint64_t))
         self.items[self.count] = <uint64_t>code << 32 | offset
         self.count += 1
         return 0
 
     cdef int add_each(self, uint32_t code, str keys, uint32_t offset) except -1:
         """Add a number for each of the keys, which spaces separate."""
-        cdef int kind = PyUnicode_KIND(keys)
-        cdef const void *data = PyUnicode_DATA(keys)
-        cdef Py_ssize_t length = PyUnicode_GET_LENGTH(keys), begin = 0, at
-        for at in range(length + 1):
-            if at == length or rmq_char_at(kind, data, at) == SPACE:
-                if at > begin:
-                    self.add(rmq_absolute_hash(rmq_extend_hash(code, kind, data, begin, at)), offset)
-                begin = at + 1
+        cdef Py_ssize_t at = 0
+        cdef uint32_t found
+        while next_key_hash(code, keys, &at, &found):
+            self.add(found, offset)
         return 0
 
 
@@ -166,19 +146,12 @@ def key_numbers(notes, int64_t base):
     cdef Numbers numbers = Numbers()
     cdef uint32_t code
     cdef int64_t offset
-    cdef str text
     for topic_code, unique_key, keys, noted_offset, _ in notes:
         code, offset = topic_code, noted_offset
         if offset < base or <uint64_t>offset - <uint64_t>base > 0xFFFFFFFFu:
             raise OverflowError(f"log offset {offset} is not within 4 GiB from {base}")
         if unique_key:
-            text = unique_key
-            numbers.add(
-                rmq_absolute_hash(
-                    rmq_extend_hash(code, PyUnicode_KIND(text), PyUnicode_DATA(text), 0, PyUnicode_GET_LENGTH(text))
-                ),
-                <uint32_t>(<uint64_t>offset - <uint64_t>base),
-            )
+            numbers.add(key_hash(code, unique_key), <uint32_t>(<uint64_t>offset - <uint64_t>base))
         if keys:
             numbers.add_each(code, keys, <uint32_t>(<uint64_t>offset - <uint64_t>base))
     with nogil:

@@ -6,24 +6,17 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memmove
 
+from rmqkit.speedups._arrays cimport index_within
+from rmqkit.speedups._bytes cimport big32, put32, put64
+from rmqkit.speedups._keys cimport key_hash as hash_of, next_key_hash
+
 from rmqkit.protocol._packing import RunNotes
-
-cdef extern from "Python.h":
-    int PyUnicode_KIND(object text)
-    void *PyUnicode_DATA(object text)
-    Py_ssize_t PyUnicode_GET_LENGTH(object text)
-
-cdef extern from "key_hash.h" nogil:
-    uint32_t rmq_absolute_hash(uint32_t code)
-    uint32_t rmq_char_at(int kind, const void *data, Py_ssize_t at)
-    uint32_t rmq_extend_hash(uint32_t code, int kind, const void *data, Py_ssize_t at, Py_ssize_t end)
 
 cdef enum:
     HEADER_BYTES = 40
     ENTRY_BYTES = 20
     SLOT_BYTES = 4
     PIECE_SHIFT = 16
-    SPACE = 32
     FEWEST_PLACES = 64
 
 cdef extern from "key_row.h":
@@ -35,22 +28,6 @@ cdef extern from "key_row.h":
 cdef struct Place:
     int32_t slot  # plus one: 0 is an empty place
     int32_t number
-
-
-cdef inline void put_u32(uint8_t *p, uint32_t value) noexcept nogil:
-    p[0] = <uint8_t>(value >> 24)
-    p[1] = <uint8_t>(value >> 16)
-    p[2] = <uint8_t>(value >> 8)
-    p[3] = <uint8_t>value
-
-
-cdef inline void put_u64(uint8_t *p, uint64_t value) noexcept nogil:
-    put_u32(p, <uint32_t>(value >> 32))
-    put_u32(p + 4, <uint32_t>value)
-
-
-cdef inline uint32_t get_u32(const uint8_t *p) noexcept nogil:
-    return <uint32_t>p[0] << 24 | <uint32_t>p[1] << 16 | <uint32_t>p[2] << 8 | p[3]
 
 
 cdef class Entries:
@@ -71,12 +48,7 @@ cdef class Entries:
         return self.count
 
     def __getitem__(self, Py_ssize_t at):
-        cdef Entry *row
-        if at < 0:
-            at += self.count
-        if not 0 <= at < self.count:
-            raise IndexError(at)
-        row = self.rows + self.removed + at
+        cdef Entry *row = self.rows + self.removed + index_within(at, self.count)
         return row.key_hash, row.physical_offset, row.time_ms
 
     def add_notes(self, notes):
@@ -96,8 +68,8 @@ cdef class Entries:
             return
         for key_code, unique_key, keys, offset, time in notes:
             code, physical_offset, time_ms = key_code, offset, time
-            if unique_key is not None:
-                self.add_unique(code, unique_key, physical_offset, time_ms)
+            if unique_key:
+                self.add(hash_of(code, unique_key), physical_offset, time_ms)
             if keys is not None:
                 self.add_each(code, keys, physical_offset, time_ms)
 
@@ -151,23 +123,12 @@ cdef class Entries:
         self.count += 1
         return 0
 
-    cdef int add_unique(self, uint32_t code, str key, int64_t physical_offset, int64_t time_ms) except -1:
-        cdef Py_ssize_t length = PyUnicode_GET_LENGTH(key)
-        if length == 0:
-            return 0
-        code = rmq_extend_hash(code, PyUnicode_KIND(key), PyUnicode_DATA(key), 0, length)
-        return self.add(rmq_absolute_hash(code), physical_offset, time_ms)
-
     cdef int add_each(self, uint32_t code, str keys, int64_t physical_offset, int64_t time_ms) except -1:
-        """Adds an entry for each of the keys, which spaces separate."""
-        cdef int kind = PyUnicode_KIND(keys)
-        cdef const void *data = PyUnicode_DATA(keys)
-        cdef Py_ssize_t length = PyUnicode_GET_LENGTH(keys), begin = 0, at
-        for at in range(length + 1):
-            if at == length or rmq_char_at(kind, data, at) == SPACE:
-                if at > begin:
-                    self.add(rmq_absolute_hash(rmq_extend_hash(code, kind, data, begin, at)), physical_offset, time_ms)
-                begin = at + 1
+        """Add an entry for each of the keys, which spaces separate."""
+        cdef Py_ssize_t at = 0
+        cdef uint32_t found
+        while next_key_hash(code, keys, &at, &found):
+            self.add(found, physical_offset, time_ms)
         return 0
 
 
@@ -247,7 +208,7 @@ cdef class Slots:
         cdef Py_ssize_t at
         for at in range(self.mask + 1):
             if self.places[at].slot:
-                put_u32(
+                put32(
                     file + HEADER_BYTES + <Py_ssize_t>(self.places[at].slot - 1) * SLOT_BYTES,
                     <uint32_t>self.places[at].number,
                 )
@@ -365,14 +326,14 @@ cdef Py_ssize_t enter_all(
             slot_at = HEADER_BYTES + <Py_ssize_t>slot * SLOT_BYTES
             if not allocated[slot_at >> PIECE_SHIFT]:
                 return done
-            previous = <int32_t>get_u32(file + slot_at)
+            previous = <int32_t>big32(file + slot_at)
         if previous <= 0 or previous >= number:
             previous = 0
             firsts[0] += 1
-        put_u32(entry, rows[done].key_hash)
-        put_u64(entry + 4, <uint64_t>rows[done].physical_offset)
-        put_u32(entry + 12, seconds_after(begin_time_ms, rows[done].time_ms))
-        put_u32(entry + 16, <uint32_t>previous)
+        put32(entry, rows[done].key_hash)
+        put64(entry + 4, <uint64_t>rows[done].physical_offset)
+        put32(entry + 12, seconds_after(begin_time_ms, rows[done].time_ms))
+        put32(entry + 16, <uint32_t>previous)
         fresh.set(slot, number)
         entry += ENTRY_BYTES
         number += 1
