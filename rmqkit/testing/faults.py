@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypedDict
 from weakref import WeakSet
 
 import trio
@@ -42,6 +43,24 @@ _KINDS = {
 #: A kind of request ("send", "pull", "route", "commit", "send-back", "lock", "heartbeat", or "any"), a code,
 #: or several of them.
 Wanted = str | int | Iterable[str | int]
+
+
+class WhichRequests(TypedDict, total=False):
+    """Which requests a fault strikes: sends at all servers, unless it says otherwise.
+
+    request  "send", "pull", "route", "commit", "send-back", "lock", "heartbeat", "any", a RequestCode, or
+             several of these
+    queue    only requests for this queue, or for the queues with this id
+    topic    only requests for this topic
+    server   only at this broker, or at "namesrv"
+    """
+
+    request: Wanted
+    queue: MessageQueue | int | None
+    topic: str | None
+    server: str | None
+
+
 #: What a fault does to a request: returns the refusal, or None to let it pass.
 Strike = Callable[[Command, Peer], Exception | None]
 
@@ -98,16 +117,14 @@ class Faults:
         self,
         strike: Strike,
         *,
-        request: Wanted,
         times: int | None,
+        request: Wanted = "send",
         server: str | None = None,
         topic: str | None = None,
         queue: MessageQueue | int | None = None,
     ) -> Fault:
-        """Add a fault. Of several that match a request the oldest strikes.
-
-        server  name of a broker, or `NAME_SERVER`; default all of them
-        queue   a queue, or the id of one in any topic
+        """Add a fault for some requests (`WhichRequests`). Of several that match a request the oldest
+        strikes.
 
         Raises ValueError for an unknown kind of request and for `times` below 1.
         """

@@ -36,7 +36,7 @@ from rmqkit.testing import faults
 from rmqkit.testing.broker import refuse_asyncio, scheme_keys, serving_broker, serving_namesrv, test_config
 from rmqkit.testing.choice import chosen
 from rmqkit.testing.clock import LoopClock, threads_hold_the_clock
-from rmqkit.testing.faults import NAME_SERVER, Fault, FaultPlugin, Faults, Strike, Wanted
+from rmqkit.testing.faults import NAME_SERVER, Fault, FaultPlugin, Faults, Strike, WhichRequests
 
 MEMORY = "memory"
 #: Stores that lose their messages when a broker stops.
@@ -129,89 +129,45 @@ class _Servers:
     # --- faults ---------------------------------------------------------------------------------------------
 
     def fail_next(
-        self,
-        code: int,
-        times: int | None = 1,
-        *,
-        request: Wanted = "send",
-        queue: MessageQueue | int | None = None,
-        topic: str | None = None,
-        server: str | None = None,
-        remark: str = _REMARK,
+        self, code: int, times: int | None = 1, *, remark: str = _REMARK, **which: Unpack[WhichRequests]
     ) -> Fault:
         """Answer the next requests with an error code, without processing them.
 
-        code     a ResponseCode, such as SYSTEM_BUSY
-        times    number of requests; None: until `remove` of the result is called
-        request  "send", "pull", "route", "commit", "send-back", "lock", "heartbeat", "any", a RequestCode, or
-                 several of these
-        queue    only requests for this queue, or for the queues with this id
-        topic    only requests for this topic
-        server   only at this broker, or at "namesrv"
+        code   a ResponseCode, such as SYSTEM_BUSY
+        times  number of requests; None: until `remove` of the result is called
+        which  `request`, `queue`, `topic` and `server`, see `WhichRequests`
 
         Of several faults that match a request, the oldest strikes. Raises ValueError for an unknown kind of
         request and for a code that means success.
         """
-        return self._add(faults.failing(code, remark), request, times, server, topic, queue)
+        return self._add(faults.failing(code, remark), times, which)
 
-    def delay(
-        self,
-        seconds: float,
-        times: int | None = 1,
-        *,
-        request: Wanted = "send",
-        queue: MessageQueue | int | None = None,
-        topic: str | None = None,
-        server: str | None = None,
-    ) -> Fault:
+    def delay(self, seconds: float, times: int | None = 1, **which: Unpack[WhichRequests]) -> Fault:
         """Process the next requests this much later. Other requests overtake them, also those of the same
         connection. The arguments are those of `fail_next`."""
-        return self._add(faults.delaying(seconds), request, times, server, topic, queue)
+        return self._add(faults.delaying(seconds), times, which)
 
-    def drop_answer(
-        self,
-        times: int | None = 1,
-        *,
-        request: Wanted = "send",
-        queue: MessageQueue | int | None = None,
-        topic: str | None = None,
-        server: str | None = None,
-    ) -> Fault:
+    def drop_answer(self, times: int | None = 1, **which: Unpack[WhichRequests]) -> Fault:
         """Process the next requests, but do not answer them: a message is stored, and its sender does not
         know. The arguments are those of `fail_next`."""
-        return self._add(faults.losing_answers(), request, times, server, topic, queue)
+        return self._add(faults.losing_answers(), times, which)
 
-    def cut_next(
-        self,
-        times: int | None = 1,
-        *,
-        request: Wanted = "send",
-        queue: MessageQueue | int | None = None,
-        topic: str | None = None,
-        server: str | None = None,
-    ) -> Fault:
+    def cut_next(self, times: int | None = 1, **which: Unpack[WhichRequests]) -> Fault:
         """Close the connection when the next requests arrive, without processing them. The arguments are
         those of `fail_next`."""
-        return self._add(faults.cutting(), request, times, server, topic, queue)
+        return self._add(faults.cutting(), times, which)
 
     def heal(self) -> None:
         """End all faults. Delays that have begun go on."""
         self._faults.clear()
 
-    def _add(
-        self,
-        strike: Strike,
-        request: Wanted,
-        times: int | None,
-        server: str | None,
-        topic: str | None,
-        queue: MessageQueue | int | None,
-    ) -> Fault:
+    def _add(self, strike: Strike, times: int | None, which: WhichRequests) -> Fault:
+        queue, server = which.get("queue"), which.get("server")
         if server is not None:
             self._check(server)
         if isinstance(queue, MessageQueue):
             self._check(queue.broker_name)
-        return self._faults.add(strike, request=request, times=times, server=server, topic=topic, queue=queue)
+        return self._faults.add(strike, times=times, **which)
 
     def _check(self, server: str) -> str:
         """The name of a server, after a check. Raises ValueError for a server that does not exist."""
