@@ -296,18 +296,18 @@ class _Connection:
 
     async def _send(self, replica: Replica, pin: Pin) -> None:
         """Send from `replica.sent` on. The first frame may be a heartbeat, by which the slave knows where the
-        log goes on. A slave of the elected group is also told what is confirmed."""
+        log goes on. A slave of the elected group also gets the confirmed position."""
         written = self._store.positions.written
         limit_bytes = options(self._broker.config).pin_limit_bytes
         # Apache's slaves, and others that have not greeted, do not know such frames.
         group = self._group if replica.member else None
-        told = BEYOND_LOG if group is None else -1
+        confirmed_sent = BEYOND_LOG if group is None else -1
         await self._stream.send_all(frame_head(replica.sent, 0))
         while True:
             pin.offset = max(replica.acknowledged, self._store.end_offset - limit_bytes)
             parts, size = await self._frames(replica.sent)
-            if group is not None and (confirmed := group.confirmed()) != told:
-                parts, told = [confirmed_frame(confirmed), *parts], confirmed
+            if group is not None and (confirmed := group.confirmed()) != confirmed_sent:
+                parts, confirmed_sent = [confirmed_frame(confirmed), *parts], confirmed
             if parts:
                 await self._stream.send_parts(parts)
                 replica.sent += size
@@ -315,7 +315,7 @@ class _Connection:
                 await self._pause(size)
                 continue
             idle_ms = self._given.ha_send_heartbeat_interval
-            if told < replica.sent:
+            if confirmed_sent < replica.sent:
                 idle_ms = min(idle_ms, TELL_MS)
             with trio.move_on_after(idle_ms / 1000) as idle:
                 await wait_moved(written, replica.sent)

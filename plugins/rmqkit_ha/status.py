@@ -36,7 +36,7 @@ class HaInfoHeader(Header, kw_only=True):
 class HaInfo(EachRequest):
     """A master says where slaves connect and what is on its device.
 
-    A slave that is told of a master asks its name servers for it, and follows none that a request names: a
+    A slave asks its name servers for a master that a request names, and does not follow that address: a
     stranger could send one.
     """
 
@@ -44,8 +44,8 @@ class HaInfo(EachRequest):
         self._broker = broker
 
     def handle(self, request: Command, peer: Peer) -> Outcome:
-        broker, told = self._broker, request.header(HaInfoHeader)
-        if told.master_ha_address is not None:
+        broker, given = self._broker, request.header(HaInfoHeader)
+        if given.master_ha_address is not None:
             broker.replication.want_master()
             return answer(request)
         if broker.role.current is Role.SLAVE:
