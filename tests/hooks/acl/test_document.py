@@ -20,10 +20,10 @@ def test_the_commands_run(tmp_path: Path) -> None:
     """With the settings of the first block, in the order of the page, until one fails."""
     (tmp_path / "broker.toml").write_text(_blocks("toml")[0])
     commands = "\n".join(block for block in _blocks("sh") if not block.startswith("pip"))
-    with serving(["--config", "broker.toml", "--set", "store=memory"], tmp_path) as namesrv:
+    with serving(["--config", "broker.toml", "--set", "store=memory"], tmp_path) as where:
         env = {
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-            "NAMESRV_ADDR": namesrv,
+            "NAMESRV_ADDR": where["namesrv"],
             "HOME": str(tmp_path),
         }
         done = subprocess.run(
