@@ -22,7 +22,7 @@ from enum import Enum
 
 import trio
 
-from rmqkit.limits import COUNTED_UNFINISHED_BYTES, READ_CHUNK_BYTES
+from rmqkit.limits import READ_CHUNK_BYTES
 from rmqkit.plugin.transport import ServerStream
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.connection import ConnectionCore, Event, State
@@ -146,8 +146,14 @@ class ReadingHalf(WritingHalf):
                     await self._allowed()
 
     def _refused(self) -> bool:
-        """Whether unfinished frames take too much memory for this connection to be read now."""
-        return bool(self._noted_bytes) and not self._context.unfinished.may_read(self, self._chunk_bytes)
+        """Whether unfinished frames take too much memory for this connection to be read now. While memory is
+        scarce, a frame begins with a small read, for which there is no waiting."""
+        unfinished = self._context.unfinished
+        if self._noted_bytes:
+            return not unfinished.may_read(self, self._chunk_bytes)
+        if unfinished.is_scarce:
+            self._chunk_bytes = FIRST_CHUNK_BYTES
+        return False
 
     async def _allowed(self) -> None:
         """Wait until there is memory for what has arrived: only connections that bring something wait."""
@@ -218,9 +224,6 @@ class ReadingHalf(WritingHalf):
         core = self.core
         self._commands, self._served = core.feed(data), 0
         if core.pending_bytes or self._noted_bytes:
-            if self._noted_bytes >= COUNTED_UNFINISHED_BYTES and not core.pending_bytes:
-                # The next frame begins with a small read, for which there is no waiting.
-                self._chunk_bytes = FIRST_CHUNK_BYTES
             self._noted_bytes = core.pending_bytes
             self._context.note_unfinished(self, core, bool(self._commands))
         return self._serve(now) and core.fault is None

@@ -119,7 +119,7 @@ class UnfinishedFrames(Generic[T]):
         if frame.is_tried:
             return True
         self._set_reading(frame, 0)
-        if self.waiting or (self._taken >= FREELY_READ_UNFINISHED_BYTES and not self._admit(frame)):
+        if self.waiting or (self.is_scarce and not self._admit(frame)):
             return False
         if not frame.is_admitted:
             self._set_reading(frame, min(max_bytes, frame.missing_bytes))
@@ -128,6 +128,11 @@ class UnfinishedFrames(Generic[T]):
     def _set_reading(self, frame: _Frame, max_bytes: int) -> None:
         self._reading += max_bytes - frame.reading
         frame.reading = max_bytes
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether so much is taken that not every connection is read any more."""
+        return self._taken >= FREELY_READ_UNFINISHED_BYTES
 
     @property
     def _taken(self) -> int:

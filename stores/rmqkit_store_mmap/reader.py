@@ -82,7 +82,7 @@ def read(
     total_bytes = scan.size_bytes - left_out_bytes
     if scan.lost:
         _note_lost(log, faults, queue, offset, end)
-    if found and found[0][0] < residency.hot_from:
+    if found and found[0][0] < log.written_from:
         faults.check_bodies(slices)
     status = ReadStatus.FOUND
     if not found:

@@ -31,6 +31,7 @@ from rmqkit.testing.store import (
     store_config,
 )
 from rmqkit_delay.levels import delivery_time_of, parse_levels
+from rmqkit_store_mmap.log import residency
 from rmqkit_store_mmap.open.redispatch import Redispatch
 from rmqkit_store_mmap.queue.consume_queue import FILLER
 from rmqkit_store_mmap.readonly.readonly import StoreReader
@@ -308,6 +309,19 @@ async def test_a_reader_says_where_a_body_is_damaged(
         assert store.read_faults == 1
     told = f"the body of the record at log offset {given[1].physical_offset} does not match its checksum"
     assert caplog.text.count(told) == 1
+
+
+async def test_bodies_that_this_process_wrote_are_not_checked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading old messages again costs no checksums, for the device has not been asked."""
+    monkeypatch.setattr(residency, "HOT_BYTES", 0)
+    async with running(make(tmp_path)) as store:
+        given = store.append([message(body=b"%d" % number * 10) for number in range(4)])
+        write_at(tmp_path / "commitlog" / FIRST, given[1].physical_offset + 88, b"0")
+        with store.disk.blocking_reads():
+            assert store.read("Orders", 0, 0, ALL, None).message_count == 4
+        assert store.read_faults == 0
 
 
 @pytest.mark.row("S259")
