@@ -10,10 +10,19 @@ from time import monotonic
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, DecodeError, HeaderError, RequestRefused
 from rmqkit.plugin.access import TokenVerifier
-from rmqkit.plugin.request import Caller
+from rmqkit.plugin.request import GRPC, Caller
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command
-from rmqkit.protocol.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, Secret, content_of
+from rmqkit.protocol.signature import (
+    ACCESS_KEY,
+    AUTHORIZATION,
+    DATE_TIME,
+    SECURITY_TOKEN,
+    SIGNATURE,
+    Secret,
+    content_of,
+    grpc_proof,
+)
 from rmqkit_hook_acl.accounts import Accounts, NoAccounts, PlainAccounts
 from rmqkit_hook_acl.decide import Decisions, Need, Verdict
 from rmqkit_hook_acl.files import AclFile
@@ -130,6 +139,8 @@ class Access:
         key = fields.get(ACCESS_KEY)
         if key:
             return self._signed(key, fields, request.body)
+        if caller.protocol == GRPC and AUTHORIZATION in fields:
+            return self._signed_date(fields)
         token = fields.get(SECURITY_TOKEN)
         if token and self.verifiers:
             return self._enabled(self._of_token(token)).name
@@ -140,10 +151,25 @@ class Access:
             return ANONYMOUS
         raise self.refusal("username cannot be null.")
 
-    def _signed(self, key: str, fields: Mapping[str, str], body: bytes) -> str:
+    def _secret(self, key: str) -> Secret:
         secret = self._secrets.get(key)
         if secret is None:
             secret = self._secrets[key] = Secret(self._enabled(key).password)
+        return secret
+
+    def _signed_date(self, fields: Mapping[str, str]) -> str:
+        """The user that has signed the date of a call, which is all that clients of gRPC sign."""
+        found = grpc_proof(fields[AUTHORIZATION])
+        if found is None:
+            raise self.refusal("the authorization is not of the form MQv2-HMAC-SHA1.")
+        key, given = found
+        date = fields.get(DATE_TIME, "").encode()
+        if date and hmac.compare_digest(self._secret(key).digest(date), given):
+            return key
+        raise self.refusal("check signature failed.")
+
+    def _signed(self, key: str, fields: Mapping[str, str], body: bytes) -> str:
+        secret = self._secret(key)
         given = fields.get(SIGNATURE, "").encode()
         if hmac.compare_digest(secret.sign(content_of(fields, body)), given):
             return key

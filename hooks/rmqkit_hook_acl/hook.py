@@ -9,9 +9,12 @@ from rmqkit.plugin.access import PRINCIPAL, READ_CHECK
 from rmqkit.plugin.hooks import Refusals, RpcHook
 from rmqkit.plugin.request import REPLICATION, Caller, Peer, StreamCaller
 from rmqkit.protocol.command import Command
-from rmqkit.protocol.signature import ACCESS_KEY
+from rmqkit.protocol.signature import ACCESS_KEY, AUTHORIZATION
 from rmqkit_hook_acl.access import CERTIFICATE_USER, Access
 from rmqkit_hook_acl.certificates import common_name
+
+#: Proofs of single requests, which say nothing of others on the connection.
+_OF_ONE_REQUEST = (ACCESS_KEY, AUTHORIZATION)
 
 
 class AccessHook(RpcHook):
@@ -57,7 +60,7 @@ class AccessHook(RpcHook):
         principal = access.principal(request, peer)
         if access.settings.decides:
             access.check(principal, request, peer)
-        if ACCESS_KEY not in request.fields():
+        if request.fields().keys().isdisjoint(_OF_ONE_REQUEST):
             peer.attributes[PRINCIPAL] = principal
 
 

@@ -10,7 +10,8 @@ from attrs import define, field
 from rmqkit.model import names
 from rmqkit.plugin.request import Peer
 from rmqkit.protocol.codes import LANGUAGES
-from rmqkit.protocol.command import Command, request
+from rmqkit.protocol.command import Command, header_fields, request
+from rmqkit.protocol.signature import AUTHORIZATION, DATE_TIME, SECURITY_TOKEN, grpc_proof
 from rmqkit_grpc.framing import timeout_ms
 from rmqkit_grpc.messages import Code
 from rmqkit_grpc.statuses import Refusal
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 #: What a handler is: it yields requests for the broker that are made together, gets their answers in order,
 #: and returns the answer of the call, or several. It may raise Refusal, GrpcError, and what the codecs raise.
 Steps = Generator[Sequence[Command], Sequence[Command], Any]
+
+_NO_CREDENTIALS = ("", b"")
+_SESSION_TOKEN = "x-mq-session-token"
 
 
 class Wire(Protocol):
@@ -63,7 +67,7 @@ class Session:
 class Exchange:
     """One call: who asks, with which metadata, and until when."""
 
-    __slots__ = ("_broker", "deadline_ms", "metadata", "session", "stream")
+    __slots__ = ("_broker", "_proof", "deadline_ms", "metadata", "session", "stream")
 
     def __init__(
         self,
@@ -80,6 +84,7 @@ class Exchange:
         #: By the clock that `now_ms` is of; None without a deadline.
         self.deadline_ms = None if given is None else now_ms + given
         self._broker = broker
+        self._proof = _proof_in(metadata)
 
     @property
     def broker(self) -> RequestBroker:
@@ -89,10 +94,25 @@ class Exchange:
         return self._broker
 
     def command(self, code: int, header: msgspec.Struct | None = None, body: bytes = b"") -> Command:
-        """A request of this client."""
+        """A request of this client, with what it has shown to prove who it is."""
         made = request(code, header, body)
+        if self._proof:
+            made.ext = ({} if header is None else header_fields(header)) | self._proof
         made.language = self.session.language
         return made
+
+
+def _proof_in(metadata: Mapping[str, str]) -> dict[str, str]:
+    """The proof of a client as fields of requests; none for a client that only says that it has no
+    credentials, as some do."""
+    proof = {}
+    text = metadata.get(AUTHORIZATION)
+    if text and grpc_proof(text) != _NO_CREDENTIALS:
+        proof = {AUTHORIZATION: text, DATE_TIME: metadata.get(DATE_TIME, "")}
+    token = metadata.get(_SESSION_TOKEN)
+    if token:
+        proof[SECURITY_TOKEN] = token
+    return proof
 
 
 def language_of(metadata: Mapping[str, str]) -> str | None:

@@ -7,11 +7,18 @@ code nor the names, and no time. A request that was seen can be sent again; TLS 
 from __future__ import annotations
 
 import hashlib
+import re
 from base64 import b64encode
 from collections.abc import Callable, Collection, Mapping
 from operator import itemgetter
 
 ACCESS_KEY, SECURITY_TOKEN, SIGNATURE = "AccessKey", "SecurityToken", "Signature"
+#: What clients of gRPC sign with, as fields of requests: the proof, and the date that it covers, and
+#: nothing else (gRPC sheet, section 3).
+AUTHORIZATION, DATE_TIME = "authorization", "x-mq-date-time"
+_CREDENTIAL = re.compile(r"\bCredential=([^,/\s]*)")
+_PROOF = re.compile(r"\bSignature=([0-9A-Fa-f]{40})(?![0-9A-Fa-f])")
+_SCHEME = "MQv2-HMAC-SHA1 "
 _BLOCK_BYTES = 64
 #: Names of fields, as they came -> a function that returns the values to sign, in their order. Clients send a
 #: few combinations again and again.
@@ -60,10 +67,25 @@ class Secret:
 
     def sign(self, content: bytes) -> bytes:
         """The signature of a content, as the field has it."""
+        return b64encode(self.digest(content))
+
+    def digest(self, content: bytes) -> bytes:
+        """The 20 bytes of a signature."""
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(content)
         outer.update(inner.digest())
-        return b64encode(outer.digest())
+        return outer.digest()
+
+
+def grpc_proof(text: str) -> tuple[str, bytes] | None:
+    """The access key and the bytes of the signature in the metadata `authorization` of a client of gRPC;
+    None for a text without them. The key is empty when the client has no credentials."""
+    key, proof = _CREDENTIAL.search(text), _PROOF.search(text)
+    if not text.startswith(_SCHEME) or key is None:
+        return None
+    if not key[1]:
+        return "", b""
+    return None if proof is None else (key[1], bytes.fromhex(proof[1]))
 
 
 def sign(content: bytes, secret_key: str) -> str:
@@ -71,4 +93,14 @@ def sign(content: bytes, secret_key: str) -> str:
     return Secret(secret_key).sign(content).decode()
 
 
-__all__ = ["ACCESS_KEY", "SECURITY_TOKEN", "SIGNATURE", "Secret", "content_of", "sign"]
+__all__ = [
+    "ACCESS_KEY",
+    "AUTHORIZATION",
+    "DATE_TIME",
+    "SECURITY_TOKEN",
+    "SIGNATURE",
+    "Secret",
+    "content_of",
+    "grpc_proof",
+    "sign",
+]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hmac
 from base64 import b64decode
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqkit.protocol.signature import Secret, content_of, sign
+from rmqkit.protocol.signature import Secret, content_of, grpc_proof, sign
 
 
 def test_the_signatures_of_the_sheet() -> None:
@@ -55,3 +56,40 @@ def test_any_text_can_be_signed(fields: dict[str, str], body: bytes, secret: str
     content = content_of(fields, body)
     assert content.endswith(body)
     assert len(sign(content, secret)) == 28
+
+
+_HEX = "0123456789abcdef0123456789ABCDEF01234567"
+
+
+_DATE = "SignedHeaders=x-mq-date-time"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (f"MQv2-HMAC-SHA1 Credential=ak, {_DATE}, Signature={_HEX}", "ak"),
+        (f"MQv2-HMAC-SHA1 Credential=ak/region/service, {_DATE}, Signature={_HEX}", "ak"),
+        (f"MQv2-HMAC-SHA1 Credential=ak//Rocketmq, {_DATE}, Signature={_HEX}", "ak"),
+        (f"MQv2-HMAC-SHA1 Credential=, {_DATE}, Signature={_HEX}", ""),
+        (f"MQv2-HMAC-SHA1 Credential=ak, Signature={_HEX}0", None),
+        (f"MQv2-HMAC-SHA1 Credential=ak, Signature={_HEX[:-1]}", None),
+        ("MQv2-HMAC-SHA1 Credential=ak", None),
+        (f"Bearer Credential=ak, Signature={_HEX}", None),
+        (f"MQv2-HMAC-SHA1 Signature={_HEX}", None),
+        ("", None),
+    ],
+)
+def test_proofs_of_grpc(text: str, wanted: str | None) -> None:
+    """The key ends where its region begins; without a key there are no credentials."""
+    found = grpc_proof(text)
+    if wanted is None:
+        assert found is None
+    else:
+        assert found == (wanted, bytes.fromhex(_HEX) if wanted else b"")
+
+
+@given(st.text())
+def test_any_text_is_a_proof_or_none(text: str) -> None:
+    """Nothing is raised, whatever a client sends."""
+    assert grpc_proof(text) is None
+    grpc_proof("MQv2-HMAC-SHA1 " + text)

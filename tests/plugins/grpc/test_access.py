@@ -1,0 +1,66 @@
+"""Clients of gRPC at a broker with access control."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqkit.plugin.access import PRINCIPAL
+from rmqkit.protocol.signature import Secret
+from rmqkit.testing.broker import running_broker
+from tests.hooks.acl.kit import CHECKED, ROOT
+from tests.plugins.grpc.client import CODES, M, connected, message, resource, sending
+
+DATE = "20261126T030000Z"
+ROUTE = M["QueryRouteRequest"](topic=resource("T"))
+
+
+def proof(user: str = ROOT[0], secret: str = ROOT[1], date: str = DATE, signed: str = DATE) -> dict[str, Any]:
+    """The metadata of a client with credentials."""
+    signature = Secret(secret).digest(signed.encode()).hex().upper()
+    text = f"MQv2-HMAC-SHA1 Credential={user}, SignedHeaders=x-mq-date-time, Signature={signature}"
+    return {"authorization": text, "x_mq_date_time": date}
+
+
+async def test_signatures_are_checked(tmp_path: Path) -> None:
+    """Each call by itself: one that is signed does not admit others of its connection."""
+    async with running_broker(tmp_path, **CHECKED) as running, connected(running) as client:
+        assert (await client.call("QueryRoute", ROUTE, **proof())).status.code == CODES["OK"]
+        sent = await client.call("SendMessage", sending(message("T")), **proof())
+        assert sent.status.code == CODES["OK"], sent
+        refused = await client.call("SendMessage", sending(message("T")))
+        assert refused.status.code == CODES["FORBIDDEN"]
+        peers = [*running.context.clients.producers.get("T", {})]
+        assert all(PRINCIPAL not in peer.attributes for peer in peers)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        proof(secret="wrong"),
+        proof(user="nobody"),
+        proof(date=DATE.replace("2026", "2027")),
+        proof(date="", signed=""),
+        {"authorization": "MQv2-HMAC-SHA1 Credential=root", "x_mq_date_time": DATE},
+        {"authorization": "MQv2-HMAC-SHA1 Credential=, Signature=" + "0" * 40, "x_mq_date_time": DATE},
+        {"authorization": "Basic cm9vdA=="},
+        {"AccessKey": "root", "Signature": "x"},
+    ],
+)
+async def test_calls_without_a_valid_signature(tmp_path: Path, metadata: dict[str, Any]) -> None:
+    """They are refused, with a reason."""
+    async with running_broker(tmp_path, **CHECKED) as running, connected(running) as client:
+        answer = await client.call("QueryRoute", ROUTE, **metadata)
+        assert answer.status.code == CODES["FORBIDDEN"]
+        assert answer.status.message
+        assert running.context.topics.get("T") is None
+
+
+async def test_empty_credentials_without_access_control(tmp_path: Path) -> None:
+    """Some clients sign with an empty key when they have none."""
+    async with running_broker(tmp_path) as running, connected(running) as client:
+        metadata = {"authorization": "MQv2-HMAC-SHA1 Credential=, Signature=", "x_mq_date_time": DATE}
+        assert (await client.call("QueryRoute", ROUTE, **metadata)).status.code == CODES["OK"]
