@@ -151,7 +151,7 @@ class ReadingHalf(WritingHalf):
         unfinished = self._context.unfinished
         if self._noted_bytes:
             return not unfinished.may_read(self, self._chunk_bytes)
-        if unfinished.is_scarce:
+        if unfinished.total and unfinished.is_scarce:
             self._chunk_bytes = FIRST_CHUNK_BYTES
         return False
 

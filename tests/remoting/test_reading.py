@@ -29,8 +29,10 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-async def large_requests(count: int) -> None:
+async def large_requests(count: int, unfinished_elsewhere: int = 0) -> None:
+    """Requests one after the other, while other connections have so many bytes of unfinished frames."""
     async with served({ECHO: Handler(echo)}) as there, there.client() as client:
+        there.server.context.unfinished.total += unfinished_elsewhere
         for opaque in range(count):
             assert (await client.ask(request(ECHO, opaque=opaque, body=BODY))).body == BODY
 
@@ -51,6 +53,6 @@ async def test_a_request_begins_with_a_small_read_while_memory_is_scarce(
     reads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First reads do not wait for memory, so that they must not take much of it."""
-    monkeypatch.setattr(unfinished, "FREELY_READ_UNFINISHED_BYTES", 0)
-    await large_requests(6)
+    monkeypatch.setattr(unfinished, "FREELY_READ_UNFINISHED_BYTES", 1)
+    await large_requests(6, unfinished_elsewhere=1)
     assert reads.count(FIRST_CHUNK_BYTES) >= 6, reads
