@@ -1,4 +1,4 @@
-"""`rmqkit topic list|create|delete|route|stats`."""
+"""`rmqkit topic list|create|show|delete|route|stats`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,20 @@ import msgspec
 
 from rmqkit.cli import options, shown
 from rmqkit.client import Admin
-from rmqkit.client.cluster.topic_views import TopicChange, delete_topic, put_topic, topic_route
+from rmqkit.client.cluster.topic_views import (
+    TopicChange,
+    delete_topic,
+    put_topic,
+    topic_route,
+    topic_settings,
+)
+from rmqkit.model.message_type import TopicMessageType, declared_type
 from rmqkit.model.sysflag import PERM_RW
 from rmqkit.plugin.command import Verb
 from rmqkit.toolkit import output
+
+#: What a topic may be for.
+_TYPES = [kind.value for kind in TopicMessageType if kind is not TopicMessageType.UNSPECIFIED]
 
 
 def _arguments(parser: ArgumentParser) -> None:
@@ -29,12 +39,19 @@ def _arguments(parser: ArgumentParser) -> None:
     add("--broker", help="only on this broker")
     add("--cluster", help="only on the brokers of this cluster")
     add("--order", action="store_true", help="mark it as an ordered topic")
+    add(
+        "--type",
+        type=str.upper,
+        choices=_TYPES,
+        help="what its messages are; a broker with enableTopicMessageTypeCheck refuses others (default: all)",
+    )
 
     delete = actions.add_parser("delete", help="delete a topic and its messages")
     delete.add_argument("topic")
     delete.add_argument("--cluster", help="only on the brokers of this cluster")
 
     for name, text in (
+        ("show", "its settings on every broker, among them the type of its messages"),
         ("route", "which brokers serve a topic"),
         ("stats", "first and next offset of every queue"),
     ):
@@ -65,7 +82,8 @@ async def _list(admin: Admin, arguments: Namespace) -> None:
 
 async def _create(admin: Admin, arguments: Namespace) -> None:
     given = {name: getattr(arguments, name) for name in ("queues", "perm", "broker", "cluster", "order")}
-    _report(arguments, await put_topic(admin, arguments.topic, **given))
+    change = await put_topic(admin, arguments.topic, message_type=arguments.type, **given)
+    _report(arguments, change)
 
 
 async def _delete(admin: Admin, arguments: Namespace) -> None:
@@ -81,6 +99,31 @@ def _report(arguments: Namespace, change: TopicChange) -> None:
         return
     for what, brokers in done.items():
         output.line(f"topic {change.topic} {what} on {', '.join(brokers)}")
+
+
+async def _show(admin: Admin, arguments: Namespace) -> None:
+    settings = await topic_settings(admin, arguments.topic)
+    if arguments.json:
+        described = [
+            {"brokerName": broker, "messageType": declared_type(config.attributes).value}
+            | msgspec.to_builtins(config)
+            for broker, config in settings.items()
+        ]
+        output.as_json(described)
+        return
+    rows = [
+        (
+            broker,
+            config.read_queue_nums,
+            config.write_queue_nums,
+            config.perm,
+            "yes" if config.order else "no",
+            declared_type(config.attributes),
+            ", ".join(f"{key}={value}" for key, value in sorted(config.attributes.items())) or "-",
+        )
+        for broker, config in settings.items()
+    ]
+    output.table(("BROKER", "READ QUEUES", "WRITE QUEUES", "PERM", "ORDER", "TYPE", "ATTRIBUTES"), rows)
 
 
 async def _route(admin: Admin, arguments: Namespace) -> None:
@@ -113,6 +156,13 @@ async def _stats(admin: Admin, arguments: Namespace) -> None:
     output.table(("BROKER", "QUEUE", "FIRST", "NEXT", "LAST UPDATE"), table)
 
 
-_ACTIONS = {"list": _list, "create": _create, "delete": _delete, "route": _route, "stats": _stats}
+_ACTIONS = {
+    "list": _list,
+    "create": _create,
+    "show": _show,
+    "delete": _delete,
+    "route": _route,
+    "stats": _stats,
+}
 
-TOPIC = Verb("list, create, delete topics; show their routes and offsets", _arguments, _run)
+TOPIC = Verb("list, create, delete topics; show their settings, routes and offsets", _arguments, _run)

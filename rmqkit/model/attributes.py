@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
-MESSAGE_TYPE = "message.type"
-MIXED = "MIXED"
+from rmqkit.model.message_type import MESSAGE_TYPE, TopicMessageType
+
 _LONG_MAX = (1 << 63) - 1
 
 
@@ -43,11 +43,11 @@ class Attribute:
             raise AttributeFault(f"value is not in range({self.minimum}, {_LONG_MAX})")
 
 
-#: `message.type` is enforced only by RocketMQ's proxy, `reserve.time` only by its tiered store.
+#: `reserve.time` is enforced only by RocketMQ's tiered store.
 TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
     "queue.type": Attribute(("BatchCQ", "SimpleCQ"), changeable=False, unsupported=("BatchCQ",)),
     "cleanup.policy": Attribute(("COMPACTION", "DELETE"), changeable=False, unsupported=("COMPACTION",)),
-    MESSAGE_TYPE: Attribute(("DELAY", "FIFO", "MIXED", "NORMAL", "TRANSACTION", "UNSPECIFIED")),
+    MESSAGE_TYPE: Attribute(tuple(sorted(kind.value for kind in TopicMessageType))),
     "reserve.time": Attribute(minimum=-1),
 }
 #: RocketMQ 5.3 defines none.

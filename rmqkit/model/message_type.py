@@ -1,12 +1,16 @@
-"""The type of a message, determined by its properties (Java: MessageType;
-AbstractSendMessageProcessor.buildMsgContext)."""
+"""The type of a message, determined by its properties: for traces (Java: MessageType;
+AbstractSendMessageProcessor.buildMsgContext), and for topics, which may declare one (Java:
+TopicMessageType)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 from rmqkit.model import properties as props
+
+#: The attribute of a topic that declares its type.
+MESSAGE_TYPE = "message.type"
 
 
 class MessageType(IntEnum):
@@ -38,3 +42,36 @@ def message_type(properties: Mapping[str, str]) -> MessageType:
         if properties.get(props.TRANSACTION_PREPARED, "").lower() == "true"
         else MessageType.NORMAL
     )
+
+
+class TopicMessageType(StrEnum):
+    """What a topic is for, as its attribute `message.type` says. A message is NORMAL, FIFO, DELAY or
+    TRANSACTION; a topic may be MIXED, which takes them all, or leave it UNSPECIFIED."""
+
+    UNSPECIFIED = "UNSPECIFIED"
+    NORMAL = "NORMAL"
+    FIFO = "FIFO"
+    DELAY = "DELAY"
+    TRANSACTION = "TRANSACTION"
+    MIXED = "MIXED"
+
+
+def type_for_topics(properties: Mapping[str, str]) -> TopicMessageType:
+    """TRANSACTION if prepared for one, otherwise DELAY with a time of delivery, otherwise FIFO with an
+    ordering key (Java: TopicMessageType.parseFromMessageProperty)."""
+    if TYPED.isdisjoint(properties):
+        return TopicMessageType.NORMAL
+    if properties.get(props.TRANSACTION_PREPARED) == "true":
+        return TopicMessageType.TRANSACTION
+    if not _DELAYS.isdisjoint(properties):
+        return TopicMessageType.DELAY
+    return TopicMessageType.FIFO if props.SHARDING_KEY in properties else TopicMessageType.NORMAL
+
+
+def declared_type(attributes: Mapping[str, str]) -> TopicMessageType:
+    """The type that the attributes of a topic declare. A topic that declares none, UNSPECIFIED, or what is no
+    type takes all messages: it is MIXED. (Java takes a topic without the attribute for NORMAL.)"""
+    declared = attributes.get(MESSAGE_TYPE, TopicMessageType.UNSPECIFIED)
+    if declared == TopicMessageType.UNSPECIFIED or declared not in TopicMessageType.__members__:
+        return TopicMessageType.MIXED
+    return TopicMessageType[declared]

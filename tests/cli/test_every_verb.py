@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 CALLS = {
     "topic list": "",
     "topic create": "Created-{form}",
+    "topic show": "Orders",
     "topic route": "Orders",
     "topic stats": "Orders",
     "send": "Orders hello",

@@ -69,6 +69,13 @@ def test_topics_are_created_shown_and_deleted(rmqkit: Run, server: Ready) -> Non
     stats = json.loads(rmqkit("topic", "stats", "Mine", *namesrv, "--json").stdout)
     assert [queue["queueId"] for queue in stats] == [0, 1, 2]
     assert sum(queue["maxOffset"] for queue in stats) == 1
+    typed = rmqkit("topic", "create", "Mine", "--queues", "3", "--type", "delay", *namesrv)
+    assert (typed.returncode, typed.stdout) == (0, "topic Mine updated on broker-a\n"), typed.stderr
+    (shown,) = json.loads(rmqkit("topic", "show", "Mine", *namesrv, "--json").stdout)
+    assert (shown["brokerName"], shown["readQueueNums"], shown["order"]) == ("broker-a", 3, False)
+    assert (shown["messageType"], shown["attributes"]) == ("DELAY", {"message.type": "DELAY"})
+    rows = [line.split() for line in rmqkit("topic", "show", "Mine", *namesrv).stdout.splitlines()]
+    assert rows[1] == ["broker-a", "3", "3", "6", "no", "DELAY", "message.type=DELAY"]
     assert rmqkit("topic", "delete", "Mine", *namesrv).returncode == 0
     gone = rmqkit("topic", "stats", "Mine", *namesrv)
     assert gone.returncode == 1

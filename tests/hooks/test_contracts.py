@@ -55,6 +55,7 @@ from rmqkit_hook_metrics.hooks import ConsumeMetrics, RpcMetrics, SendMetrics
 from rmqkit_hook_trace import MessageTrace
 from rmqkit_hook_trace.broker import SendSpans
 from rmqkit_hook_trace.otel import OpenTelemetryHook
+from rmqkit_message_type.checks import CheckRecalls, CheckSends
 
 EVERYTHING = AuditSettings(body_bytes=10, properties=("KEYS", "TAGS"))
 
@@ -115,6 +116,18 @@ class TestParkDelayed(PutMessageHookContract):
 
     def make_hook(self) -> PutMessageHook:
         return ParkDelayed(parse_levels("1s 5s 10s"))
+
+
+class TestCheckSends(SendMessageHookContract):
+    """The topics of the tests declare no type."""
+
+    def make_hook(self) -> SendMessageHook:
+        return CheckSends()
+
+
+class TestCheckRecalls(RpcHookContract):
+    def make_hook(self) -> RpcHook:
+        return CheckRecalls()
 
 
 class TestMessageTrace(ClientHookContract):

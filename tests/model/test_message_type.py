@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rmqkit.model.message_type import MessageType, message_type
+from rmqkit.model.message_type import (
+    MessageType,
+    TopicMessageType,
+    declared_type,
+    message_type,
+    type_for_topics,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,3 +38,40 @@ def test_kinds(properties: dict[str, str], kind: MessageType) -> None:
 def test_numbers() -> None:
     """The numbers are those used in trace records."""
     assert [kind.name for kind in sorted(MessageType)] == ["NORMAL", "HALF", "COMMIT", "DELAY", "ORDER"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "kind"),
+    [
+        ({}, "NORMAL"),
+        ({"TAGS": "a", "TRAN_MSG": "false"}, "NORMAL"),
+        ({"TRAN_MSG": "TRUE"}, "NORMAL"),
+        ({"__SHARDINGKEY": "k"}, "FIFO"),
+        ({"DELAY": "0"}, "DELAY"),
+        ({"TIMER_DELAY_SEC": "1", "__SHARDINGKEY": "k"}, "DELAY"),
+        ({"TIMER_DELAY_MS": "x"}, "DELAY"),
+        ({"TIMER_DELIVER_MS": "1"}, "DELAY"),
+        ({"TRAN_MSG": "true", "DELAY": "1", "__SHARDINGKEY": "k"}, "TRANSACTION"),
+    ],
+)
+def test_what_a_message_is_for_its_topic(properties: dict[str, str], kind: str) -> None:
+    """As in Java's TopicMessageType, a transaction is checked first, then a time, then an ordering key."""
+    assert type_for_topics(properties) == kind
+
+
+@pytest.mark.parametrize(
+    ("attributes", "kind"),
+    [
+        ({}, "MIXED"),
+        ({"queue.type": "SimpleCQ"}, "MIXED"),
+        ({"message.type": "UNSPECIFIED"}, "MIXED"),
+        ({"message.type": "FIFO"}, "FIFO"),
+        ({"message.type": "MIXED"}, "MIXED"),
+        ({"message.type": "fifo"}, "MIXED"),
+        ({"message.type": ""}, "MIXED"),
+        ({"message.type": "SomethingNewer"}, "MIXED"),
+    ],
+)
+def test_what_a_topic_declares(attributes: dict[str, str], kind: str) -> None:
+    """A topic that declares nothing, or what is no type, takes all messages."""
+    assert declared_type(attributes) is TopicMessageType[kind]

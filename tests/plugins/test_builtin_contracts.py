@@ -267,11 +267,13 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("server", "filter-server"): (plugins, "TestFilterServer"),
     ("server", "namesrv"): (plugins, "TestNameServer"),
     ("send message hook", "audit"): (hooks, "TestSendAudit"),
+    ("send message hook", "message-type"): (hooks, "TestCheckSends"),
     ("send message hook", "metrics"): (hooks, "TestSendMetrics"),
     ("send message hook", "trace"): (hooks, "TestSendSpans"),
     ("consume message hook", "audit"): (hooks, "TestConsumeAudit"),
     ("consume message hook", "metrics"): (hooks, "TestConsumeMetrics"),
     ("rpc hook", "audit"): (hooks, "TestRequestAudit"),
+    ("rpc hook", "message-type"): (hooks, "TestCheckRecalls"),
     ("rpc hook", "metrics"): (hooks, "TestRpcMetrics"),
     ("put message hook", "delay"): (hooks, "TestParkDelayed"),
     ("acknowledgement condition", "replicas"): (electing, "TestCondition"),
@@ -286,6 +288,7 @@ def test_everything_that_is_built_in_runs_the_contract_of_its_kind() -> None:
     flags = {
         "hooks": ["audit", "metrics", "trace"],
         "brokerRole": "SYNC_MASTER",
+        "enableTopicMessageTypeCheck": True,
         "plugins.ha.elected": True,
         "plugins.failover.coordinator": "memory://contract",
     }

@@ -106,6 +106,8 @@ SHEET: dict[str, tuple[type[msgspec.Struct], str]] = {
     ),
     "33": (headers.ViewMessageRequestHeader, "topic s?, offset i64!"),
     "37": (headers.EndTransactionRequestHeader, END),
+    "370": (headers.RecallMessageRequestHeader, "producerGroup s?, topic s!, recallHandle s!, bname s?"),
+    "370 answer": (headers.RecallMessageResponseHeader, "msgId s!, MSG_REGION s?"),
     "105": (headers.GetRouteInfoRequestHeader, "topic s!, acceptStandardJsonOnly bool?"),
     "17": (
         headers.CreateTopicRequestHeader,
@@ -169,7 +171,7 @@ SHEET: dict[str, tuple[type[msgspec.Struct], str]] = {
     "901": (headers.GetBrokerMemberGroupRequestHeader, "clusterName s!, brokerName s!"),
 }
 #: Nullable fields of the sheet for unsupported features; they are ignored.
-LEFT_OUT = {"recallHandle", "offsetDelta", "epoch", "maxOffset", "confirmOffset", "electionPriority"}
+LEFT_OUT = {"offsetDelta", "epoch", "maxOffset", "confirmOffset", "electionPriority"}
 
 
 def kind_of(annotation: Any) -> tuple[str, bool]:

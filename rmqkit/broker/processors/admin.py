@@ -14,14 +14,8 @@ from rmqkit.broker.processors.queues import queue_of, topic_at
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_LISTED_CONFIGS
 from rmqkit.model import attributes, names
-from rmqkit.model.attributes import (
-    GROUP_ATTRIBUTES,
-    MESSAGE_TYPE,
-    MIXED,
-    TOPIC_ATTRIBUTES,
-    Attribute,
-    AttributeFault,
-)
+from rmqkit.model.attributes import GROUP_ATTRIBUTES, TOPIC_ATTRIBUTES, Attribute, AttributeFault
+from rmqkit.model.message_type import MESSAGE_TYPE, TopicMessageType
 from rmqkit.model.topic import (
     CreateTopicListRequestBody,
     DelayOffsetFile,
@@ -118,7 +112,8 @@ class AdminProcessor(ProcessorByCode):
                 ResponseCode.INVALID_PARAMETER,
                 f"perm is 0 to 7 (4 read, 2 write, 1 inherit), not {config.perm}",
             )
-        if changes.get(f"+{MESSAGE_TYPE}") == MIXED and not self._broker.config.enable_mixed_message_type:
+        is_mixed = changes.get(f"+{MESSAGE_TYPE}") == TopicMessageType.MIXED
+        if is_mixed and not self._broker.config.enable_mixed_message_type:
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
         known = self._broker.topics.get(name)
         return msgspec.structs.replace(config, attributes=_altered(TOPIC_ATTRIBUTES, known, changes))

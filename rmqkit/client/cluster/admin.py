@@ -19,6 +19,7 @@ from rmqkit.client.routing.masters import ADMIN_TIMEOUT_MS, Masters
 from rmqkit.client.routing.routes import Route
 from rmqkit.errors import BrokerError, ClientError, DecodeError, RmqError
 from rmqkit.model import properties as props
+from rmqkit.model.message_type import MESSAGE_TYPE
 from rmqkit.model.names import is_made_by_brokers, reply_topic, topic_fault
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.replication import ReplicationStatus
@@ -116,6 +117,7 @@ class Admin:
         broker: str | None = None,
         cluster: str | None = None,
         order: bool = False,
+        message_type: str | None = None,
         attributes: str | None = None,
         route_wait_ms: int = ROUTE_WAIT_MS,
         timeout_ms: int = ADMIN_TIMEOUT_MS,
@@ -123,10 +125,12 @@ class Admin:
         """Create or change the topic on the selected masters: of one broker, of a cluster, or all. Returns
         the broker names.
 
-        queues      number of queues for reading, and for writing unless `write_queues` is given
-        perm        6 read and write, 4 read only, 2 write only
-        attributes  `+key=value,-key`, for example `+message.type=FIFO`
-        timeout_ms  time for each broker; a replica group that elects its master is asked again within it
+        queues        number of queues for reading, and for writing unless `write_queues` is given
+        perm          6 read and write, 4 read only, 2 write only
+        message_type  NORMAL, FIFO, DELAY, TRANSACTION or MIXED: what the topic is for, kept in its attribute
+                      `message.type`; None leaves it as it is
+        attributes    further changes of attributes, `+key=value,-key`, for example `+reserve.time=60000`
+        timeout_ms    time for each broker; a replica group that elects its master is asked again within it
 
         Brokers register the topic with the name servers after a short delay. The call waits up to
         `route_wait_ms` until the topic can be read, and logs a warning when that takes longer. It stops at
@@ -136,13 +140,14 @@ class Admin:
         fault = topic_fault(topic)
         if fault is not None:
             raise ClientError(fault)
+        changes = [f"+{MESSAGE_TYPE}={message_type}"] if message_type else []
         header = CreateTopicRequestHeader(
             topic=topic,
             read_queue_nums=queues,
             write_queue_nums=queues if write_queues is None else write_queues,
             perm=perm,
             order=order,
-            attributes=attributes,
+            attributes=",".join(changes + ([attributes] if attributes else [])) or None,
         )
         brokers = await self._masters.change(
             partial(request, RequestCode.UPDATE_AND_CREATE_TOPIC, header),

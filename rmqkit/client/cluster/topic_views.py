@@ -1,4 +1,4 @@
-"""Topics as values: where they are, and what a change of one did on which brokers.
+"""Topics as values: where they are, what is set for them, and what a change of one did on which brokers.
 
 The functions raise as `Admin` does.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from rmqkit.client.cluster.admin import Admin
+from rmqkit.client.cluster.admin import Admin, masters_of
 from rmqkit.errors import NoRoute
 from rmqkit.model.route import TopicRouteData
 from rmqkit.model.sysflag import PERM_RW
+from rmqkit.model.topic import TopicConfig
 
 
 @frozen(kw_only=True)
@@ -34,12 +35,19 @@ async def put_topic(
     broker: str | None = None,
     cluster: str | None = None,
     order: bool = False,
+    message_type: str | None = None,
 ) -> TopicChange:
     """Create or change a topic, as `Admin.create_topic`."""
     masters = await admin.masters(broker=broker, cluster=cluster)
     before = {name: await admin.topic_config(topic, address) for name, address in masters.items()}
     brokers = await admin.create_topic(
-        topic, queues=queues, perm=perm, broker=broker, cluster=cluster, order=order
+        topic,
+        queues=queues,
+        perm=perm,
+        broker=broker,
+        cluster=cluster,
+        order=order,
+        message_type=message_type,
     )
     after = {name: await admin.topic_config(topic, masters[name]) for name in brokers}
     existing = [name for name in brokers if before[name] is not None]
@@ -49,6 +57,16 @@ async def put_topic(
         updated=tuple(name for name in existing if before[name] != after[name]),
         unchanged=tuple(name for name in existing if before[name] == after[name]),
     )
+
+
+async def topic_settings(admin: Admin, topic: str) -> dict[str, TopicConfig]:
+    """The settings of a topic on each broker that has it, by broker name. Raises NoRoute when none has it."""
+    found = {}
+    for broker, address in masters_of(await topic_route(admin, topic)).items():
+        config = await admin.topic_config(topic, address)
+        if config is not None:
+            found[broker] = config
+    return dict(sorted(found.items()))
 
 
 async def delete_topic(admin: Admin, topic: str, *, cluster: str | None = None) -> TopicChange:

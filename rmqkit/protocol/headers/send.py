@@ -79,6 +79,7 @@ class SendMessageResponseHeader(Header, kw_only=True):
     queue_offset: I64
     transaction_id: str | None = None
     batch_uniq_id: str | None = None
+    recall_handle: str | None = None
     region_id: str | None = msgspec.field(default=None, name="MSG_REGION")
     trace_on: bool | None = msgspec.field(default=None, name="TRACE_ON")
 
@@ -93,6 +94,22 @@ class ConsumerSendMsgBackRequestHeader(Header, kw_only=True):
     origin_topic: str | None = None
     unit_mode: bool | None = False
     max_reconsume_times: I32 | None = None
+
+
+class RecallMessageRequestHeader(Header, kw_only=True):
+    """RECALL_MESSAGE (370): `recall_handle` is that of the send's answer (`protocol.recall_handle`)."""
+
+    producer_group: str | None = None
+    topic: str
+    recall_handle: str
+    bname: str | None = None
+
+
+class RecallMessageResponseHeader(Header, kw_only=True):
+    """Answer to RECALL_MESSAGE: the UNIQ_KEY of the recalled message."""
+
+    msg_id: str
+    region_id: str | None = msgspec.field(default=None, name="MSG_REGION")
 
 
 class EndTransactionRequestHeader(Header, kw_only=True):

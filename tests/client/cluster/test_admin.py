@@ -53,6 +53,16 @@ def test_create_and_delete_a_topic(backend: str) -> None:
                 "New", broker="broker-b", cluster="c", write_queues=1, route_wait_ms=0
             ) == ["broker-b"]
             assert [len(created(a)), len(created(b))] == [1, 2]
+            for given, attributes in (
+                ({}, None),
+                ({"message_type": "FIFO"}, "+message.type=FIFO"),
+                (
+                    {"message_type": "DELAY", "attributes": "-reserve.time"},
+                    "+message.type=DELAY,-reserve.time",
+                ),
+            ):
+                await client.admin.create_topic("New", broker="broker-a", route_wait_ms=0, **given)
+                assert created(a)[-1].attributes == attributes
             assert await client.admin.delete_topic("New") == ["broker-a", "broker-b"]
             assert len(b.server.seen(RequestCode.DELETE_TOPIC_IN_BROKER)) == 1
             assert len(fake.namesrv.seen(RequestCode.DELETE_TOPIC_IN_NAMESRV)) == 1

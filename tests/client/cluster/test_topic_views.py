@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from rmqkit.client import Client, NoRoute
-from rmqkit.client.cluster.topic_views import TopicChange, delete_topic, put_topic, topic_route
+from rmqkit.client import BrokerError, Client, NoRoute
+from rmqkit.client.cluster.topic_views import (
+    TopicChange,
+    delete_topic,
+    put_topic,
+    topic_route,
+    topic_settings,
+)
 from rmqkit.testing.broker import running_cluster
 
 
@@ -26,3 +32,25 @@ async def test_a_change_tells_what_it_did(tmp_path: Path) -> None:
             await delete_topic(admin, "New")
         with pytest.raises(NoRoute, match="rmqkit topic create New"):
             await topic_route(admin, "New")
+
+
+async def test_the_settings_of_a_topic(tmp_path: Path) -> None:
+    """They are told for each broker, with the attributes; another type replaces the one before, and no type
+    leaves it."""
+    async with running_cluster(tmp_path) as running, Client(running.namesrv_text) as client:
+        admin = client.admin
+        await put_topic(admin, "Typed", queues=2, message_type="FIFO")
+        assert await put_topic(admin, "Typed", queues=2, message_type="DELAY") == TopicChange(
+            topic="Typed", updated=("broker-a",)
+        )
+        assert await put_topic(admin, "Typed", queues=2) == TopicChange(
+            topic="Typed", unchanged=("broker-a",)
+        )
+        settings = await topic_settings(admin, "Typed")
+        assert {name: config.attributes for name, config in settings.items()} == {
+            "broker-a": {"message.type": "DELAY"}
+        }
+        with pytest.raises(BrokerError, match="value is not in set"):
+            await put_topic(admin, "Typed", queues=2, message_type="Delay")
+        with pytest.raises(NoRoute, match="rmqkit topic create Nowhere"):
+            await topic_settings(admin, "Nowhere")
