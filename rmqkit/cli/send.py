@@ -276,10 +276,13 @@ def _show_sent(result: SendResult, json: bool) -> None:
                 "brokerName": result.queue.broker_name,
                 "queueId": result.queue.queue_id,
                 "queueOffset": result.queue_offset,
+                **({} if result.recall_handle is None else {"recallHandle": result.recall_handle}),
             }
         )
     else:
-        output.line(f"{result.status.name} {result.message_id} {result.queue} offset {result.queue_offset}")
+        handle = "" if result.recall_handle is None else f" recall handle {result.recall_handle}"
+        where = f"{result.queue} offset {result.queue_offset}"
+        output.line(f"{result.status.name} {result.message_id} {where}{handle}")
 
 
 SEND = Verb("send a message, or lines of text or JSON", _arguments, _run)

@@ -363,4 +363,5 @@ class BlockingProducer(Opened[Producer]):
     send_oneway = derived(Producer.send_oneway)
     send_batch = derived(Producer.send_batch)
     send_packed = derived(Producer.send_packed)
+    recall = derived(Producer.recall)
     queues = derived(Producer.queues)

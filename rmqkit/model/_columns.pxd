@@ -58,6 +58,7 @@ cdef class PutColumns:
     cdef int _note_send(self, Py_ssize_t count, Span key) except -1
     cdef object _named(self, topic)
     cdef object _message(self, Py_ssize_t at)
+    cdef object _topic_at(self, Py_ssize_t at)
     cdef bytes _stored(self, Put *put)
 
 

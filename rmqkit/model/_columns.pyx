@@ -113,6 +113,10 @@ cdef class PutColumns:
         put.made = True
         return message
 
+    cdef object _topic_at(self, Py_ssize_t at):
+        """The topic of a message, which is not made for that."""
+        return self._made[at].topic if self._puts[at].made else <object>self._puts[at].topic
+
     cdef bytes _stored(self, Put *put):
         stored = PyBytes_FromStringAndSize(put.properties.at, put.properties.size)
         if put.suffixed:

@@ -22,6 +22,7 @@ HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
 #: Records that a broker could not pass on (`rmqkit.toolkit.set_aside`); no topic of RocketMQ's.
 SET_ASIDE_TOPIC = "rmq_sys_SET_ASIDE"
 

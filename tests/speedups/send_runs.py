@@ -15,8 +15,8 @@ from rmqkit.broker.processors.send_columns import PlainSend, PlainSends, PutList
 from rmqkit.broker.processors.success_form import ValueForm
 from rmqkit.config import Config
 from rmqkit.errors import DecodeError
+from rmqkit.model import names, values
 from rmqkit.model import properties as props
-from rmqkit.model import values
 from rmqkit.model.message import PutMessage
 from rmqkit.model.run import Looks, looks
 from rmqkit.plugin.hooks import SendingBroker, SendRun
@@ -100,7 +100,9 @@ def built(messages: Any, sends: SendRun, changed: int) -> None:
                 messages.leave_out()
         at = messages.take(sends, at + 1, TOPICS)
     if changed < len(messages):
-        messages[changed].topic = "Z"
+        parked = messages[changed]
+        parked.topic = names.TIMER_TOPIC
+        parked.set_properties(parked.properties | {props.REAL_TOPIC: "Z", props.TIMER_OUT_MS: "1000"})
 
 
 def plain_batch(request: Command, header: SendMessageRequestHeaderV2, born_host: bytes) -> list[PutMessage]:

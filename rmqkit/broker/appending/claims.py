@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmqkit.errors import RequestRefused
-from rmqkit.model.properties import DELAY, TIMER_INPUTS, TRANSACTION_PREPARED
+from rmqkit.model.properties import DELAY, REPEAT, TIMER_INPUTS, TRANSACTION_PREPARED
 from rmqkit.protocol.codes import ResponseCode
 
 #: Property -> what it asks for.
@@ -11,6 +11,7 @@ CLAIMABLE: dict[str, str] = {
     TRANSACTION_PREPARED: "transactional messages",
     DELAY: "delay levels",
     **dict.fromkeys(TIMER_INPUTS, "delivery at a time of the sender's own"),
+    REPEAT: "repeated delivery",
 }
 
 

@@ -19,6 +19,7 @@ from rmqkit.protocol.codes import VERSION, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import SendMessageResponseHeader
 from rmqkit.protocol.message_id import offset_message_id
+from rmqkit.protocol.recall_handle import handle_of
 from rmqkit.speedups import IN_USE
 
 _SUCCESS = int(ResponseCode.SUCCESS)
@@ -58,8 +59,9 @@ class SendAnswers:
         return "".join([f",{self._id_form % at.physical_offset}" for at in results[1:]])
 
     def _command(self, sends: SendRun, index: int) -> Command:
-        """The answer to one send as a command, for every code and serialisation, and for a send without a
-        unique key: the broker has made one for the message then, but none for a batch."""
+        """The answer to one send as a command, for every code and serialisation, for a message that can be
+        recalled, and for a send without a unique key: the broker has made one for the message then, but none
+        for a batch."""
         span = sends.span(index)
         message, at = sends.messages[span.start], sends.results[span.start]
         further = self._further(sends.results[span])
@@ -67,11 +69,13 @@ class SendAnswers:
         key = sends.properties[index].get(props.UNIQ_KEY)
         if not key and not is_batch(request, header):
             key = message.properties.get(props.UNIQ_KEY)
+        handle = None if is_batch(request, header) else handle_of(message, self._config.broker_name)
         fields = SendMessageResponseHeader(
             msg_id=self._id_form % at.physical_offset + further,
             queue_id=message.queue_id,
             queue_offset=at.queue_offset,
             transaction_id=key or None,
+            recall_handle=None if handle is None else handle.encode(),
             region_id=self._config.region_id,
             trace_on=self._config.trace_on,
         )

@@ -26,7 +26,7 @@ from rmqkit.protocol.compressed_body import Compression
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2
 
 MAX_DELAY_LEVEL = 18
-_TIMED = frozenset({props.DELAY, *props.TIMER_INPUTS})
+_TIMED = frozenset({props.DELAY, *props.TIMER_INPUTS, props.REPEAT})
 #: Properties of messages that a batch cannot contain, or that brokers treat by themselves.
 _SINGLE = _TIMED | {props.TRANSACTION_PREPARED, props.PRODUCER_GROUP}
 #: How the topics begin that accept no batches.

@@ -29,6 +29,7 @@ from rmqkit.client.producing.outgoing import (
     prepare_packed,
 )
 from rmqkit.client.producing.queue_choice import RoundRobin, by_key
+from rmqkit.client.producing.recalls import recall
 from rmqkit.client.producing.send_options import SendKeywords, SendOptions
 from rmqkit.client.producing.send_result import (
     STATUS_OF_CODE,
@@ -264,6 +265,21 @@ class Producer:
             finally:
                 self._in_flight.leave(1, size_bytes)
             return outgoing.unique_keys[0]
+
+    @in_namespace
+    async def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
+        """Take a message back that waits for its time of delivery: it will not be delivered, and a message
+        that repeats not any more. Returns its id. The broker does not look whether there is such a message.
+
+        handle  `recall_handle` of the result of its send
+
+        Raises ClientError for what is no handle, NoRoute, BrokerUnknown, and BrokerError: ILLEGAL_OPERATION
+        when the time has come, or for the handle of a message to another topic or broker, NO_PERMISSION when
+        the broker allows no recalls (`recallMessageEnable`). When cancelled, the message may be recalled.
+        """
+        self._check_open()
+        budget_ms = self.options.timeout_ms if timeout_ms is None else timeout_ms
+        return await recall(self._instance, self.group, topic, handle, budget_ms)
 
     @in_namespace
     async def queues(self, topic: str) -> list[MessageQueue]:

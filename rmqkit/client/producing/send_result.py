@@ -40,6 +40,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     queue_offset      for a batch, that of its first message
     region_id         the broker's region; None when the answer has none
     trace_on          whether the broker asks for message traces
+    recall_handle     of a message that waits for its time of delivery: `Producer.recall` takes it back by it
     """
 
     status: SendStatus
@@ -50,6 +51,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     transaction_id: str | None = None
     region_id: str | None = None
     trace_on: bool = True
+    recall_handle: str | None = None
 
     @property
     def is_ok(self) -> bool:
@@ -76,6 +78,7 @@ def send_result(
         header.transaction_id,
         header.region_id,
         header.trace_on is not False,
+        header.recall_handle or None,
     )
 
 
