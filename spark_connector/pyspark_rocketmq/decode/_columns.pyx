@@ -43,7 +43,7 @@ cdef enum:
     FIXED
     EIGHT_BYTES = QUEUE_ID
     # Columns of variable width.
-    BODY = 0, KEYS, TAGS, MESSAGE_ID, NAMES, VALUES, BORN_HOST, STORE_HOST
+    BODY = 0, KEYS, TAGS, DELIVER_MS, OUT_MS, MESSAGE_ID, NAMES, VALUES, BORN_HOST, STORE_HOST
     VARIABLE
     ENTRIES = VARIABLE
 
@@ -54,8 +54,10 @@ _FIXED = {
 }
 _VARIABLE = {
     "body": BODY, "keys": KEYS, "tags": TAGS, "msgId": MESSAGE_ID, "bornHost": BORN_HOST,
-    "storeHost": STORE_HOST,
+    "storeHost": STORE_HOST, "TIMER_DELIVER_MS": DELIVER_MS, "TIMER_OUT_MS": OUT_MS,
 }
+# Columns that are properties as they are, null where there is none.
+_PROPERTIES = (KEYS, TAGS, DELIVER_MS, OUT_MS)
 cdef const char *_HEX = "0123456789ABCDEF"
 
 
@@ -238,6 +240,8 @@ cdef class Filled:
         cdef const rmq_property *keys = NULL
         cdef const rmq_property *tags = NULL
         cdef const rmq_property *unique = NULL
+        cdef const rmq_property *deliver = NULL
+        cdef const rmq_property *out = NULL
         cdef int number
         for number in range(found):
             p = &self.properties[number]
@@ -247,6 +251,10 @@ cdef class Filled:
                 tags = p
             elif rmq_is_named(self.scratch, p, "UNIQ_KEY", 8):
                 unique = p
+            elif rmq_is_named(self.scratch, p, "TIMER_DELIVER_MS", 16):
+                deliver = p
+            elif rmq_is_named(self.scratch, p, "TIMER_OUT_MS", 12):
+                out = p
             if self.needs_map:
                 self._put(&self.texts[NAMES], self.entries[row] + number, p.name_at, p.name_bytes)
                 self._put(&self.texts[VALUES], self.entries[row] + number, p.value_at, p.value_bytes)
@@ -254,6 +262,8 @@ cdef class Filled:
             self.entries[row + 1] = self.entries[row] + found
         self._put_or_null(&self.texts[KEYS], row, keys)
         self._put_or_null(&self.texts[TAGS], row, tags)
+        self._put_or_null(&self.texts[DELIVER_MS], row, deliver)
+        self._put_or_null(&self.texts[OUT_MS], row, out)
         if self.texts[MESSAGE_ID].offsets != NULL:
             if unique != NULL:
                 self._put(&self.texts[MESSAGE_ID], row, unique.value_at, unique.value_bytes)
@@ -328,7 +338,7 @@ cdef class Filled:
             text_bytes += self.records[row].text_bytes
         # A property takes three bytes and a separator.
         entries = (text_bytes + self.count) // 4
-        rooms = {BODY: body_bytes, KEYS: text_bytes, TAGS: text_bytes,
+        rooms = {BODY: body_bytes, KEYS: text_bytes, TAGS: text_bytes, DELIVER_MS: text_bytes, OUT_MS: text_bytes,
                  MESSAGE_ID: text_bytes + 56 * self.count, BORN_HOST: 20 * self.count,
                  STORE_HOST: 20 * self.count}
         wanted = [(column, self.count, rooms[column]) for name, column in _VARIABLE.items() if name in names]
@@ -338,7 +348,7 @@ cdef class Filled:
             self.entries = <int32_t *>place
             self.entries[0] = 0
         for column, rows, room in wanted:
-            made[column] = self._text_room(&self.texts[<int>column], rows, room, column in (KEYS, TAGS))
+            made[column] = self._text_room(&self.texts[<int>column], rows, room, column in _PROPERTIES)
         self.body_bytes = body_bytes
         return made
 
@@ -416,7 +426,8 @@ def fill(const uint8_t[::1] data not None, const int64_t[::1] starts not None,
             raise ValueError(f"record {number} does not lie in the data behind the one before")
         end = starts[number] + sizes[number]
     made.needs_body, made.needs_map, made.check_crc = "body" in names, "properties" in names, check_crc
-    made.needs_text = made.needs_map or any(name in names for name in ("keys", "tags", "msgId"))
+    made.needs_text = made.needs_map or any(
+        name in names for name, column in _VARIABLE.items() if column in _PROPERTIES or column == MESSAGE_ID)
     made.lo, made.hi = lo, hi
     made.records = <Record *>malloc(max(count, 1) * sizeof(Record))
     if made.records == NULL:

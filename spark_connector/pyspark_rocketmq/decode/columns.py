@@ -32,6 +32,7 @@ METADATA_COLUMNS: dict[str, str] = {
     "storeSize": "int",
     "bodyCrc": "int",
     "preparedTransactionOffset": "bigint",
+    "deliveryTimestamp": "timestamp",
 }
 
 

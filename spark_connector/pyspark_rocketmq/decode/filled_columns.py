@@ -9,6 +9,7 @@ from pyspark_rocketmq.decode._columns import Filled, fill
 from pyspark_rocketmq.decode.columns import Projection
 from pyspark_rocketmq.decode.record_columns import Columns, Regular
 from pyspark_rocketmq.read.source import Block
+from rmqkit.model import properties as props
 
 
 class FilledColumns(Columns):
@@ -55,7 +56,9 @@ class FilledColumns(Columns):
 
 def filled(block: Block, lo: int, hi: int, projection: Projection) -> Regular:
     """The columns of a stretch of a block, filled by compiled code."""
-    queue_id, names, check = block.queue.queue_id, projection.names, projection.check_crc
+    queue_id, names, check = block.queue.queue_id, {*projection.names}, projection.check_crc
+    if "deliveryTimestamp" in names:
+        names |= {props.TIMER_DELIVER_MS, props.TIMER_OUT_MS}
     made = fill(
         block.data, block.starts, block.sizes, block.offsets, block.base, queue_id, lo, hi, names, check
     )

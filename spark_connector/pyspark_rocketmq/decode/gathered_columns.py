@@ -34,7 +34,11 @@ _FIELDS = {
     "bornTimestamp": "born",
     "storeTimestamp": "store",
 }
-_FROM_PROPERTIES = {"keys": props.KEYS, "tags": props.TAGS}
+_FROM_PROPERTIES = {
+    "keys": props.KEYS,
+    "tags": props.TAGS,
+    **{name: name for name in (props.TIMER_DELIVER_MS, props.TIMER_OUT_MS)},
+}
 
 
 class GatheredColumns(Columns):

@@ -13,10 +13,11 @@ from attrs import frozen
 from pyspark_rocketmq.decode.columns import Projection
 from pyspark_rocketmq.decode.property_columns import json_column
 from pyspark_rocketmq.decode.record_headers import Numbers
-from pyspark_rocketmq.decode.scalar_decoder import fault
+from pyspark_rocketmq.decode.scalar_decoder import delivery_time, fault
 from pyspark_rocketmq.decode.slices import numbers
 from pyspark_rocketmq.read.source import Block, SourceError
 from rmqkit.errors import ClientError
+from rmqkit.model import properties as props
 from rmqkit.model.text import text_of
 from rmqkit.protocol.compressed_body import inflate
 from rmqkit.protocol.message_id import host_text
@@ -59,6 +60,8 @@ class Columns(ABC):
                 return self.message_ids()
             case "bornTimestamp" | "storeTimestamp":
                 return self.times(field.name, field.type)
+            case "deliveryTimestamp":
+                return self.delivery_times(field.type)
         return self.numbers(field.name, field.type)
 
     def properties_as_map(self, kind: pa.DataType) -> pa.Array:
@@ -66,6 +69,13 @@ class Columns(ABC):
         offsets, names, values = self.properties()
         entries = pa.StructArray.from_arrays([names, values], fields=[kind.key_field, kind.item_field])
         return pa.Array.from_buffers(kind, self._count, [None, offsets], children=[entries])
+
+    def delivery_times(self, kind: pa.DataType) -> pa.Array:
+        """The column `deliveryTimestamp`; most messages have none."""
+        asked, slots = (self.text(name) for name in (props.TIMER_DELIVER_MS, props.TIMER_OUT_MS))
+        if asked.null_count == slots.null_count == self._count:
+            return pa.nulls(self._count, kind)
+        return pa.array(map(delivery_time, asked.to_pylist(), slots.to_pylist()), kind, size=self._count)
 
     @abstractmethod
     def numbers(self, name: str, kind: pa.DataType) -> pa.Array:
@@ -77,7 +87,7 @@ class Columns(ABC):
 
     @abstractmethod
     def text(self, name: str) -> pa.Array:
-        """The column keys or tags."""
+        """The column keys or tags, or one of the properties that `delivery_times` needs."""
 
     @abstractmethod
     def message_ids(self) -> pa.Array: ...

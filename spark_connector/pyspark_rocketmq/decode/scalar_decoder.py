@@ -33,10 +33,12 @@ Row = dict[str, Any]
 #: A record with both bits contains several messages.
 FOLDED = INNER_BATCH | NEED_UNWRAP
 #: Columns computed from the text of the properties.
-FROM_PROPERTIES = frozenset({"properties", "keys", "tags", "msgId"})
+FROM_PROPERTIES = frozenset({"properties", "keys", "tags", "msgId", "deliveryTimestamp"})
 #: Larger millisecond values do not fit into Spark's timestamps, which are 64-bit microseconds. Clients may
 #: send any born time.
 MAX_TIME_MS = (2**63 - 1) // 1000
+#: Digits of the largest 64-bit number.
+_LONGEST_NUMBER = 19
 
 _HEAD = Struct(">iIiiiqqiq")
 _TIME = Struct(">q")
@@ -270,12 +272,25 @@ def _of_properties(head: _Head, properties: dict[str, str], projection: Projecti
         "tags": properties.get(props.TAGS),
         "msgId": unique or offset_message_id(head.store_host, head.fields["physicalOffset"]),
         "properties": list(properties.items()) if projection.properties == "map" else json_text(properties),
+        "deliveryTimestamp": delivery_time(
+            properties.get(props.TIMER_DELIVER_MS), properties.get(props.TIMER_OUT_MS)
+        ),
     }
 
 
 def json_text(properties: dict[str, str]) -> str:
     """The column `properties` as JSON."""
     return msgspec.json.encode(properties).decode()
+
+
+def delivery_time(asked: str | None, slot: str | None) -> int | None:
+    """The column `deliveryTimestamp`, in microseconds since 1970, from the properties TIMER_DELIVER_MS and
+    TIMER_OUT_MS: the time that the sender asked for; after a span of time, the one that the broker chose,
+    which is up to a unit of its precision earlier. None of a message without either."""
+    for text in (asked, slot):
+        if text and text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER:
+            return _microseconds(int(text))
+    return None
 
 
 def _microseconds(time_ms: int) -> int | None:

@@ -219,7 +219,37 @@ def test_the_columns_of_one_message() -> None:
         "storeSize": 91 + len("hello") + len("Orders") + len(text),
         "bodyCrc": zlib.crc32(b"hello") & 0x7FFFFFFF,
         "preparedTransactionOffset": 9,
+        "deliveryTimestamp": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("properties", "time_ms"),
+    [
+        ("TIMER_DELIVER_MS\x011700000000123\x02", 1_700_000_000_123),
+        ("TIMER_DELIVER_MS\x011700000000123\x02TIMER_OUT_MS\x011700000000000\x02", 1_700_000_000_123),
+        ("TIMER_DELAY_SEC\x015\x02TIMER_OUT_MS\x011700000005000\x02", 1_700_000_005_000),
+        ("TIMER_DELIVER_MS\x01soon\x02TIMER_OUT_MS\x010\x02", 0),
+        ("TIMER_DELIVER_MS\x01-5\x02", None),
+        ("TIMER_DELIVER_MS\x019223372036854775807\x02", None),
+        ("TIMER_DELIVER_MS\x01" + "9" * 5000 + "\x02", None),
+        ("TIMER_OUT_MS\x01\u0663\x02", None),
+        ("DELAY\x013\x02", None),
+    ],
+)
+def test_times_of_delivery(properties: str, time_ms: int | None) -> None:
+    """The time that the sender asked for, else the one that the broker chose; null without one, and for what
+    is no time. It is the same alone, beside messages without a time, and decoded one by one."""
+    block = numbered([put(properties=properties.encode()), put(), put(properties=b"TAGS\x01a\x02")])
+    alone = Projection(("deliveryTimestamp", "queueOffset"))
+    for projection in (ALL, alone):
+        rows = decoded(block, projection)
+        assert rows == one_by_one(block, projection)
+        assert [row["deliveryTimestamp"] for row in rows] == [
+            None if time_ms is None else time_ms * 1000,
+            None,
+            None,
+        ]
 
 
 def test_apaches_record() -> None:
