@@ -67,6 +67,7 @@ class Delivery(InternalQueueFollower):
     levels."""
 
     service = DelayService.name
+    is_woken = True
 
     def __init__(self, broker: Broker, levels_ms: Sequence[int]) -> None:
         """Read the progress of the levels. Raises ConfigError when delayOffset.json cannot be read."""

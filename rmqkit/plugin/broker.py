@@ -171,6 +171,13 @@ class Appender(Protocol):
     async def settle_everything(self) -> None:
         """Wait until everything appended so far is as safe as an acknowledged message. Raises StoreError."""
 
+    def listen(self, topic: str, function: Callable[[], object]) -> None:
+        """Call a function after each append of messages that a put hook has moved to this topic, or that a
+        service has written to it; not of those that clients send to it. It must not block or raise."""
+
+    def unlisten(self, topic: str, function: Callable[[], object]) -> None:
+        """Stop calling a function that listens."""
+
 
 class Progress(Protocol):
     """The progress of one dispatcher."""

@@ -26,6 +26,8 @@ _log: Final[logging.Logger] = limited_logger(__name__)
 MAX_RUN: Final = 64
 #: Pause of a queue without new messages.
 POLL_S: Final = 0.1
+#: The same of a follower that is woken: a queue may also end earlier, or begin later.
+IDLE_S: Final = 10.0
 #: Pause of a queue after a message that could not be handled.
 RETRY_S: Final = 10.0
 #: A unit that is due in less is looked at after this time.
@@ -46,6 +48,9 @@ class InternalQueueFollower(ABC):
 
     #: The longest pause between two looks at a queue, in seconds.
     pause_s: float = POLL_S
+    #: Whether the messages of the topic come through put hooks or from services: `broker.put` then tells of
+    #: them, in place of short pauses.
+    is_woken: bool = False
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self.broker = broker
@@ -55,8 +60,10 @@ class InternalQueueFollower(ABC):
         #: Queue id -> time of trio's clock, which is never set back, before which the queue is not looked at.
         self._not_before_s: dict[int, float] = {}
         self._fetching: set[int] = set()
-        #: Set when a queue that was fetched may be looked at again.
+        #: Set when a queue may be looked at again: it was fetched, or has grown.
         self._fetched = trio.Event()
+        #: Queues that had no message at the last look.
+        self._empty: set[int] = set()
         self._dirty = False
         self._stopped = False
         self._saving = trio.Lock()
@@ -91,9 +98,23 @@ class InternalQueueFollower(ABC):
             first, end = store.min_offset(self.topic, queue_id), store.max_offset(self.topic, queue_id)
             self.offsets[queue_id] = max(first, min(saved.get(queue_id, 0), end))
 
+    def _wake(self) -> None:
+        self._not_before_s.update(dict.fromkeys(self._empty, 0.0))
+        self._empty.clear()
+        self._fetched.set()
+
     async def run(self) -> None:
         """Pass on messages until `stop`. Cancelled: messages whose offsets were not saved are passed on again
         after the next start."""
+        if self.is_woken:
+            self.broker.put.listen(self.topic, self._wake)
+        try:
+            await self._pass_on_all()
+        finally:
+            if self.is_woken:
+                self.broker.put.unlisten(self.topic, self._wake)
+
+    async def _pass_on_all(self) -> None:
         async with trio.open_nursery() as nursery:
             while not self._stopped:
                 waiting = [queue_id for queue_id in self.offsets if queue_id not in self._fetching]
@@ -140,6 +161,10 @@ class InternalQueueFollower(ABC):
         if not units:
             # The front of the queue may have been removed, or its end truncated.
             self._move(queue_id, max(store.min_offset(self.topic, queue_id), min(offset, end)))
+            if self.is_woken and store.written_by_append and not store.positions.is_gated:
+                # Otherwise a message that was told of may be readable later.
+                self._empty.add(queue_id)
+                self._not_before_s[queue_id] = trio.current_time() + IDLE_S
             return False
         due = self.due(queue_id, units)
         if due < len(units):

@@ -23,7 +23,7 @@ from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.record import unpack
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import FlushWhenWanted, message
-from rmqkit.toolkit.internal_queue import MAX_RUN, POLL_S, RETRY_S, InternalQueueFollower
+from rmqkit.toolkit.internal_queue import IDLE_S, MAX_RUN, POLL_S, RETRY_S, InternalQueueFollower
 from rmqkit_store_memory.store import MemoryStore
 
 TOPIC = "rmq_sys_inner"
@@ -140,6 +140,34 @@ class Timed(Noted):
         return self.due_at_s - (trio.current_time() - self._start_s)
 
 
+class Woken(Noted):
+    """Is told of messages; `looks` counts its looks at empty and other queues."""
+
+    is_woken = True
+
+    def __init__(self, store: Store, queues: int = 1) -> None:
+        super().__init__(store, queues=queues)
+        self.looks = 0
+        self.listening: list[Callable[[], object]] = []
+        self.broker.put.listen = self._listen  # type: ignore[method-assign]
+        self.broker.put.unlisten = self._unlisten  # type: ignore[method-assign]
+
+    def _listen(self, topic: str, function: Callable[[], object]) -> None:
+        assert topic == TOPIC
+        self.listening.append(function)
+
+    def _unlisten(self, topic: str, function: Callable[[], object]) -> None:
+        self.listening.remove(function)
+
+    def _run_of(self, queue_id: int) -> bool:
+        self.looks += 1
+        return super()._run_of(queue_id)
+
+    def tell(self) -> None:
+        for function in self.listening:
+            function()
+
+
 @pytest.fixture
 async def store() -> Store:
     made = Store()
@@ -198,6 +226,45 @@ async def test_a_queue_is_looked_at_when_its_first_message_is_due(
         store.add(b"never", b"ever")
         await trio.sleep(26)
     assert follower.looks == pytest.approx([0, 3.2, 8.2, 13.2, 18.2, 23.2, 28.2])
+
+
+async def test_a_follower_that_is_woken_looks_at_once(
+    store: Store, autojump_clock: trio.testing.MockClock
+) -> None:
+    """It hands on what it is told of, and an idle queue costs next to nothing; what it is not told of, it
+    finds a little later."""
+    follower = Woken(store, queues=3)
+    async with running(follower):
+        await trio.sleep(1)
+        assert follower.looks == 3
+        await trio.sleep(3_600)
+        assert follower.looks <= 3 * (3_600 / IDLE_S + 2)
+        for number in range(3):
+            store.add(b"%d" % number, queue_id=number)
+            follower.tell()
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(follower.bodies) == number + 1
+        store.add(b"untold")
+        await trio.sleep(IDLE_S + 1)
+        assert follower.bodies[3:] == [b"untold"]
+    assert follower.listening == []
+
+
+@pytest.mark.parametrize("is_gated", [False, True])
+async def test_what_is_readable_later_is_polled_for(
+    store: Store, autojump_clock: trio.testing.MockClock, is_gated: bool
+) -> None:
+    """Where a message can be read some time after it was appended, the pauses stay short."""
+    if is_gated:
+        store.positions.gate([])
+    else:
+        store.written_by_append = False
+    follower = Woken(store)
+    async with running(follower):
+        await trio.sleep(1)
+        store.add(b"later")
+        await trio.sleep(A_LOOK_S)
+        assert follower.bodies == [b"later"]
 
 
 async def test_what_could_not_be_done_comes_again(

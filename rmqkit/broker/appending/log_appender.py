@@ -13,7 +13,7 @@ from rmqkit.broker.dispatch.manager import Dispatching
 from rmqkit.errors import MessageIllegal, RequestRefused, StoreError, StoreNotWritable
 from rmqkit.model.message import PutMessage
 from rmqkit.model.properties import TRANSACTION_PREPARED
-from rmqkit.model.run import MessageRun
+from rmqkit.model.run import MessageRun, looks
 from rmqkit.plugin.acks import Acknowledgement, Settled
 from rmqkit.plugin.hook_runner import Hooks
 from rmqkit.plugin.hooks import PutMessageHook
@@ -67,6 +67,7 @@ class LogAppender:
         self.gate = acks.gate
         self._timed = timed
         self._counted = counted
+        self._listeners: dict[str, list[Callable[[], object]]] = {}
 
     def append(self, run: MessageRun, *, checked: bool = False) -> Sequence[Put]:
         """Store a run in order with one append of the store. Returns for each message its place or the
@@ -111,11 +112,29 @@ class LogAppender:
             ]
         refused = self._refusals(run, range(len(run)) if watched is None else run.special or ())
         if not refused:
-            return self.append(run, checked=True)
+            results = self.append(run, checked=True)
+            self._tell(run)
+            return results
         part = run.select([at for at in range(len(run)) if at not in refused])
         stored = iter(self.append(part, checked=True))
+        self._tell(part)
         run.settled = part.settled
         return run.note([refused[at] if at in refused else next(stored) for at in range(len(run))])
+
+    def listen(self, topic: str, function: Callable[[], object]) -> None:
+        """Call a function after appends by hooks and services (`rmqkit.plugin.broker.Appender`)."""
+        self._listeners.setdefault(topic, []).append(function)
+
+    def unlisten(self, topic: str, function: Callable[[], object]) -> None:
+        """Stop calling a function that listens."""
+        self._listeners[topic].remove(function)
+
+    def _tell(self, run: MessageRun) -> None:
+        """Call the functions that listen to the topics of a run."""
+        if self._listeners and run.messages:
+            for topic in looks.topics_of(run.messages):
+                for function in self._listeners.get(topic, ()):
+                    function()
 
     def _refusals(self, run: MessageRun, special: Sequence[int]) -> dict[int, RequestRefused]:
         """Refusals by the acknowledgement conditions, and of special messages by put hooks and because of

@@ -80,6 +80,8 @@ class SavedTable(Generic[C]):
         self._queue: deque[Change[C]] = deque()
         self._queued = trio.Event()
         self._changed = trio.Event()
+        #: Set when a write to the journal fails, which may leave remains.
+        self._torn = trio.Event()
         self._writing = trio.Lock()
         self._folding = trio.Lock()
         #: A separate limit, so that threads waiting for cold reads do not delay changes.
@@ -133,7 +135,7 @@ class SavedTable(Generic[C]):
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._fold_regularly)
-                nursery.start_soon(self._repair_regularly)
+                nursery.start_soon(self._repair_when_ragged)
                 task_status.started()
                 while True:
                     while not self._queue:
@@ -259,6 +261,7 @@ class SavedTable(Generic[C]):
             try:
                 await self._in_thread(partial(self._journal.append, [self._line(change) for change in batch]))
             except OSError as error:
+                self._torn.set()
                 _log.error("%s cannot be written, the changes are refused: %s", self._journal.path, error)
                 failure = RequestRefused(
                     ResponseCode.SYSTEM_ERROR,
@@ -305,8 +308,11 @@ class SavedTable(Generic[C]):
         for listener in self.on_turn:
             listener(name)
 
-    async def _repair_regularly(self) -> None:
+    async def _repair_when_ragged(self) -> None:
         while True:
+            if not self._journal.is_ragged:
+                self._torn = trio.Event()
+                await self._torn.wait()
             await trio.sleep(_REPAIR_S)
             if self._journal.is_ragged:
                 async with self._writing:

@@ -79,6 +79,14 @@ class Hook(EachPutHook):
         self._act(message)
 
 
+class Wanting(Hook):
+    """A hook for messages with some properties."""
+
+    def __init__(self, wants: set[str], act: Callable[[PutMessage], None]) -> None:
+        super().__init__(act)
+        self.wants = frozenset(wants)
+
+
 class Collect(Dispatcher):
     """Notes what it is given; raises when it is told to."""
 
@@ -180,6 +188,36 @@ async def test_hooks_run_in_order_and_may_move_a_message(bench: Bench) -> None:
     put_one(bench.appender(Hook(first), Hook(second)), message())
     assert seen == ["T", "U"]
     assert bench.store.queues() == {"U": [3]}
+
+
+async def test_who_follows_a_topic_is_told(bench: Bench) -> None:
+    """Of messages that a hook has moved there, or that come from a service, once for each append, and until
+    it stops listening; not of messages to other topics, of refused ones, and of a client's plain ones."""
+    told: list[int] = []
+
+    def move(message: PutMessage) -> None:
+        if message.body == b"refused":
+            raise RequestRefused(ResponseCode.NO_PERMISSION, "no")
+        message.topic = "U"
+
+    appender = bench.appender(Wanting({"asks"}, move))
+
+    def note() -> None:
+        told.append(bench.store.max_offset("U", 0))
+
+    appender.listen("U", note)
+    appender.append(MessageRun([message(properties={"asks": "x"}), message(properties={"asks": "x"})]))
+    assert told == [2]
+    put_one(appender, message(topic="U"))
+    assert told == [2, 3]
+    appender.append(MessageRun([message(b"refused", properties={"asks": "x"}), message(topic="U")]))
+    assert told == [2, 3, 4]
+    put_one(appender, message())
+    appender.append(MessageRun([message(topic="U")], special=()))
+    assert told == [2, 3, 4]
+    appender.unlisten("U", note)
+    put_one(appender, message(topic="U"))
+    assert told == [2, 3, 4]
 
 
 async def test_a_hook_refuses_one_message_of_several(bench: Bench) -> None:
