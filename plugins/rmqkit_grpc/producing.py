@@ -9,7 +9,7 @@ from typing import Any
 
 from rmqkit.errors import MessageIllegal
 from rmqkit.model import properties as props
-from rmqkit.model.attributes import MESSAGE_TYPE, MIXED
+from rmqkit.model.message_type import TopicMessageType, declared_type
 from rmqkit.model.names import RETRY_PREFIX
 from rmqkit.model.sysflag import COMPRESSED, TRANSACTION_PREPARED
 from rmqkit.protocol.codes import RequestCode
@@ -127,13 +127,13 @@ def _send(exchange: Exchange, topic: str, message: Any) -> Command:
 
 def _check_kind(topic: str, attributes: Mapping[str, str], kind: int) -> None:
     """Check the type of a message against that of its topic. Raises Refusal."""
-    wanted = attributes.get(MESSAGE_TYPE, MIXED)
-    if wanted != MIXED and TYPES.get(wanted) != kind:
+    wanted = declared_type(attributes)
+    if wanted is not TopicMessageType.MIXED and TYPES.get(wanted) != kind:
         name = next(name for name, number in TYPES.items() if number == kind)
         raise Refusal(
             Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             f"topic {topic} takes messages of the type {wanted}, and this one is {name}; change it with:"
-            f" rmqkit topic create {topic} --attribute {MESSAGE_TYPE}={name}",
+            f" rmqkit topic create {topic} --type {name}",
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from rmqkit.model.attributes import MESSAGE_TYPE, MIXED
+from rmqkit.model.message_type import TopicMessageType, declared_type
 from rmqkit.model.route import QueueData, TopicRouteData
 from rmqkit.model.sysflag import PERM_READ, PERM_RW, PERM_WRITE
 from rmqkit.model.topic import TopicConfig
@@ -72,8 +72,8 @@ def queue_of(exchange: Exchange, resource: Any, topic: str, route: QueueData, at
 
 def accepted_types(topic: TopicConfig | None) -> list[int]:
     """The types of messages that a topic takes: what its attribute says, else all."""
-    kind = MIXED if topic is None else topic.attributes.get(MESSAGE_TYPE, MIXED)
-    if kind == MIXED:
+    kind = TopicMessageType.MIXED if topic is None else declared_type(topic.attributes)
+    if kind is TopicMessageType.MIXED:
         return [_TYPES[name] for name in _MIXED]
     return [_TYPES.get(kind, 0)]
 

@@ -48,7 +48,7 @@ class InternalQueueFollower(ABC):
 
     #: The longest pause between two looks at a queue, in seconds.
     pause_s: float = POLL_S
-    #: Whether the messages of the topic come through put hooks or from services: `broker.put` then tells of
+    #: Whether the messages of the topic come through put hooks or from services: `broker.appender` then tells of
     #: them, in place of short pauses.
     is_woken: bool = False
 
@@ -107,12 +107,12 @@ class InternalQueueFollower(ABC):
         """Pass on messages until `stop`. Cancelled: messages whose offsets were not saved are passed on again
         after the next start."""
         if self.is_woken:
-            self.broker.put.listen(self.topic, self._wake)
+            self.broker.appender.listen(self.topic, self._wake)
         try:
             await self._pass_on_all()
         finally:
             if self.is_woken:
-                self.broker.put.unlisten(self.topic, self._wake)
+                self.broker.appender.unlisten(self.topic, self._wake)
 
     async def _pass_on_all(self) -> None:
         async with trio.open_nursery() as nursery:

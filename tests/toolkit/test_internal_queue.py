@@ -149,8 +149,8 @@ class Woken(Noted):
         super().__init__(store, queues=queues)
         self.looks = 0
         self.listening: list[Callable[[], object]] = []
-        self.broker.put.listen = self._listen  # type: ignore[method-assign]
-        self.broker.put.unlisten = self._unlisten  # type: ignore[method-assign]
+        self.broker.appender.listen = self._listen  # type: ignore[method-assign]
+        self.broker.appender.unlisten = self._unlisten  # type: ignore[method-assign]
 
     def _listen(self, topic: str, function: Callable[[], object]) -> None:
         assert topic == TOPIC

@@ -120,7 +120,7 @@ async def test_a_topic_that_takes_one_type(tmp_path: Path) -> None:
         )
         answer = await client.call("SendMessage", sending(message("Ordered")))
         assert answer.status.code == CODES["MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"]
-        assert "message.type=NORMAL" in answer.status.message
+        assert "--type NORMAL" in answer.status.message
         fifo = message("Ordered", message_group="g", message_type=KINDS["FIFO"])
         assert (await client.call("SendMessage", sending(fifo))).status.code == CODES["OK"]
 
