@@ -34,7 +34,9 @@ def rmqkit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[peers.Se
 def apache_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[peers.Server]:
     """Apache's name server and broker."""
     try:
-        with peers.apache_cluster(tmp_path_factory.mktemp("apache")) as server:
+        with peers.apache_cluster(
+            tmp_path_factory.mktemp("apache"), settings={"recallMessageEnable": "true"}
+        ) as server:
             yield server
     except (BuildError, peers.PeerError) as problem:
         pytest.fail(str(problem), pytrace=False)

@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from rmqkit.client import (
+    BrokerError,
     Client,
     Message,
     MessageQueue,
@@ -24,7 +25,8 @@ from rmqkit.client import (
     ReceivedMessage,
     SendStatus,
 )
-from rmqkit.protocol.codes import SerializeType
+from rmqkit.protocol.codes import ResponseCode, SerializeType
+from rmqkit.protocol.recall_handle import decode_handle
 from tests.interop import peers
 from tests.interop.builds import JAVA_CLIENT_VERSIONS, BuildError, JavaClient, java_client
 
@@ -293,6 +295,39 @@ async def test_delay_level_one_takes_a_second(json_client: Client, topic: str) -
             result = await consumer.pull(queue, 0, block=True, suspend_ms=10_000)
         assert [message.body for message in result.messages] == [b"later"]
         assert 0.99 <= trio.current_time() - began < 4
+
+
+async def test_a_timed_message_is_recalled(client: Client, topic: str) -> None:
+    """What asks for a time has a handle; recalled by it, the message is not delivered, and others are. A
+    handle of another topic, and one whose time is over, are refused."""
+    async with (
+        client,
+        client.producer(f"{topic}_p") as producer,
+        client.pull_consumer(f"{topic}_c") as consumer,
+    ):
+        await made(client, topic, queues=1)
+        (queue,) = await consumer.queues(topic)
+        assert (await producer.send(topic, b"plain")).recall_handle is None
+        later = {"TIMER_DELAY_MS": "3000"}
+        sent = [await producer.send(topic, each, properties=later) for each in (b"recalled", b"kept")]
+        handle, kept = (each.recall_handle or "" for each in sent)
+        assert decode_handle(handle).message_id == sent[0].message_id
+        assert await producer.recall(topic, handle) == sent[0].message_id
+        other = await made(client, f"{topic}_other", queues=1)
+        with pytest.raises(BrokerError, match="topic not match"):
+            await producer.recall(other, kept)
+
+        async def delivered() -> bool:
+            return await consumer.max_offset(queue) >= 2
+
+        await until(delivered)
+        # Both were due in one slot.
+        await trio.sleep(1)
+        result = await consumer.pull(queue, 0)
+        assert [message.body for message in result.messages] == [b"plain", b"kept"]
+        with pytest.raises(BrokerError, match="timestamp invalid") as caught:
+            await producer.recall(topic, kept)
+        assert caught.value.code == ResponseCode.ILLEGAL_OPERATION
 
 
 @pytest.mark.row("S010", "S051")

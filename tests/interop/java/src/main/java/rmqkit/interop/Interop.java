@@ -37,6 +37,7 @@ public final class Interop {
         RetryScenarios.add(all);
         GroupScenarios.add(all);
         DelayScenarios.add(all);
+        RecallScenarios.add(all);
         SendScenarios.add(all);
         QueryScenarios.add(all);
         RefusalScenarios.add(all);
