@@ -150,6 +150,12 @@ MAX_QUERY_RESULTS = 64
 #: Units of consume queues that are searched for a tag, and how many between two turns of other requests.
 MAX_SEARCHED_UNITS = 262_144
 SEARCHED_UNITS_PER_TURN = 512
+#: Transactions of a producer that have ended, with their outcomes: a broker that missed the end asks for it.
+MAX_REMEMBERED_TRANSACTIONS = 10_000
+#: Questions of brokers for transactions that wait for the check of a producer (Java: checkRequestHoldMax),
+#: and how many are checked at a time. A broker repeats the others.
+MAX_WAITING_CHECKS = 2_000
+MAX_CHECKS_AT_A_TIME = 8
 #: Unanswered calls of one client connection (Java: clientAsyncSemaphoreValue).
 MAX_PENDING_CALLS = 65_535
 #: Records queued in memory for one slow dispatcher; it gets later ones from the log.

@@ -17,16 +17,20 @@ from itertools import count
 import anyio
 from anyio.abc import TaskGroup
 
+from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.hooks import (
     ClientConsumeContext,
     ClientConsumeHook,
     ClientSendContext,
     ClientSendHook,
+    EndTransactionContext,
+    EndTransactionHook,
     HookedClient,
     HookProducer,
 )
 from rmqkit.client.instance import wall_clock_ms
 from rmqkit.client.producing.send_result import SendResult
+from rmqkit.client.producing.transaction_state import TransactionState
 from rmqkit.errors import RmqError
 from rmqkit.model.message import Message
 from rmqkit.model.names import TRACE_TOPIC
@@ -46,9 +50,14 @@ MAX_BODY_BYTES = 128_000
 #: Maximum size of the property KEYS, so that the properties of a trace message fit whatever a batch contains.
 MAX_KEYS_BYTES = 16_384
 _numbers = count(1)
+_JAVA_STATES = {
+    TransactionState.COMMIT: "COMMIT_MESSAGE",
+    TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
+    TransactionState.UNKNOWN: "UNKNOW",
+}
 
 
-class MessageTrace(ClientSendHook, ClientConsumeHook):
+class MessageTrace(ClientSendHook, ClientConsumeHook, EndTransactionHook):
     """Collects records of one client and sends them with its own producer. Messages of the trace topic itself
     are not traced, nor messages whose broker has disabled tracing.
 
@@ -112,6 +121,22 @@ class MessageTrace(ClientSendHook, ClientConsumeHook):
         record = partial(records.sub_after, ended_ms=ended_ms, group=group, cost_ms=cost_ms, result=result)
         traced = [message for message in context.messages if records.is_traced(message)]
         self._add([record(message, request_id=request_id) for message in traced])
+
+    def end_transaction(self, context: EndTransactionContext) -> None:
+        message = context.message
+        if isinstance(message, ReceivedMessage) and not records.is_traced(message):
+            return
+        record = records.end_transaction(
+            message,
+            ended_ms=self._now_ms(),
+            group=context.group,
+            message_id=context.message_id,
+            transaction_id=context.transaction_id,
+            store_host=context.address,
+            state=_JAVA_STATES[context.state],
+            from_check=context.from_check,
+        )
+        self._add([record])
 
     def _sent(self, context: ClientSendContext, result: SendResult, region: str) -> Iterator[TraceRecord]:
         """One record for each message, also of a batch, for which Java writes only one that cannot be found

@@ -1,5 +1,5 @@
 """Records of the trace topic (wire-protocol sheet, section 8; Java: TraceDataEncoder,
-SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl).
+SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl, EndTransactionTraceHookImpl).
 
     field 0x01 field 0x01 ... field 0x02
 
@@ -17,6 +17,9 @@ from rmqkit.model.message import Message
 from rmqkit.model.message_type import MessageType
 from rmqkit.model.names import without_namespace
 from rmqkit.protocol.trace_records import FIELD_END, RECORD_END
+
+#: The region of a message that does not name one (Java: MixAll.DEFAULT_TRACE_REGION_ID).
+DEFAULT_REGION = "DefaultRegion"
 
 
 class TraceRecord(NamedTuple):
@@ -101,6 +104,42 @@ def sub_after(
         without_namespace(group),
     )
     return TraceRecord(region_of(message), text, (message.message_id, *message.keys))
+
+
+def end_transaction(
+    message: Message | ReceivedMessage,
+    *,
+    ended_ms: int,
+    group: str,
+    message_id: str,
+    transaction_id: str | None,
+    store_host: str,
+    state: str,
+    from_check: bool,
+) -> TraceRecord:
+    """The end of a transaction; `state` is the name of the outcome in Java."""
+    if isinstance(message, ReceivedMessage):
+        region, properties = message.properties.get(props.MSG_REGION), message.properties
+    else:
+        region, properties = None, message.all_properties()
+    region = region or DEFAULT_REGION
+    keys = properties.get(props.KEYS, "")
+    text = _record(
+        "EndTransaction",
+        ended_ms,
+        region,
+        without_namespace(group),
+        without_namespace(message.topic),
+        message_id,
+        properties.get(props.TAGS),
+        keys,
+        store_host,
+        int(MessageType.COMMIT),
+        transaction_id,
+        state,
+        from_check,
+    )
+    return TraceRecord(region, text, (message_id, *props.split_keys(keys)))
 
 
 def region_of(message: ReceivedMessage) -> str:

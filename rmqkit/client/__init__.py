@@ -15,7 +15,7 @@ The modules `broker_views`, `dead_letter_views`, `group_views`, `message_views` 
 `RmqError`; its text names the address, the answer's code and remark, and what to do next.
 """
 
-from rmqkit.client.blocking import BlockingClient, BlockingProducer
+from rmqkit.client.blocking import BlockingClient, BlockingProducer, BlockingTransaction
 from rmqkit.client.blocking_consumers import (
     BlockingLitePullConsumer,
     BlockingPullConsumer,
@@ -42,6 +42,8 @@ from rmqkit.client.producing.latency_faults import LatencySteps
 from rmqkit.client.producing.outgoing import PackedBatch
 from rmqkit.client.producing.producer import Producer
 from rmqkit.client.producing.send_result import SendResult, SendStatus
+from rmqkit.client.producing.transaction_state import TransactionState
+from rmqkit.client.producing.transactions import Transaction
 from rmqkit.client.settings import ClientSettings, ProducerOptions
 from rmqkit.errors import (
     BrokerError,
@@ -71,6 +73,7 @@ __all__ = [
     "BlockingProducer",
     "BlockingPullConsumer",
     "BlockingPushConsumer",
+    "BlockingTransaction",
     "BrokerError",
     "BrokerUnknown",
     "Changes",
@@ -119,6 +122,8 @@ __all__ = [
     "SendFailed",
     "SendResult",
     "SendStatus",
+    "Transaction",
+    "TransactionState",
     "broker_views",
     "dead_letter_views",
     "filter_class",

@@ -27,7 +27,7 @@ from rmqkit.client.blocking_consumers import (
     BlockingPushConsumer,
     BlockingRawReader,
 )
-from rmqkit.client.blocking_faces import Face, Opened, derived
+from rmqkit.client.blocking_faces import Face, Opened, called, derived
 from rmqkit.client.client import Client
 from rmqkit.client.cluster.access_admin import AccessAdmin
 from rmqkit.client.cluster.admin import Admin
@@ -40,6 +40,8 @@ from rmqkit.client.hooks import CallHook, ClientHook
 from rmqkit.client.producing.async_sends import AsyncSends
 from rmqkit.client.producing.producer import Producer
 from rmqkit.client.producing.send_result import SendResult
+from rmqkit.client.producing.transaction_state import Check, TransactionState
+from rmqkit.client.producing.transactions import Transaction
 from rmqkit.client.routing.discovery import NameServerSource
 from rmqkit.client.settings import ClientKeywords, ProducerKeywords
 from rmqkit.config import Config
@@ -155,10 +157,12 @@ class BlockingClient:
         self._opened()
         return BlockingAccessAdmin(self, self._client.access)
 
-    def producer(self, group: str, **options: Unpack[ProducerKeywords]) -> BlockingProducer:
+    def producer(
+        self, group: str, *, check: Check | None = None, **options: Unpack[ProducerKeywords]
+    ) -> BlockingProducer:
         """A producer, to be opened with `with`; see `Client.producer`."""
         self._opened()
-        return BlockingProducer(self, self._client.producer(group, **options))
+        return BlockingProducer(self, self._client.producer(group, check=check, **options))
 
     def push_consumer(
         self, group: str, *, subscribe: Subscribe, **options: Unpack[PushKeywords]
@@ -343,6 +347,52 @@ BEGIN_SEND = """Begin a send with the arguments of `send`, and return its future
     """
 
 
+class BlockingTransaction(Face[Transaction]):
+    """`Transaction` for threads: `with producer.transaction(...) as tx`. Every method takes the same
+    arguments and raises the same. KeyboardInterrupt and SystemExit end it as a cancellation: UNKNOWN."""
+
+    commit = derived(Transaction.commit)
+    rollback = derived(Transaction.rollback)
+    unknown = derived(Transaction.unknown)
+    settle_by = called(Transaction.settle_by)
+
+    @property
+    def message_id(self) -> str:
+        """The id of the message (`Transaction.message_id`)."""
+        return self._inner.message_id
+
+    @property
+    def result(self) -> SendResult:
+        """The result of sending the half message (`Transaction.result`)."""
+        return self._inner.result
+
+    @property
+    def state(self) -> TransactionState | None:
+        """How the transaction ended; None while it has not."""
+        return self._inner.state
+
+    def __enter__(self) -> Self:
+        self._client.run(self._inner.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.run(self._inner.__aexit__, kind, error, trace)
+
+
+def begun(
+    method: Callable[Concatenate[Any, P], Transaction],
+) -> Callable[Concatenate[BlockingProducer, P], BlockingTransaction]:
+    """A method that makes a transaction with the same arguments, errors and documentation."""
+
+    @wraps(method)
+    def call(face: BlockingProducer, /, *args: P.args, **kwargs: P.kwargs) -> BlockingTransaction:
+        return BlockingTransaction(face._client, method(face._inner, *args, **kwargs))
+
+    return call
+
+
 class BlockingProducer(Opened[Producer]):
     """`Producer` for threads: every method takes the same arguments and raises the same."""
 
@@ -365,3 +415,4 @@ class BlockingProducer(Opened[Producer]):
     send_packed = derived(Producer.send_packed)
     recall = derived(Producer.recall)
     queues = derived(Producer.queues)
+    transaction = begun(Producer.transaction)

@@ -29,6 +29,7 @@ from rmqkit.client.hooks import ClientHook, ClientHooks
 from rmqkit.client.instance import Instance, wall_clock_ms
 from rmqkit.client.namespace import Namespace, in_namespace
 from rmqkit.client.producing.producer import Producer
+from rmqkit.client.producing.transaction_state import Check
 from rmqkit.client.routing.discovery import NameServerSource, name_server_source
 from rmqkit.client.server_requests import ServerRequests
 from rmqkit.client.settings import ClientKeywords, ClientSettings, ProducerKeywords, ProducerOptions
@@ -204,10 +205,20 @@ class Client:
         return self._opened().requests
 
     @in_namespace
-    def producer(self, group: str, **options: Unpack[ProducerKeywords]) -> Producer:
-        """A producer, to be opened with `async with`; the keywords are those of `ProducerOptions`. Raises
-        ClientError for an illegal group or compression, MissingExtra for one that is not installed."""
-        return Producer(self._opened(), group, ProducerOptions(**options))
+    def producer(
+        self, group: str, *, check: Check | None = None, **options: Unpack[ProducerKeywords]
+    ) -> Producer:
+        """A producer, to be opened with `async with`; the other keywords are those of `ProducerOptions`.
+
+        check  tells the outcome of a transaction of the group (`Producer.transaction`) from its message, when
+               a broker asks: True, it commits; False, it is rolled back; None, it is not known yet. `async
+               def`, or a plain function, which runs in a thread; several may run at a time. If it raises, the
+               error is logged and the broker asks again. It is also asked about what earlier processes have
+               begun, from the opening of the producer on, and by each broker of the cluster
+
+        Raises ClientError for an illegal group or compression, MissingExtra for one that is not installed.
+        """
+        return Producer(self._opened(), group, ProducerOptions(**options), check=check)
 
     @in_namespace
     def push_consumer(

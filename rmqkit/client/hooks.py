@@ -1,5 +1,5 @@
 """Hooks of a client: around sends, consumption and calls (behaviour sheet, C14; Java client: SendMessageHook,
-ConsumeMessageHook, FilterMessageHook, CheckForbiddenHook, RPCHook).
+ConsumeMessageHook, FilterMessageHook, CheckForbiddenHook, EndTransactionHook, RPCHook).
 
     async with Client("127.0.0.1:9876", hooks=[Mine()]) as client: ...
 
@@ -25,6 +25,7 @@ from attrs import Factory, define
 
 from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.producing.send_result import SendResult
+from rmqkit.client.producing.transaction_state import TransactionState
 from rmqkit.client.settings import ClientSettings, ProducerKeywords
 from rmqkit.errors import ClientError
 from rmqkit.model.message import Message
@@ -33,6 +34,7 @@ from rmqkit.model.names import namespace_of
 from rmqkit.model.queue import MessageQueue
 from rmqkit.plugin.hook_runner import Hooks
 from rmqkit.plugin.hooks import CallHook
+from rmqkit.protocol.headers import EndTransactionRequestHeader
 
 log = logging.getLogger(__name__)
 #: Time limit for closing all hooks together when a client is closed.
@@ -177,6 +179,33 @@ class CheckForbiddenHook(ClientHook, ABC):
         is no retry."""
 
 
+@define(slots=True, kw_only=True)
+class EndTransactionContext:
+    """The end of one transaction, about to be sent to the broker at `address`.
+
+    message     the half message: as it was sent by this client, or as a broker asked for it
+    message_id  the producer's id
+    from_check  whether a broker has asked for the outcome
+    """
+
+    client_id: str
+    group: str
+    message: Message | ReceivedMessage
+    message_id: str
+    transaction_id: str | None
+    state: TransactionState
+    from_check: bool
+    address: str
+
+
+class EndTransactionHook(ClientHook, ABC):
+    """Called for the ends of transactions."""
+
+    @abstractmethod
+    def end_transaction(self, context: EndTransactionContext) -> None:
+        """Called before a broker is told how a transaction has ended."""
+
+
 # --- consumption --------------------------------------------------------------------------------------------
 
 
@@ -270,6 +299,7 @@ class ClientHooks:
         self.filters = _of(FilterMessageHook, given)  # type: ignore[type-abstract]
         self.forbidding = _of(CheckForbiddenHook, given)  # type: ignore[type-abstract]
         self._sends = _of(ClientSendHook, given)
+        self._ends = _of(EndTransactionHook, given)  # type: ignore[type-abstract]
         self._consumes = _of(ClientConsumeHook, given)
         #: Whether any hook needs the messages of a send.
         self.see_sends = bool(self._sends.entries or self.forbidding.entries)
@@ -327,6 +357,23 @@ class ClientHooks:
             )
             for entry in self.forbidding.entries:
                 entry.call("check_forbidden", asked)
+
+    def ending(
+        self, header: EndTransactionRequestHeader, message: Message | ReceivedMessage, address: str
+    ) -> None:
+        """Tell the hooks how a transaction ends."""
+        if self._ends.entries:
+            context = EndTransactionContext(
+                client_id=self._client_id,
+                group=header.producer_group,
+                message=message,
+                message_id=header.msg_id or "",
+                transaction_id=header.transaction_id,
+                state=TransactionState(header.commit_or_rollback),
+                from_check=bool(header.from_transaction_check),
+                address=address,
+            )
+            self._ends.notify("end_transaction", context)
 
     def filtered(
         self, group: str, queue: MessageQueue, messages: tuple[ReceivedMessage, ...]
@@ -406,6 +453,7 @@ _METHODS = (
     "before_send",
     "after_send",
     "check_forbidden",
+    "end_transaction",
     "before_consume",
     "after_consume",
     "filter_messages",
@@ -428,6 +476,8 @@ __all__ = [
     "ClientSendContext",
     "ClientSendHook",
     "ConsumeReturnType",
+    "EndTransactionContext",
+    "EndTransactionHook",
     "FilterMessageContext",
     "FilterMessageHook",
     "HookProducer",

@@ -143,10 +143,19 @@ class Instance:
     # --- groups ---------------------------------------------------------------------------------------------
 
     def join_producer(self, group: str, check: CheckHandler | None = None) -> None:
-        """Register a producer group, which is included in heartbeats. Raises as
+        """Register a producer group, which is included in heartbeats. With a check, all brokers get them,
+        because each may ask for a transaction of an earlier process. Raises as
         `ServerRequests.join_producer`."""
         self.requests.join_producer(group, check)
         self.heartbeat_soon()
+        if check is not None:
+            self.refresh_soon()
+
+    def answer_checks(self, group: str, check: CheckHandler) -> None:
+        """Let a registered producer group answer questions for transactions from now on."""
+        if self.requests.producers.get(group, check) is None:
+            self.requests.producers[group] = check
+            self.refresh_soon()
 
     def join_consumer(self, group: str, member: GroupMember) -> None:
         """Register a consumer group, which is included in heartbeats. Raises as
@@ -190,7 +199,7 @@ class Instance:
             with anyio.move_on_after(self.settings.poll_name_server_interval_ms / 1000):
                 await self._look.wait()
             self._look = anyio.Event()
-            await self.routes.refresh()
+            await self.routes.refresh(all_brokers=self.requests.check_transactions)
             await anyio.sleep(QUIET_AFTER_REFRESH_S)
 
     async def follow_name_servers(self) -> None:

@@ -78,6 +78,11 @@ class ServerRequests:
         }.items():
             self.add(code, partial(self._by_member, handler))
 
+    @property
+    def check_transactions(self) -> bool:
+        """Whether any producer of this client answers questions for transactions."""
+        return any(check is not None for check in self.producers.values())
+
     def add(self, code: int, handler: Handler) -> None:
         """Let `handler` answer the requests with a code. Raises ClientError when the code has a handler."""
         if code in self._handlers:
@@ -121,7 +126,7 @@ class ServerRequests:
 
     def _check_transaction(self, command: Command, address: str) -> Outcome:
         """A broker asks a producer group for the outcome of a half message (behaviour sheet, A14)."""
-        if any(check is not None for check in self.producers.values()):
+        if self.check_transactions:
             return self._check_of_group(command, address)
         return _no_transactions(command, address)
 
@@ -129,7 +134,8 @@ class ServerRequests:
         """Java reads the group from the half message, as the header does not have it."""
         messages = (await received(command.body, command.fields().get("bname", ""))).messages
         if len(messages) != 1 or messages[0].fault is not None:
-            raise DecodeError(f"{address} asks for the outcome of a transaction without its half message")
+            fault = messages[0].fault if len(messages) == 1 else f"{len(messages)} messages instead of one"
+            raise DecodeError(f"the half message of a question for its transaction cannot be read: {fault}")
         check = self.producers.get(messages[0].properties.get(props.PRODUCER_GROUP, ""))
         if check is None:
             return _no_transactions(command, address)

@@ -8,7 +8,6 @@ waiting callers, by opaque, and requests of the peer to the handler. One timer h
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from inspect import isawaitable
@@ -20,13 +19,14 @@ from anyio.abc import ByteStream, TaskGroup, TaskStatus
 
 from rmqkit.errors import ProtocolError, RequestTimeout, RmqError, wire_code
 from rmqkit.limits import READ_CHUNK_BYTES
+from rmqkit.log_limit import limited_logger
 from rmqkit.model.buffer import chunks
 from rmqkit.protocol.codes import CLIENT_VERSION, FLAG_RESPONSE, ResponseCode, SerializeType
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.connection import ConnectionCore, Event, State
 from rmqkit.remoting.backend import async_backend
 
-log = logging.getLogger(__name__)
+log = limited_logger(__name__)
 
 #: Answers a request of the peer, or returns None for no answer; plain or coroutine function. RmqError is
 #: answered with its code and text.
@@ -303,6 +303,8 @@ class Connection:
 
     def _failure(self, request: Command, error: Exception) -> Command:
         if isinstance(error, RmqError):
+            if request.is_oneway:
+                log.warning("%s: its one-way request %d failed: %s", self.address, request.code, error)
             return answer(request, wire_code(error), str(error))
         log.error("%s: handling of request %d failed", self.address, request.code, exc_info=error)
         return answer(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")

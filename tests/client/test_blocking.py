@@ -15,6 +15,7 @@ from anyio.from_thread import start_blocking_portal
 from rmqkit.client import (
     Admin,
     BlockingClient,
+    BlockingProducer,
     ClientError,
     GroupAdmin,
     LitePullConsumer,
@@ -24,10 +25,14 @@ from rmqkit.client import (
     Producer,
     PullConsumer,
     RawReader,
+    Transaction,
+    TransactionState,
     blocking,
     blocking_consumers,
 )
 from rmqkit.client.consumer.queue_offsets import QueueOffsets
+from rmqkit.protocol.codes import RequestCode
+from rmqkit.protocol.headers import EndTransactionRequestHeader
 from tests.client.fake_cluster import FakeCluster
 from tests.client.fakes import Network
 from tests.client.forked import in_forked_child
@@ -105,6 +110,7 @@ FACES = {
     Admin: blocking.BlockingAdmin,
     GroupAdmin: blocking.BlockingGroupAdmin,
     Producer: blocking.BlockingProducer,
+    Transaction: blocking.BlockingTransaction,
     PullConsumer: blocking_consumers.BlockingPullConsumer,
     LitePullConsumer: blocking_consumers.BlockingLitePullConsumer,
     RawReader: blocking_consumers.BlockingRawReader,
@@ -127,6 +133,48 @@ def test_every_coroutine_method_has_a_blocking_twin(within: type, face: type) ->
         assert not inspect.iscoroutinefunction(twin)
         assert inspect.signature(twin) == inspect.signature(methods[name])
         assert inspect.getdoc(twin)
+
+
+def test_transactions() -> None:
+    """A block in a thread commits, rolls back or is unknown as one in the loop; plain checks and decisions
+    run in threads. Another request on the connection shows that the end has arrived."""
+    with tcp_cluster() as (fake, namesrv), BlockingClient(namesrv) as client:
+        server = fake.brokers["broker-a"].server
+
+        def last_end(producer: BlockingProducer) -> int:
+            producer.send("T", b"x")
+            ends = server.seen(RequestCode.END_TRANSACTION)
+            return ends[-1].header(EndTransactionRequestHeader).commit_or_rollback
+
+        with client.producer("pg", check=lambda half: True) as producer:
+            with producer.transaction("T", b"order", keys="k") as tx:
+                assert tx.result.message_id == tx.message_id
+            assert (tx.state, last_end(producer)) == (TransactionState.COMMIT, 8)
+            for raised, state in (
+                (LookupError, TransactionState.ROLLBACK),
+                (KeyboardInterrupt, TransactionState.UNKNOWN),
+            ):
+                transaction = producer.transaction(Message("T", b"order"))
+                with pytest.raises(raised), transaction:
+                    raise raised
+                assert transaction.state is state
+            assert last_end(producer) == 12
+            with producer.transaction("T", b"order") as tx:
+                tx.commit()
+                with pytest.raises(ClientError, match="has ended already"):
+                    tx.rollback()
+            assert last_end(producer) == 8
+            caller = threading.current_thread()
+            with producer.transaction("T", b"order") as tx:
+                tx.settle_by(lambda: threading.current_thread() is caller)
+            assert last_end(producer) == 12
+            with producer.transaction("T", b"order") as tx:
+                tx.unknown()
+            assert last_end(producer) == 0
+            with pytest.raises(ClientError, match="has no delay"):
+                producer.transaction(Message("T", b"order", delay_level=1))
+        inspected = inspect.signature(BlockingProducer.transaction), inspect.signature(Producer.transaction)
+        assert inspected[0] == inspected[1]
 
 
 def test_administration_blocks() -> None:

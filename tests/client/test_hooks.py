@@ -11,7 +11,15 @@ import pytest
 from anyio.abc import TaskGroup
 from attrs import Factory, define
 
-from rmqkit.client import Client, ClientError, Message, MessageIllegal, SendFailed
+from rmqkit.client import (
+    Client,
+    ClientError,
+    Message,
+    MessageIllegal,
+    ReceivedMessage,
+    SendFailed,
+    TransactionState,
+)
 from rmqkit.client.hooks import (
     CallHook,
     CheckForbiddenContext,
@@ -22,6 +30,8 @@ from rmqkit.client.hooks import (
     ClientSendContext,
     ClientSendHook,
     ConsumeReturnType,
+    EndTransactionContext,
+    EndTransactionHook,
     FilterMessageContext,
     FilterMessageHook,
     HookedClient,
@@ -33,6 +43,7 @@ from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from tests.client.fake_cluster import NAMESRV, FakeCluster, cluster
 from tests.client.fakes import Network, on_both_backends, run
+from tests.client.producing.transacting import COMMIT, ROLLBACK, asking
 
 SEND = RequestCode.SEND_MESSAGE_V2
 
@@ -439,3 +450,52 @@ def test_what_is_no_hook_is_refused() -> None:
         Client(NAMESRV, hooks=[object()])  # type: ignore[list-item]
     with pytest.raises(PluginError, match="client hook 'Late': before_send is a coroutine function"):
         Client(NAMESRV, hooks=[Late()])
+
+
+@define
+class Ends(EndTransactionHook):
+    """Records its arguments, and fails."""
+
+    seen: list[EndTransactionContext] = Factory(list)
+
+    def end_transaction(self, context: EndTransactionContext) -> None:
+        self.seen.append(context)
+        raise LookupError("a hook's own problem")
+
+
+@on_both_backends
+def test_the_end_of_a_transaction_is_shown(backend: str) -> None:
+    """Before each END_TRANSACTION, also before the answer to a broker's question, with the half message. An
+    error of the hook changes nothing."""
+
+    async def check(_half: object) -> bool:
+        return True
+
+    async def body() -> None:
+        hook = Ends()
+        async with (
+            asking(hooks=[hook], client_id="me") as peer,
+            peer.client.producer("pg", check=check) as producer,
+        ):
+            async with producer.transaction("T", b"order", keys=["k"]) as tx:
+                await tx.rollback()
+            assert await peer.asked(peer.half(KEYS="early")) == COMMIT
+            assert [end.commit_or_rollback for end in await peer.ends()] == [ROLLBACK, COMMIT]
+            own, early = hook.seen
+            assert (own.client_id, own.group, own.from_check, own.state) == (
+                "me",
+                "pg",
+                False,
+                TransactionState.ROLLBACK,
+            )
+            assert isinstance(own.message, Message)
+            assert (own.message_id, own.message.keys, own.address) == (
+                tx.message_id,
+                ("k",),
+                peer.broker.address,
+            )
+            assert isinstance(early.message, ReceivedMessage)
+            assert (early.message_id, early.transaction_id, early.from_check) == ("EARLIER", "TX", True)
+            assert (early.message.keys, early.state) == (("early",), TransactionState.COMMIT)
+
+    run(backend, body)

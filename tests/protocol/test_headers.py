@@ -49,7 +49,11 @@ PULL = (
 QUEUE = "topic s!, queueId i32!"
 END = (
     "topic s?, producerGroup s!, tranStateTableOffset i64!, commitLogOffset i64!, commitOrRollback i32!,"
-    " fromTransactionCheck bool?, msgId s!, transactionId s?"
+    " fromTransactionCheck bool?, msgId s!, transactionId s?, bname s?"
+)
+CHECK = (
+    "topic s?, tranStateTableOffset i64!, commitLogOffset i64!, msgId s?, transactionId s?, offsetMsgId s?,"
+    " bname s?"
 )
 BACK = (
     "offset i64!, group s!, delayLevel i32!, originMsgId s?, originTopic s?, unitMode bool?,"
@@ -106,6 +110,7 @@ SHEET: dict[str, tuple[type[msgspec.Struct], str]] = {
     ),
     "33": (headers.ViewMessageRequestHeader, "topic s?, offset i64!"),
     "37": (headers.EndTransactionRequestHeader, END),
+    "39": (headers.CheckTransactionStateRequestHeader, CHECK),
     "370": (headers.RecallMessageRequestHeader, "producerGroup s?, topic s!, recallHandle s!, bname s?"),
     "370 answer": (headers.RecallMessageResponseHeader, "msgId s!, MSG_REGION s?"),
     "105": (headers.GetRouteInfoRequestHeader, "topic s!, acceptStandardJsonOnly bool?"),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import anyio
-import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
+from rmqkit.client.calling import in_thread, runs_in_loop
 from rmqkit.client.consumer.assigned import InHand
 from rmqkit.client.consumer.batches import Batches
 from rmqkit.client.consumer.delivery import DeadLetter, Delivery, MessageOutcomes, Retry
@@ -207,19 +207,12 @@ class PushConsumer(GroupConsumer):
         return Batches(self._opened, self._instance.hooks, self._distributor, size, linger_ms / 1000)
 
     def _caller(self, handle: Handler, threads: int) -> Callable[[ReceivedMessage], Awaitable[object]]:
-        if inspect.iscoroutinefunction(handle) or inspect.iscoroutinefunction(type(handle).__call__):
+        if runs_in_loop(handle):
             return cast(Callable[[ReceivedMessage], Awaitable[object]], handle)
-        limiter = anyio.CapacityLimiter(threads)
-
-        async def in_thread(message: ReceivedMessage) -> None:
-            # The next message of an ordered queue must not begin before the thread has ended.
-            abandon = not self.options.ordered
-            work = anyio.to_thread.run_sync(handle, message, abandon_on_cancel=abandon, limiter=limiter)
-            result = await work
-            if inspect.isawaitable(result):
-                await result
-
-        return in_thread
+        # The next message of an ordered queue must not begin before the thread has ended.
+        return partial(
+            in_thread, handle, limiter=anyio.CapacityLimiter(threads), abandon=not self.options.ordered
+        )
 
     def _opened(self) -> MessageOutcomes:
         if self._outcomes is None:

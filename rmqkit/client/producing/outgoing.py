@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from typing import ClassVar
 
 import msgspec
 from attrs import frozen
@@ -82,6 +83,13 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
 
+    #: Whether the message is no message yet, but the half of a transaction.
+    is_half: ClassVar[bool] = False
+
+    def again(self) -> Outgoing:
+        """What the attempt after a failed one sends. The failed one may have been stored."""
+        return self
+
     @property
     def described(self) -> str:
         """Description for error texts."""
@@ -110,6 +118,26 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             header,
             self.body,
         )
+
+
+class Half(Outgoing, frozen=True, kw_only=True, gc=False):
+    """The half message of a transaction. Each attempt has an id of its own: if two were stored with one id,
+    brokers would deliver both.
+
+    given    its properties, without the id
+    new_key  makes the ids
+    """
+
+    given: dict[str, str]
+    new_key: Callable[[], str]
+
+    is_half: ClassVar[bool] = True
+
+    def again(self) -> Outgoing:
+        """This half message with another id."""
+        key = self.new_key()
+        text = properties_text({**self.given, props.UNIQ_KEY: key})
+        return msgspec.structs.replace(self, properties=text, unique_keys=(key,))
 
 
 def check_message(message: Message, max_message_bytes: int) -> None:
@@ -185,6 +213,21 @@ def prepare(message: Message, new_key: Callable[[], str], *, max_message_bytes: 
     key, text = keyed_properties(message, new_key)
     return Outgoing(
         topic=message.topic, body=bytes(message.body), properties=text, unique_keys=(key,), flag=message.flag
+    )
+
+
+def prepare_half(message: Message, new_key: Callable[[], str], *, max_message_bytes: int) -> Half:
+    """Prepare the half message of a transaction, uncompressed. Raises like `check_message`."""
+    check_message(message, max_message_bytes)
+    given, key = message.all_properties(), new_key()
+    return Half(
+        topic=message.topic,
+        body=bytes(message.body),
+        properties=properties_text({**given, props.UNIQ_KEY: key}),
+        unique_keys=(key,),
+        flag=message.flag,
+        given=given,
+        new_key=new_key,
     )
 
 

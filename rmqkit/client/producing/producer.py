@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Unpack, cast
 
-from rmqkit.client.answers import refusal
 from rmqkit.client.hooks import ClientSendContext, Mode
 from rmqkit.client.instance import Instance
 from rmqkit.client.namespace import in_namespace
 from rmqkit.client.producing.accumulator import Accumulator, Entry, GatheringKey
-from rmqkit.client.producing.attempts import Attempts
-from rmqkit.client.producing.in_flight import Bounds, InFlight
-from rmqkit.client.producing.latency_faults import LatencyFaults
+from rmqkit.client.producing.checks import Checks
 from rmqkit.client.producing.outgoing import (
     Outgoing,
     PackedBatch,
@@ -26,53 +22,25 @@ from rmqkit.client.producing.outgoing import (
     fits_batches,
     prepare,
     prepare_batch,
+    prepare_half,
     prepare_packed,
 )
-from rmqkit.client.producing.queue_choice import RoundRobin, by_key
 from rmqkit.client.producing.recalls import recall
 from rmqkit.client.producing.send_options import SendKeywords, SendOptions
-from rmqkit.client.producing.send_result import (
-    STATUS_OF_CODE,
-    SendResult,
-    SendStatus,
-    results_of_batch,
-    send_result,
-)
-from rmqkit.client.routing.routes import Route
+from rmqkit.client.producing.send_result import SendResult, results_of_batch
+from rmqkit.client.producing.sender import Sender
+from rmqkit.client.producing.transaction_state import Check
+from rmqkit.client.producing.transactions import Transaction, half_of
 from rmqkit.client.settings import ProducerOptions
-from rmqkit.errors import (
-    BrokerError,
-    BrokerUnknown,
-    ClientError,
-    ConnectFailed,
-    ConnectionLost,
-    NoMaster,
-    RequestTimeout,
-    RmqError,
-)
+from rmqkit.errors import BrokerError, ClientError, RmqError
 from rmqkit.model.message import Message
 from rmqkit.model.names import group_fault
 from rmqkit.model.queue import MessageQueue
-from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.compressed_body import compression
 
 log = logging.getLogger(__name__)
 
-#: After these answers another broker is tried.
-RETRY_CODES = frozenset(
-    {
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.NO_BUYER_ID,
-        ResponseCode.NOT_IN_CURRENT_UNIT,
-        ResponseCode.GO_AWAY,
-    }
-)
 DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
-_UNMEASURED = nullcontext()
 
 
 class Producer:
@@ -84,7 +52,13 @@ class Producer:
     """
 
     def __init__(
-        self, instance: Instance, group: str, options: ProducerOptions, *, member: bool = True
+        self,
+        instance: Instance,
+        group: str,
+        options: ProducerOptions,
+        *,
+        check: Check | None = None,
+        member: bool = True,
     ) -> None:
         """`member` is False for a producer that sends for the client itself: heartbeats do not name it."""
         fault = group_fault(group)
@@ -99,9 +73,8 @@ class Producer:
         self._names = instance.names
         self._now_ms, self._make_key = instance.now_ms, instance.unique_keys.make
         self._member = member
-        self._round_robin = RoundRobin()
-        self._faults = None if options.latency_faults is None else LatencyFaults(options.latency_faults)
-        self._in_flight = InFlight(Bounds(options.max_in_flight, options.max_in_flight_bytes))
+        self._sender = Sender(instance, group, options)
+        self._checks = Checks(instance, group, check)
         self._batch_bytes = min(options.batch_bytes, options.max_message_bytes)
         self._accumulator = (
             None
@@ -125,7 +98,8 @@ class Producer:
         """
         self._instance.check_usable()
         if self._member:
-            self._instance.join_producer(self.group)
+            answers = self._checks.answer if self._checks.check is not None else None
+            self._instance.join_producer(self.group, answers)
         self._open = True
         return self
 
@@ -138,7 +112,7 @@ class Producer:
             return
         if self._accumulator is not None:
             self._accumulator.close()
-        await self._in_flight.idle()
+        await self._sender.in_flight.idle()
         if self._member:
             await self._instance.leave(producer=self.group)
 
@@ -190,8 +164,8 @@ class Producer:
             if len(outgoing.body) >= self.options.compress_over_bytes:
                 outgoing = await self._compressed(outgoing)
             context.message_ids = outgoing.unique_keys
-            attempts = self._attempts(queue, given.ordering_key, timeout_ms)
-            return await self._send(outgoing, queue, given.ordering_key, attempts, context)
+            attempts = self._sender.attempts(queue, given.ordering_key, timeout_ms)
+            return await self._sender.send(outgoing, queue, given.ordering_key, attempts, context)
 
     @in_namespace
     async def send_batch(
@@ -212,8 +186,8 @@ class Producer:
             )
             context.message_ids = outgoing.unique_keys
             ordering_key = messages[0].ordering_key
-            attempts = self._attempts(queue, ordering_key, timeout_ms)
-            return await self._send(outgoing, queue, ordering_key, attempts, context)
+            attempts = self._sender.attempts(queue, ordering_key, timeout_ms)
+            return await self._sender.send(outgoing, queue, ordering_key, attempts, context)
 
     @in_namespace
     async def send_packed(
@@ -229,8 +203,8 @@ class Producer:
         self._check_open()
         outgoing = prepare_packed(packed, max_message_bytes=self.options.max_message_bytes)
         with self._instance.hooks.sending(self.group, Mode.SYNC, [], queue) as context:
-            attempts = self._attempts(queue, packed.ordering_key, timeout_ms)
-            return await self._send(outgoing, queue, packed.ordering_key, attempts, context)
+            attempts = self._sender.attempts(queue, packed.ordering_key, timeout_ms)
+            return await self._sender.send(outgoing, queue, packed.ordering_key, attempts, context)
 
     @in_namespace
     async def send_oneway(
@@ -250,20 +224,8 @@ class Producer:
             if len(outgoing.body) >= self.options.compress_over_bytes:
                 outgoing = await self._compressed(outgoing)
             context.message_ids = outgoing.unique_keys
-            attempts = self._attempts(queue, given.ordering_key, timeout_ms)
-            size_bytes = len(outgoing.body)
-            if not self._in_flight.take(1, size_bytes):
-                await self._in_flight.take_later(1, size_bytes, attempts.deadline_s)
-            try:
-                target, _ = self._target(await self._route(outgoing.topic), queue, given.ordering_key)
-                address = self._tried(context, target)
-                command = outgoing.command(
-                    self.group, target, self.options.default_topic_queues, self._instance.now_ms()
-                )
-                with self._measured(target.broker_name):
-                    await self._instance.pool.oneway(address, command, max(attempts.left_ms, 1))
-            finally:
-                self._in_flight.leave(1, size_bytes)
+            attempts = self._sender.attempts(queue, given.ordering_key, timeout_ms)
+            await self._sender.oneway(outgoing, queue, given.ordering_key, attempts, context)
             return outgoing.unique_keys[0]
 
     @in_namespace
@@ -282,11 +244,62 @@ class Producer:
         return await recall(self._instance, self.group, topic, handle, budget_ms)
 
     @in_namespace
+    def transaction(
+        self,
+        message: Message | str,
+        body: bytes | None = None,
+        *,
+        check: Check | None = None,
+        **keywords: Unpack[SendKeywords],
+    ) -> Transaction:
+        """A message that consumers get if the block ends, and only then; to be used with `async with`, see
+        `Transaction`. Takes the arguments of `send`, but for `delay_level`.
+
+        check  tells the outcome of this transaction when a broker asks for it, as long as this producer is
+               open. The default is the check of the producer (`Client.producer`), which also answers for what
+               earlier processes have begun. Every producer of the group is asked: use the group for
+               transactions alone, or give all of them a check
+
+        Entering the block raises as `send`, and SendFailed when the half message is stored, but not as safely
+        as the broker's settings require. Each attempt has a message id of its own, so that a message is never
+        delivered twice because of a retry. When entering is cancelled, nobody gets the message.
+
+        Raises ClientError without a check, and for a message with a delay or to a retry topic.
+        """
+        options = SendOptions(**keywords)
+        given = options.message(message, body)
+        if check is None and self._checks.check is None:
+            raise ClientError(
+                "a transaction needs a check, which tells brokers how it ended when this process could not:"
+                f" client.producer({self.group!r}, check=...), or producer.transaction(..., check=...), which"
+                " is forgotten when the process ends"
+            )
+        send = partial(self._send_half, queue=options.queue, timeout_ms=options.timeout_ms)
+        half = half_of(given, self.group)
+        return Transaction(self._instance, self.group, self._checks, half, check, send)
+
+    async def _send_half(
+        self, half: Message, new_key: Callable[[], str], *, queue: MessageQueue | None, timeout_ms: int | None
+    ) -> SendResult:
+        self._check_open()
+        self._instance.answer_checks(self.group, self._checks.answer)
+        with self._instance.hooks.sending(self.group, Mode.SYNC, [half], queue) as context:
+            limit = self.options.max_message_bytes
+            outgoing: Outgoing = prepare_half(context.messages[0], new_key, max_message_bytes=limit)
+            if len(outgoing.body) >= self.options.compress_over_bytes:
+                outgoing = await self._compressed(outgoing)
+            context.message_ids = outgoing.unique_keys
+            attempts = self._sender.attempts(queue, half.ordering_key, timeout_ms)
+            sent = await self._sender.send(outgoing, queue, half.ordering_key, attempts, context)
+            context.message_ids = (sent.message_id,)
+            return sent
+
+    @in_namespace
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues to which messages of the topic may be sent (Java: fetchPublishMessageQueues). Raises
         NoRoute, NameServersUnreachable."""
         self._check_open()
-        return list((await self._route(topic)).write_queues)
+        return list((await self._sender.route(topic)).write_queues)
 
     def start_soon(self, function: Callable[[Any], Awaitable[None]], argument: object) -> None:
         """Run a function of the producer's own parts in the client's task group."""
@@ -315,14 +328,16 @@ class Producer:
         if context is not None:
             context.message_ids = (key,)
         if queue is not None or message.ordering_key:
-            queue, _ = self._target(await self._route(message.topic), queue, message.ordering_key)
+            queue, _ = self._sender.target(
+                await self._sender.route(message.topic), queue, message.ordering_key
+            )
         size_bytes = item.size_bytes
         entry = Entry(message, key, item, size_bytes, context, self._instance.backend.wakeup())
         budget_ms = self.options.timeout_ms if timeout_ms is None else timeout_ms
         deadline_s = self._instance.backend.current_time() + budget_ms / 1000
         where = message.topic, queue, message.wait_store, budget_ms
-        if not self._in_flight.take(1, size_bytes):
-            await self._in_flight.take_later(1, size_bytes, deadline_s)
+        if not self._sender.in_flight.take(1, size_bytes):
+            await self._sender.in_flight.take_later(1, size_bytes, deadline_s)
         try:
             if size_bytes > self._batch_bytes:
                 await self._deliver([entry], where, deadline_s)
@@ -334,7 +349,7 @@ class Producer:
                     accumulator.withdraw(entry, gathering)
                     raise
         finally:
-            self._in_flight.leave(1, size_bytes)
+            self._sender.in_flight.leave(1, size_bytes)
         if isinstance(entry.outcome, SendResult):
             return entry.outcome
         raise entry.outcome or ClientError(
@@ -355,8 +370,8 @@ class Producer:
             )
             context = self._instance.hooks.unseen(self.group, [entry.message for entry in entries])
             try:
-                attempts = self._attempts(queue, None, timeout_ms, deadline_s)
-                whole = await self._attempt_until_sent(outgoing, queue, None, attempts, context)
+                attempts = self._sender.attempts(queue, None, timeout_ms, deadline_s)
+                whole = await self._sender.attempt_until_sent(outgoing, queue, None, attempts, context)
             except BrokerError as error:
                 log.info("a batch of %d messages is sent message by message: %s", len(entries), error)
             else:
@@ -373,176 +388,17 @@ class Producer:
         for entry in entries:
             try:
                 outgoing = self._prepare(entry.message, entry.unique_key)
-                attempts = self._attempts(queue, None, timeout_ms, deadline_s)
+                attempts = self._sender.attempts(queue, None, timeout_ms, deadline_s)
                 context = entry.context or self._instance.hooks.unseen(self.group, [entry.message])
-                entry.outcome = await self._attempt_until_sent(outgoing, queue, None, attempts, context)
+                entry.outcome = await self._sender.attempt_until_sent(
+                    outgoing, queue, None, attempts, context
+                )
             except RmqError as error:
                 if len(entries) == 1:
                     raise
                 entry.outcome = error
 
-    # --- the attempts ---------------------------------------------------------------------------------------
-
-    def _attempts(
-        self,
-        queue: MessageQueue | None,
-        ordering_key: str | None,
-        timeout_ms: int | None,
-        deadline_s: float | None = None,
-    ) -> Attempts:
-        """The attempts of one send, whose time begins now or ends at the deadline."""
-        budget_ms = self.options.timeout_ms if timeout_ms is None else timeout_ms
-        most = 1 if queue is not None or ordering_key else 1 + self.options.retries
-        return Attempts(
-            budget_ms,
-            most,
-            self._instance.backend.current_time,
-            patient=self.options.retries > 0,
-            deadline_s=deadline_s,
-        )
-
-    async def _send(
-        self,
-        outgoing: Outgoing,
-        queue: MessageQueue | None,
-        ordering_key: str | None,
-        attempts: Attempts,
-        context: ClientSendContext,
-    ) -> SendResult:
-        """Send when there is room in flight."""
-        count, size_bytes = outgoing.count, len(outgoing.body)
-        if not self._in_flight.take(count, size_bytes):
-            await self._in_flight.take_later(count, size_bytes, attempts.deadline_s)
-        try:
-            return await self._attempt_until_sent(outgoing, queue, ordering_key, attempts, context)
-        finally:
-            self._in_flight.leave(count, size_bytes)
-
-    async def _attempt_until_sent(
-        self,
-        outgoing: Outgoing,
-        queue: MessageQueue | None,
-        ordering_key: str | None,
-        attempts: Attempts,
-        context: ClientSendContext,
-    ) -> SendResult:
-        kept: SendResult | None = None
-        while True:
-            try:
-                route = self._instance.routes.writable(outgoing.topic) or await self._route(outgoing.topic)
-            except NoMaster as error:
-                attempts.no_master(error)
-                if not attempts.goes_on:
-                    break
-                await attempts.pause((), self._instance.routes.changed)
-                continue
-            target, brokers = self._target(route, queue, ordering_key, attempts.failed)
-            if not attempts.goes_on:
-                break
-            try:
-                result = await self._attempt(outgoing, target, attempts.left_ms, context)
-            except BrokerError as error:
-                if error.code not in RETRY_CODES:
-                    if kept is not None:
-                        return kept
-                    raise
-                attempts.failure(target.broker_name, error)
-                if error.code == ResponseCode.SERVICE_NOT_AVAILABLE:
-                    # A failover may have made another broker the master.
-                    self._instance.refresh_soon()
-            except (ConnectFailed, ConnectionLost, RequestTimeout, BrokerUnknown) as error:
-                attempts.failure(target.broker_name, error)
-                self._instance.refresh_soon()
-            else:
-                if result.status is SendStatus.SEND_OK or not self.options.retry_when_not_stored_everywhere:
-                    return result
-                kept = result
-                attempts.spent(target.broker_name)
-            if not attempts.goes_on:
-                break
-            await attempts.pause(brokers, self._instance.routes.changed)
-        if kept is not None:
-            return kept
-        raise attempts.error(outgoing.described, outgoing.topic)
-
-    async def _attempt(
-        self, outgoing: Outgoing, queue: MessageQueue, timeout_ms: int, context: ClientSendContext
-    ) -> SendResult:
-        address = self._tried(context, queue)
-        command = outgoing.command(
-            self.group, queue, self.options.default_topic_queues, self._instance.now_ms()
-        )
-        with self._measured(queue.broker_name):
-            response = await self._instance.pool.call(address, command, timeout_ms)
-            status = STATUS_OF_CODE.get(response.code)
-            if status is None:
-                raise refusal(response, address, f"sending to {queue}")
-        context.result = send_result(response, status, queue, ",".join(outgoing.unique_keys), address)
-        return context.result
-
-    async def _route(self, topic: str) -> Route:
-        """The route of a topic, with writable queues."""
-        self._instance.check_usable()
-        return await self._instance.routes.for_writing(topic, self.options.default_topic_queues)
-
-    def _target(
-        self,
-        route: Route,
-        queue: MessageQueue | None,
-        ordering_key: str | None,
-        failed: AbstractSet[str] = frozenset(),
-    ) -> tuple[MessageQueue, AbstractSet[str]]:
-        """The queue of the next attempt, and the brokers from which it was chosen."""
-        self._instance.check_usable()
-        topic = route.topic
-        if queue is not None and queue.topic != topic:
-            raise ClientError(f"the message goes to topic {topic!r}, the queue belongs to {queue.topic!r}")
-        if queue is None and ordering_key:
-            queue = by_key(route.write_queues, ordering_key)
-        if queue is not None:
-            return queue, {queue.broker_name}
-        if self._faults is None:
-            return self._round_robin.choose(topic, route.write_queues, failed), route.write_brokers
-        avoided = self._faults.avoided(self._instance.backend.current_time())
-        queue = self._round_robin.choose(
-            topic, route.write_queues, failed | avoided, failed | self._faults.unreachable
-        )
-        return queue, route.write_brokers
-
-    def _measured(self, broker: str) -> AbstractContextManager[None]:
-        """Record the latency or failure of a request to a broker; a cancelled one tells nothing about it."""
-        return _UNMEASURED if self._faults is None else self._recorded(broker, self._faults)
-
-    @contextmanager
-    def _recorded(self, broker: str, faults: LatencyFaults) -> Iterator[None]:
-        now_s = self._instance.backend.current_time
-        began_s = now_s()
-        try:
-            yield
-        except (BrokerError, ConnectFailed, ConnectionLost, RequestTimeout) as error:
-            faults.failed(broker, now_s(), refused=isinstance(error, BrokerError))
-            raise
-        ended_s = now_s()
-        faults.answered(broker, ended_s - began_s, ended_s)
-
-    def _master(self, queue: MessageQueue) -> str:
-        """The address of the queue's master. Raises BrokerUnknown; the next use fetches the route again."""
-        address = self._instance.routes.master(queue.broker_name)
-        if address is None:
-            self._instance.routes.forget(queue.topic)
-            raise BrokerUnknown(
-                f"broker {queue.broker_name!r} has no master in the route of {queue.topic!r}; see `rmqkit"
-                " topic route`"
-            )
-        return address
-
-    def _tried(self, context: ClientSendContext, queue: MessageQueue) -> str:
-        """The address for one attempt. Raises BrokerUnknown, and the error of a hook that forbids the
-        attempt."""
-        address = self._master(queue)
-        context.tried(queue, address, context.attempts + 1)
-        self._instance.hooks.check(context, queue, address)
-        return address
+    # --- preparation ----------------------------------------------------------------------------------------
 
     def _prepare(self, message: Message, unique_key: str | None = None) -> Outgoing:
         return prepare(

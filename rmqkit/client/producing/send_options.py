@@ -13,7 +13,7 @@ from rmqkit.model.queue import MessageQueue
 
 
 class SendKeywords(TypedDict, total=False):
-    """Keywords of `Producer.send` and `send_oneway`: fields of `SendOptions`."""
+    """Keywords of `Producer.send`, `send_oneway` and `transaction`: fields of `SendOptions`."""
 
     tag: str | None
     keys: Iterable[str] | str

@@ -10,14 +10,13 @@ import http.client
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import closing
-from inspect import isawaitable, iscoroutinefunction
-from typing import Any, cast
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
 from attrs import frozen
 
+from rmqkit.client.calling import called
 from rmqkit.errors import ConfigError, NameServersUnreachable
 from rmqkit.plugin.address import Address
 
@@ -56,7 +55,7 @@ class Discovery:
                     text = await anyio.to_thread.run_sync(_fetch, source, abandon_on_cancel=True)
                     found = _plain_addresses(text)
                 else:
-                    found = split_addresses(await _called(source))
+                    found = split_addresses(await called(source))
         except TimeoutError as error:
             raise NameServersUnreachable(f"{shown} names no name servers within {LOOK_UP_S:.0f} s") from error
         except Exception as error:
@@ -86,16 +85,6 @@ def name_server_source(namesrv: NameServerSource) -> tuple[tuple[str, ...], Disc
 
 def _is_url(text: str) -> bool:
     return text.startswith(("http://", "https://"))
-
-
-async def _called(function: Discover) -> str | Iterable[str]:
-    if iscoroutinefunction(function):
-        result = function()
-    else:
-        plain = cast(Callable[[], Any], function)
-        result = await anyio.to_thread.run_sync(plain, abandon_on_cancel=True)
-    found: str | Iterable[str] = await result if isawaitable(result) else result
-    return found
 
 
 def _fetch(url: str) -> str:

@@ -111,6 +111,8 @@ class RouteTable:
         self._on_new_brokers = on_new_brokers
         self._routes: dict[str, Route] = {}
         self._brokers: dict[str, dict[int, str]] = {}
+        #: Brokers of the cluster, also of no known route, if `refresh` was to find them.
+        self._registered: list[BrokerData] = []
         self._locks: dict[str, anyio.Lock] = {}
         self._changed = anyio.Event()
 
@@ -166,9 +168,17 @@ class RouteTable:
             f"none of its queues accepts messages: no write permission; see `rmqkit topic route {topic}`",
         )
 
-    async def refresh(self) -> None:
-        """Fetch the routes of all known topics again. A route that cannot be fetched stays unchanged;
-        failures are logged."""
+    async def refresh(self, *, all_brokers: bool = False) -> None:
+        """Fetch the routes of all known topics again, and with `all_brokers` the addresses of all brokers, of
+        whatever topics. What cannot be fetched stays unchanged; failures are logged."""
+        if all_brokers:
+            try:
+                info = await self._name_servers.cluster_info()
+            except RmqError as error:
+                log.warning("the brokers of the cluster could not be found: %s", error)
+            else:
+                self._registered = list(info.broker_addr_table.values())
+                self._know_brokers()
         for topic in list(self._routes):
             try:
                 await self._fetch(topic)
@@ -238,19 +248,24 @@ class RouteTable:
         return route
 
     def _keep(self, route: Route) -> None:
-        known, before, brokers_before = (
-            set(self.addresses(masters_only=False)),
-            self._routes.get(route.topic),
-            self._brokers,
-        )
+        before = self._routes.get(route.topic)
         self._routes[route.topic] = route
+        self._know_brokers(route, queues_changed=before is None or before.write_queues != route.write_queues)
+
+    def _know_brokers(self, latest: Route | None = None, *, queues_changed: bool = False) -> None:
+        """Take the addresses of brokers from all routes, at last from the latest one; other brokers are known
+        as they have registered."""
+        known, before = set(self.addresses(masters_only=False)), self._brokers
         brokers: dict[str, dict[int, str]] = {}
         for each in self._routes.values():
             for broker in each.data.broker_datas:
                 brokers.setdefault(broker.broker_name, {}).update(broker.broker_addrs)
-        brokers.update({broker.broker_name: dict(broker.broker_addrs) for broker in route.data.broker_datas})
+        for broker in latest.data.broker_datas if latest is not None else ():
+            brokers[broker.broker_name] = dict(broker.broker_addrs)
+        for broker in self._registered:
+            brokers.setdefault(broker.broker_name, dict(broker.broker_addrs))
         self._brokers = brokers
-        if before is None or before.write_queues != route.write_queues or brokers != brokers_before:
+        if queues_changed or brokers != before:
             self._changed.set()
             self._changed = anyio.Event()
         if not set(self.addresses(masters_only=False)) <= known:

@@ -66,6 +66,7 @@ from rmqkit.protocol.headers.query import (
     ViewMessageRequestHeader,
 )
 from rmqkit.protocol.headers.send import (
+    CheckTransactionStateRequestHeader,
     ConsumerSendMsgBackRequestHeader,
     EndTransactionRequestHeader,
     PushReplyMessageRequestHeader,
@@ -78,6 +79,7 @@ from rmqkit.protocol.headers.send import (
 
 __all__ = [
     "BrokerHeartbeatRequestHeader",
+    "CheckTransactionStateRequestHeader",
     "CloneGroupOffsetRequestHeader",
     "ClusterRequestHeader",
     "ConsumerClientRequestHeader",

@@ -123,6 +123,19 @@ class EndTransactionRequestHeader(Header, kw_only=True):
     transaction_id: str | None = None
     from_transaction_check: bool | None = False
     topic: str | None = None
+    bname: str | None = None
+
+
+class CheckTransactionStateRequestHeader(Header, kw_only=True):
+    """CHECK_TRANSACTION_STATE (39), broker to client; the body is the half message."""
+
+    tran_state_table_offset: I64
+    commit_log_offset: I64
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    topic: str | None = None
+    bname: str | None = None
 
 
 class PushReplyMessageRequestHeader(Header, kw_only=True):

@@ -27,7 +27,7 @@ from rmqkit.client import (
     SendFailed,
     SendResult,
 )
-from rmqkit.client.producing.producer import RETRY_CODES
+from rmqkit.client.producing.sender import RETRY_CODES
 
 log = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from rmqkit_hook_trace import MessageTrace
 from rmqkit_hook_trace.message_trace import BATCH_CONTEXTS, INTERVAL_MS, QUEUE_CONTEXTS
 from tests.client.fake_cluster import FakeBroker, FakeCluster, cluster, serve_group
 from tests.client.fakes import on_both_backends, run, settled
+from tests.client.producing.transacting import asking
 
 SEND = RequestCode.SEND_MESSAGE_V2
 TRACE = "RMQ_SYS_TRACE_TOPIC"
@@ -91,6 +92,39 @@ def test_what_is_sent_and_consumed_is_traced(backend: str) -> None:
         assert trace.dropped == 0
 
     run(backend, body)
+
+
+def test_the_end_of_a_transaction_is_traced() -> None:
+    """After the Pub of its half message, with Java's name of the outcome; also the end of an earlier process'
+    transaction, if its half message allows it."""
+
+    async def body() -> None:
+        trace = MessageTrace(now_ms=Clock())
+        async with asking(hooks=[trace]) as peer:
+            peer.fake.topics[TRACE] = {"broker-a": 1}
+            broker = broker_of(peer.fake)
+
+            async def check(_half: object) -> bool | None:
+                return None
+
+            async with peer.client.producer("pg", check=check) as producer:
+                async with producer.transaction("T", b"order", tag="a", keys=["k"]) as tx:
+                    pass
+                await peer.asked(peer.half(MSG_REGION="R2"))
+                await peer.asked(peer.half(message_id="SILENT", TRACE_ON="false"))
+        found = [fields for message in traced(broker) for fields in message]
+        pub, own, early = found
+        assert (pub[0], pub[5], pub[11]) == ("Pub", tx.message_id, "1")
+        assert [own[0], *own[2:]] == [
+            *("EndTransaction", "DefaultRegion", "pg", "T", tx.message_id, "a", "k", "10.0.0.1:10911", "2"),
+            *("null", "COMMIT_MESSAGE", "false"),
+        ]
+        assert [early[0], *early[2:6], *early[9:]] == [
+            *("EndTransaction", "R2", "pg", "T", "EARLIER"),
+            *("2", "TX", "UNKNOW", "true"),
+        ]
+
+    run("trio", body)
 
 
 def test_records_are_sent_when_there_are_enough_or_after_a_while() -> None:
