@@ -40,7 +40,7 @@ SYSTEM_TOPICS = frozenset(
         CHECKPOINT_TOPIC,
     }
 )
-#: Clients may not send to these topics.
+#: Clients may not send to these topics, and others that `takes_no_sends` tells.
 NO_SEND_TOPICS = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -74,6 +74,27 @@ def retry_topic(group: str) -> str:
 
 def dlq_topic(group: str) -> str:
     return DLQ_PREFIX + group
+
+
+#: Between group and topic in the names of pop consumption's retry topics, of either version. No other name
+#: has the second.
+POP_RETRY_V1, POP_RETRY_V2 = "_", "+"
+_REVIVE_PREFIX = SYSTEM_PREFIX + "REVIVE_LOG_"
+
+
+def pop_retry_topic(topic: str, group: str, *, v2: bool = False) -> str:
+    """Where messages of a topic go that a group popped and did not acknowledge (Java: KeyBuilder)."""
+    return f"{RETRY_PREFIX}{group}{POP_RETRY_V2 if v2 else POP_RETRY_V1}{topic}"
+
+
+def revive_topic(cluster: str) -> str:
+    """The internal topic with the leases of pop consumption (Java: PopAckConstants)."""
+    return f"{_REVIVE_PREFIX}{cluster}"[:MAX_TOPIC_LENGTH]
+
+
+def takes_no_sends(topic: str) -> bool:
+    """Whether clients may not send to a topic: what is in it is believed."""
+    return topic in NO_SEND_TOPICS or topic.startswith(_REVIVE_PREFIX)
 
 
 def reply_topic(cluster: str) -> str:
@@ -146,7 +167,8 @@ def topic_fault(topic: str) -> str | None:
     limit = MAX_DERIVED_TOPIC_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
     if len(topic) > limit:
         return f"the topic has {len(topic)} characters, at most {limit} are allowed"
-    if not _LEGAL.fullmatch(topic):
+    legal = topic.replace(POP_RETRY_V2, "", 1) if topic.startswith(RETRY_PREFIX) else topic
+    if not _LEGAL.fullmatch(legal):
         return f"the topic {topic!r} has characters besides letters, digits, %, |, _ and -"
     return None
 

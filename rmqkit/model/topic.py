@@ -78,6 +78,29 @@ class CreateTopicListRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
     topic_config_list: list[TopicConfig]
 
 
+class ExponentialRetryPolicy(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
+    """Times in ms."""
+
+    initial: int = 5_000
+    max: int = 7_200_000
+    multiplier: int = 2
+
+
+class CustomizedRetryPolicy(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
+    """Delays in ms; the first retry waits for the third, as delay levels do."""
+
+    next: tuple[int, ...] = ()
+
+
+class GroupRetryPolicy(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
+    """When a failed message is delivered again (Java: GroupRetryPolicy); `type` is CUSTOMIZED or
+    EXPONENTIAL."""
+
+    type: str = "CUSTOMIZED"
+    exponential_retry_policy: ExponentialRetryPolicy | None = None
+    customized_retry_policy: CustomizedRetryPolicy | None = None
+
+
 class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
     """A consumer group's settings (Java: SubscriptionGroupConfig)."""
 
@@ -93,6 +116,7 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel", froz
     notify_consumer_ids_changed_enable: bool = True
     group_sys_flag: int = 0
     consume_timeout_minute: int = 15
+    group_retry_policy: GroupRetryPolicy | msgspec.UnsetType | None = msgspec.UNSET
     attributes: dict[str, str] = {}
 
 

@@ -147,6 +147,21 @@ def test_reserved_topics() -> None:
     assert not any(map(names.is_system_topic, ("TopicTest", "%RETRY%g", "xrmq_sys_", "tbw102", "")))
 
 
+def test_the_topics_of_pop_consumption() -> None:
+    """Retry topics of both versions are legal, others may not have the sign of the second; the topic with the
+    leases is legal whatever the cluster's name, and takes no sends."""
+    assert names.pop_retry_topic("T", "g") == "%RETRY%g_T"
+    assert names.pop_retry_topic("T", "g", v2=True) == "%RETRY%g+T"
+    assert names.topic_fault("%RETRY%g+T") is None
+    for name in ("a+b", "%RETRY%g+T+U", "%DLQ%g+T"):
+        assert names.topic_fault(name)
+    assert names.revive_topic("DefaultCluster") == "rmq_sys_REVIVE_LOG_DefaultCluster"
+    assert names.topic_fault(names.revive_topic("c" * 120)) is None
+    assert names.takes_no_sends(names.revive_topic("any"))
+    assert all(map(names.takes_no_sends, names.NO_SEND_TOPICS))
+    assert not any(map(names.takes_no_sends, ("TopicTest", "%RETRY%g_T", "TBW102", "rmq_sys_REVIVE", "")))
+
+
 def test_preset_groups_are_legal() -> None:
     """The groups that exist on every broker have legal names."""
     assert all(names.group_fault(group) is None for group in names.PRESET_GROUPS)

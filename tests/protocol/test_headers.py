@@ -46,6 +46,11 @@ PULL = (
     " i64!, suspendTimeoutMillis i64!, subscription s?, subVersion i64!, expressionType s?, maxMsgBytes i32?,"
     " requestSource i32?, proxyFrowardClientId s?, sequentialBytes i32?"
 )
+POP = (
+    "consumerGroup s!, topic s!, queueId i32!, maxMsgNums i32!, invisibleTime i64!, pollTime i64!, bornTime"
+    " i64!, initMode i32!, expType s?, exp s?, order bool?, attemptId s?, orderBy s?"
+)
+ACK = "consumerGroup s!, topic s!, queueId i32!, extraInfo s!, offset i64!"
 QUEUE = "topic s!, queueId i32!"
 END = (
     "topic s?, producerGroup s!, tranStateTableOffset i64!, commitLogOffset i64!, commitOrRollback i32!,"
@@ -78,6 +83,26 @@ SHEET: dict[str, tuple[type[msgspec.Struct], str]] = {
             " i64?, topicSysFlag i32?, groupSysFlag i32?, forbiddenType i32?"
         ),
     ),
+    "200050": (headers.PopMessageRequestHeader, POP),
+    "200050 answer": (
+        headers.PopMessageResponseHeader,
+        "popTime i64!, invisibleTime i64!, reviveQid i32!, restNum i64!, startOffsetInfo s?,"
+        " msgOffsetInfo s?, orderCountInfo s?",
+    ),
+    "200051": (headers.AckMessageRequestHeader, ACK),
+    "200053": (headers.ChangeInvisibleTimeRequestHeader, ACK + ", invisibleTime i64!, suspend bool?"),
+    "200053 answer": (
+        headers.ChangeInvisibleTimeResponseHeader,
+        "popTime i64!, invisibleTime i64!, reviveQid i32!",
+    ),
+    "200054": (
+        headers.NotificationRequestHeader,
+        "consumerGroup s!, topic s!, queueId i32!, pollTime i64!, bornTime i64!, order bool?, attemptId s?,"
+        " orderBy s?",
+    ),
+    "200054 answer": (headers.NotificationResponseHeader, "hasMsg bool!, pollingFull bool!"),
+    "200055": (headers.PollingInfoRequestHeader, "consumerGroup s!, topic s!, queueId i32!"),
+    "200055 answer": (headers.PollingInfoResponseHeader, "pollingNum i32!"),
     "35": (headers.UnregisterClientRequestHeader, "clientID s!, producerGroup s?, consumerGroup s?"),
     "301": (headers.RegisterFilterServerRequestHeader, "filterServerAddr s!"),
     "301 answer": (headers.RegisterFilterServerResponseHeader, "brokerName s!, brokerId i64!"),

@@ -31,11 +31,11 @@ def topic_for_send(
     """The topic of a send, created if permitted (Java: msgCheck). Raises RequestRefused; Unsaved while it is
     being created."""
     config = broker.topics.settled(topic)
-    if config is None or topic in names.NO_SEND_TOPICS:
+    if config is None or names.takes_no_sends(topic):
         fault = names.topic_fault(topic)
         if fault:
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, fault)
-        if topic in names.NO_SEND_TOPICS:
+        if names.takes_no_sends(topic):
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION, f"clients may not send to the system topic {topic}"
             )

@@ -18,7 +18,7 @@ from rmqkit.errors import ClientError, MessageIllegal
 from rmqkit.limits import MAX_BATCH_MESSAGES, MAX_DERIVED_TOPIC_LENGTH, MAX_PROPERTIES_BYTES
 from rmqkit.model import properties as props
 from rmqkit.model.message import Message
-from rmqkit.model.names import DLQ_PREFIX, NO_SEND_TOPICS, RETRY_PREFIX, topic_fault
+from rmqkit.model.names import DLQ_PREFIX, RETRY_PREFIX, takes_no_sends, topic_fault
 from rmqkit.model.queue import MessageQueue
 from rmqkit.protocol import batch
 from rmqkit.protocol.codes import RequestCode
@@ -174,7 +174,7 @@ def _topic_refusal(topic: str) -> str | None:
     fault = topic_fault(topic)
     if fault is not None:
         return f"{fault}; a message needs a legal topic"
-    if topic in NO_SEND_TOPICS:
+    if takes_no_sends(topic):
         return f"topic {topic!r} is reserved for the broker; clients cannot send to it"
     return None
 
@@ -345,7 +345,7 @@ def prepare_packed(packed: PackedBatch, *, max_message_bytes: int) -> Outgoing:
     """Prepare a batch that is already encoded. Raises ClientError for a topic that accepts no batches,
     MessageIllegal when the batch is too large or empty."""
     fault = topic_fault(packed.topic)
-    if fault is not None or packed.topic in NO_SEND_TOPICS or packed.topic.startswith(_NOT_IN_BATCHES):
+    if fault is not None or takes_no_sends(packed.topic) or packed.topic.startswith(_NOT_IN_BATCHES):
         raise ClientError(
             f"{fault or f'topic {packed.topic!r} accepts no batches'}; a batch needs an ordinary topic"
         )

@@ -59,6 +59,17 @@ from rmqkit.protocol.headers.offset import (
     TimestampResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from rmqkit.protocol.headers.pop import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+    NotificationRequestHeader,
+    NotificationResponseHeader,
+    PollingInfoRequestHeader,
+    PollingInfoResponseHeader,
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
+)
 from rmqkit.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqkit.protocol.headers.query import (
     QueryMessageRequestHeader,
@@ -78,7 +89,10 @@ from rmqkit.protocol.headers.send import (
 )
 
 __all__ = [
+    "AckMessageRequestHeader",
     "BrokerHeartbeatRequestHeader",
+    "ChangeInvisibleTimeRequestHeader",
+    "ChangeInvisibleTimeResponseHeader",
     "CheckTransactionStateRequestHeader",
     "CloneGroupOffsetRequestHeader",
     "ClusterRequestHeader",
@@ -103,7 +117,13 @@ __all__ = [
     "KvNamespaceRequestHeader",
     "LockBatchMqBody",
     "LockBatchMqResponseBody",
+    "NotificationRequestHeader",
+    "NotificationResponseHeader",
     "OffsetResponseHeader",
+    "PollingInfoRequestHeader",
+    "PollingInfoResponseHeader",
+    "PopMessageRequestHeader",
+    "PopMessageResponseHeader",
     "ProducerGroupRequestHeader",
     "PullMessageRequestHeader",
     "PullMessageResponseHeader",
