@@ -106,7 +106,7 @@ OFFERS: dict[str, Promise] = {
     "enableNetWorkFlowControl": Promise(_OFF, _GUARD),
     "enableLmq": Promise(_OFF, _LITE_QUEUES),
     "enableMultiDispatch": Promise(_OFF, _LITE_QUEUES),
-    "defaultMessageRequestMode": Promise(("pull",), "this build has no pop consumption"),
+    "defaultMessageRequestMode": Promise(("pull",), "the plugin pop is off or not installed"),
     "recallMessageEnable": Promise(
         _OFF, "this build has no timed messages that could be recalled, delay levels alone"
     ),
@@ -138,6 +138,8 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             mappedFileSizeConsumeQueueExt maxHashSlotNum maxIndexNum
             enablePropertyFilter filterSupportRetry enableCalcFilterBitMap filterDataCleanTimeSpan
             expectConsumerNumUseFilter maxErrorRateOfBloomFilter
+            reviveQueueNum enableRetryTopicV2 retrieveMessageFromPopRetryTopicV1 popFromRetryProbability
+            defaultPopShareQueueNum
             """
         ),
         "one event loop does the work of thread pools, their queues and their locks": (
@@ -233,20 +235,18 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             scheduleAsyncDeliverMaxResendNum2Blocked allowRecallWhenBrokerNotWriteable
             """
         ),
-        "this build has no pop consumption": (
+        "leases are kept in the log and in memory, without buffers, threads or RocksDB": (
             """
             popFromRetryProbabilityForPriority priorityOrderAsc popReviveConcurrency
             popReviveSkipIfGroupAbsent useSeparateRetryQueue useMessageFilterForNotification
-            maxMessageFilterNumForNotification
-            popPollingSize popPollingMapSize popPollingMapExpireTimeSeconds maxPopPollingSize reviveQueueNum
-            reviveInterval reviveMaxSlow reviveScanTime enableSkipLongAwaitingAck reviveAckWaitMs
-            enablePopLog enablePopBufferMerge popCkStayBufferTime popCkStayBufferTimeOut popCkMaxBufferSize
-            popCkOffsetMaxQueueSize enablePopBatchAck popLongPollingForceNotifyInterval
-            enableNotifyBeforePopCalculateLag enableNotifyAfterPopOrderLockRelease
-            initPopOffsetByCheckMsgInMem retrieveMessageFromPopRetryTopicV1 enableRetryTopicV2
-            popFromRetryProbability popConsumerFSServiceInit popConsumerKVServiceLog
-            popConsumerKVServiceInit popConsumerKVServiceEnable popReviveMaxReturnSizePerRead
-            popReviveMaxAttemptTimes defaultPopShareQueueNum popResponseReturnActualRetryTopic
+            maxMessageFilterNumForNotification popPollingSize popPollingMapSize
+            popPollingMapExpireTimeSeconds maxPopPollingSize reviveInterval reviveMaxSlow reviveScanTime
+            enableSkipLongAwaitingAck reviveAckWaitMs enablePopLog enablePopBufferMerge popCkStayBufferTime
+            popCkStayBufferTimeOut popCkMaxBufferSize popCkOffsetMaxQueueSize enablePopBatchAck
+            popLongPollingForceNotifyInterval enableNotifyBeforePopCalculateLag
+            enableNotifyAfterPopOrderLockRelease initPopOffsetByCheckMsgInMem popConsumerFSServiceInit
+            popConsumerKVServiceLog popConsumerKVServiceInit popConsumerKVServiceEnable
+            popReviveMaxReturnSizePerRead popReviveMaxAttemptTimes popResponseReturnActualRetryTopic
             popInflightMessageThreshold enablePopMessageThreshold skipWhenCKRePutReachMaxTimes
             appendAckAsync appendCkAsync serverLoadBalancerEnable loadBalancePollNameServerInterval
             """

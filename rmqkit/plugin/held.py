@@ -55,9 +55,13 @@ class HeldRequests(Protocol):
         is answered as at its deadline. The requests of a connection that ends are forgotten.
         """
 
+    def waiting(self, topic: str, queue_id: int) -> int:
+        """The number of requests that wait for a queue."""
+
     def arrived(self, topic: str, queue_id: int, max_offset: int, *tags_codes: int) -> None:
         """Wake what waits for a queue that has grown to `max_offset`, by messages with these tags codes or by
-        any; the broker does so for what is appended."""
+        any; the broker does so for what is appended. A plugin may let requests wait for a key that is no
+        queue, under a name that no topic has, and wake them by it."""
 
     def end_all(self) -> None:
         """Let a job answer all requests, as at their deadlines."""

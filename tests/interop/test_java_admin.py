@@ -38,8 +38,9 @@ SCENARIOS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "reset-queue": ((), {"offset": 2}),
     "clone-offset": ((), {"same": True, "unknown": 26}),
     "query-by-key": ((), {"found": 1, "tagged": 1}),
-    "consume-mode": ((), {"pop": 3}),
+    "consume-mode": ((), {"missing": 26}),
     "server-allocation": ((), {"received": 12}),
+    "pop-mode": ((), {"received": 36, "deliveries": 37, "failed": 1}),
     "broker-config": (("S009",), {"value": "48", "forbidden": 16}),
 }
 

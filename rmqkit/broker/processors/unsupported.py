@@ -9,9 +9,12 @@ from rmqkit.protocol.command import Command, answer
 #: Feature -> names of its requests.
 _FEATURES = {
     "transactional messages": "END_TRANSACTION RESUME_CHECK_HALF_MESSAGE",
-    "pop consumption": (
-        "POP_MESSAGE ACK_MESSAGE BATCH_ACK_MESSAGE PEEK_MESSAGE CHANGE_MESSAGE_INVISIBLETIME NOTIFICATION"
-        " POLLING_INFO GET_ALL_MESSAGE_REQUEST_MODE POP_ROLLBACK"
+    "pop consumption and assignment of queues (the plugin pop)": (
+        "POP_MESSAGE ACK_MESSAGE BATCH_ACK_MESSAGE CHANGE_MESSAGE_INVISIBLETIME NOTIFICATION POLLING_INFO"
+        " QUERY_ASSIGNMENT SET_MESSAGE_REQUEST_MODE"
+    ),
+    "pops without a lease, and the table of request modes": (
+        "PEEK_MESSAGE GET_ALL_MESSAGE_REQUEST_MODE POP_ROLLBACK"
     ),
     "messages timed to any moment": (
         "RECALL_MESSAGE GET_TIMER_CHECK_POINT GET_TIMER_METRICS SWITCH_TIMER_ENGINE"

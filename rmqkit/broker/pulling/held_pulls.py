@@ -134,6 +134,11 @@ class HeldPulls:
         """Whether pulls of this queue are held."""
         return key in self._queues
 
+    def waiting(self, topic: str, queue_id: int) -> int:
+        """The number of pulls of this queue."""
+        queue = self._queues.get((topic, queue_id))
+        return 0 if queue is None else len(queue.pulls)
+
     def arrived(self, topic: str, queue_id: int, max_offset: int, *tags_codes: int) -> None:
         """A queue grew to `max_offset`, by messages with these tags codes: pulls whose filter may match one
         of them are woken; without codes all that are behind.

@@ -10,7 +10,6 @@ from rmqkit.broker.appending.log_appender import LogAppender
 from rmqkit.broker.clients import ClientTable
 from rmqkit.broker.dispatch.manager import Dispatching, choose, first_of
 from rmqkit.broker.processors.admin import AdminProcessor
-from rmqkit.broker.processors.assignment import AssignmentProcessor
 from rmqkit.broker.processors.client_calls import ClientCallProcessor
 from rmqkit.broker.processors.client_manage import ClientManageProcessor
 from rmqkit.broker.processors.consume_stats import ConsumeStatsProcessor
@@ -208,7 +207,6 @@ def make_routers(broker: BrokerContext) -> tuple[Router, Router]:
         ConsumeStatsProcessor(broker),
         ResetOffsetProcessor(broker),
         ClientCallProcessor(broker),
-        AssignmentProcessor(broker),
     ):
         table.update(dict.fromkeys(several.codes(), several))
     table.update(dict.fromkeys(_SENDS, SendProcessor(broker)))

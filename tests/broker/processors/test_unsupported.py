@@ -8,7 +8,7 @@ from rmqkit.broker.processors.unsupported import REFUSED
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from tests.broker.desk import BrokerHarness
 
-#: The plugins retention, ha and filter-server of the harness answer these.
+#: The plugins retention, ha, filter-server and pop of the harness answer these.
 _OF_PLUGINS = {
     RequestCode.GET_BROKER_HA_STATUS,
     RequestCode.REGISTER_FILTER_SERVER,
@@ -16,6 +16,14 @@ _OF_PLUGINS = {
     RequestCode.DELETE_EXPIRED_COMMITLOG,
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
     RequestCode.CLEAN_UNUSED_TOPIC,
+    RequestCode.QUERY_ASSIGNMENT,
+    RequestCode.SET_MESSAGE_REQUEST_MODE,
+    RequestCode.POP_MESSAGE,
+    RequestCode.ACK_MESSAGE,
+    RequestCode.BATCH_ACK_MESSAGE,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    RequestCode.NOTIFICATION,
+    RequestCode.POLLING_INFO,
 }
 
 
@@ -30,6 +38,7 @@ async def test_a_feature_that_is_not_here_is_named(desk: BrokerHarness, code: in
 
 @pytest.mark.row("S030")
 async def test_the_fast_port_does_not_pull(desk: BrokerHarness) -> None:
-    """The fast port serves all requests of the normal port except pulls."""
+    """The fast port serves all requests of the normal port except those that wait for messages."""
     missing = set(desk.router.processors) - set(desk.fast_router.processors)
-    assert missing == {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
+    pulls = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
+    assert missing == pulls | {RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION}

@@ -73,6 +73,7 @@ public final class AdminProgram {
         scenarios.put("query-by-key", this::queryByKey);
         scenarios.put("consume-mode", this::consumeMode);
         scenarios.put("server-allocation", this::serverAllocation);
+        scenarios.put("pop-mode", this::popMode);
         scenarios.put("broker-config", this::brokerConfig);
     }
 
@@ -363,14 +364,82 @@ public final class AdminProgram {
     }
 
     private Map<String, Object> consumeMode() throws Exception {
+        admin.setMessageRequestMode(broker, topic, group, MessageRequestMode.POP, 0, 5_000);
         admin.setMessageRequestMode(broker, topic, group, MessageRequestMode.PULL, 0, 5_000);
-        int pop = 0;
+        int missing = 0;
         try {
-            admin.setMessageRequestMode(broker, topic, group, MessageRequestMode.POP, 0, 5_000);
+            admin.setMessageRequestMode(broker, topic, group + "_none", MessageRequestMode.POP, 0, 5_000);
         } catch (MQClientException e) {
-            pop = e.getResponseCode();
+            missing = e.getResponseCode();
         }
-        return Map.of("pop", pop);
+        return Map.of("missing", missing);
+    }
+
+    /** Two consumers of a group that pops: one message fails once; then the group pulls, and pops again, while they run. */
+    private Map<String, Object> popMode() throws Exception {
+        String popping = group + "_popping";
+        SubscriptionGroupConfig config = new SubscriptionGroupConfig();
+        config.setGroupName(popping);
+        admin.createAndUpdateSubscriptionGroupConfig(broker, config);
+        admin.setMessageRequestMode(broker, topic, popping, MessageRequestMode.POP, 0, 5_000);
+        Queue<String> got = new ConcurrentLinkedQueue<>();
+        Queue<Integer> tries = new ConcurrentLinkedQueue<>();
+        DefaultMQPushConsumer one = popper(popping, "one", got, tries);
+        DefaultMQPushConsumer two = popper(popping, "two", got, tries);
+        try {
+            sendPopped("p", got, one, two);
+            await("the second delivery", () -> tries.contains(1));
+            int leases = tries.size();
+            admin.setMessageRequestMode(broker, topic, popping, MessageRequestMode.PULL, 0, 5_000);
+            sendPopped("q", got, one, two);
+            admin.setMessageRequestMode(broker, topic, popping, MessageRequestMode.POP, 0, 5_000);
+            sendPopped("r", got, one, two);
+            Thread.sleep(1_000);
+            return Map.of("received", got.stream().distinct().count(), "deliveries", got.size(), "failed", leases - 1);
+        } finally {
+            one.shutdown();
+            two.shutdown();
+        }
+    }
+
+    private DefaultMQPushConsumer popper(String popping, String name, Queue<String> got, Queue<Integer> tries) throws Exception {
+        DefaultMQPushConsumer popper = new DefaultMQPushConsumer(popping);
+        popper.setNamesrvAddr(namesrv);
+        popper.setInstanceName(name + "_" + topic);
+        popper.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        popper.setClientRebalance(false);
+        popper.subscribe(topic, "popped");
+        popper.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            context.setDelayLevelWhenNextConsume(1);
+            for (var each : messages) {
+                got.add(new String(each.getBody(), StandardCharsets.UTF_8));
+                if (each.getKeys() != null) {
+                    tries.add(each.getReconsumeTimes());
+                    if (each.getReconsumeTimes() == 0) {
+                        return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+                    }
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        popper.start();
+        return popper;
+    }
+
+    private void sendPopped(String stem, Queue<String> got, DefaultMQPushConsumer... poppers) throws Exception {
+        for (int i = 0; i < MESSAGES; i++) {
+            Message message = new Message(topic, "popped", (stem + i).getBytes(StandardCharsets.UTF_8));
+            if (stem.equals("p") && i == 0) {
+                message.setKeys("fails-once");
+            }
+            producer.send(message);
+        }
+        await("messages " + stem, () -> {
+            for (DefaultMQPushConsumer popper : poppers) {
+                popper.getDefaultMQPushConsumerImpl().getmQClientFactory().rebalanceImmediately();
+            }
+            return got.stream().filter(each -> each.startsWith(stem)).distinct().count() == MESSAGES;
+        });
     }
 
     /** A consumer that lets the broker choose its queues. */

@@ -12,11 +12,12 @@ import pytest
 from rmqkit.errors import ConnectFailed
 from rmqkit.model.route import QueueData, TopicRouteData, compact
 from rmqkit.model.subscription import ConsumerData, SubscriptionData
-from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
+from rmqkit.model.topic import TopicConfig
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.testing.peer import FakePeer
+from rmqkit_pop.assignment import RequestModes
 from tests.broker.desk import BrokerHarness
 
 Opened = Callable[..., AbstractAsyncContextManager[BrokerHarness]]
@@ -39,13 +40,14 @@ async def assigned(desk: BrokerHarness, **fields: Any) -> Command:
     return answer
 
 
-def queues(answer: Command) -> list[tuple[str, int]] | None:
-    """Broker names and numbers of the assigned queues; None for an answer without a list."""
+def queues(answer: Command, mode: str = "PULL") -> list[tuple[str, int]] | None:
+    """Broker names and numbers of the assigned queues, which are to be read in this mode; None for an answer
+    without a list."""
     assert answer.code == 0, answer.remark
     found = msgspec.json.decode(answer.body)
     if "messageQueueAssignments" not in found:
         return None
-    assert {each["mode"] for each in found["messageQueueAssignments"]} <= {"PULL"}
+    assert {each["mode"] for each in found["messageQueueAssignments"]} <= {mode}
     places = [each["messageQueue"] for each in found["messageQueueAssignments"]]
     assert {place["topic"] for place in places} <= {"T"}
     return [(place["brokerName"], place["queueId"]) for place in places]
@@ -107,21 +109,68 @@ async def test_the_queues_are_those_of_all_brokers(opened: Opened, monkeypatch: 
         assert queues(await assigned(desk)) is None
 
 
+async def set_mode(desk: BrokerHarness, **fields: Any) -> Command:
+    body = {"topic": "T", "consumerGroup": "g", "mode": "PULL", "popShareQueueNum": 0} | fields
+    command = Command(RequestCode.SET_MESSAGE_REQUEST_MODE, opaque=7, body=loose_json.dumps(body))
+    peer = FakePeer()
+    answer = await desk.outcome(command, peer)
+    if answer is None:
+        await peer.all_answered()
+        (answer,) = peer.answers
+    return answer
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
         ({}, ResponseCode.SUCCESS),
-        ({"mode": "POP"}, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+        ({"mode": "POP"}, ResponseCode.SUCCESS),
+        ({"mode": "TELEPATHY"}, ResponseCode.INVALID_PARAMETER),
         ({"topic": "missing"}, ResponseCode.TOPIC_NOT_EXIST),
         ({"consumerGroup": "missing"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
         ({"topic": "%RETRY%g"}, ResponseCode.NO_PERMISSION),
     ],
 )
 async def test_the_mode_of_a_group(desk: BrokerHarness, fields: dict[str, str], code: int) -> None:
-    """PULL is what a group has and may be set; POP, and what does not exist, is refused with the reason."""
-    await desk.broker.topics.put(TopicConfig(topic_name="T"))
-    await desk.broker.groups.put_all([SubscriptionGroupConfig(group_name="g")])
-    body = {"topic": "T", "consumerGroup": "g", "mode": "PULL", "popShareQueueNum": 0} | fields
-    answer = await desk.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=loose_json.dumps(body))
+    """PULL or POP may be set; others, and what does not exist, are refused with the reason."""
+    answer = await set_mode(desk, **fields)
     assert answer.code == code
     assert bool(answer.remark) == bool(code)
+
+
+async def test_in_mode_pop_members_share_queues(desk: BrokerHarness) -> None:
+    """By default each pops all queues of a broker, which have the number -1; else its own and those of some
+    members behind it. Members beyond the number of queues have one queue each. Retry topics are pulled."""
+    own = desk.broker.config.broker_name
+    await join(desk, "c1", "c2", "c3", "c4")
+    await set_mode(desk, mode="POP")
+    assert queues(await assigned(desk), "POP") == [(own, -1)]
+    await set_mode(desk, mode="POP", popShareQueueNum=1)
+    assert queues(await assigned(desk), "POP") == [(own, 0), (own, 1)]
+    assert queues(await assigned(desk, clientId="c4"), "POP") == [(own, 3), (own, 0)]
+    assert queues(await assigned(desk, clientId="stranger"), "POP") == []
+    await join(desk, "c5")
+    assert queues(await assigned(desk, clientId="c5"), "POP") == [(own, 0)]
+    await set_mode(desk, mode="POP", popShareQueueNum=4)
+    assert queues(await assigned(desk, clientId="c5"), "POP") == [(own, -1)]
+    await set_mode(desk, mode="PULL")
+    assert queues(await assigned(desk, clientId="c1")) == [(own, 0)]
+
+
+async def test_modes_outlive_a_restart(opened: Opened) -> None:
+    """They are kept in RocketMQ's file."""
+    async with opened() as desk:
+        await set_mode(desk, mode="POP", popShareQueueNum=3)
+        path = desk.broker.config.config_path / "messageRequestMode.json"
+        found = msgspec.json.decode(path.read_bytes())["messageRequestModeMap"]["T"]["g"]
+        assert (found["mode"], found["popShareQueueNum"]) == ("POP", 3)
+        again = RequestModes(desk.broker).get("T", "g")
+        assert again is not None
+        assert again.mode == "POP"
+
+
+async def test_the_default_mode_is_a_setting(opened: Opened) -> None:
+    """Of groups for which none was set."""
+    async with opened(defaultMessageRequestMode="POP", brokerName="b") as desk:
+        await join(desk, "c1")
+        assert queues(await assigned(desk), "POP") == [("b", -1)]

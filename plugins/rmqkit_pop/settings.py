@@ -1,0 +1,40 @@
+"""RocketMQ's settings of pop consumption, and `popOrderBy` of rmqkit's."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from rmqkit.config import Live
+
+#: Numbers of leases.
+Leased = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
+
+
+class PopSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a broker's operator sets.
+
+    revive_queue_num                       queues of the revive topic; a store keeps what it began with
+    enable_retry_topic_v2                  whether retry topics are named %RETRY%GROUP+TOPIC
+    retrieve_message_from_pop_retry_topic_v1   with those, whether the older ones are read as well
+    pop_from_retry_probability             percentage of pops that read the retry topic first
+    pop_max_leases_per_group               leased messages of one group, and thereby the memory that it uses
+    pop_max_leases                         leased messages of all groups
+    default_message_request_mode           of groups for which none was set: PULL or POP
+    default_pop_share_queue_num            members that share queues in mode POP; -1 means all
+    pop_order_by                           what an ordered pop keeps in order: the whole queue as in Java, or
+                                           messages with equal sharding keys
+    """
+
+    revive_queue_num: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
+    enable_retry_topic_v2: Live[bool] = msgspec.field(default=False, name="enableRetryTopicV2")
+    retrieve_message_from_pop_retry_topic_v1: Live[bool] = msgspec.field(
+        default=True, name="retrieveMessageFromPopRetryTopicV1"
+    )
+    pop_from_retry_probability: Live[Annotated[int, msgspec.Meta(ge=0, le=100)]] = 20
+    pop_max_leases_per_group: Live[Leased] = 1_000_000
+    pop_max_leases: Live[Leased] = 2_000_000
+    default_message_request_mode: Live[Literal["PULL", "POP"]] = "PULL"
+    default_pop_share_queue_num: Live[int] = -1
+    pop_order_by: Live[Literal["queue", "key"]] = "queue"
