@@ -79,6 +79,8 @@ def _answered(exchange: Exchange, messages: Sequence[Any], answers: Sequence[Com
         entry.offset = header.queue_offset
         if system.message_type == _TRANSACTION:
             entry.transaction_id = transaction_id.of_send(system.message_id, header)
+        if header.recall_handle is not None:
+            entry.recall_handle = header.recall_handle
     codes = {entry.status.code for entry in response.entries}
     if len(codes) == 1:
         response.status.CopyFrom(response.entries[0].status)
