@@ -18,7 +18,7 @@ from rmqkit.protocol.command import Command
 from rmqkit_grpc.framing import GrpcError, GrpcStatus, MessageReader, framed, percent_encoded
 from rmqkit_grpc.http2 import Http2
 from rmqkit_grpc.messages import Code
-from rmqkit_grpc.methods import METHODS, Kind, Method
+from rmqkit_grpc.methods import METHODS, OWN, Kind, Method
 from rmqkit_grpc.session import Exchange, Session, Steps
 from rmqkit_grpc.statuses import Refusal, code_of
 
@@ -193,6 +193,10 @@ class Calls:
         return not self._calls
 
     # What the broker does for calls.
+
+    def run(self, exchange: Exchange, work: Steps) -> None:
+        """Do work for a client that it has not asked for."""
+        self._advance(Step(Call(0, OWN, exchange), work, exchange.session.peer), None)
 
     def take(self) -> list[tuple[Peer, list[Command]]]:
         """The requests for the broker, of each peer in order."""

@@ -13,6 +13,7 @@ from rmqkit.plugin.protocols import ProtocolConnection, Recipient
 from rmqkit.plugin.request import Peer
 from rmqkit.protocol.command import Command
 from rmqkit_grpc.calls import Calls
+from rmqkit_grpc.consuming import renew
 from rmqkit_grpc.framing import GrpcError, GrpcStatus
 from rmqkit_grpc.http2 import Asked, Ended, Event, Http2, Received
 from rmqkit_grpc.limits import (
@@ -21,6 +22,7 @@ from rmqkit_grpc.limits import (
     MAX_STALL_MS,
     MAX_WAITING_BYTES,
     READ_BYTES,
+    RENEWAL_LOOK_MS,
 )
 from rmqkit_grpc.session import Exchange, Session, language_of
 from rmqkit_grpc.unfinished import Unfinished
@@ -80,6 +82,7 @@ class GrpcConnection:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._follow_up)
+                nursery.start_soon(self._renew)
                 nursery.start_soon(self._watch)
                 await self._read()
                 nursery.cancel_scope.cancel()
@@ -145,6 +148,18 @@ class GrpcConnection:
             self._asked = trio.Event()
             await self._hand_over()
             self._flush()
+
+    async def _renew(self) -> None:
+        """Renew the leases of messages on which clients still work."""
+        while True:
+            await trio.sleep(RENEWAL_LOOK_MS / 1_000)
+            if self._broker is None:
+                continue
+            now_ms = self._broker.clock.now_ms()
+            for session in self._sessions.values():
+                if session.leases and (due := session.leases.due(now_ms)):
+                    exchange = self._exchange(session, 0, {})
+                    self._calls.run(exchange, renew(exchange, due))
 
     async def _hand_over(self) -> None:
         while requests := self._calls.take():

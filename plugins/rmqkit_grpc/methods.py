@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from rmqkit_grpc import inspection, offsets, producing, recalling, routing, telemetry
+from rmqkit_grpc import consuming, inspection, offsets, producing, recalling, routing, telemetry
 from rmqkit_grpc.messages import PACKAGE, V2
 from rmqkit_grpc.session import Exchange, Steps
 from rmqkit_grpc.statuses import Status
@@ -100,6 +100,11 @@ def _table() -> dict[str, Method]:
         _unary("Heartbeat", telemetry.heartbeat),
         _unary("NotifyClientTermination", telemetry.terminate),
         _telemetry(),
+        _unary("QueryAssignment", consuming.query_assignment),
+        _held("ReceiveMessage", consuming.receive, consuming.receive_refused),
+        _unary("AckMessage", consuming.acknowledge),
+        _unary("ChangeInvisibleDuration", consuming.change_invisible),
+        _unary("ForwardMessageToDeadLetterQueue", consuming.forward),
         _held("PullMessage", offsets.pull, offsets.pull_refused),
         _unary("GetOffset", offsets.get_offset),
         _unary("UpdateOffset", offsets.update_offset),
@@ -108,6 +113,14 @@ def _table() -> dict[str, Method]:
     return {service + each.name: each for each in found} | _tools()
 
 
-METHODS = _table()
+def _refuses_nobody(exchange: Exchange, asked: Any) -> Steps:
+    """The handler of no call."""
+    return None
+    yield
 
-__all__ = ["METHODS", "Handler", "Kind", "Method"]
+
+METHODS = _table()
+#: What the server does for a client of its own accord.
+OWN = Method("own work", Kind.UNARY, None, _refuses_nobody, _nothing)
+
+__all__ = ["METHODS", "OWN", "Handler", "Kind", "Method"]

@@ -25,7 +25,7 @@ from rmqkit_grpc.messages import V2, Code
 from rmqkit_grpc.producing import milliseconds
 from rmqkit_grpc.session import Exchange, Steps, group_of, topic_of
 from rmqkit_grpc.statuses import Refusal, Status, checked, code_of, ok, status_of
-from rmqkit_grpc.telemetry import subscription_of
+from rmqkit_grpc.subscriptions import subscription_of
 
 _Pulled = V2.messages["PullMessageResponse"]
 _Got = V2.messages["GetOffsetResponse"]

@@ -13,6 +13,7 @@ from rmqkit.protocol.codes import LANGUAGES
 from rmqkit.protocol.command import Command, header_fields, request
 from rmqkit.protocol.signature import AUTHORIZATION, DATE_TIME, SECURITY_TOKEN, grpc_proof
 from rmqkit_grpc.framing import timeout_ms
+from rmqkit_grpc.leases import Leases
 from rmqkit_grpc.messages import Code
 from rmqkit_grpc.statuses import Refusal
 
@@ -43,6 +44,7 @@ class Session:
     peer       its way into the request pipeline
     settings   what it has sent of itself last, None before
     telemetry  the stream for commands of the server, None without one
+    leases     those that the server renews for it
     calls      the number of its calls that have not ended
     """
 
@@ -52,6 +54,7 @@ class Session:
     peer: Peer = field(init=False)
     settings: Any = None
     telemetry: int | None = None
+    leases: Leases = field(factory=Leases)
     calls: int = 0
 
     @property

@@ -12,27 +12,26 @@ import msgspec
 from rmqkit.model.subscription import (
     CONSUME_ACTIVELY,
     CONSUME_PASSIVELY,
-    SQL92,
     ConsumerData,
     HeartbeatData,
     ProducerData,
     SubscriptionData,
-    tag_subscription,
 )
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.headers import UnregisterClientRequestHeader
+from rmqkit_grpc.consuming import give_back
 from rmqkit_grpc.framing import GrpcError, GrpcStatus
 from rmqkit_grpc.limits import MAX_MESSAGE_BYTES, MAX_POLLING_MS, MAX_RECEIVE_BATCH, MAX_SETTINGS_ENTRIES
 from rmqkit_grpc.messages import V2, Code
 from rmqkit_grpc.session import Exchange, Session, Steps, group_of, name_of, topic_of
 from rmqkit_grpc.statuses import Refusal, checked, ok
+from rmqkit_grpc.subscriptions import subscription_of
 
 _Command = V2.messages["TelemetryCommand"]
 _Settings = V2.messages["Settings"]
 _HeartbeatResponse = V2.messages["HeartbeatResponse"]
 _TerminationResponse = V2.messages["NotifyClientTerminationResponse"]
 _CLIENTS = V2.enums["ClientType"]
-_SQL = V2.enums["FilterType"]["SQL"]
 _PASSIVE = frozenset({_CLIENTS["PUSH_CONSUMER"], _CLIENTS["LITE_PUSH_CONSUMER"]})
 _CONSUMERS = _PASSIVE | {
     _CLIENTS["SIMPLE_CONSUMER"],
@@ -160,19 +159,11 @@ def _consumer(group: str, client_type: int, found: list[SubscriptionData] | None
     return ConsumerData(group_name=group, consume_type=kind, subscription_data_set=found)
 
 
-def subscription_of(topic: str, expression: Any) -> SubscriptionData:
-    """A subscription as remoting has it. Raises Refusal."""
-    if expression.type == _SQL:
-        return SubscriptionData(topic=topic, sub_string=expression.expression, expression_type=SQL92)
-    try:
-        return tag_subscription(topic, expression.expression)
-    except ValueError as error:
-        raise Refusal(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
-
-
 def terminate(exchange: Exchange, asked: Any) -> Steps:
-    """NotifyClientTermination: the client leaves its groups."""
+    """NotifyClientTermination: the client leaves its groups, and what it has not finished goes to others at
+    once."""
     session = exchange.session
+    yield from give_back(exchange)
     consumer, producers = _groups_of(session, asked)
     headers = [
         UnregisterClientRequestHeader(client_id=session.client_id, consumer_group=group) for group in consumer
@@ -201,4 +192,4 @@ def _groups_of(session: Session, asked: Any) -> tuple[Iterable[str], Iterable[st
     return [], sorted({topic_of(each) for each in session.settings.publishing.topics})
 
 
-__all__ = ["heartbeat", "merged", "subscription_of", "telemetry", "terminate"]
+__all__ = ["heartbeat", "merged", "telemetry", "terminate"]

@@ -115,6 +115,45 @@ def go_client() -> Path:
     return _built("go", sources, build) / "interop"
 
 
+def grpc_java() -> str:
+    """Class path of RocketMQ's Java client of version 5."""
+    tool("java")
+    folder = HERE / "grpc-java"
+
+    def build(out: Path) -> None:
+        _run(
+            [tool("mvn"), *_MAVEN, "dependency:build-classpath", f"-Dmdep.outputFile={out / 'classpath'}"],
+            folder,
+        )
+
+    return (_built("grpc-java", [folder / "pom.xml"], build) / "classpath").read_text().strip()
+
+
+def grpc_go(program: str) -> Path:
+    """A program over RocketMQ's Go client of version 5, as a binary."""
+    folder = HERE / "grpc-go"
+
+    def build(out: Path) -> None:
+        for name in ("go.mod", "go.sum"):
+            shutil.copy(folder / name, out)
+        (out / "main.go").write_text(program)
+        _run([tool("go"), "build", "-trimpath", "-buildvcs=false", "-o", "program", "."], out)
+
+    sources = [folder / "go.mod", folder / "go.sum"]
+    return _built(f"grpc-go-{hashlib.sha256(program.encode()).hexdigest()[:8]}", sources, build) / "program"
+
+
+def grpc_node() -> Path:
+    """The folder of modules with RocketMQ's client for Node."""
+    folder = HERE / "grpc-node"
+
+    def build(out: Path) -> None:
+        shutil.copy(folder / "package.json", out)
+        _run([tool("npm"), "install", "--silent", "--no-audit", "--no-fund"], out)
+
+    return _built("grpc-node", [folder / "package.json"], build) / "node_modules"
+
+
 _MAVEN = ("--batch-mode", "--quiet")
 
 

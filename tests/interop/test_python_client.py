@@ -84,3 +84,49 @@ for topics in (("{topic}",), None):
         found = [next(iter(consumer)) for _ in range(2)]
     assert sorted(each.message_id for each in found) == sorted(ids)
     assert {(each.tag, each.keys, each.properties["colour"]) for each in found} == {("new", ("k1",), "green")}
+
+
+def test_simple_and_push_consumers(door: peers.Server, tmp_path: Path) -> None:
+    """Messages in order of a group, with what the sender said of them; a failed one comes again."""
+    program = """
+import threading
+from rocketmq import ConsumeResult, FilterExpression, MessageListener, PushConsumer, SimpleConsumer
+
+producer = Producer(configuration, ("Eaten",))
+producer.startup()
+subscription = {"Eaten": FilterExpression("hot")}
+simple = SimpleConsumer(configuration, "simple", subscription, 10)
+simple.startup()
+for number in range(4):
+    tag = "hot" if number % 2 else "cold"
+    producer.send(message("Eaten", b"%d" % number, tag=tag, keys="k", message_group="table-1"))
+found = []
+while len(found) < 2:
+    for each in simple.receive(16, 30):
+        found.append((each.body, each.tag, sorted(each.keys), each.message_group, each.delivery_attempt))
+        simple.ack(each)
+assert sorted(found) == [(b"1", "hot", ["k"], "table-1", 1), (b"3", "hot", ["k"], "table-1", 1)], found
+simple.shutdown()
+
+
+class Eating(MessageListener):
+    done = threading.Event()
+    seen = []
+
+    def consume(self, each):
+        self.seen.append((each.body, each.delivery_attempt))
+        if each.delivery_attempt == 1:
+            return ConsumeResult.FAILURE
+        self.done.set()
+        return ConsumeResult.SUCCESS
+
+
+push = PushConsumer(configuration, "push", Eating(), {"Eaten": FilterExpression("*")})
+push.startup()
+producer.send(message("Eaten", b"dessert"))
+assert Eating.done.wait(60), Eating.seen
+push.shutdown()
+producer.shutdown()
+print("done")
+"""
+    assert run(door, program, tmp_path) == "done\n"

@@ -1,0 +1,358 @@
+"""Receives with a lease, and what follows them: acknowledgements, longer and shorter leases, dead letters
+(gRPC sheet, sections 7.2 and 8). The broker keeps the leases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from rmqkit.errors import DecodeError
+from rmqkit.model import properties as props
+from rmqkit.model.message import StoredMessage
+from rmqkit.model.subscription import SQL92, SUBSCRIBE_ALL, TAG, SubscriptionData
+from rmqkit.model.sysflag import PERM_READ
+from rmqkit.protocol.codes import RequestCode, ResponseCode, is_temporary
+from rmqkit.protocol.command import Command
+from rmqkit.protocol.headers import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+    ConsumerSendMsgBackRequestHeader,
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
+)
+from rmqkit.protocol.receipt import Receipt, parse_receipt, receipts
+from rmqkit_grpc.delivering import Delivery, set_time, stored_in
+from rmqkit_grpc.leases import Lease
+from rmqkit_grpc.limits import (
+    MAX_INVISIBLE_MS,
+    MAX_POLLING_MS,
+    MAX_RECEIVE_BATCH,
+    MIN_INVISIBLE_MS,
+    RENEWED_INVISIBLE_MS,
+)
+from rmqkit_grpc.messages import V2, Code
+from rmqkit_grpc.producing import milliseconds
+from rmqkit_grpc.routing import own_endpoints, queue_of, route_of
+from rmqkit_grpc.session import Exchange, Steps, group_of, topic_of
+from rmqkit_grpc.statuses import Refusal, Status, checked, ok, status_of
+from rmqkit_grpc.subscriptions import subscription_of
+
+_Received = V2.messages["ReceiveMessageResponse"]
+_Acked = V2.messages["AckMessageResponse"]
+_Changed = V2.messages["ChangeInvisibleDurationResponse"]
+_Forwarded = V2.messages["ForwardMessageToDeadLetterQueueResponse"]
+_Assigned = V2.messages["QueryAssignmentResponse"]
+_ALL_QUEUES = -1
+_NEW_GROUPS_BEGIN_AT_THE_END = 1
+_DEAD_LETTER = -1
+#: What is left of the deadline of a receive for the way back.
+_RESERVE_MS = 500
+_MAX_ACKS = 1_024
+
+
+def receive(exchange: Exchange, asked: Any) -> Steps:
+    """ReceiveMessage."""
+    try:
+        answers = yield from _receive(exchange, asked)
+    except Refusal as refusal:
+        answers = [_Received(status=Status(code=refusal.status_code, message=refusal.text))]
+    return [*answers, _delivered_at(exchange)]
+
+
+def receive_refused(code: int, text: str) -> list[Any]:
+    """A receive that failed."""
+    last = _Received()
+    last.delivery_timestamp.SetInParent()
+    return [_Received(status=Status(code=code, message=text)), last]
+
+
+def _receive(exchange: Exchange, asked: Any) -> Steps:
+    group, topic = group_of(asked.group), topic_of(asked.message_queue.topic)
+    subscription = subscription_of(topic, asked.filter_expression)
+    if asked.auto_renew and exchange.session.leases.room < MAX_RECEIVE_BATCH:
+        raise Refusal(Code.TOO_MANY_REQUESTS, "the client has too many messages that it has not finished")
+    config = exchange.broker.groups.configs.get(group)
+    is_fifo = config is not None and config.consume_message_orderly
+    header = PopMessageRequestHeader(
+        consumer_group=group,
+        topic=topic,
+        queue_id=_ALL_QUEUES,
+        max_msg_nums=max(1, min(asked.batch_size, MAX_RECEIVE_BATCH)),
+        invisible_time=_invisible_ms(asked),
+        poll_time=_polling_ms(exchange, asked),
+        born_time=exchange.broker.clock.now_ms(),
+        init_mode=_NEW_GROUPS_BEGIN_AT_THE_END,
+        exp_type=SQL92 if subscription.expression_type == SQL92 else TAG,
+        exp=subscription.sub_string or SUBSCRIBE_ALL,
+        order=is_fifo,
+        attempt_id=asked.attempt_id if asked.HasField("attempt_id") else None,
+    )
+    (popped,) = yield [exchange.command(RequestCode.POP_MESSAGE, header)]
+    checked(popped)
+    found = _delivered(exchange, popped)
+    others = [handle for handle, stored in found if not _is_wanted(subscription, stored)]
+    if others:
+        # The broker compares the hashes of tags; what only looks alike is finished here.
+        yield [_ack(exchange, group, topic, handle) for handle in others]
+    wanted = [(handle, stored) for handle, stored in found if _is_wanted(subscription, stored)]
+    if not wanted:
+        raise Refusal(Code.MESSAGE_NOT_FOUND, "no message came in time")
+    answers, delivery = [_Received(status=ok())], Delivery(asked.message_queue.topic)
+    now_ms = exchange.broker.clock.now_ms()
+    for handle, stored in wanted:
+        if asked.auto_renew:
+            exchange.session.leases.add(group, topic, handle, now_ms)
+        message = delivery.message(stored)
+        message.system_properties.receipt_handle = text_of(handle, stored.physical_offset)
+        answers.append(_Received(message=message))
+    return answers
+
+
+def _delivered(exchange: Exchange, popped: Command) -> list[tuple[Receipt, StoredMessage]]:
+    """The messages of an answer with their handles."""
+    header = popped.header(PopMessageResponseHeader)
+    handles = receipts(header, exchange.broker.config.broker_name)
+    found = []
+    for stored in stored_in(popped.body):
+        own = stored.properties.get(props.POP_CK)
+        handle = parse_receipt(own) if own else handles.get((stored.queue_id, stored.queue_offset))
+        if handle is not None:
+            found.append((handle, stored))
+    return found
+
+
+def _is_wanted(subscription: SubscriptionData, stored: StoredMessage) -> bool:
+    """Whether the tag of a message is one of those that were asked for."""
+    return not subscription.tags_set or stored.properties.get(props.TAGS) in subscription.tags_set
+
+
+def _delivered_at(exchange: Exchange) -> Any:
+    """The last answer of a receive, which clients wait for."""
+    last = _Received()
+    set_time(last.delivery_timestamp, exchange.broker.clock.now_ms())
+    return last
+
+
+def _invisible_ms(asked: Any) -> int:
+    if asked.auto_renew:
+        return RENEWED_INVISIBLE_MS
+    duration_ms = milliseconds(asked.invisible_duration)
+    if not MIN_INVISIBLE_MS <= duration_ms <= MAX_INVISIBLE_MS:
+        raise Refusal(
+            Code.ILLEGAL_INVISIBLE_TIME,
+            f"an invisible duration of {duration_ms} ms; {MIN_INVISIBLE_MS} to {MAX_INVISIBLE_MS} are"
+            " allowed",
+        )
+    return duration_ms
+
+
+def _polling_ms(exchange: Exchange, asked: Any) -> int:
+    """How long a receive may wait for messages: as long as the client says, and its deadline allows."""
+    wanted_ms = (
+        milliseconds(asked.long_polling_timeout) if asked.HasField("long_polling_timeout") else MAX_POLLING_MS
+    )
+    if exchange.deadline_ms is not None:
+        left_ms = exchange.deadline_ms - trio.current_time() * 1_000
+        wanted_ms = min(wanted_ms, int(left_ms) - _RESERVE_MS)
+    return max(0, min(wanted_ms, MAX_POLLING_MS))
+
+
+def text_of(handle: Receipt, log_offset: int) -> str:
+    """A handle for a client: that of remoting, and the place of the message in the log."""
+    return f"{handle.text} {log_offset}"
+
+
+def handle_of(text: str) -> tuple[Receipt, int | None]:
+    """The handle of a client, and the place of its message in the log if it has one. Raises Refusal."""
+    try:
+        handle = parse_receipt(text)
+        if handle.offset is None:
+            raise DecodeError(f"a handle without the place of its message: {text[:100]!r}")
+    except DecodeError as error:
+        raise Refusal(Code.INVALID_RECEIPT_HANDLE, str(error)) from error
+    last = text.split(" ")[8:9]
+    is_offset = bool(last) and last[0].isascii() and last[0].isdigit() and len(last[0]) < 19
+    return handle, int(last[0]) if is_offset else None
+
+
+def acknowledge(exchange: Exchange, asked: Any) -> Steps:
+    """AckMessage."""
+    group, topic = group_of(asked.group), topic_of(asked.topic)
+    if len(asked.entries) > _MAX_ACKS:
+        raise Refusal(Code.BAD_REQUEST, f"{len(asked.entries)} entries, at most {_MAX_ACKS} are allowed")
+    statuses: list[Any] = [None] * len(asked.entries)
+    sent: list[Command] = []
+    places: list[int] = []
+    for at, entry in enumerate(asked.entries):
+        try:
+            handle, _ = handle_of(entry.receipt_handle)
+        except Refusal as refusal:
+            statuses[at] = Status(code=refusal.status_code, message=refusal.text)
+        else:
+            sent.append(_ack(exchange, group, topic, handle))
+            places.append(at)
+    if sent:
+        answers = yield sent
+        for at, answer in zip(places, answers, strict=True):
+            statuses[at] = handle_status(answer)
+            if not answer.code:
+                handle, _ = handle_of(asked.entries[at].receipt_handle)
+                exchange.session.leases.forget(group, topic, handle)
+    response = _Acked(status=_together(statuses))
+    for entry, status in zip(asked.entries, statuses, strict=True):
+        response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)
+    return response
+
+
+def _ack(exchange: Exchange, group: str, topic: str, handle: Receipt) -> Command:
+    assert handle.offset is not None, "it was checked"
+    header = AckMessageRequestHeader(
+        consumer_group=group,
+        topic=handle.topic(topic, group),
+        queue_id=handle.queue_id,
+        extra_info=handle.text,
+        offset=handle.offset,
+    )
+    return exchange.command(RequestCode.ACK_MESSAGE, header)
+
+
+def handle_status(answer: Command) -> Any:
+    """The status of a request with a handle: one of another broker, or of another message, is no handle."""
+    if answer.code == ResponseCode.INVALID_PARAMETER:
+        return Status(code=Code.INVALID_RECEIPT_HANDLE, message=answer.remark or "")
+    return status_of(answer)
+
+
+def _together(statuses: Sequence[Any]) -> Any:
+    """The status of several results."""
+    codes = {each.code for each in statuses}
+    if not codes:
+        return Status(code=Code.BAD_REQUEST, message="the request has no entry")
+    if len(codes) == 1:
+        return statuses[0]
+    return Status(code=Code.MULTIPLE_RESULTS, message="the results differ: see the entries")
+
+
+def change_invisible(exchange: Exchange, asked: Any) -> Steps:
+    """ChangeInvisibleDuration."""
+    group, topic = group_of(asked.group), topic_of(asked.topic)
+    handle, log_offset = handle_of(asked.receipt_handle)
+    duration_ms = milliseconds(asked.invisible_duration)
+    if not 0 <= duration_ms <= MAX_INVISIBLE_MS:
+        raise Refusal(
+            Code.ILLEGAL_INVISIBLE_TIME,
+            f"an invisible duration of {duration_ms} ms, 0 to {MAX_INVISIBLE_MS} are allowed",
+        )
+    suspend = asked.HasField("suspend") and asked.suspend
+    (answer,) = yield [hidden(exchange, group, topic, handle, duration_ms, suspend=suspend)]
+    if answer.code:
+        return _Changed(status=handle_status(answer), receipt_handle=asked.receipt_handle)
+    exchange.session.leases.forget(group, topic, handle)
+    new = renewed(handle, answer.header(ChangeInvisibleTimeResponseHeader))
+    text = new.text if log_offset is None else text_of(new, log_offset)
+    return _Changed(status=ok(), receipt_handle=text)
+
+
+def hidden(
+    exchange: Exchange, group: str, topic: str, handle: Receipt, duration_ms: int, *, suspend: bool
+) -> Command:
+    """The request that hides a message for a time from now on."""
+    assert handle.offset is not None, "it was checked"
+    header = ChangeInvisibleTimeRequestHeader(
+        consumer_group=group,
+        topic=handle.topic(topic, group),
+        queue_id=handle.queue_id,
+        extra_info=handle.text,
+        offset=handle.offset,
+        invisible_time=duration_ms,
+        suspend=suspend,
+    )
+    return exchange.command(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+
+
+def renewed(handle: Receipt, times: ChangeInvisibleTimeResponseHeader) -> Receipt:
+    """The handle of a message after a change of its lease."""
+    assert handle.offset is not None, "it was checked"
+    return handle._replace(
+        start_offset=handle.offset,
+        pop_time_ms=times.pop_time,
+        invisible_ms=times.invisible_time,
+        revive_queue=times.revive_qid,
+    )
+
+
+def forward(exchange: Exchange, asked: Any) -> Steps:
+    """ForwardMessageToDeadLetterQueue."""
+    group, topic = group_of(asked.group), topic_of(asked.topic)
+    handle, log_offset = handle_of(asked.receipt_handle)
+    if log_offset is None:
+        raise Refusal(
+            Code.INVALID_RECEIPT_HANDLE,
+            "the handle does not say where the message is: give that of the receive",
+        )
+    header = ConsumerSendMsgBackRequestHeader(
+        offset=log_offset,
+        group=group,
+        delay_level=_DEAD_LETTER,
+        origin_msg_id=asked.message_id,
+        origin_topic=handle.topic(topic, group),
+        max_reconsume_times=0,
+    )
+    (moved,) = yield [exchange.command(RequestCode.CONSUMER_SEND_MSG_BACK, header)]
+    checked(moved)
+    (acked,) = yield [_ack(exchange, group, topic, handle)]
+    exchange.session.leases.forget(group, topic, handle)
+    return _Forwarded(status=handle_status(acked))
+
+
+def query_assignment(exchange: Exchange, asked: Any) -> Steps:
+    """QueryAssignment: the broker with all its queues; of an ordered group each queue, for its members work
+    on queues one message at a time."""
+    group, topic = group_of(asked.group), topic_of(asked.topic)
+    route = yield from route_of(exchange, topic)
+    if not route.perm & PERM_READ or not route.read_queue_nums:
+        raise Refusal(Code.FORBIDDEN, f"topic {topic} has no queue that may be read")
+    config = exchange.broker.groups.configs.get(group)
+    endpoints = asked.endpoints if asked.endpoints.addresses else own_endpoints(exchange)
+    queues: Sequence[int] = [_ALL_QUEUES]
+    if config is not None and config.consume_message_orderly:
+        queues = range(route.read_queue_nums)
+    response = _Assigned(status=ok())
+    for at in queues:
+        response.assignments.add(message_queue=queue_of(exchange, asked.topic, topic, route, at, endpoints))
+    return response
+
+
+def renew(exchange: Exchange, due: Sequence[Lease]) -> Steps:
+    """Renew leases that end soon."""
+    answers = yield [
+        hidden(exchange, each.group, each.topic, each.handle, RENEWED_INVISIBLE_MS, suspend=False)
+        for each in due
+    ]
+    leases = exchange.session.leases
+    for lease, answer in zip(due, answers, strict=True):
+        if not answer.code:
+            times = answer.header(ChangeInvisibleTimeResponseHeader)
+            leases.renewed(lease, times.pop_time + times.invisible_time)
+        elif not is_temporary(answer.code):
+            leases.forget(lease.group, lease.topic, lease.handle)
+
+
+def give_back(exchange: Exchange) -> Steps:
+    """Let the messages that a client has not finished be delivered to others at once, as if it had never had
+    them."""
+    left = exchange.session.leases.take()
+    for start in range(0, len(left), _MAX_ACKS):
+        yield [
+            hidden(exchange, each.group, each.topic, each.handle, 0, suspend=True)
+            for each in left[start : start + _MAX_ACKS]
+        ]
+
+
+__all__ = [
+    "acknowledge", "change_invisible", "forward", "give_back", "hidden", "query_assignment", "receive",
+    "receive_refused", "renew", "renewed",
+]  # fmt: skip
