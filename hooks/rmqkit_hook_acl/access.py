@@ -10,8 +10,8 @@ from time import monotonic
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, DecodeError, HeaderError, RequestRefused
 from rmqkit.plugin.access import TokenVerifier
-from rmqkit.plugin.request import GRPC, Caller
-from rmqkit.protocol.codes import ResponseCode
+from rmqkit.plugin.request import GRPC, NAME_SERVER, Caller
+from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.signature import (
     ACCESS_KEY,
@@ -213,7 +213,7 @@ class Access:
         key = principal, request.code, named or (), host if self.decisions.has_sources(principal) else ""
         if named is not None and key in self._allowed:
             return
-        if request.code in self._free_codes:
+        if request.code in self._free_codes or _is_route(request, caller):
             return
         user = self.users.get(principal)
         if user is None or not user.is_super:
@@ -256,6 +256,12 @@ class Access:
         if user is not None and user.status == DISABLED:
             return Verdict(False, "the user is disabled")
         return self.decisions.verdict(name, need, host)
+
+
+def _is_route(request: Command, caller: Caller) -> bool:
+    """Whether a name server is asked where a topic is, which every user may know: a Java client that is not
+    told says that there is no such topic, and from the broker it hears who may not do what."""
+    return request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC and caller.server == NAME_SERVER
 
 
 def host_of(caller: Caller) -> str:

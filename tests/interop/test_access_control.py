@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import trio
 
-from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.client import Client, SendFailed
+from rmqkit.protocol.codes import RequestCode, ResponseCode, SerializeType
 from rmqkit.protocol.signature import content_of, sign
 from tests.hooks.acl.kit import CHECKED, INNER, ROOT
 from tests.interop import peers
@@ -62,8 +64,19 @@ def program() -> JavaClient:
         pytest.fail(str(problem), pytrace=False)
 
 
+#: The classes without which Apache's broker checks nothing; here they are what there is.
+_AUTH = "org.apache.rocketmq.auth"
+SETTINGS = {
+    **CHECKED,
+    "authenticationProvider": f"{_AUTH}.authentication.provider.DefaultAuthenticationProvider",
+    "authenticationMetadataProvider": f"{_AUTH}.authentication.provider.LocalAuthenticationMetadataProvider",
+    "authorizationProvider": f"{_AUTH}.authorization.provider.DefaultAuthorizationProvider",
+    "authorizationMetadataProvider": f"{_AUTH}.authorization.provider.LocalAuthorizationMetadataProvider",
+}
+
+
 def _settings() -> list[str]:
-    return [word for key, value in CHECKED.items() for word in ("--set", f"{key}={value}")]
+    return [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +93,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[peers.Server]:
 def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[peers.Server]:
     """Apache's servers with the same settings; their name server checks nothing."""
     try:
-        with peers.apache_cluster(tmp_path_factory.mktemp("apache"), settings=CHECKED) as server:
+        with peers.apache_cluster(tmp_path_factory.mktemp("apache"), settings=SETTINGS) as server:
             yield server
     except (BuildError, peers.PeerError) as problem:
         pytest.fail(str(problem), pytrace=False)
@@ -255,24 +268,32 @@ def test_the_same_policies_give_the_same_verdicts(checked: peers.Server, apache:
     assert {*ours.values()} == {True, False}
 
 
-#: What docs/secure.md says of both: a request, and whether Apache's broker and ours refuse it to alice.
+#: A user with one rule, and none of the cluster.
+EVA, EVAS_RULE = ("eva", "eva-secret"), {"resource": "Topic:orders", "actions": ["Sub"], "decision": "Allow"}
+_PULL = {
+    "queueId": "0",
+    "queueOffset": "0",
+    "maxMsgNums": "1",
+    "sysFlag": "0",
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "0",
+    "subVersion": "0",
+}
+#: What docs/secure.md says of both: a request, and whether Apache's broker and ours refuse it to eva.
+#: {offset} is the place of a message of the topic `other`.
 DIFFERENCES = {
     "settings": (Code.UPDATE_BROKER_CONFIG, {"any": "1"}, False, True),
-    "topics": (Code.GET_ALL_TOPIC_CONFIG, {"any": "1"}, False, True),
-    "a message by its place, without a topic": (Code.VIEW_MESSAGE_BY_ID, {"offset": "0"}, False, True),
+    "all topics": (Code.GET_ALL_TOPIC_CONFIG, {"any": "1"}, False, True),
+    "a message by its place, without topic": (Code.VIEW_MESSAGE_BY_ID, {"offset": "{offset}"}, False, True),
+    "a message by its place, of another topic": (
+        Code.VIEW_MESSAGE_BY_ID,
+        {"offset": "{offset}", "topic": "orders"},
+        True,
+        True,
+    ),
     "a retry topic under another group's name": (
         Code.PULL_MESSAGE,
-        {
-            "topic": "%RETRY%billing-eu",
-            "consumerGroup": "billing",
-            "queueId": "0",
-            "queueOffset": "0",
-            "maxMsgNums": "1",
-            "sysFlag": "0",
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subVersion": "0",
-        },
+        {"topic": "%RETRY%billing-eu", "consumerGroup": "evas"} | _PULL,
         False,
         True,
     ),
@@ -288,23 +309,35 @@ def test_the_differences_that_the_document_names(
     code, fields, there, here = DIFFERENCES[name]
     for server, refused in ((apache, there), (checked, here)):
         _prepare_once(server)
-        answer = call(server, code, fields, user=ALICE)
+        call(server, Code.AUTH_CREATE_USER, {"username": EVA[0]}, {"password": EVA[1]})
+        rules = [EVAS_RULE, {"resource": "Group:evas", "actions": ["Sub"], "decision": "Allow"}]
+        body = {"policies": [{"policyType": "Custom", "entries": rules}]}
+        assert call(server, Code.AUTH_CREATE_ACL, {"subject": "User:eva"}, body).code == 0
+        sent = call(server, Code.SEND_MESSAGE, _send("other"), "secret")
+        assert sent.code == 0, sent
+        offset = str(int(sent.fields["msgId"][16:], 16))
+        asked = {key: value.replace("{offset}", offset) for key, value in fields.items()}
+        answer = call(server, code, asked, user=EVA)
         assert (answer.code == ResponseCode.NO_PERMISSION) is refused, (server.kind, answer)
 
 
-def test_of_equal_rules_the_denial_decides_here(checked: peers.Server, apache: peers.Server) -> None:
-    """Apache's broker lets the allowance decide, although its source says otherwise."""
-    for server, refused in ((apache, False), (checked, True)):
-        call(server, Code.AUTH_CREATE_USER, {"username": "dora"}, {"password": "dora-secret"})
-        entries = [
-            {"resource": "Topic:both", "actions": ["Pub"], "decision": decision}
-            for decision in ("Allow", "Deny")
-        ]
+def _send(topic: str) -> dict[str, str]:
+    return {"topic": topic, "queueId": "0", "producerGroup": "p"} | _SENT
+
+
+@pytest.mark.parametrize("order", [("Allow", "Deny"), ("Deny", "Allow")])
+def test_of_equal_rules_the_denial_decides(
+    checked: peers.Server, apache: peers.Server, order: tuple[str, str]
+) -> None:
+    """Whatever their order is, here and there."""
+    name = f"dora-{order[0]}"
+    for server in (apache, checked):
+        call(server, Code.AUTH_CREATE_USER, {"username": name}, {"password": "dora-secret"})
+        entries = [{"resource": "Topic:both", "actions": ["Pub"], "decision": decision} for decision in order]
         body = {"policies": [{"policyType": "Custom", "entries": entries}]}
-        assert call(server, Code.AUTH_CREATE_ACL, {"subject": "User:dora"}, body).code == 0
-        fields = {"topic": "both", "queueId": "0", "producerGroup": "p"} | _SENT
-        answer = call(server, Code.SEND_MESSAGE, fields, user=("dora", "dora-secret"))
-        assert (answer.code == ResponseCode.NO_PERMISSION) is refused, (server.kind, answer)
+        assert call(server, Code.AUTH_CREATE_ACL, {"subject": f"User:{name}"}, body).code == 0
+        answer = call(server, Code.SEND_MESSAGE, _send("both"), user=(name, "dora-secret"))
+        assert answer.code == ResponseCode.NO_PERMISSION, (server.kind, answer)
 
 
 _prepared: set[str] = set()
@@ -343,6 +376,31 @@ def test_java_sends_and_consumes_with_keys(
     assert "SEND_OK" in sent, sent
     read = java("consumeMessage", *where, "-t", "java", "-c", "1")
     assert "one coffee" in read, read
-    assert "no permission" in java("sendMessage", *where, "-t", "orders", "-p", "x")
+    refused = java("sendMessage", *where, "-t", "orders", "-p", "x")
+    assert "no permission" in refused, refused
     eve = Tools(program, tmp_path / "eve", ("java", "guessed-secret"))
-    assert "check signature failed" in eve("sendMessage", *where, "-t", "java", "-p", "x")
+    assert "SEND_OK" not in eve("sendMessage", *where, "-t", "java", "-p", "x")
+
+
+async def test_our_client_signs_for_apache(apache: peers.Server) -> None:
+    """Apache's broker takes what a user of it sends and reads with our client, in both header forms, and our
+    administration shows its users."""
+    _prepare_once(apache)
+    for kind in SerializeType:
+        client = Client(apache.namesrv, serialize_type=kind, access_key=ROOT[0], secret_key=ROOT[1])
+        async with client, client.producer("p") as producer, client.pull_consumer("g") as consumer:
+            sent = await producer.send("orders", f"from {kind.name}".encode(), tag="a", keys=["k"])
+            assert sent.queue is not None
+            with trio.fail_after(60):
+                while sent.queue_offset >= await consumer.max_offset(sent.queue):  # noqa: ASYNC110
+                    await trio.sleep(0.05)
+            found = await consumer.pull(sent.queue, sent.queue_offset)
+            assert [message.body for message in found.messages] == [f"from {kind.name}".encode()]
+            (users,) = (await client.access.users("ali")).values()
+            assert [user.username for user in users] == ["alice"]
+    async with (
+        Client(apache.namesrv, access_key="alice", secret_key="wrong") as stranger,
+        stranger.producer("p", retries=0) as producer,
+    ):
+        with pytest.raises(SendFailed, match="check signature failed"):
+            await producer.send("orders", b"x")

@@ -25,7 +25,7 @@ async def test_users_and_policies(tmp_path: Path) -> None:
         await root.admin.create_topic("T")
         async with client_of(cluster, ("alice", "alice-secret")) as user:
             with pytest.raises(BrokerError, match="no matched policies"):
-                await user.admin.route("T")
+                await user.admin.delete_topic("T")
             await access.set_policy("alice", ["Topic:T", "Topic:U*"], ["Pub"], sources=["127.0.0.0/8"])
             async with user.producer("p") as producer:
                 assert (await producer.send("T", b"x")).message_id

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqkit.client import BrokerError
+from rmqkit.client import BrokerError, SendFailed
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import QueryMessageRequestHeader, ViewMessageRequestHeader
@@ -75,17 +75,21 @@ async def test_strangers_change_nothing_at_a_name_server(
             assert [*(await root.admin.masters())] == ["broker-a"]
 
 
-async def test_routes_are_for_users_of_the_topic(tmp_path: Path) -> None:
-    """The broker has registered with its signature; who may neither send nor read is not told where it is."""
+async def test_routes_are_for_users(tmp_path: Path) -> None:
+    """The broker has registered with its signature. A name server tells every user where a topic is, so that
+    the broker's refusal, with its reason, reaches the client; strangers are told nothing."""
     async with checked_cluster(tmp_path) as cluster:
         await with_alice(cluster, "Topic:T Pub")
         async with client_of(cluster) as root:
             await root.admin.create_topic("T")
             await root.admin.create_topic("Other")
-        async with client_of(cluster, ALICE) as alice:
-            assert await alice.admin.route("T") is not None
-            with pytest.raises(BrokerError, match="no matched policies"):
-                await alice.admin.route("Other")
+        async with client_of(cluster, ALICE) as alice, alice.producer("p", retries=0) as producer:
+            assert (await producer.send("T", b"x")).message_id
+            with pytest.raises(SendFailed, match="no permission to access Topic:Other"):
+                await producer.send("Other", b"x")
+        async with client_of(cluster, ("alice", "wrong-secret")) as stranger:
+            with pytest.raises(BrokerError, match="check signature failed"):
+                await stranger.admin.route("T")
 
 
 async def test_the_fast_port_is_guarded(tmp_path: Path) -> None:
