@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Mapping
 from time import monotonic
 
+import trio
+
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, DecodeError, HeaderError, RequestRefused
 from rmqkit.plugin.access import TokenVerifier
@@ -42,6 +44,10 @@ _UNSIGNED = ("_UNIQUE_KEY_QUERY", SECURITY_TOKEN)
 _READ = Action.SUB | Action.GET
 
 
+#: Changes copies of users and policies. Raises RequestRefused.
+Change = Callable[[dict[str, User], dict[str, Policies]], None]
+
+
 class Access:
     """Decides about requests. Everything belongs to one event loop.
 
@@ -69,6 +75,7 @@ class Access:
         self._code = (
             ResponseCode.NO_PERMISSION if settings.authentication_enabled else ResponseCode.SYSTEM_ERROR
         )
+        self._changing = trio.Lock()
         self._time, self._look_s = time, chosen.look_interval_ms / 1000
         self._looked_at = -self._look_s
         self.file = AclFile(directory_of(config) / "acl.json")
@@ -106,6 +113,20 @@ class Access:
         if changed:
             self._know()
             _log.info("access control: %d users", len(self.users))
+
+    async def update(self, change: Change) -> None:
+        """Change the table acl.json: one after the other, on the device before it counts. Raises what
+        `change` raises, and OSError; then everything is as it was. Cancelled: a change that is being written
+        counts."""
+        async with self._changing:
+            self.file.read_changed()
+            users, policies = dict(self.file.users), dict(self.file.policies)
+            change(users, policies)
+            if (users, policies) == (self.file.users, self.file.policies):
+                return
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(self.file.write, users, policies)
+            self.change(users, policies)
 
     def change(self, users: Mapping[str, User], policies: Mapping[str, Policies]) -> None:
         """Take over a changed table, which has been written."""

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
-import trio
 
 from rmqkit.errors import DecodeError, RequestRefused
 from rmqkit.model.access import AclInfo, UserInfo, subject_text
@@ -28,7 +27,7 @@ from rmqkit.protocol.headers.access import (
 )
 from rmqkit.protocol.signature import sign
 from rmqkit.toolkit.signing import Credentials
-from rmqkit_hook_acl.access import Access
+from rmqkit_hook_acl.access import Access, Change
 from rmqkit_hook_acl.decide import Need
 from rmqkit_hook_acl.model import ALLOW, DENY, LITERAL, Policies, Resource, User, actions_of, refused
 from rmqkit_hook_acl.wire import (
@@ -45,8 +44,6 @@ from rmqkit_hook_acl.wire import (
 
 _MAX_BODY_BYTES = 32 * 1024 * 1024
 T = TypeVar("T", bound=msgspec.Struct)
-#: Changes copies of the tables. Raises RequestRefused.
-Change = Callable[[dict[str, User], dict[str, Policies]], None]
 
 
 class AclRequests(EachRequest):
@@ -55,7 +52,6 @@ class AclRequests(EachRequest):
     def __init__(self, access: Access, broker: Broker) -> None:
         self._access = access
         self._broker = broker
-        self._changing = trio.Lock()
         self._changes: Mapping[int, Callable[[Command, bool], Change]] = {
             RequestCode.AUTH_CREATE_USER: self._create_user,
             RequestCode.AUTH_UPDATE_USER: self._update_user,
@@ -97,19 +93,12 @@ class AclRequests(EachRequest):
         return user is not None and user.is_super
 
     async def _change(self, request: Command, change: Change) -> Command:
-        access = self._access
-        async with self._changing:
-            access.file.read_changed()
-            users, policies = dict(access.file.users), dict(access.file.policies)
-            change(users, policies)
-            try:
-                with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(access.file.write, users, policies)
-            except OSError as error:
-                raise RequestRefused(
-                    ResponseCode.SYSTEM_ERROR, f"{access.file.path} cannot be written: {error.strerror}"
-                ) from error
-            access.change(users, policies)
+        try:
+            await self._access.update(change)
+        except OSError as error:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"{self._access.file.path} cannot be written: {error.strerror}"
+            ) from error
         return answer(request)
 
     # --- users ----------------------------------------------------------------------------------------------

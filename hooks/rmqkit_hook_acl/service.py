@@ -22,6 +22,7 @@ from rmqkit.protocol.headers.access import ListAclsRequestHeader, ListUsersReque
 from rmqkit.protocol.loose_json import decode
 from rmqkit_hook_acl.access import Access
 from rmqkit_hook_acl.admin import proof
+from rmqkit_hook_acl.model import Policies, User
 from rmqkit_hook_acl.wire import AclTable, of_table
 
 _log = logging.getLogger(__name__)
@@ -92,11 +93,15 @@ async def copy(broker: Broker, access: Access, master: str) -> None:
     acls = await _list(
         broker, access, master, RequestCode.AUTH_LIST_ACL, ListAclsRequestHeader(challenge=challenge), AclInfo
     )
-    read = of_table(AclTable(users=users, acls=acls))
-    found = access.without_given(read[0]), read[1]
-    if found != (access.file.users, access.file.policies):
-        await trio.to_thread.run_sync(access.file.write, *found)
-        access.change(*found)
+    read_users, read_policies = of_table(AclTable(users=users, acls=acls))
+
+    def change(known: dict[str, User], policies: dict[str, Policies]) -> None:
+        known.clear()
+        known.update(access.without_given(read_users))
+        policies.clear()
+        policies.update(read_policies)
+
+    await access.update(change)
 
 
 async def _list(
