@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from time import thread_time
 from typing import Any
@@ -18,6 +19,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from rmqkit.log_limit import peer_lines
 from rmqkit.plugin import hook_runner
+from tests import postgres
 from tests.threads import run_at_once
 
 pytest_plugins = ["rmqkit.testing.pytest_plugin"]
@@ -74,3 +76,24 @@ def threads_do_not_move_the_clock(request: pytest.FixtureRequest, monkeypatch: p
 
     for module in (trio.to_thread, anyio.to_thread):
         monkeypatch.setattr(module, "run_sync", run_at_once)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[postgres.Postgres]:
+    """A server of PostgreSQL; without its programs the tests that need it are skipped."""
+    folder = postgres.programs()
+    if folder is None:
+        pytest.skip(
+            "this machine has no PostgreSQL: initdb is neither on the PATH nor in /usr/lib/postgresql"
+        )
+    with postgres.postgres(folder) as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty database for SQLAlchemy."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'test.db'}"
+    server: postgres.Postgres = request.getfixturevalue("postgres_server")
+    return server.new_database()
