@@ -11,6 +11,7 @@ from rmqkit.errors import ProtocolError
 from rmqkit.limits import READ_CHUNK_BYTES
 from rmqkit.plugin.protocols import ProtocolConnection, Recipient
 from rmqkit.plugin.request import Peer
+from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command
 from rmqkit_grpc.calls import Calls
 from rmqkit_grpc.consuming import renew
@@ -25,6 +26,7 @@ from rmqkit_grpc.limits import (
     RENEWAL_LOOK_MS,
 )
 from rmqkit_grpc.session import Exchange, Session, language_of
+from rmqkit_grpc.transactions import question_of
 from rmqkit_grpc.unfinished import Unfinished
 
 if TYPE_CHECKING:
@@ -46,7 +48,14 @@ class _Client(Recipient):
         self._connection.answered(requests, answers)
 
     def push(self, command: Command) -> bool:
-        return False
+        """Send what a broker begins over the client's Telemetry."""
+        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            # These clients do not share queues among themselves.
+            return True
+        stream = self._session.telemetry
+        if command.code != RequestCode.CHECK_TRANSACTION_STATE or stream is None:
+            return False
+        return self._connection.tell(stream, question_of(self._session, command))
 
 
 class GrpcConnection:

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from rmqkit_grpc import consuming, inspection, offsets, producing, recalling, routing, telemetry
+from rmqkit_grpc import consuming, inspection, offsets, producing, recalling, routing, telemetry, transactions
 from rmqkit_grpc.messages import PACKAGE, V2
 from rmqkit_grpc.session import Exchange, Steps
 from rmqkit_grpc.statuses import Status
@@ -96,6 +96,7 @@ def _table() -> dict[str, Method]:
     found = [
         _unary("QueryRoute", routing.query_route),
         _unary("SendMessage", producing.send_message),
+        _unary("EndTransaction", transactions.end_transaction),
         _unary("RecallMessage", recalling.recall),
         _unary("Heartbeat", telemetry.heartbeat),
         _unary("NotifyClientTermination", telemetry.terminate),
