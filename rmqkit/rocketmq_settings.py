@@ -140,6 +140,8 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             expectConsumerNumUseFilter maxErrorRateOfBloomFilter
             reviveQueueNum enableRetryTopicV2 retrieveMessageFromPopRetryTopicV1 popFromRetryProbability
             defaultPopShareQueueNum
+            timerWheelEnable timerPrecisionMs timerMaxDelaySec timerRollWindowSlot timerFlushIntervalMs
+            timerStopEnqueue timerStopDequeue timerCongestNumEachSlot mappedFileSizeTimerLog
             """
         ),
         "one event loop does the work of thread pools, their queues and their locks": (
@@ -223,14 +225,12 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             transactionOpMsgMaxSize transactionOpBatchInterval
             """
         ),
-        "this build has delay levels and refuses messages for any other time": (
+        "delayed and timed messages are delivered in one way alone: in order, and until that succeeds": (
             """
-            timerWheelEnable timerPrecisionMs timerRollWindowSlot timerFlushIntervalMs
             timerGetMessageThreadNum timerPutMessageThreadNum timerEnableDisruptor timerEnableCheckMetrics
-            timerInterceptDelayLevel timerMaxDelaySec disappearTimeAfterStart timerStopEnqueue
-            timerCheckMetricsWhen timerSkipUnknownError timerWarmEnable timerStopDequeue
-            timerEnableRetryUntilSuccess timerCongestNumEachSlot timerMetricSmallThreshold
-            timerProgressLogIntervalMs mappedFileSizeTimerLog enableScheduleMessageStats
+            timerInterceptDelayLevel disappearTimeAfterStart timerCheckMetricsWhen timerSkipUnknownError
+            timerWarmEnable timerEnableRetryUntilSuccess timerMetricSmallThreshold
+            timerProgressLogIntervalMs enableScheduleMessageStats
             enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
             scheduleAsyncDeliverMaxResendNum2Blocked allowRecallWhenBrokerNotWriteable
             """

@@ -39,6 +39,8 @@ def parser() -> argparse.ArgumentParser:
     add_window(found["send"])
     batch = "messages per request; above 1: SEND_BATCH_MESSAGE"
     found["send"].add_argument("--batch", type=at_least(1), default=1, help=batch)
+    more = "a further property of each message; repeatable"
+    found["send"].add_argument("--property", action="append", default=[], metavar="NAME=VALUE", help=more)
     _add_reading(found["pull"], found["backlog"])
     return top
 
@@ -86,7 +88,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         filled = args.queues or (find_brokers(args.namesrv, args.read)[1] if args.namesrv else queues)
         pace = PacedLoad(args.rate, args.connections, args.quiet_seconds, args.seconds)
         return backlog(brokers, SendShape(args.topic, args.size, 1, queues), args.read, filled, pace)
-    shape = SendShape(args.topic, args.size, args.batch, queues)
+    shape = SendShape(args.topic, args.size, args.batch, queues, properties=tuple(args.property))
     return send(brokers, shape, args.connections, args.in_flight, args.messages, seconds_of(args))
 
 

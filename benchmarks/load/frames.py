@@ -86,18 +86,20 @@ def batch_body(bodies: Sequence[bytes], properties: Sequence[bytes]) -> bytes:
 @dataclass(frozen=True)
 class SendShape:
     """What is sent: `batch` messages of `size` bytes in each request, to queues 0..queues-1 of `topic` in
-    turn."""
+    turn; `properties` are further ones of each message, as `NAME=VALUE`."""
 
     topic: str
     size: int
     batch: int
     queues: int
     group: str = "load-producer"
+    properties: tuple[str, ...] = ()
 
     def frame(self, queue: int) -> bytes:
         """A request for one queue, carrying FIRST_OPAQUE wherever an opaque is to be patched in."""
         keys = [f"7F0000011092{index:010X}{FIRST_OPAQUE}" for index in range(max(self.batch, 1))]
-        properties = [f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02".encode() for key in keys]
+        further = "".join(f"{each.replace('=', chr(1), 1)}\x02" for each in self.properties)
+        properties = [f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02{further}".encode() for key in keys]
         body = random.Random(self.size).randbytes(self.size)
         now_ms = str(int(time.time() * 1000))
         ext = {

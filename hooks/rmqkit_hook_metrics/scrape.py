@@ -116,6 +116,26 @@ RESERVE = Family(
     _STORAGE,
     "milliseconds",
 )
+TIMER_ENTER = Family(
+    "rocketmq_timer_enqueue_lag", "gauge", "Timed messages that are not in the wheel yet", _STORAGE
+)
+TIMER_ENTER_MS = Family(
+    "rocketmq_timer_enqueue_latency", "gauge", "Age of the oldest of these", _STORAGE, "milliseconds"
+)
+TIMER_WAITING = Family("rocketmq_timer_dequeue_lag", "gauge", "Timed messages that wait", _STORAGE)
+TIMER_LATE_MS = Family(
+    "rocketmq_timer_dequeue_latency",
+    "gauge",
+    "Age of the time whose messages are delivered",
+    _STORAGE,
+    "milliseconds",
+)
+TIMER_SNAPSHOT = Family(
+    "rocketmq_timer_message_snapshot",
+    "gauge",
+    "Timed messages that are due within so many seconds, and not within the bound before",
+    (*_STORAGE, "timer_bound_s"),
+)
 _REPLICA = ("replica",)
 REPLICA_BYTES = Family(
     "rmqkit_replica_behind_bytes", "gauge", "Bytes of the log that a replica does not have", _REPLICA, "bytes"
@@ -168,7 +188,7 @@ class Scrape:
         """The lines, a few at a time."""
         slices = TimeSlices()
         self._forget()
-        for lines in (self._counted(), self._broker_gauges()):
+        for lines in (self._counted(), self._broker_gauges(), self._timers()):
             for line in lines:
                 yield line
                 await slices.step()
@@ -253,6 +273,20 @@ class Scrape:
             DISABLED_FILTERS,
             [((kind,), len(server.disabled())) for kind, server in sorted(registry.filter_servers.items())],
         )
+
+    def _timers(self) -> Iterator[str]:
+        found = gauges.timers(self._broker)
+        if found is None:
+            return
+        for family, value in (
+            (TIMER_ENTER, found.not_entered),
+            (TIMER_ENTER_MS, found.not_entered_ms),
+            (TIMER_WAITING, found.waiting),
+            (TIMER_LATE_MS, found.late_ms),
+        ):
+            yield from self._writer.lines(family, [(_LOCAL, value)])
+        bounds = [((*_LOCAL, str(bound)), number) for bound, number in found.within_s.items()]
+        yield from self._writer.lines(TIMER_SNAPSHOT, bounds)
 
     async def _lags(self, slices: TimeSlices) -> AsyncIterator[str]:
         found = [(_labels(lag), lag) async for lag in self._lag.topics(slices)]

@@ -27,6 +27,7 @@ from rmqkit.errors import (
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.topic import ConsumerOffsetFile, DelayOffsetFile, SubscriptionGroupTable, TopicConfigTable
 from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.replication import MasterTable
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import request
 from rmqkit.protocol.headers import ViewMessageRequestHeader
@@ -127,6 +128,8 @@ class MasterTables:
                 return
             for step in steps:
                 await step(address)
+            for table in self._broker.replication.tables:
+                await self._of_plugin(address, table)
             await self._tidy()
             self._failed = ""
         except (RmqError, OSError) as error:
@@ -205,6 +208,12 @@ class MasterTables:
         if table.offset_table != self._delay_table:
             await trio.to_thread.run_sync(self._delays.write, [self._delays.encode(table)])
             self._delay_table = table.offset_table
+
+    async def _of_plugin(self, address: str, table: MasterTable) -> None:
+        """Copy a plugin's table; a master without the plugin refuses the request."""
+        answer = await self._broker.pool.call(address, request(RequestCode(table.code)), _TIMEOUT_MS)
+        if answer.code == ResponseCode.SUCCESS and len(answer.body) <= MAX_TABLE_BYTES:
+            await table.take(bytes(answer.body))
 
     def _known_delays(self) -> dict[int, int]:
         """The delay offsets of this broker; those of a damaged file are replaced by the master's."""

@@ -18,7 +18,7 @@ _DISPATCHER = {"behindBytes": "behind_bytes", "unsavedBytes": "unsaved_bytes", "
 #: Run-time keys of the table's columns.
 _SHOWN = (
     *("brokerVersionDesc", "commitLogMinOffset", "commitLogMaxOffset"),
-    *("remainHowManyDataToFlush", "dispatchBehindBytes"),
+    *("remainHowManyDataToFlush", "dispatchBehindBytes", "timerCongestNum"),
 )
 
 
@@ -75,7 +75,9 @@ def _show(found: Sequence[BrokerState]) -> None:
     for each in found:
         code = (each.code or "-").partition(" (")[0]
         rows.append((each.broker, each.address, *(each.runtime.get(key, "-") for key in _SHOWN), code))
-    output.table(("BROKER", "ADDRESS", "VERSION", "LOG FROM", "LOG TO", "TO FLUSH", "BEHIND", "CODE"), rows)
+    output.table(
+        ("BROKER", "ADDRESS", "VERSION", "LOG FROM", "LOG TO", "TO FLUSH", "BEHIND", "TIMERS", "CODE"), rows
+    )
     further = [
         (each.broker, it.name, *map(_figure, (it.behind_bytes, it.unsaved_bytes, it.failures)))
         for each in found

@@ -49,6 +49,7 @@ NO_SEND_TOPICS = frozenset(
         CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
+        TIMER_TOPIC,
         SET_ASIDE_TOPIC,
     }
 )

@@ -116,6 +116,20 @@ class ReplicaGroup(ABC):
         elections."""
 
 
+class MasterTable(ABC):
+    """A table of a plugin that a slave copies from its master, with the tables of the broker itself, while
+    it follows the master's log.
+
+    code  of the request, without a header, that gets it
+    """
+
+    code: int
+
+    @abstractmethod
+    async def take(self, body: bytes) -> None:
+        """Take over the master's answer. Raises DecodeError, OSError; the next round tries again."""
+
+
 class Replication:
     """The replication of one broker. Addresses are `host:port`, empty while unknown.
 
@@ -126,6 +140,7 @@ class Replication:
     on_wanted   functions that are called when somebody needs the present addresses of the master
     replicas    returns the connected replicas
     group       the group whose master is elected; None for a broker without elections
+    tables      what slaves copy besides the broker's own tables; append your own
     """
 
     def __init__(self) -> None:
@@ -136,6 +151,7 @@ class Replication:
         self.on_wanted: list[Callable[[], None]] = []
         self.replicas: Callable[[], Sequence[ReplicaProgress]] = lambda: ()
         self.group: ReplicaGroup | None = None
+        self.tables: list[MasterTable] = []
         self._is_assigned = False
 
     def announce(self, own: str) -> None:

@@ -471,6 +471,9 @@ class MessageStore(Log, Queues, Keys, Retention):
     """A store for a broker: all facets, and its life from `open` to `close`. All calls come from one trio
     task at a time. Only coroutine methods may block."""
 
+    #: Whether another `open` finds what was stored.
+    is_durable: bool = True
+
     def use_external_consume_queue(self, lookup: QueueLookup) -> None:
         """Before `open`: keep no units of queues, and pass reads of queues to `lookup`. The store still
         assigns queue offsets, and recovers them.

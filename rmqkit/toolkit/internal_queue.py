@@ -48,8 +48,8 @@ class InternalQueueFollower(ABC):
 
     #: The longest pause between two looks at a queue, in seconds.
     pause_s: float = POLL_S
-    #: Whether the messages of the topic come through put hooks or from services: `broker.appender` then tells of
-    #: them, in place of short pauses.
+    #: Whether the messages of the topic come through put hooks or from services: `broker.appender` then tells
+    #: of them, in place of short pauses.
     is_woken: bool = False
 
     def __init__(self, broker: Broker, topic: str) -> None:
@@ -83,6 +83,11 @@ class InternalQueueFollower(ABC):
         message is passed again in `RETRY_S`, before those behind it; after another one, and after an
         exception, it is set aside; OSError and StoreError, but MessageIllegal, count as temporary. Must not
         block."""
+
+    def captured(self) -> None:
+        """The present offsets are going to be saved, once what was appended before is safe: keep what has to
+        be saved with them."""
+        return
 
     @abstractmethod
     async def save(self, offsets: Mapping[int, int]) -> None:
@@ -209,14 +214,19 @@ class InternalQueueFollower(ABC):
         self._dirty |= offset != self.offsets[queue_id]
         self.offsets[queue_id] = offset
 
+    def mark_changed(self) -> None:
+        """Something else than an offset is to be saved."""
+        self._dirty = True
+
     async def persist(self) -> None:
-        """Save the offsets if they have changed, once everything appended before is as safe as an
-        acknowledged message. Raises OSError, StoreError."""
+        """Save the offsets if they have changed, or something else has, once everything appended before is as
+        safe as an acknowledged message. Raises OSError, StoreError."""
         async with self._saving:
             if not self._dirty:
                 return
             self._dirty = False
             offsets = dict(self.offsets)
+            self.captured()
             try:
                 await self.broker.appender.settle_everything()
                 await self.save(offsets)

@@ -88,6 +88,8 @@ class MemoryStore(MessageStore):
     Where a log of files would begin a new file, a new part of the log begins here.
     """
 
+    is_durable = False
+
     def __init__(self, config: Config, clock: Clock, policy: FlushPolicy) -> None:
         self._clock = clock
         self._packer = RecordPacker(config.largest_body_bytes, store_host(config), config.unindexed_topics)

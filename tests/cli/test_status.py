@@ -26,6 +26,13 @@ def test_brokers_and_their_dispatchers(rmqkit: Run, start: Start) -> None:
     )
     namesrv = ("--namesrv", server.where["namesrv"])
     assert rmqkit("send", "TopicTest", "x", *namesrv).returncode == 0
+    later = ("--property", "TIMER_DELAY_SEC=3600")
+    assert rmqkit("send", "TopicTest", "later", *later, *namesrv).returncode == 0
+    waiting = "0"
+    while waiting == "0":
+        (found,) = json.loads(rmqkit("status", *namesrv, "--json").stdout)
+        waiting = found["runtime"]["timerCongestNum"]
+    assert waiting == "1"
     (found,) = json.loads(rmqkit("status", *namesrv, "--json").stdout)
     assert (found["broker"], found["address"]) == ("broker-a", server.where["broker"])
     assert [it["name"] for it in found["dispatchers"]] == ["consume-queue", "index"]
@@ -43,10 +50,12 @@ def test_brokers_and_their_dispatchers(rmqkit: Run, start: Start) -> None:
         "TO",
         "FLUSH",
         "BEHIND",
+        "TIMERS",
         "CODE",
     ]
     assert found["code"] == found["runtime"]["compiledPart"] == speedups.description()
     assert shown[1].endswith("  compiled" if speedups.IN_USE else "  pure Python")
+    assert shown[1].split()[-2 if speedups.IN_USE else -3] == "1"
     assert shown[1].split()[:2] == ["broker-a", server.where["broker"]]
     assert [line.split()[:2] for line in shown[3:]] == [
         ["BROKER", "DISPATCHER"],

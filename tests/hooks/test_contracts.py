@@ -19,6 +19,7 @@ from rmqkit.client.hooks import (
     FilterMessageContext,
     FilterMessageHook,
 )
+from rmqkit.config import Config
 from rmqkit.errors import RequestRefused
 from rmqkit.model.message import PutMessage
 from rmqkit.model.message_type import MessageType
@@ -56,6 +57,7 @@ from rmqkit_hook_trace import MessageTrace
 from rmqkit_hook_trace.broker import SendSpans
 from rmqkit_hook_trace.otel import OpenTelemetryHook
 from rmqkit_message_type.checks import CheckRecalls, CheckSends
+from rmqkit_timer.park import ParkTimed
 
 EVERYTHING = AuditSettings(body_bytes=10, properties=("KEYS", "TAGS"))
 
@@ -128,6 +130,18 @@ class TestCheckSends(SendMessageHookContract):
 class TestCheckRecalls(RpcHookContract):
     def make_hook(self) -> RpcHook:
         return CheckRecalls()
+
+
+class TestParkTimed(PutMessageHookContract):
+    interesting = (
+        {"TIMER_DELAY_SEC": "3"},
+        {"TIMER_DELAY_MS": "-3", "TAGS": "a"},
+        {"TIMER_DELIVER_MS": "1", "DELAY": "3"},
+        {"TIMER_DELAY_SEC": "3", "TIMER_OUT_MS": "1"},
+    )
+
+    def make_hook(self) -> PutMessageHook:
+        return ParkTimed(Config(), lambda: 1_700_000_000_000)
 
 
 class TestMessageTrace(ClientHookContract):

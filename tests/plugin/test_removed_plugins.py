@@ -111,6 +111,10 @@ async def _delayed(desk: BrokerHarness) -> Command:
     return await desk.send("T", properties={props.DELAY: "1"})
 
 
+async def _timed(desk: BrokerHarness) -> Command:
+    return await desk.send("T", properties={props.TIMER_DELAY_SEC: "1"})
+
+
 async def _cleaned(desk: BrokerHarness) -> Command:
     return await desk.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)
 
@@ -127,6 +131,7 @@ async def _registered(desk: BrokerHarness) -> Command:
 REFUSED = {
     "filter": (_filtered, ResponseCode.SYSTEM_ERROR, "no plugin filters by expressions of type 'TAG'"),
     "delay": (_delayed, ResponseCode.MESSAGE_ILLEGAL, "delay"),
+    "timer": (_timed, ResponseCode.MESSAGE_ILLEGAL, "delivery at a time"),
     "filter-server": (_registered, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "plugin filter-server"),
     "ha": (_asked_for_replicas, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "plugin ha"),
     "retention": (_cleaned, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "plugin retention"),

@@ -39,6 +39,10 @@ from rmqkit_hook_metrics.settings import MetricsSettings
 from rmqkit_registration.service import RegistrationService
 from rmqkit_retention.processor import CODES, CleanProcessor
 from rmqkit_retention.service import RetentionService
+from rmqkit_timer.checkpoint import Checkpoint
+from rmqkit_timer.copying import CheckpointAnswers, CountsAnswers
+from rmqkit_timer.counts import Counts as TimerCounts
+from rmqkit_timer.service import TimerService
 from tests.hooks import test_contracts as hooks
 from tests.plugins import test_contracts as plugins
 from tests.plugins.allocation import test_strategies as strategies
@@ -74,6 +78,14 @@ class TestDelay(ServiceContract):
 
     def make_service(self, config: Config) -> Service:
         return DelayService(parse_levels(config.owned(DelaySettings).message_delay_level))
+
+
+class TestTimers(ServiceContract):
+    def settings(self) -> dict[str, Any]:
+        return {"disabledServices": "timer"}
+
+    def make_service(self, config: Config) -> Service:
+        return TimerService()
 
 
 class TestFilterServers(ServiceContract):
@@ -231,6 +243,38 @@ class TestCleanUnusedTopics(TestDeleteExpiredLog):
     code = RequestCode.CLEAN_UNUSED_TOPIC
 
 
+class RunningTimers(TimerService):
+    """Timers of a master, of which nothing waits."""
+
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint()
+
+    def counts(self) -> TimerCounts:
+        return TimerCounts()
+
+
+class TestTimerCheckpoint(ProcessorContract):
+    """The timer plugin is switched off, for it registers the codes itself."""
+
+    code = RequestCode.GET_TIMER_CHECK_POINT
+
+    def settings(self) -> dict[str, Any]:
+        return {"disabledPlugins": "timer"}
+
+    def make_processor(self, broker: Broker) -> RequestProcessor:
+        return CheckpointAnswers(RunningTimers())
+
+    def good(self) -> Command:
+        return Command(code=self.code)
+
+
+class TestTimerCounts(TestTimerCheckpoint):
+    code = RequestCode.GET_TIMER_METRICS
+
+    def make_processor(self, broker: Broker) -> RequestProcessor:
+        return CountsAnswers(RunningTimers())
+
+
 #: Where the contract of each thing runs: the module, and the class or function in it.
 COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("store", "memory"): (test_memory, "TestMemoryStore"),
@@ -264,6 +308,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("service", "registration"): (None, "TestRegistration"),
     ("service", "retention"): (None, "TestRetention"),
     ("protocol", "grpc"): (grpc_protocol, "TestGrpc"),
+    ("service", "timer"): (None, "TestTimers"),
     ("server", "filter-server"): (plugins, "TestFilterServer"),
     ("server", "namesrv"): (plugins, "TestNameServer"),
     ("send message hook", "audit"): (hooks, "TestSendAudit"),
@@ -276,6 +321,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("rpc hook", "message-type"): (hooks, "TestCheckRecalls"),
     ("rpc hook", "metrics"): (hooks, "TestRpcMetrics"),
     ("put message hook", "delay"): (hooks, "TestParkDelayed"),
+    ("put message hook", "timer"): (hooks, "TestParkTimed"),
     ("acknowledgement condition", "replicas"): (electing, "TestCondition"),
     ("command", "failover"): (failover_commands, "TestFailoverVerb"),
 }
@@ -312,5 +358,7 @@ def test_every_request_of_the_plugins_runs_the_contract() -> None:
     """The request codes that built-in plugins register are those of the processors above."""
     tested = {each.code for each in (TestDeleteExpiredLog, TestCleanExpiredQueues, TestCleanUnusedTopics)}
     assert tested == set(CODES)
+    timers = {each.code for each in (TestTimerCheckpoint, TestTimerCounts)}
+    assert timers == {RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS}
     assert TestRegisterFilterServer.code == RequestCode.REGISTER_FILTER_SERVER
     assert TestRoutes.code == RequestCode.GET_ROUTEINFO_BY_TOPIC

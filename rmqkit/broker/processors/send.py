@@ -45,6 +45,7 @@ from rmqkit.toolkit.unsaved import Unsaved
 
 #: These properties are replaced or removed when a client sends them.
 _OUR_PROPERTIES = frozenset({props.MSG_REGION, props.TRACE_ON, props.CLUSTER, props.POP_CK})
+_DELAYING = frozenset({props.DELAY, *props.TIMER_INPUTS})
 _CHECKED_PROPERTIES = _OUR_PROPERTIES | {props.DELAY, props.TRANSACTION_PREPARED}
 #: Bits that clients cannot set.
 _OUR_BITS = BORN_HOST_V6 | STORE_HOST_V6 | NEED_UNWRAP | INNER_BATCH | TRANSACTION_MASK
@@ -244,6 +245,8 @@ class SendProcessor(JoinedProcessor):
         checks.refuse_transaction(self._broker.config, outer)
         if (refusal := self._broker.appender.unclaimed(outer)) is not None:
             raise refusal
+        if not _DELAYING.isdisjoint(outer):
+            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "delayed messages may not travel in a batch")
         items: list[_Item] = []
         decode, watched, is_special = props.decode_bytes, self._watched, False
         try:
@@ -253,7 +256,7 @@ class SendProcessor(JoinedProcessor):
                 properties = decode(stored)
                 if not watched.isdisjoint(properties):
                     is_special = True
-                    if props.DELAY in properties:
+                    if not _DELAYING.isdisjoint(properties):
                         raise RequestRefused(
                             ResponseCode.MESSAGE_ILLEGAL, "delayed messages may not travel in a batch"
                         )

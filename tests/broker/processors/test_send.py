@@ -275,9 +275,9 @@ async def test_crooked_properties_are_stored_or_refused_but_never_lost_halfway(
     [
         ({"TRAN_MSG": "true"}, ResponseCode.NO_PERMISSION, "transactional"),
         ({"TRAN_MSG": "TRUE"}, ResponseCode.NO_PERMISSION, "transactional"),
-        ({"TIMER_DELAY_SEC": "5"}, ResponseCode.MESSAGE_ILLEGAL, "TIMER_DELAY_SEC"),
-        ({"TIMER_DELAY_MS": "5"}, ResponseCode.MESSAGE_ILLEGAL, "TIMER_DELAY_MS"),
-        ({"TIMER_DELIVER_MS": "5"}, ResponseCode.MESSAGE_ILLEGAL, "TIMER_DELIVER_MS"),
+        ({"TIMER_DELAY_SEC": "soon"}, ResponseCode.MESSAGE_ILLEGAL, "TIMER_DELAY_SEC"),
+        ({"TIMER_DELAY_MS": "soon"}, ResponseCode.MESSAGE_ILLEGAL, "TIMER_DELAY_MS"),
+        ({"TIMER_DELIVER_MS": "soon"}, ResponseCode.MESSAGE_ILLEGAL, "TIMER_DELIVER_MS"),
         ({"DELAY": "soon"}, ResponseCode.MESSAGE_ILLEGAL, "soon"),
     ],
 )

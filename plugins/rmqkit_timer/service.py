@@ -1,0 +1,159 @@
+"""The service of timers on a master."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+import trio
+
+from rmqkit.errors import StoreError
+from rmqkit.model import names
+from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.role import Role
+from rmqkit.plugin.service import Service
+from rmqkit.toolkit.set_aside import prepare
+from rmqkit_timer.checkpoint import Checkpoint
+from rmqkit_timer.counts import Counts
+from rmqkit_timer.delivering import Delivering
+from rmqkit_timer.entering import Entering
+from rmqkit_timer.figures import Figures
+from rmqkit_timer.opening import InMemory, Kept, TimerFiles
+from rmqkit_timer.rebuilding import Rebuilding
+from rmqkit_timer.repeats import Repeats
+from rmqkit_timer.session import Session
+from rmqkit_timer.settings import LiveSettings, TimerSettings
+from rmqkit_timer.timers import Timers
+
+_log: Final = logging.getLogger(__name__)
+_CLEAN_EVERY_S: Final = 30.0
+
+
+class TimerService(Service):
+    """Lets the messages of the timer topic wait and delivers them. Wheel and log are in the store's
+    directory, with Apache's names; those of a store that keeps nothing are in memory."""
+
+    name = "timer"
+    roles = frozenset({Role.MASTER})
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+        self._entering: Entering | None = None
+        self._delivering: Delivering | None = None
+        self._kept: Kept | None = None
+
+    @property
+    def timers(self) -> Timers | None:
+        """What waits; None while the service does not run."""
+        return None if self._entering is None else self._entering.timers
+
+    def kept(self, broker: Broker) -> Kept:
+        """Where the broker keeps its timers."""
+        if self._kept is None:
+            self._kept = kept_of(broker)
+        return self._kept
+
+    def checkpoint(self) -> Checkpoint | None:
+        """How far the timers of this master have come; None while they do not run."""
+        return None if self._entering is None else self._entering.checkpoint()
+
+    def counts(self) -> Counts | None:
+        """How many messages of each topic wait; None while the timers do not run."""
+        return None if self.timers is None else self.timers.counts
+
+    def slot_count(self, time_ms: int) -> int:
+        """The number of messages that wait in the slot of a time."""
+        slot = None if self.timers is None else self.timers.wheel.slot(time_ms)
+        return 0 if slot is None else slot.number
+
+    async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
+        if not broker.config.owned(TimerSettings).timer_wheel_enable:
+            task_status.started()
+            await trio.sleep_forever()
+        await broker.topics.ensure(names.TIMER_TOPIC, 1)
+        await prepare(broker)
+        settings = LiveSettings(broker)
+        try:
+            await self._run(await self._opened(broker, settings), task_status)
+        finally:
+            settings.close()
+
+    async def _opened(self, broker: Broker, settings: LiveSettings) -> Session:
+        """Recover what was kept, and find out what was delivered since."""
+        kept = self.kept(broker)
+        opened = await trio.to_thread.run_sync(kept.open, settings.now, broker.clock.now_ms())
+        repeats, moment = Repeats(), opened.checkpoint.moment
+        if moment is not None:
+            # Timers that are made anew begin their slot again.
+            anew = opened.queue_offset is None
+            await repeats.load(broker.store, moment.slot_from if anew else moment.deliveries_from)
+        elif opened.checkpoint == Checkpoint():
+            await repeats.load_all(broker.store)
+        return Session(broker, settings, kept, opened, repeats, Figures(opened.timers))
+
+    async def _run(self, session: Session, task_status: trio.TaskStatus[None]) -> None:
+        broker, settings, opened = session.broker, session.settings, session.opened
+        delivering = Delivering(session)
+        entering = Entering(session, delivering.deliver_now)
+        window_slots, precision_ms = settings.now.window_slots, settings.now.timer_precision_ms
+        await entering.start(opened, Rebuilding.of(opened.checkpoint, window_slots, precision_ms))
+        delivering.on_progress, delivering.on_pause = entering.mark_changed, entering.refresh
+        entering.on_entered = delivering.entered
+        self._session, self._entering, self._delivering = session, entering, delivering
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(entering.persist_regularly, lambda: settings.now.timer_flush_interval_ms)
+                nursery.start_soon(_clean_regularly, broker, session.timers)
+                nursery.start_soon(session.figures.run)
+                nursery.start_soon(delivering.run)
+                task_status.started()
+                await entering.run()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._session = self._entering = self._delivering = None
+            await entering.close()
+
+    async def stop(self, broker: Broker) -> None:
+        """Stop deliveries and write how far they have come, so that a restart repeats nothing."""
+        if self._delivering is not None:
+            self._delivering.stop()
+        if self._entering is not None:
+            await self._entering.stop()
+
+    def figures(self) -> Mapping[str, object]:
+        """Java: AdminBrokerProcessor.prepareRuntimeInfo; and how many messages are due within which
+        distance."""
+        session, entering = self._session, self._entering
+        if session is None or entering is None:
+            return {}
+        timers = session.timers
+        entered, delivered = session.figures.rates()
+        behind_ms = session.broker.clock.now_ms() - timers.read_time_ms if timers.waiting > 0 else 0
+        return {
+            "timerReadBehind": max(behind_ms, 0) // 1_000,
+            "timerReadBehindMs": max(behind_ms, 0),
+            "timerOffsetBehind": entering.behind,
+            "timerOffsetBehindMs": entering.behind_ms,
+            "timerCongestNum": max(timers.waiting, 0),
+            "timerEnqueueTps": entered,
+            "timerDequeueTps": delivered,
+            **{f"timerWaiting.{distance_s}": n for distance_s, n in session.figures.waiting().items()},
+        }
+
+
+def kept_of(broker: Broker) -> Kept:
+    """Where a broker keeps its timers: in its directory, if that has its messages."""
+    if not broker.store.is_durable:
+        return InMemory()
+    return TimerFiles(broker.config.root_path, broker.config.config_path)
+
+
+async def _clean_regularly(broker: Broker, timers: Timers) -> None:
+    """Remove the part of the timer log whose messages were removed with the log."""
+    while True:
+        await trio.sleep(_CLEAN_EVERY_S)
+        try:
+            await timers.log.remove_before(broker.store.start_offset)
+        except (OSError, StoreError) as error:
+            _log.error("old files of the timer log cannot be removed, trying again: %s", error)

@@ -1,0 +1,28 @@
+"""What the parts of one run of the service share."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from rmqkit.plugin.broker import Broker
+from rmqkit_timer.figures import Figures
+from rmqkit_timer.opening import Kept, Opened
+from rmqkit_timer.repeats import Repeats
+from rmqkit_timer.settings import LiveSettings
+from rmqkit_timer.timers import Timers
+
+
+@frozen
+class Session:
+    """One run on a master. `opened` is what `kept` had, whose timers go on."""
+
+    broker: Broker
+    settings: LiveSettings
+    kept: Kept
+    opened: Opened
+    repeats: Repeats
+    figures: Figures
+
+    @property
+    def timers(self) -> Timers:
+        return self.opened.timers
