@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Everything that starts a broker, over one store or one transport: see rmqkit.testing.pytest_plugin.
-BROKER_TESTS := tests/broker tests/e2e tests/hooks tests/plugins/delay tests/plugins/timer tests/plugins/retention tests/plugins/test_contracts.py
+BROKER_TESTS := tests/broker tests/e2e tests/hooks tests/plugins/delay tests/plugins/pop tests/plugins/timer tests/plugins/retention tests/plugins/test_contracts.py
 PURE_TESTS := tests/protocol tests/speedups tests/broker tests/stores/mmap/test_store.py tests/stores/mmap/test_appending.py
 STORES := mmap lmdb
 TRANSPORTS := tcp tls unix memory quic

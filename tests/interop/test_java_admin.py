@@ -40,7 +40,7 @@ SCENARIOS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "query-by-key": ((), {"found": 1, "tagged": 1}),
     "consume-mode": ((), {"missing": 26}),
     "server-allocation": ((), {"received": 12}),
-    "pop-mode": ((), {"received": 36, "deliveries": 37, "failed": 1}),
+    "pop-mode": ((), {"received": 36, "failed": 1}),
     "broker-config": (("S009",), {"value": "48", "forbidden": 16}),
 }
 

@@ -395,7 +395,7 @@ public final class AdminProgram {
             admin.setMessageRequestMode(broker, topic, popping, MessageRequestMode.POP, 0, 5_000);
             sendPopped("r", got, one, two);
             Thread.sleep(1_000);
-            return Map.of("received", got.stream().distinct().count(), "deliveries", got.size(), "failed", leases - 1);
+            return Map.of("received", got.stream().distinct().count(), "failed", leases - 1);
         } finally {
             one.shutdown();
             two.shutdown();
@@ -408,6 +408,8 @@ public final class AdminProgram {
         popper.setInstanceName(name + "_" + topic);
         popper.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         popper.setClientRebalance(false);
+        // What arrives while the group changes its mode is dropped by the client, and comes again after its lease.
+        popper.setPopInvisibleTime(8_000);
         popper.subscribe(topic, "popped");
         popper.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             context.setDelayLevelWhenNextConsume(1);
