@@ -130,3 +130,26 @@ producer.shutdown()
 print("done")
 """
     assert run(door, program, tmp_path) == "done\n"
+
+
+def test_a_message_with_a_time_of_delivery(door: peers.Server, tmp_path: Path) -> None:
+    """It comes at its time, not before."""
+    program = """
+import time
+from rocketmq import FilterExpression, SimpleConsumer
+
+producer = Producer(configuration, ("Later",))
+producer.startup()
+simple = SimpleConsumer(configuration, "later", {"Later": FilterExpression("*")}, 15)
+simple.startup()
+at = int(time.time()) + 3
+producer.send(message("Later", b"later", delivery_timestamp=at))
+(found,) = simple.receive(16, 30)
+assert time.time() >= at
+assert (found.body, found.delivery_timestamp) == (b"later", at * 1000), found
+simple.ack(found)
+simple.shutdown()
+producer.shutdown()
+print("done")
+"""
+    assert run(door, program, tmp_path) == "done\n"

@@ -223,6 +223,30 @@ async def test_a_message_that_is_not_finished_comes_again(
         assert (await client.call("AckMessage", acking(handle(third)))).status.code == CODES["OK"]
 
 
+async def test_messages_with_a_time_of_delivery(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """They come at that time, and say it; those whose time has passed come at once."""
+    waiting = receiving(poll_ms=20_000)
+    async with (
+        running_broker(tmp_path, clock=LoopClock(), scheme="memory") as running,
+        connected(running, scheme="memory") as client,
+    ):
+        await begun(running, client)
+        now_ms = running.context.clock.now_ms()
+        for body, at_ms in (("late", now_ms + 10_000), ("past", now_ms - 10_000)):
+            timed = ENUMS["MessageType"]["DELAY"]
+            await send(client, body, delivery_timestamp_ms=at_ms, message_type=timed)
+        (past,) = await some(client, waiting)
+        assert past.body == b"past"
+        (late,) = await some(client, waiting)
+        assert late.body == b"late"
+        assert running.context.clock.now_ms() >= now_ms + 10_000
+        system = late.system_properties
+        assert system.message_type == ENUMS["MessageType"]["DELAY"]
+        assert system.delivery_timestamp.seconds == (now_ms + 10_000) // 1_000
+
+
 async def test_leases_that_the_server_renews(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """A message stays with its client while that lives, under its first handle; at the client's end others
     get it at once, and its deliveries are not counted."""

@@ -2,48 +2,60 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from rmqkit import hookimpl
-from rmqkit.errors import RequestRefused
-from rmqkit.plugin.hookspecs import RegisterProcessor
-from rmqkit.plugin.request import EachRequest, Outcome, Peer
-from rmqkit.plugin.request_broker import RequestBroker
+import pytest
+
+from rmqkit.errors import RmqError
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import RecallMessageRequestHeader, RecallMessageResponseHeader
-from rmqkit.testing.broker import running_broker
-from tests.plugins.grpc.client import CODES, M, connected, resource
+from rmqkit_grpc.recalling import recall
+from rmqkit_grpc.session import Exchange, Session
+from rmqkit_grpc.statuses import Refusal
+from tests.plugins.grpc.client import CODES, M, resource
+from tests.plugins.grpc.test_session import Nowhere
 
 
-class Recalls(EachRequest):
-    """Takes back what has the handle `known`."""
-
-    @hookimpl
-    def rmqkit_register_processors(self, register: RegisterProcessor, broker: RequestBroker) -> None:
-        register(RequestCode.RECALL_MESSAGE, self)
-
-    def handle(self, request: Command, peer: Peer) -> Outcome:
-        header = request.header(RecallMessageRequestHeader)
-        if header.recall_handle != "known":
-            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
-        return answer(request, header=RecallMessageResponseHeader(msg_id=f"id of {header.topic}"))
+def asked(handle: str) -> Any:
+    request = M["RecallMessageRequest"](topic=resource("T", "shop"), recall_handle=handle)
+    return recall(Exchange(Session("c", Nowhere()), 1, {}, 0, None), request)
 
 
-def recalling(handle: str) -> Any:
-    return M["RecallMessageRequest"](topic=resource("T"), recall_handle=handle)
+def of_broker(steps: Any) -> Command:
+    """What the call asks of the broker."""
+    (command,) = next(steps)
+    assert isinstance(command, Command)
+    return command
 
 
-async def test_a_recall(tmp_path: Path) -> None:
-    """The broker answers the id of the message, or why it cannot be taken back."""
-    async with (
-        running_broker(tmp_path, extra=[("recalls", Recalls())]) as running,
-        connected(running) as client,
-    ):
-        found = await client.call("RecallMessage", recalling("known"))
-        assert (found.status.code, found.message_id) == (CODES["OK"], "id of T")
-        for handle in ("", "other"):
-            refused = await client.call("RecallMessage", recalling(handle))
-            assert refused.status.code == CODES["BAD_REQUEST"]
-            assert refused.status.message
+def test_a_recall() -> None:
+    """The broker answers the id of the message."""
+    steps = asked("handle")
+    command = of_broker(steps)
+    assert command.code == RequestCode.RECALL_MESSAGE
+    header = command.header(RecallMessageRequestHeader)
+    assert (header.topic, header.recall_handle) == ("shop%T", "handle")
+    with pytest.raises(StopIteration) as done:
+        steps.send([answer(command, header=RecallMessageResponseHeader(msg_id="01AB"))])
+    assert (done.value.value.status.code, done.value.value.message_id) == (CODES["OK"], "01AB")
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (ResponseCode.ILLEGAL_OPERATION, "BAD_REQUEST"),
+        (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "NOT_IMPLEMENTED"),
+        (ResponseCode.NO_PERMISSION, "FORBIDDEN"),
+    ],
+)
+def test_a_recall_that_is_refused(code: int, status: str) -> None:
+    """By the broker, whose reason is that of the status; a call without a handle asks nothing."""
+    steps = asked("handle")
+    command = of_broker(steps)
+    with pytest.raises(RmqError, match="why") as caught:
+        steps.send([answer(command, code, "why")])
+    assert isinstance(caught.value, Refusal)
+    assert caught.value.status_code == CODES[status]
+    with pytest.raises(Refusal, match="missing"):
+        next(asked(""))
