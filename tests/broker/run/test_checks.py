@@ -32,7 +32,7 @@ def loaded(*extra: tuple[str, object], **keys: object) -> tuple[Config, Registry
 class Owned(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A setting of RocketMQ that only a plugin implements."""
 
-    acl_enable: bool = False
+    reject_pull_consumer_enable: bool = False
     transaction_time_out: Annotated[int, msgspec.Meta(gt=0)] = 6
 
 
@@ -73,9 +73,9 @@ def test_a_plugin_takes_a_setting_out_of_the_refused_ones() -> None:
     """A setting that a plugin owns is read with its type, one of another type is refused; a setting that is
     not given has the plugin's default."""
     plugin = claiming(Owned)
-    config, registry = loaded(plugin, aclEnable="true", transactionTimeOut="9")
+    config, registry = loaded(plugin, rejectPullConsumerEnable="true", transactionTimeOut="9")
     assert checks.examine(config, registry) == ([], [])
-    assert config.owned(Owned) == Owned(acl_enable=True, transaction_time_out=9)
+    assert config.owned(Owned) == Owned(reject_pull_consumer_enable=True, transaction_time_out=9)
     assert Config().owned(Owned) == Owned()
     (fault,) = checks.examine(*loaded(plugin, transactionTimeOut="soon")).faults
     assert fault.text.startswith("setting transactionTimeOut = 'soon' (command line): Expected `int`")
