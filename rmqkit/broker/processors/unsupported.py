@@ -36,10 +36,11 @@ _FEATURES = {
     ),
     "static topics": "UPDATE_AND_CREATE_STATIC_TOPIC",
 }
-_ACCESS_CONTROL = (*range(50, 55), *range(3001, 3011))
+_ACCOUNTS, _USERS = range(50, 55), range(3001, 3011)
 REFUSED: dict[int, str] = {
     **{int(RequestCode[name]): feature for feature, names in _FEATURES.items() for name in names.split()},
-    **dict.fromkeys(_ACCESS_CONTROL, "access control"),
+    **dict.fromkeys(_ACCOUNTS, "changes of plain_acl.yml by requests"),
+    **dict.fromkeys(_USERS, "access control (the plugin acl, authenticationEnabled = true)"),
 }
 
 

@@ -14,6 +14,7 @@ from rmqkit.protocol.headers import QueryMessageRequestHeader, ViewMessageReques
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.testing.broker import Cluster
 from tests.hooks.acl.kit import checked_cluster, client_of, signed
+from tests.plugins.filter_server.shop import until
 
 Code = RequestCode
 ALICE = ("alice", "alice-secret")
@@ -176,3 +177,17 @@ def _colliding(wanted: str, beginning: str) -> str:
                     if left in half:
                         return first + second + third + fourth + half[left]
     raise AssertionError("no text was found")
+
+
+async def test_filter_servers_are_behind_it(tmp_path: Path) -> None:
+    """A broker's filter server registers with the signature of the servers, and refuses strangers itself."""
+    async with checked_cluster(tmp_path, filterServerNums=1) as cluster:
+        await until(lambda: bool(cluster.broker.context.filter_servers.addresses))
+        (address,) = cluster.broker.context.filter_servers.addresses
+        for command in (
+            Command(Code.PULL_MESSAGE, ext={"topic": "T", "consumerGroup": "g"}),
+            Command(Code.REGISTER_MESSAGE_FILTER_CLASS, ext={"topic": "T", "consumerGroup": "g"}),
+        ):
+            async with ConnectionPool() as pool:
+                answer = await pool.call(address, command, _MS)
+            assert answer.code == ResponseCode.NO_PERMISSION

@@ -17,6 +17,7 @@ from rmqkit.plugin.access import PRINCIPAL
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command
 from rmqkit.testing.peer import FakePeer
+from rmqkit.testing.tokens import check_token_verifier
 from rmqkit_hook_acl.hook import AccessHook
 from rmqkit_hook_acl.model import User
 from rmqkit_hook_acl.settings import AclOptions
@@ -54,6 +55,13 @@ def verifier(data: bytes = b"", **options: str) -> JwtTokens:
     made = JwtTokens(given, lambda where: data or key_set("k1", "k2"))
     made.refresh()
     return made
+
+
+def test_contract() -> None:
+    """The verifier keeps the rules of all of them."""
+    check_token_verifier(
+        verifier(), valid={token(): "alice", token("k2", sub="bob"): "bob"}, invalid=[token(aud="other")]
+    )
 
 
 def test_a_valid_token_names_its_user() -> None:

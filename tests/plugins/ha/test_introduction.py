@@ -13,12 +13,15 @@ import trio
 from rmqkit.errors import ProtocolError
 from rmqkit.protocol.command import Command
 from rmqkit_ha.frames import report
+from rmqkit_ha.greeting import Greeting
+from rmqkit_ha.greeting import packed as greeted
 from rmqkit_ha.introduction import introduced, packed, size_of
 from tests.hooks.acl.kit import CHECKED, INNER, signed
 from tests.plugins.ha.pair import (
     caught_up,
     dialed,
     follow,
+    group_of,
     ha_master,
     lead,
     linked,
@@ -142,3 +145,22 @@ async def test_strangers_get_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFi
                 await stranger.receive()
         assert not ha_master(master).replicas.connected
     assert "secret" not in caplog.text.replace("innerClient", "")
+
+
+async def test_an_impostor_of_a_member_changes_nothing(tmp_path: Path) -> None:
+    """A greeting in the name of a member, with a later start, is not even read without the secret: the true
+    member stays in the set, and sends are acknowledged."""
+    async with (
+        running_member(tmp_path / "a", "a", **CHECKED) as a,
+        running_member(tmp_path / "b", "b", **CHECKED) as b,
+    ):
+        await lead(a, 1, "b")
+        await follow(b, a, 1)
+        await until(lambda: bool(group_of(a).members()))
+        before = group_of(a).members()["b"].start
+        async with dialed(a) as impostor:
+            await impostor.send(greeted(Greeting("DefaultCluster", "group", "b", 1 << 40, 1)))
+            with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)), anyio.fail_after(60):
+                await impostor.receive()
+        assert group_of(a).members()["b"].start == before
+        assert group_of(a).in_sync == {"a", "b"}
