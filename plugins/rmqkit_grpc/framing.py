@@ -100,10 +100,13 @@ def timeout_ms(text: str | None) -> float | None:
 
 
 def percent_encoded(text: str) -> str:
-    """A text as the value of `grpc-message`."""
-    return "".join(
+    """A text as the value of `grpc-message`, which may not begin or end with a space."""
+    encoded = "".join(
         chr(byte) if 0x20 <= byte <= 0x7E and byte != 0x25 else f"%{byte:02X}" for byte in text.encode()
     )
+    if encoded.startswith(" "):
+        encoded = f"%20{encoded[1:]}"
+    return f"{encoded[:-1]}%20" if encoded.endswith(" ") else encoded
 
 
 __all__ = ["GrpcError", "GrpcStatus", "MessageReader", "framed", "percent_encoded", "timeout_ms"]

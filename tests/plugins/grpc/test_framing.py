@@ -88,4 +88,5 @@ def test_texts_of_statuses(text: str) -> None:
     encoded = percent_encoded(text)
     assert encoded.isascii()
     assert encoded.isprintable()
+    assert encoded.strip() == encoded
     assert unquote(encoded) == text
