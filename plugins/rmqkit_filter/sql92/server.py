@@ -30,18 +30,13 @@ def pure_records_filter(condition: Node) -> RecordsFilter:
 
 def compiled_records_filter(condition: Node) -> RecordsFilter:
     """A filter of records for a condition, by compiled code where it has a form of the condition."""
-    from rmqkit_filter.sql92._matching import Matching
-
     pure = pure_records_filter(condition)
     if condition.form is None:
         return pure
     try:
-        return Matching(condition.form, lambda record: pure((record,))[0]).verdicts
+        return _matching.Matching(condition.form, lambda record: pure((record,))[0]).verdicts
     except ValueError:  # too large for compiled code
         return pure
-
-
-records_filter = compiled_records_filter if IN_USE else pure_records_filter
 
 
 class Sql92Filter(FilterServer):
@@ -81,3 +76,9 @@ class Sql92Filter(FilterServer):
         )
         self.compile(found, "")
         return found
+
+
+if IN_USE:
+    from rmqkit_filter.sql92 import _matching
+
+records_filter = compiled_records_filter if IN_USE else pure_records_filter
