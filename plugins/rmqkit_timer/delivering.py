@@ -52,6 +52,7 @@ class Delivering:
         self.on_progress: Callable[[], None] = _nothing
         self.on_pause: Callable[[], None] = _nothing
         self._repeats = session.repeats
+        self._deletions = session.deletions
         self._stopped = False
         self._wake_ms: float = -inf
         self._wake = trio.Event()
@@ -64,6 +65,23 @@ class Delivering:
         """A message waits for a slot; the pause ends in time for it."""
         if slot_ms + self.timers.wheel.precision_ms < self._wake_ms:
             self._wake.set()
+
+    async def look_ahead(self) -> None:
+        """Note the deletions that wait for their next step in slots that are over: what they delete may be
+        overdue and come first. Raises OSError."""
+        timers = self.timers
+        timers.follow_clock(self.broker.clock.now_ms())
+        time_ms, end_ms = timers.read_time_ms, timers.write_time_ms
+        while (time_ms := timers.wheel.next_used(time_ms, end_ms)) < end_ms:
+            slot = timers.wheel.slot(time_ms)
+            following = NOWHERE if slot is None else slot.last
+            while following != NOWHERE:
+                units, _, following = await timers.log.chain(following, CHUNK)
+                waiting = [unit for unit in units if unit.rolls and unit.weight < 0]
+                for record in await self._records(waiting):
+                    if record is not None:
+                        self._deletions.note(record)
+            time_ms += timers.wheel.precision_ms
 
     async def run(self) -> None:
         """Deliver until `stop`. Cancelled: what was delivered since the last checkpoint is recognised after
@@ -203,6 +221,8 @@ class Delivering:
                 deleted[key] -= 1
                 continue
             self.timers.counts.add(topic, -1, now_ms)
+            if not unit.rolls and self._deletions.has(stored.properties):
+                continue
             if not self._repeats.has(message, stored.body_crc):
                 messages.append(message)
                 sources.append((unit, record, stored))

@@ -50,6 +50,7 @@ class Entering(InternalQueueFollower):
         self._settings = session.settings
         self._figures = session.figures
         self._stored_ms = self.broker.clock.now_ms()
+        self._deletions = session.deletions
         self._known = session.opened.known
         self._rebuilding: Rebuilding | None = None
         #: The end of the log at the last checkpoint; None while there is none.
@@ -64,6 +65,7 @@ class Entering(InternalQueueFollower):
             self._rebuilding = rebuilding
             offset = await rebuilding.begin(self.broker.store)
         self.begin({0: offset}, [0])
+        await self._deletions.load(self.broker.store, self.offsets[0])
 
     @property
     def behind(self) -> int:
@@ -94,7 +96,8 @@ class Entering(InternalQueueFollower):
         if slot_ms < timers.write_time_ms:
             if slot_ms >= timers.wheel.floor(now_ms):
                 return _later("the clock was set back while its slot was read")
-            return self._deliver_now(record)
+            deleted = self._deletions.has(properties)
+            return None if deleted else self._deliver_now(record)
         deletes = delete_key(properties, topic) is not None
         if not timers.enter(slot_ms, Place(unit.physical_offset, unit.size_bytes, tags_code(topic), deletes)):
             return _later("its slot holds messages that are overdue")
@@ -124,6 +127,7 @@ class Entering(InternalQueueFollower):
         self._counted = version
         if not self.behind and timers.read_time_ms >= timers.write_time_ms:
             self._repeats.clear()
+            self._deletions.clear()
         self._snapshot = timers.snapshot(self.checkpoint(), counts)
         self._noted = self.broker.store.end_offset
 

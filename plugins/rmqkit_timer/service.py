@@ -98,6 +98,7 @@ class TimerService(Service):
         entering = Entering(session, delivering.deliver_now)
         window_slots, precision_ms = settings.now.window_slots, settings.now.timer_precision_ms
         await entering.start(opened, Rebuilding.of(opened.checkpoint, window_slots, precision_ms))
+        await delivering.look_ahead()
         delivering.on_progress, delivering.on_pause = entering.mark_changed, entering.refresh
         entering.on_entered = delivering.entered
         self._session, self._entering, self._delivering = session, entering, delivering

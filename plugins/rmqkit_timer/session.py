@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import field, frozen
 
 from rmqkit.plugin.broker import Broker
+from rmqkit_timer.deletions import Deletions
 from rmqkit_timer.figures import Figures
 from rmqkit_timer.opening import Kept, Opened
 from rmqkit_timer.repeats import Repeats
@@ -22,6 +23,7 @@ class Session:
     opened: Opened
     repeats: Repeats
     figures: Figures
+    deletions: Deletions = field(factory=Deletions)
 
     @property
     def timers(self) -> Timers:

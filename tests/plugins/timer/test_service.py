@@ -324,6 +324,57 @@ async def test_a_deletion_of_another_topic_or_time_deletes_nothing(
         assert found(desk, "mine") == []
 
 
+@pytest.mark.durable_store
+async def test_a_deletion_that_the_wheel_does_not_have_counts(autojump_clock: Clock, tmp_path: Path) -> None:
+    """A kill after its acknowledgement and before the next checkpoint, and a start when the time is over."""
+    async with open_desk(tmp_path) as desk:
+        due_ms = desk.clock.now_ms() + 5_000
+        async with timing(desk):
+            for key in ("A", "B"):
+                put(desk, timed(key.encode(), {"UNIQ_KEY": key, "TIMER_DELIVER_MS": str(due_ms)}))
+            await after(desk, 0)
+        put(desk, deletion("T+A", due_ms), deletion("T+B", due_ms - 1_000))
+        desk.clock.advance(9_000)
+        async with timing(desk):
+            await after(desk, 1_000)
+            assert found(desk) == [b"B"]
+
+
+@pytest.mark.durable_store
+async def test_a_deletion_beyond_the_window_counts_at_a_late_start(
+    autojump_clock: Clock, tmp_path: Path
+) -> None:
+    """Message and deletion wait for their next steps in different slots, and both are overdue then."""
+    async with open_desk(tmp_path, timerRollWindowSlot=10) as desk:
+        due_ms = desk.clock.now_ms() + 25_000
+        async with timing(desk):
+            put(desk, timed(b"A", {"UNIQ_KEY": "A", "TIMER_DELIVER_MS": str(due_ms)}))
+            put(desk, timed(b"B", {"UNIQ_KEY": "B", "TIMER_DELIVER_MS": str(due_ms)}))
+            await after(desk, 3_000)
+            put(desk, deletion("T+A", due_ms))
+            await after(desk, 0)
+        desk.clock.advance(60_000)
+        async with timing(desk):
+            await after(desk, 1_000)
+            assert found(desk) == [b"B"]
+
+
+async def test_a_deletion_counts_while_nobody_runs(autojump_clock: Clock, tmp_path: Path) -> None:
+    """A message that is overdue at the start of the service, and its deletion behind it: neither is
+    delivered; others are."""
+    async with open_desk(tmp_path) as desk:
+        due_ms = desk.clock.now_ms() + 5_000
+        for key in ("A", "B"):
+            put(desk, timed(key.encode(), {"UNIQ_KEY": key, "TIMER_DELIVER_MS": str(due_ms)}))
+        put(desk, deletion("T+A", due_ms))
+        desk.clock.advance(9_000)
+        async with timing(desk):
+            await after(desk, 1_000)
+            put(desk, timed(b"A again", {"UNIQ_KEY": "A", "TIMER_DELAY_SEC": "1"}))
+            await after(desk, 1_000)
+            assert found(desk) == [b"B", b"A again"]
+
+
 # --- restarts -----------------------------------------------------------------------------------------------
 
 

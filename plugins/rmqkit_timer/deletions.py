@@ -1,0 +1,65 @@
+"""Deletions that stand behind their messages in the timer topic: a message that is overdue when it is taken,
+after a time without a broker, must not be delivered if it was deleted in time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from rmqkit.errors import DecodeError
+from rmqkit.model import names
+from rmqkit.model import properties as props
+from rmqkit.model.buffer import Buffer
+from rmqkit.plugin.store import MessageStore
+from rmqkit.protocol.record import peek_properties
+from rmqkit.toolkit.cold_reads import all_of, read_when_cached
+from rmqkit_timer.messages import delete_key, due_ms, victim_key
+
+_MARK: Final = f"\x02{props.TIMER_DEL_UNIQKEY}\x01".encode()
+_RUN: Final = 256
+
+
+class Deletions:
+    """What the records delete that were there at the start and were not in the slots of their times."""
+
+    def __init__(self) -> None:
+        #: Topic and unique key, and the slot.
+        self._found: set[tuple[str, int]] = set()
+
+    async def load(self, store: MessageStore, offset: int) -> None:
+        """Read the topic from a queue offset to its end."""
+        end = store.max_offset(names.TIMER_TOPIC, 0)
+        while offset < end:
+            units = await read_when_cached(
+                store, partial(store.read_units, names.TIMER_TOPIC, 0, offset, _RUN)
+            )
+            if not units:
+                return
+            reads = [partial(store.read_record, unit.physical_offset) for unit in units]
+            for record in await read_when_cached(store, partial(all_of, reads)):
+                if record is not None:
+                    self.note(record)
+            offset = units[-1].queue_offset + 1
+
+    def note(self, record: Buffer) -> None:
+        """Take a record in, if it deletes one."""
+        # What cannot be read deletes nothing.
+        with suppress(DecodeError):
+            stored = peek_properties(record)
+            if _MARK in stored:
+                properties = props.decode_bytes(stored)
+                key = delete_key(properties, properties.get(props.REAL_TOPIC, ""))
+                self._found.add((key or "", due_ms(properties)))
+
+    def has(self, properties: Mapping[str, str]) -> bool:
+        """Whether one of them deletes the message with these properties. Raises DecodeError."""
+        if not self._found:
+            return False
+        key = victim_key(properties, properties.get(props.REAL_TOPIC, ""))
+        return (key, due_ms(properties)) in self._found
+
+    def clear(self) -> None:
+        """All messages that were there at the start have been looked at."""
+        self._found.clear()
