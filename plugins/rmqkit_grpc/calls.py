@@ -198,6 +198,11 @@ class Calls:
         """Do work for a client that it has not asked for."""
         self._advance(Step(Call(0, OWN, exchange), work, exchange.session.peer), None)
 
+    def respond(self, peer: Peer, answer: Command) -> None:
+        """Give the broker the answer to a request of its own."""
+        self._requests.append((peer, [answer]))
+        self._wake()
+
     def take(self) -> list[tuple[Peer, list[Command]]]:
         """The requests for the broker, of each peer in order."""
         found, self._requests = self._requests, []

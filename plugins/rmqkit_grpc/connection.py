@@ -25,8 +25,8 @@ from rmqkit_grpc.limits import (
     READ_BYTES,
     RENEWAL_LOOK_MS,
 )
+from rmqkit_grpc.relaying import asked_of
 from rmqkit_grpc.session import Exchange, Session, language_of
-from rmqkit_grpc.transactions import question_of
 from rmqkit_grpc.unfinished import Unfinished
 
 if TYPE_CHECKING:
@@ -53,9 +53,8 @@ class _Client(Recipient):
             # These clients do not share queues among themselves.
             return True
         stream = self._session.telemetry
-        if command.code != RequestCode.CHECK_TRANSACTION_STATE or stream is None:
-            return False
-        return self._connection.tell(stream, question_of(self._session, command))
+        asked = None if stream is None else asked_of(self._session, command)
+        return asked is not None and stream is not None and self._connection.tell(stream, asked)
 
 
 class GrpcConnection:
@@ -188,6 +187,10 @@ class GrpcConnection:
         if self._calls.is_idle:
             self._http2.go_away()
         self._flush()
+
+    def respond(self, session: Session, answer: Command) -> None:
+        """`rmqkit_grpc.session.Wire`."""
+        self._calls.respond(session.peer, answer)
 
     def tell(self, stream: int, message: Any) -> bool:
         """`rmqkit_grpc.session.Wire`."""

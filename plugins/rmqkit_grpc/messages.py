@@ -168,7 +168,7 @@ V2 = File(POOL, "rmqkit/rocketmq_v2.proto", PACKAGE, _SHARED + _CALLS + _TELEMET
 
 
 class Code:
-    """Codes of `Status` that this server sends or tests."""
+    """Codes of `Status` that this server sends, or understands."""
 
     OK = 20000
     MULTIPLE_RESULTS = 30000
@@ -206,6 +206,7 @@ class Code:
     NOT_IMPLEMENTED = 50100
     MASTER_PERSISTENCE_TIMEOUT = 50401
     SLAVE_PERSISTENCE_TIMEOUT = 50402
+    FAILED_TO_CONSUME_MESSAGE = 60000
 
 
 CODE_NAMES = {number: name for name, number in V2.enums["Code"].items()}

@@ -36,6 +36,9 @@ class Wire(Protocol):
     def tell(self, stream: int, message: Any) -> bool:
         """Send a message on a stream that is open. Returns False when it is not."""
 
+    def respond(self, session: Session, answer: Command) -> None:
+        """Give the broker the answer of a client to its request."""
+
 
 @define(eq=False)
 class Session:

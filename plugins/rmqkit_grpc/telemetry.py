@@ -23,6 +23,7 @@ from rmqkit_grpc.consuming import give_back
 from rmqkit_grpc.framing import GrpcError, GrpcStatus
 from rmqkit_grpc.limits import MAX_MESSAGE_BYTES, MAX_POLLING_MS, MAX_RECEIVE_BATCH, MAX_SETTINGS_ENTRIES
 from rmqkit_grpc.messages import V2, Code
+from rmqkit_grpc.relaying import answer_of
 from rmqkit_grpc.session import Exchange, Session, Steps, group_of, name_of, topic_of
 from rmqkit_grpc.statuses import Refusal, checked, ok
 from rmqkit_grpc.subscriptions import subscription_of
@@ -57,6 +58,9 @@ def telemetry(exchange: Exchange, command: Any) -> Steps:
             raise GrpcError(GrpcStatus.INVALID_ARGUMENT, refusal.text) from refusal
     if exchange.session.settings is None:
         raise GrpcError(GrpcStatus.INVALID_ARGUMENT, "the first command of Telemetry must be the settings")
+    answer = answer_of(command)
+    if answer is not None:
+        exchange.session.wire.respond(exchange.session, answer)
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rmqkit.protocol.command import Command
 from rmqkit_grpc.messages import V2, Code
 from rmqkit_grpc.session import Exchange, Session, group_of, language_of, name_of, topic_of
 from rmqkit_grpc.statuses import Refusal
@@ -15,6 +16,9 @@ class Nowhere:
 
     def tell(self, stream: int, message: object) -> bool:
         return False
+
+    def respond(self, session: Session, answer: Command) -> None:
+        raise AssertionError("nobody was asked")
 
 
 @pytest.mark.parametrize(

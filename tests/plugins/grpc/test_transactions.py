@@ -119,4 +119,4 @@ async def test_other_requests_of_the_broker(tmp_path: Path) -> None:
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ConsumerGroupRequestHeader(consumer_group="G")
         )
         assert peer.push(changed)
-        assert not peer.push(Command(code=int(RequestCode.GET_CONSUMER_RUNNING_INFO)))
+        assert not peer.push(Command(code=int(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT)))
