@@ -245,12 +245,12 @@ class Calls:
             self._answer(call, done.value)
         except Refusal as refusal:
             self._forget_step(step)
-            self._answer(call, call.method.refused(refusal.status_code, refusal.text))
+            self._answer(call, call.method.refused(refusal.status_code, refusal.text[:_MAX_TEXT]))
         except GrpcError as error:
             self._fail(call, error)
         except RmqError as error:
             self._forget_step(step)
-            self._answer(call, call.method.refused(code_of(wire_code(error)), str(error)))
+            self._answer(call, call.method.refused(code_of(wire_code(error)), str(error)[:_MAX_TEXT]))
         except Exception:  # noqa: BLE001 - one call's fault must not end the others
             _log.exception("the call %s of %s failed", call.method.name, step.peer.remote_text)
             self._fail(call, GrpcError(GrpcStatus.INTERNAL, "the server failed; its log has the reason"))

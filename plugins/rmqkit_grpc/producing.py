@@ -60,7 +60,7 @@ def send_message(exchange: Exchange, asked: Any) -> Steps:
             f"{len(messages)} messages in a request, at most {MAX_MESSAGES_PER_SEND} are allowed",
         )
     topic = topic_of(messages[0].topic)
-    if any(topic_of(each.topic) != topic for each in messages):
+    if any(topic_of(each.topic) != topic for each in messages[1:]):
         raise Refusal(Code.MESSAGE_CORRUPTED, "the messages of one request have different topics")
     sent = [_send(exchange, topic, each) for each in messages]
     answers = yield sent

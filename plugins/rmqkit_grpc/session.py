@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import define, field
 
+from rmqkit.limits import MAX_TOPIC_LENGTH
 from rmqkit.model import names
 from rmqkit.plugin.request import Peer
 from rmqkit.protocol.codes import LANGUAGES
@@ -139,12 +141,19 @@ def name_of(resource: Any) -> str:
 def topic_of(resource: Any) -> str:
     """The topic of a call. Raises Refusal for a name that is illegal, or the system's own."""
     name = name_of(resource)
-    fault = names.topic_fault(name)
-    if fault is None and names.is_system_topic(name):
-        fault = f"{name} is a topic of the system"
+    # A client may send any number of long names, which are not to be kept.
+    fault = _topic_fault(name) if len(name) <= MAX_TOPIC_LENGTH else names.topic_fault(name)
     if fault is not None:
         raise Refusal(_ILLEGAL_TOPIC, fault)
     return name
+
+
+@lru_cache(maxsize=4_096)
+def _topic_fault(name: str) -> str | None:
+    fault = names.topic_fault(name)
+    if fault is None and names.is_system_topic(name):
+        fault = f"{name} is a topic of the system"
+    return fault
 
 
 def group_of(resource: Any) -> str:

@@ -226,6 +226,16 @@ async def test_a_broker_that_stops(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_texts_of_statuses_are_short(tmp_path: Path) -> None:
+    """What a client sends does not come back as a whole."""
+    async with running_broker(tmp_path) as running, connected(running) as client:
+        sent = message("T")
+        sent.user_properties["\x00" * 100_000] = "x"
+        answer = await client.call("SendMessage", sending(sent))
+        assert answer.status.code == CODES["ILLEGAL_MESSAGE_PROPERTY_KEY"]
+        assert len(answer.status.message) <= 1_000
+
+
 async def test_many_calls_at_once(tmp_path: Path) -> None:
     """Sends that arrive together are all stored, and each call gets its own answer."""
     async with running_broker(tmp_path) as running, connected(running) as client:
