@@ -21,7 +21,10 @@ TOPIC = "Timed"
 SETTINGS: Mapping[str, object] = {
     "brokerName": "timed",
     "mappedFileSizeCommitLog": 1 << 20,
+    "mappedFileSizeConsumeQueue": 20 * 30_000,
     "mappedFileSizeTimerLog": 1 << 20,
+    "maxHashSlotNum": 50_000,
+    "maxIndexNum": 200_000,
     "timerRollWindowSlot": 20,
     "maxMessageSize": 65_536,
     "defaultTopicQueueNums": 1,

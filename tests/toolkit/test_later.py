@@ -20,6 +20,8 @@ from rmqkit.toolkit.later import Level, Time, deliver_later, mark_later
 from tests.broker.desk import BrokerHarness, open_desk
 
 LEVELS = "1s 5s 10s"
+#: Of the plugins that keep messages these tests have the delay levels, and a wheel of their own.
+LEVELS_ALONE = ["timer"]
 
 
 class Wheel(EachPutHook, LaterDelivery):
@@ -56,7 +58,7 @@ async def test_a_time_waits_for_the_shortest_level_that_is_not_earlier(
     tmp_path: Path, due_in: int, level: int
 ) -> None:
     """With the delay plugin alone, whose levels are coarse."""
-    async with open_desk(tmp_path, messageDelayLevel=LEVELS) as desk:
+    async with open_desk(tmp_path, messageDelayLevel=LEVELS, disabledServices=LEVELS_ALONE) as desk:
         due = Time(desk.clock.now_ms() + due_in)
         appended = deliver_later(desk.broker, message("T", 3, b"later"), due)
         assert await appended.wait() == ResponseCode.SUCCESS
@@ -66,21 +68,21 @@ async def test_a_time_waits_for_the_shortest_level_that_is_not_earlier(
 @pytest.mark.parametrize(("asked", "level"), [(1, 1), (3, 3), (99, 3)])
 async def test_a_level_is_taken_as_it_is(tmp_path: Path, asked: int, level: int) -> None:
     """One beyond the last is the last."""
-    async with open_desk(tmp_path, messageDelayLevel=LEVELS) as desk:
+    async with open_desk(tmp_path, messageDelayLevel=LEVELS, disabledServices=LEVELS_ALONE) as desk:
         await deliver_later(desk.broker, message("T", 3, b"later"), Level(asked)).wait()
         assert parked_at(desk) == {level: [b"later"]}
 
 
 async def test_levels_need_not_ascend(tmp_path: Path) -> None:
     """The shortest level that is long enough is chosen wherever it stands in the table."""
-    async with open_desk(tmp_path, messageDelayLevel="10s 1s 5s") as desk:
+    async with open_desk(tmp_path, messageDelayLevel="10s 1s 5s", disabledServices=LEVELS_ALONE) as desk:
         deliver_later(desk.broker, message("T", 0, b"later"), Time(desk.clock.now_ms() + 2_000))
         assert parked_at(desk) == {3: [b"later"]}
 
 
 async def test_a_time_that_has_passed_is_now(tmp_path: Path) -> None:
     """The message is delivered at once, also where no plugin keeps messages."""
-    async with open_desk(tmp_path, disabledServices=["delay"]) as desk:
+    async with open_desk(tmp_path, disabledServices=["delay", "timer"]) as desk:
         for due_in in (0, -1):
             deliver_later(desk.broker, message("T", 3, b"now"), Time(desk.clock.now_ms() + due_in))
         assert [one.body for one in desk.stored("T", 3)] == [b"now"] * 2
@@ -90,7 +92,9 @@ async def test_a_time_that_has_passed_is_now(tmp_path: Path) -> None:
 async def test_what_nobody_can_deliver_then_is_refused(tmp_path: Path, disabled: tuple[str, ...]) -> None:
     """A time beyond the last level, and everything on a broker without a plugin that keeps messages. The
     message is unchanged, and nothing is stored."""
-    async with open_desk(tmp_path, disabledServices=list(disabled), messageDelayLevel=LEVELS) as desk:
+    async with open_desk(
+        tmp_path, disabledServices=[*LEVELS_ALONE, *disabled], messageDelayLevel=LEVELS
+    ) as desk:
         now_ms = desk.clock.now_ms()
         refused: list[tuple[Due, str]] = [(Time(now_ms + 10_001), "in 10001 ms"), (Level(0), "delay level 0")]
         if disabled:
@@ -106,7 +110,9 @@ async def test_what_nobody_can_deliver_then_is_refused(tmp_path: Path, disabled:
 
 async def test_plugins_are_asked_in_their_order(tmp_path: Path) -> None:
     """A timer in front of the delay levels takes the times that it can; the levels take the rest."""
-    async with open_desk(tmp_path, messageDelayLevel="1s 2d", extra=[("wheel", Plugin())]) as desk:
+    async with open_desk(
+        tmp_path, messageDelayLevel="1s 2d", extra=[("wheel", Plugin())], disabledServices=LEVELS_ALONE
+    ) as desk:
         now_ms = desk.clock.now_ms()
         for due in (Time(now_ms + 7), Time(now_ms + 86_400_001), Level(1)):
             deliver_later(desk.broker, message("T", 3, repr(due).encode()), due)
@@ -116,7 +122,7 @@ async def test_plugins_are_asked_in_their_order(tmp_path: Path) -> None:
 
 async def test_a_marked_message_is_appended_by_its_owner(tmp_path: Path) -> None:
     """`mark_later` alone stores nothing: the caller appends the message, in a run with others for example."""
-    async with open_desk(tmp_path, messageDelayLevel=LEVELS) as desk:
+    async with open_desk(tmp_path, messageDelayLevel=LEVELS, disabledServices=LEVELS_ALONE) as desk:
         sent = message("T", 3, b"later")
         mark_later(desk.broker, sent, Level(2))
         assert desk.is_empty()
