@@ -30,7 +30,7 @@ from rmqkit_hook_acl.decide import Decisions, Need, Verdict
 from rmqkit_hook_acl.files import AclFile
 from rmqkit_hook_acl.functions import functions, verifiers
 from rmqkit_hook_acl.model import DISABLED, Action, Policies, User
-from rmqkit_hook_acl.needs import named_by, needs_of, on_topic
+from rmqkit_hook_acl.needs import NAMING, named_by, needs_of, on_topic
 from rmqkit_hook_acl.settings import AclSettings, codes_of, directory_of, options
 
 _log = logging.getLogger(__name__)
@@ -65,6 +65,8 @@ class Access:
         self.users: dict[str, User] = {}
         #: Passwords of enabled users, ready to check signatures.
         self._secrets: dict[str, Secret] = {}
+        #: Users about whom some rules look at the address.
+        self._bound: frozenset[str] = frozenset()
         #: Requests that were allowed by policies alone: user, code, what the header names, and the address if
         #: policies look at it.
         self._allowed: set[tuple[str, int, tuple[str | None, ...], str]] = set()
@@ -139,6 +141,7 @@ class Access:
         self.decisions.know(self.users, self.policies)
         self._secrets = {}
         self._allowed.clear()
+        self._bound = self.decisions.with_sources()
 
     def without_given(self, users: Mapping[str, User]) -> dict[str, User]:
         """The users without those that the settings or plain_acl.yml have just so."""
@@ -223,6 +226,25 @@ class Access:
 
     # --- what -----------------------------------------------------------------------------------------------
 
+    def was_admitted(self, request: Command, host: str) -> bool:
+        """Whether a request is well signed, and like one that was allowed before: what most requests are,
+        found with one look at each. `principal` and `check` decide about others, and say why they refuse
+        one."""
+        try:
+            fields = request.fields()
+        except HeaderError:
+            return False
+        key = fields.get(ACCESS_KEY, "")
+        secret = self._secrets.get(key)
+        names = NAMING.get(request.code)
+        if secret is None or names is None:
+            return False
+        named = tuple(map(fields.get, names))
+        if (key, request.code, named, host if key in self._bound else "") not in self._allowed:
+            return False
+        given = fields.get(SIGNATURE, "").encode()
+        return hmac.compare_digest(secret.sign(content_of(fields, request.body)), given)
+
     def is_trusted(self, request: Command, caller: Caller) -> bool:
         """Whether the address of a peer alone admits its requests, as accounts of RocketMQ 4 can say."""
         return self._accounts.is_trusted(request, host_of(caller))
@@ -231,7 +253,7 @@ class Access:
         """Raise RequestRefused unless the user may do what the request wants."""
         named = named_by(request)
         host = host_of(caller)
-        key = principal, request.code, named or (), host if self.decisions.has_sources(principal) else ""
+        key = principal, request.code, named or (), host if principal in self._bound else ""
         if named is not None and key in self._allowed:
             return
         if request.code in self._free_codes or _is_route(request, caller):

@@ -119,10 +119,9 @@ class Decisions:
             self._subjects[name] = _subject(user, policies.get(name, Policies()), before.get(name))
         self._verdicts.clear()
 
-    def has_sources(self, principal: str) -> bool:
-        """Whether the address of a peer matters for a user."""
-        subject = self._subjects.get(principal)
-        return subject is not None and subject.has_sources
+    def with_sources(self) -> frozenset[str]:
+        """The users about whom some rules look at the address."""
+        return frozenset(name for name, subject in self._subjects.items() if subject.has_sources)
 
     def verdict(self, principal: str, need: Need, host: str) -> Verdict:
         """Whether a user may do something from an address."""

@@ -10,7 +10,7 @@ from rmqkit.plugin.hooks import Refusals, RpcHook
 from rmqkit.plugin.request import REPLICATION, Caller, Peer, StreamCaller
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.signature import ACCESS_KEY, AUTHORIZATION
-from rmqkit_hook_acl.access import CERTIFICATE_USER, Access
+from rmqkit_hook_acl.access import CERTIFICATE_USER, Access, host_of
 from rmqkit_hook_acl.certificates import common_name
 
 #: Proofs of single requests, which say nothing of others on the connection.
@@ -44,10 +44,12 @@ class AccessHook(RpcHook):
     def before(self, requests: Sequence[Command], peer: Peer) -> Refusals | None:
         access = self.access
         access.look()
+        host, was_admitted = host_of(peer), access.was_admitted
         refused: dict[int, Exception] | None = None
         for at, request in enumerate(requests):
             try:
-                self._admit(request, peer)
+                if not was_admitted(request, host):
+                    self._admit(request, peer)
             except Exception as error:  # noqa: BLE001 - the runner tells refusals from failures; both admit nothing
                 refused = refused or {}
                 refused[at] = error

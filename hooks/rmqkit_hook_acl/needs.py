@@ -308,7 +308,7 @@ _SPECS: dict[int, _Spec] = {
 }
 _UNLISTED = _OfCluster(_UPDATE)
 #: Code -> the header fields that say what a request is about.
-_NAMING = {
+NAMING = {
     code: tuple(name.rstrip("?,") for name in (*spec.topics, *spec.groups))
     for code, spec in _SPECS.items()
     if isinstance(spec, _Fields)
@@ -317,7 +317,7 @@ _NAMING = {
 
 def named_by(request: Command) -> tuple[str | None, ...] | None:
     """All that the header names of a request whose needs follow from that alone; None for other requests."""
-    names = _NAMING.get(request.code)
+    names = NAMING.get(request.code)
     if names is None:
         return None
     return tuple(map(request.fields().get, names))
