@@ -55,6 +55,11 @@ def _send(topic: str, connections: int, in_flight: int, batch: int = 1) -> Calla
     return arguments
 
 
+def _transact(seconds: float, plan: Plan) -> list[str]:
+    shape = f"--connections 8 --in-flight 32 --size {plan.size}"
+    return f"transact --topic bench-transaction {shape} --seconds {seconds}".split()
+
+
 def _pull(_seconds: float, plan: Plan) -> list[str]:
     return f"pull --topic {PULL_TOPIC} --passes {plan.pull_passes}".split()
 
@@ -82,13 +87,16 @@ SCENARIOS = {
         1.0,
         settings=SYNC_FLUSH,
     ),
+    "transaction": Scenario(
+        "transactions: half message and commit, 32 in flight on 8 connections", _transact, 1.0
+    ),
     "pull": Scenario("pull from the start, 4 queues", _pull, fill=_pull_fill),
     "backlog": Scenario(
         "send at an even rate while a cold backlog is read", _backlog, fill=_backlog_fill, cold=True
     ),
 }
 """In the order of the table."""
-WARM_UP_ORDER = ("single", "window", "batch", "sync", "pull", "backlog")
+WARM_UP_ORDER = ("single", "window", "batch", "sync", "transaction", "pull", "backlog")
 """The gentlest load first: Apache's rate under `window` went 19 000, 38 000, 47 000, 46 000 a second in the
 first four spans of 8 s while the JVM compiled, and a cold broker refuses sends that have waited 200 ms."""
 

@@ -219,9 +219,9 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             brokerNotActiveTimeoutMillis sendHeartbeatTimeoutMillis cleanOfflineBrokerInterval
             """
         ),
-        "this build refuses transactional messages": (
+        "the plugin transaction is off or not installed: the broker refuses transactional messages": (
             """
-            transactionTimeOut transactionCheckMax transactionCheckInterval transactionMetricFlushInterval
+            rejectTransactionMessage transactionTimeOut transactionCheckMax transactionCheckInterval
             transactionOpMsgMaxSize transactionOpBatchInterval
             """
         ),
@@ -280,7 +280,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             metricLoggingExporterIntervalInMills metricsInDelta enableRemotingMetrics
             enableMessageStoreMetrics enablePopMetrics enableConnectionMetrics enableTransactionMetrics
             enableStatsMetrics enableRequestMetrics enableLagAndDlqMetrics estimateAccumulation
-            flushConsumerOffsetHistoryInterval
+            flushConsumerOffsetHistoryInterval transactionMetricFlushInterval
             """
         ),
         "access control keeps all users and policies in memory, or the plugin acl is off": (

@@ -14,6 +14,7 @@ from benchmarks.load.frames import LoadError, SendShape
 from benchmarks.load.pacing import READY, PacedLoad, backlog
 from benchmarks.load.pulling import pull
 from benchmarks.load.sending import send
+from benchmarks.load.transacting import HalfShape, transact
 
 
 def parser() -> argparse.ArgumentParser:
@@ -22,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.load", description=(benchmarks.load.__doc__ or "").partition("\n")[0]
     )
     modes = top.add_subparsers(dest="mode", required=True)
-    found = {name: modes.add_parser(name) for name in ("send", "pull", "backlog")}
+    found = {name: modes.add_parser(name) for name in ("send", "transact", "pull", "backlog")}
     for mode in found.values():
         where = mode.add_mutually_exclusive_group(required=True)
         where.add_argument(
@@ -34,9 +35,10 @@ def parser() -> argparse.ArgumentParser:
         mode.add_argument("--topic", default="load", help="created by the first send (default: load)")
         queues = "use queues 0..N-1 (default: as the route says, else 4)"
         mode.add_argument("--queues", type=at_least(0), default=0, help=queues)
-    for name in ("send", "backlog"):
+    for name in ("send", "transact", "backlog"):
         add_bodies(found[name])
-    add_window(found["send"])
+    for name in ("send", "transact"):
+        add_window(found[name])
     batch = "messages per request; above 1: SEND_BATCH_MESSAGE"
     found["send"].add_argument("--batch", type=at_least(1), default=1, help=batch)
     more = "a further property of each message; repeatable"
@@ -88,6 +90,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         filled = args.queues or (find_brokers(args.namesrv, args.read)[1] if args.namesrv else queues)
         pace = PacedLoad(args.rate, args.connections, args.quiet_seconds, args.seconds)
         return backlog(brokers, SendShape(args.topic, args.size, 1, queues), args.read, filled, pace)
+    if args.mode == "transact":
+        halves = HalfShape(args.topic, args.size, 1, queues)
+        return transact(brokers, halves, args.connections, args.in_flight, args.messages, seconds_of(args))
     shape = SendShape(args.topic, args.size, args.batch, queues, properties=tuple(args.property))
     return send(brokers, shape, args.connections, args.in_flight, args.messages, seconds_of(args))
 

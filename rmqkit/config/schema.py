@@ -69,7 +69,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     trace_topic_enable: bool = False
     trace_on: bool = True
     notify_consumer_ids_changed_enable: Live[bool] = True
-    reject_transaction_message: bool = False
     enable_mixed_message_type: Live[bool] = False
     use_server_side_reset_offset: Live[bool] = True
     config_black_list: str = "configBlackList;brokerConfigPath"

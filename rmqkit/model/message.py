@@ -34,6 +34,8 @@ class PutMessage(msgspec.Struct, gc=False):
     properties_bytes the stored form
     tags_code        the code in the consume queue: the hash of TAGS, or a delivery time in the schedule topic
     wait             whether the sender wants to wait for flush and replicas (property WAIT)
+    unqueued_offset  what a record without a place in a queue, prepared or rolled back, has instead of a queue
+                     offset
     """
 
     topic: str
@@ -49,6 +51,7 @@ class PutMessage(msgspec.Struct, gc=False):
     prepared_offset: int = 0
     tags_code: int = 0
     wait: bool = True
+    unqueued_offset: int = 0
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Replace the properties and everything derived from them. Properties that stay keep their stored

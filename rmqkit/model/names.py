@@ -40,6 +40,8 @@ SYSTEM_TOPICS = frozenset(
         CHECKPOINT_TOPIC,
     }
 )
+#: Put hooks keep messages here that are meant for other topics.
+PARKING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC})
 #: Clients may not send to these topics, and others that `takes_no_sends` tells.
 NO_SEND_TOPICS = frozenset(
     {

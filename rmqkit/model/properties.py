@@ -29,6 +29,13 @@ RECONSUME_TIME = "RECONSUME_TIME"
 MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
 TRANSACTION_PREPARED = "TRAN_MSG"
 PRODUCER_GROUP = "PGROUP"
+#: What a broker notes in a half message: the id of its transaction, how often it has asked for the outcome,
+#: and the queue offset of the first copy of one that is not to be asked for yet.
+TRANSACTION_ID = "__transactionId__"
+TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+TRANSACTION_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+#: Seconds for which a broker does not ask for the outcome of a half message.
+CHECK_IMMUNITY_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 MSG_REGION = "MSG_REGION"
 TRACE_ON = "TRACE_ON"
 CLUSTER = "CLUSTER"

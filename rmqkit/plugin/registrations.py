@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rmqkit.config import SettingsType
     from rmqkit.plugin.acks import AckCondition
     from rmqkit.plugin.allocation import AllocationStrategy
+    from rmqkit.plugin.dispatcher import LogFollower
     from rmqkit.plugin.filter import FilterServer
     from rmqkit.plugin.hook_runner import Hooks
     from rmqkit.plugin.hooks import CallHook, ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
@@ -22,6 +23,10 @@ class Registrations(Protocol):
     @property
     def services(self) -> Mapping[str, object]:
         """The services of a broker by name. A plugin finds its own here and checks the type."""
+
+    @property
+    def dispatchers(self) -> Mapping[str, LogFollower]:
+        """What follows the log, by name, chosen or not (`Broker.dispatching`)."""
 
     @property
     def ack_conditions(self) -> Mapping[str, AckCondition]: ...

@@ -79,7 +79,7 @@ class ValuePacker:
                     if before != position:
                         breaks.append(len(parts))
                 if unusual and sys_flag & UNQUEUED:
-                    offset = 0
+                    offset = message.unqueued_offset
                 else:
                     offset = queue.next_offset + len(own)
                     if offset >= queue.reserved_until:

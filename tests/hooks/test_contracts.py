@@ -58,6 +58,7 @@ from rmqkit_hook_trace.broker import SendSpans
 from rmqkit_hook_trace.otel import OpenTelemetryHook
 from rmqkit_message_type.checks import CheckRecalls, CheckSends
 from rmqkit_timer.park import ParkTimed
+from rmqkit_transaction.keep import KeepPrepared
 
 EVERYTHING = AuditSettings(body_bytes=10, properties=("KEYS", "TAGS"))
 
@@ -111,6 +112,15 @@ class TestRpcMetrics(RpcHookContract):
         hook = RpcMetrics(True)
         hook.begin(Counts())
         return hook
+
+
+class TestKeepPrepared(PutMessageHookContract):
+    """The properties alone make nothing a half message."""
+
+    interesting = ({"TRAN_MSG": "true", "PGROUP": "p"},)
+
+    def make_hook(self) -> PutMessageHook:
+        return KeepPrepared()
 
 
 class TestParkDelayed(PutMessageHookContract):

@@ -17,6 +17,8 @@ from tests.interop import peers, stores
 from tests.interop.builds import JAVA_ENDS, BuildError
 
 KINDS = ("rmqkit", "apache")
+#: A broker asks for the outcome of a transaction soon, and often.
+SETTINGS = {"transactionTimeOut": 500, "transactionCheckInterval": 500}
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +26,8 @@ def rmqkit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[peers.Se
     """rmqkit's name server and broker in one process; leaving checks that SIGTERM ends it with exit code
     0."""
     try:
-        with peers.rmqkit_serve(tmp_path_factory.mktemp("rmqkit")) as server:
+        arguments = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
+        with peers.rmqkit_serve(tmp_path_factory.mktemp("rmqkit"), arguments=arguments) as server:
             yield server
     except peers.PeerError as problem:
         pytest.fail(str(problem), pytrace=False)
@@ -35,7 +38,7 @@ def apache_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[peers.S
     """Apache's name server and broker."""
     try:
         with peers.apache_cluster(
-            tmp_path_factory.mktemp("apache"), settings={"recallMessageEnable": "true"}
+            tmp_path_factory.mktemp("apache"), settings=SETTINGS | {"recallMessageEnable": "true"}
         ) as server:
             yield server
     except (BuildError, peers.PeerError) as problem:

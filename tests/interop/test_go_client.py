@@ -25,6 +25,7 @@ SCENARIOS: Mapping[str, tuple[pytest.MarkDecorator | None, Mapping[str, Any]]] =
     "long-polling": (pytest.mark.row("S046", "S049"), {}),
     "retry": (pytest.mark.row("S105", "S109"), {"deliveries": 3, "reconsume_times": [0, 1, 2]}),
     "delay-level-1": (None, {}),
+    "transaction": (pytest.mark.row("S141"), {"received": 10}),
     "pull": (None, {"queues": 4, "received": 40}),
     "poll": (None, {"received": 30}),
 }

@@ -42,15 +42,15 @@ SCENARIOS: Mapping[str, tuple[pytest.MarkDecorator | None, Mapping[str, Any]]] =
     "two-groups": (None, {"received": 16}),
     "offsets": (pytest.mark.row("S007"), {"first": 24, "second": 24, "again": 0}),
     "delay-level-1": (None, {}),
+    "transaction": (pytest.mark.row("S141", "S143", "S144", "S158"), {"received": 10}),
+    "transaction-check-times": (None, {"received": 1}),
     "pull": (pytest.mark.row("S113"), {"queues": 4, "received": 40}),
     "lite-assign": (None, {"received": 20, "again": 20}),
     "admin": (pytest.mark.row("S008", "S011"), {"queues": 3, "stored": 12, "consumed": 12}),
 }
 # Requests that rmqkit's broker must refuse because it does not support them; Apache's broker supports them,
 # so they are not run there.
-REFUSALS = (
-    () if os.environ.get("RMQKIT_INTEROP_SERVER") == "apache" else ("refuse-transaction", "refuse-timer")
-)
+REFUSALS = () if os.environ.get("RMQKIT_INTEROP_SERVER") == "apache" else ("refuse-timer",)
 BINARY_HEADER = (
     "sync",
     "oneway",
@@ -62,6 +62,7 @@ BINARY_HEADER = (
     "rebalance",
     "long-polling",
     "retry",
+    "transaction",
     "pull",
 )
 RUNS: Mapping[str, tuple[str, ...]] = {"JSON": (*SCENARIOS, *REFUSALS), "ROCKETMQ": BINARY_HEADER}

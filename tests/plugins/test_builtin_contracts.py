@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from rmqkit.config import Config, load
+from rmqkit.model import names
+from rmqkit.model.message import Appended
 from rmqkit.model.route import TopicRouteData
+from rmqkit.model.run import MessageRun
 from rmqkit.plugin import loader
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.request import REMOTING, RequestProcessor
@@ -17,9 +20,16 @@ from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.plugin.service import Service
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command, request
-from rmqkit.protocol.headers import GetRouteInfoRequestHeader, RegisterFilterServerRequestHeader
+from rmqkit.protocol.headers import (
+    EndTransactionRequestHeader,
+    GetRouteInfoRequestHeader,
+    RegisterFilterServerRequestHeader,
+    ResumeCheckHalfMessageRequestHeader,
+)
+from rmqkit.protocol.message_id import offset_message_id
 from rmqkit.testing.processor import ProcessorContract
 from rmqkit.testing.service import ServiceContract
+from rmqkit.testing.store import message
 from rmqkit_delay.levels import parse_levels
 from rmqkit_delay.service import DelayService
 from rmqkit_delay.settings import DelaySettings
@@ -43,6 +53,9 @@ from rmqkit_timer.checkpoint import Checkpoint
 from rmqkit_timer.copying import CheckpointAnswers, CountsAnswers
 from rmqkit_timer.counts import Counts as TimerCounts
 from rmqkit_timer.service import TimerService
+from rmqkit_transaction.ending import EndTransaction
+from rmqkit_transaction.resuming import ResumeCheck
+from rmqkit_transaction.service import TransactionService
 from tests.hooks import test_contracts as hooks
 from tests.plugins import test_contracts as plugins
 from tests.plugins.allocation import test_strategies as strategies
@@ -53,6 +66,7 @@ from tests.plugins.filter import test_tag as tags
 from tests.plugins.filter.index import test_filters as filter_index
 from tests.plugins.grpc import test_protocol as grpc_protocol
 from tests.plugins.ha import test_electing as electing
+from tests.plugins.transaction.state_table import test_follower as state_follower
 from tests.stores.lmdb import test_store as test_lmdb
 from tests.stores.memory import test_store as test_memory
 from tests.stores.mmap import test_store as test_mmap
@@ -203,6 +217,65 @@ class TestRoutes(ProcessorContract):
         assert queues.read_queue_nums == 4
 
 
+class TestTransaction(ServiceContract):
+    def settings(self) -> dict[str, Any]:
+        return {"disabledServices": "transaction"}
+
+    def make_service(self, config: Config) -> Service:
+        return TransactionService()
+
+    def assembled(self, service: TransactionService, broker: Any) -> None:
+        service.begin(broker)
+
+
+class TestEndTransaction(ProcessorContract):
+    """An outcome that is not known yet."""
+
+    code = RequestCode.END_TRANSACTION
+
+    def settings(self) -> dict[str, Any]:
+        return {"disabledServices": "transaction"}
+
+    def make_processor(self, broker: RequestBroker) -> RequestProcessor:
+        return EndTransaction(broker, loaded(broker))
+
+    def good(self) -> Command:
+        header = EndTransactionRequestHeader(
+            producer_group="p", tran_state_table_offset=0, commit_log_offset=0, commit_or_rollback=0
+        )
+        return request(self.code, header)
+
+
+class TestResumeCheck(ProcessorContract):
+    """Each time another message that was given up."""
+
+    code = RequestCode.RESUME_CHECK_HALF_MESSAGE
+
+    def settings(self) -> dict[str, Any]:
+        return {"disabledServices": "transaction"}
+
+    def make_processor(self, broker: RequestBroker) -> RequestProcessor:
+        self._broker = broker
+        return ResumeCheck(broker, loaded(broker))
+
+    def good(self) -> Command:
+        properties = {"REAL_TOPIC": "T", "REAL_QID": "0"}
+        given_up = message(names.CHECK_MAX_TIME_TOPIC, 0, b"x")
+        given_up.set_properties(properties)
+        (at,) = self._broker.appender.append(MessageRun([given_up]))
+        assert isinstance(at, Appended)
+        message_id = offset_message_id(self._broker.store_host, at.physical_offset)
+        return request(self.code, ResumeCheckHalfMessageRequestHeader(msg_id=message_id))
+
+
+def loaded(broker: RequestBroker) -> TransactionService:
+    """A service that has found no open transaction."""
+    service = TransactionService()
+    service.begin(broker)
+    service.loaded.set()
+    return service
+
+
 class TestDeleteExpiredLog(ProcessorContract):
     """The retention plugin is switched off, for it registers the codes itself; its service is there, but does
     not run."""
@@ -309,6 +382,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("service", "retention"): (None, "TestRetention"),
     ("protocol", "grpc"): (grpc_protocol, "TestGrpc"),
     ("service", "timer"): (None, "TestTimers"),
+    ("service", "transaction"): (None, "TestTransaction"),
     ("server", "filter-server"): (plugins, "TestFilterServer"),
     ("server", "namesrv"): (plugins, "TestNameServer"),
     ("send message hook", "audit"): (hooks, "TestSendAudit"),
@@ -322,6 +396,8 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("rpc hook", "metrics"): (hooks, "TestRpcMetrics"),
     ("put message hook", "delay"): (hooks, "TestParkDelayed"),
     ("put message hook", "timer"): (hooks, "TestParkTimed"),
+    ("put message hook", "transaction"): (hooks, "TestKeepPrepared"),
+    ("dispatcher", "transaction-states"): (state_follower, "TestStateFollower"),
     ("acknowledgement condition", "replicas"): (electing, "TestCondition"),
     ("command", "failover"): (failover_commands, "TestFailoverVerb"),
 }
@@ -337,6 +413,7 @@ def test_everything_that_is_built_in_runs_the_contract_of_its_kind() -> None:
         "enableTopicMessageTypeCheck": True,
         "plugins.ha.elected": True,
         "plugins.failover.coordinator": "memory://contract",
+        "plugins.transaction.store": "state-table",
     }
     registered = loader.load(load(environ={}, flags=flags)).registrations
     builtin = {(each.kind, each.name) for each in registered if each.kind not in VALUES}
@@ -362,3 +439,4 @@ def test_every_request_of_the_plugins_runs_the_contract() -> None:
     assert timers == {RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS}
     assert TestRegisterFilterServer.code == RequestCode.REGISTER_FILTER_SERVER
     assert TestRoutes.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+    assert {TestEndTransaction.code, TestResumeCheck.code} == {37, 323}

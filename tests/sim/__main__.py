@@ -16,6 +16,7 @@ def _counts(directory: Path, seed: int) -> dict[str, int]:
         "masters": len(world.journal.masters),
         "messages acknowledged": len(world.clients.acknowledged),
         "consumed": len(world.clients.consumed),
+        "transactions": len(world.clients.prepared),
     }
 
 

@@ -103,6 +103,10 @@ def built(messages: Any, sends: SendRun, changed: int) -> None:
         parked = messages[changed]
         parked.topic = names.TIMER_TOPIC
         parked.set_properties(parked.properties | {props.REAL_TOPIC: "Z", props.TIMER_OUT_MS: "1000"})
+        parked.topic = "Z"
+        if changed % 2:
+            parked.topic = names.SCHEDULE_TOPIC
+            parked.set_properties(parked.properties | {props.REAL_QUEUE_ID: "5"})
 
 
 def plain_batch(request: Command, header: SendMessageRequestHeaderV2, born_host: bytes) -> list[PutMessage]:

@@ -14,6 +14,7 @@ from rmqkit.errors import MessageIllegal, RequestRefused, StoreError, StoreNotWr
 from rmqkit.model.message import PutMessage
 from rmqkit.model.properties import TRANSACTION_PREPARED
 from rmqkit.model.run import MessageRun, looks
+from rmqkit.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from rmqkit.plugin.acks import Acknowledgement, Settled
 from rmqkit.plugin.hook_runner import Hooks
 from rmqkit.plugin.hooks import PutMessageHook
@@ -156,9 +157,17 @@ class LogAppender:
                 for at, reason in entry.refusals("before_put", part).items():
                     refused.update(dict.fromkeys(run.request_at(shown[at]), reason))
         for at in special:
-            if at not in refused and (missing := self.unclaimed(run[at].properties)) is not None:
+            if at not in refused and (missing := self._missing(run[at])) is not None:
                 refused.update(dict.fromkeys(run.request_at(at), missing))
         return refused
+
+    def _missing(self, message: PutMessage) -> RequestRefused | None:
+        """The refusal of a message that requires a missing plugin. One that was committed keeps the property
+        of its prepared form, and requires nothing for it."""
+        properties: Mapping[str, str] = message.properties
+        if TRANSACTION_PREPARED in properties and message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT:
+            properties = {name: value for name, value in properties.items() if name != TRANSACTION_PREPARED}
+        return self.unclaimed(properties)
 
     def unclaimed(self, properties: Mapping[str, str]) -> RequestRefused | None:
         """The refusal of a message with these properties if one of them requires a missing plugin."""

@@ -7,6 +7,7 @@ import logging
 
 from rmqkit.errors import DecodeError, StoreError
 from rmqkit.model.message import PutMessage
+from rmqkit.model.sysflag import UNQUEUED
 from rmqkit.plugin.dispatcher import DispatchEntry
 from rmqkit.plugin.queue_code import QueueCodes, queue_code
 from rmqkit.plugin.store import Appended, Log
@@ -53,6 +54,7 @@ def _entry(data: bytes | memoryview, at: int, codes: QueueCodes) -> DispatchEntr
         reconsume_times=found.reconsume_times,
         prepared_offset=found.prepared_offset,
         tags_code=queue_code(codes, found.topic, found.properties, found.store_timestamp_ms),
+        unqueued_offset=found.queue_offset if found.sys_flag & UNQUEUED else 0,
     )
     return DispatchEntry(
         message,

@@ -10,7 +10,7 @@ from rmqkit.speedups._bytes cimport Span, is_plain_key, put32, put_bytes, put_nu
 from rmqkit.speedups._fields cimport field, offset_of
 
 from rmqkit.broker.processors.success_form import ValueForm
-from rmqkit.model.names import TIMER_TOPIC
+from rmqkit.model.names import PARKING_TOPICS
 from rmqkit.protocol.command import Command
 
 cdef Py_ssize_t CODEC = offset_of(Command, "codec"), OPAQUE = offset_of(Command, "opaque")
@@ -53,7 +53,7 @@ cdef class SuccessForm:
                 and type(request) is Command
                 and field(request, CODEC) == 0
                 and is_plain_key(columns._sent[at].key)
-                and columns._topic_at(columns._sent[at].first) != TIMER_TOPIC
+                and columns._topic_at(columns._sent[at].first) not in PARKING_TOPICS
             ):
                 answers.append(self._one(columns, &columns._sent[at], places, field(request, OPAQUE)))
             else:

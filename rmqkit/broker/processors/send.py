@@ -30,6 +30,7 @@ from rmqkit.model.sysflag import (
     NEED_UNWRAP,
     STORE_HOST_V6,
     TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
 )
 from rmqkit.plugin.hooks import SendHeader, SendingBroker, SendRun
 from rmqkit.plugin.request import JoinedProcessor, Outcome, Peer, Ticket
@@ -173,13 +174,15 @@ class SendProcessor(JoinedProcessor):
         else:
             is_special = not self._watched.isdisjoint(properties)
             text = header.properties or ""
-            if _UNIQ_KEY not in properties or moved or (is_special and self._is_rewritten(properties)):
+            if _UNIQ_KEY not in properties or moved or not _OUR_PROPERTIES.isdisjoint(properties):
                 properties, stored = self._rewritten(text, properties, moved)
             else:
                 stored = self._plain.stored(text)
             if len(stored) > MAX_PROPERTIES_BYTES:
                 raise checks.properties_refused(len(stored))
             items = [(header.flag, body, properties, stored)]
+            if is_special and checks.is_prepared(properties, header.reconsume_times or 0):
+                bits |= TRANSACTION_PREPARED
         sys_flag, wait = header.sys_flag & _CLIENT_BITS | bits, properties.get(props.WAIT) != props.NO_WAIT
         built = [
             PutMessage(
@@ -220,18 +223,11 @@ class SendProcessor(JoinedProcessor):
             self._plain_topics[name] = max(topic.write_queue_nums, topic.read_queue_nums)
         return name, queue_id, MULTI_TAGS if many_tags and not batched else 0
 
-    def _is_rewritten(self, properties: Mapping[str, str]) -> bool:
-        """Whether some properties are replaced, removed or refused."""
-        return not _OUR_PROPERTIES.isdisjoint(properties) or (
-            self._broker.config.reject_transaction_message and props.TRANSACTION_PREPARED in properties
-        )
-
     def _rewritten(
         self, text: str, properties: Mapping[str, str], dead_letter: bool
     ) -> tuple[dict[str, str], bytes]:
         """The properties of a message with those added by a broker (region, trace switch, cluster, and a
-        unique key if the client set none), and what is stored of them. Raises RequestRefused."""
-        checks.refuse_transaction(self._broker.config, properties)
+        unique key if the client set none), and what is stored of them."""
         added = dict(self._our_properties)
         if props.UNIQ_KEY not in properties:
             added[props.UNIQ_KEY] = self._keys.make(self._clock.now_ms())
@@ -242,9 +238,9 @@ class SendProcessor(JoinedProcessor):
     def _batch(self, body: bytes, outer: dict[str, str]) -> tuple[list[_Item], bool]:
         """The messages of a batch, to whose properties the broker adds nothing (store-format sheet, section
         2.7), and whether one of them has a watched property. Raises RequestRefused."""
-        checks.refuse_transaction(self._broker.config, outer)
         if (refusal := self._broker.appender.unclaimed(outer)) is not None:
             raise refusal
+        checks.refuse_prepared(outer)
         if not _DELAYING.isdisjoint(outer):
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "delayed messages may not travel in a batch")
         items: list[_Item] = []
@@ -256,6 +252,7 @@ class SendProcessor(JoinedProcessor):
                 properties = decode(stored)
                 if not watched.isdisjoint(properties):
                     is_special = True
+                    checks.refuse_prepared(properties)
                     if not _DELAYING.isdisjoint(properties):
                         raise RequestRefused(
                             ResponseCode.MESSAGE_ILLEGAL, "delayed messages may not travel in a batch"

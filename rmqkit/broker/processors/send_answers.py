@@ -11,7 +11,9 @@ import msgspec
 from rmqkit.broker.processors.send_columns import is_batch
 from rmqkit.broker.processors.success_form import ValueForm
 from rmqkit.config import Config
+from rmqkit.model import names
 from rmqkit.model import properties as props
+from rmqkit.model.message import PutMessage
 from rmqkit.plugin.hooks import SendRun
 from rmqkit.plugin.request import Answer
 from rmqkit.plugin.store import Appended
@@ -59,9 +61,9 @@ class SendAnswers:
         return "".join([f",{self._id_form % at.physical_offset}" for at in results[1:]])
 
     def _command(self, sends: SendRun, index: int) -> Command:
-        """The answer to one send as a command, for every code and serialisation, for a message that can be
-        recalled, and for a send without a unique key: the broker has made one for the message then, but none
-        for a batch."""
+        """The answer to one send as a command, for every code and serialisation, for a message that a hook
+        keeps elsewhere, and for a send without a unique key: the broker has made one for the message then,
+        but none for a batch."""
         span = sends.span(index)
         message, at = sends.messages[span.start], sends.results[span.start]
         further = self._further(sends.results[span])
@@ -72,7 +74,7 @@ class SendAnswers:
         handle = None if is_batch(request, header) else handle_of(message, self._config.broker_name)
         fields = SendMessageResponseHeader(
             msg_id=self._id_form % at.physical_offset + further,
-            queue_id=message.queue_id,
+            queue_id=_queue_of(message),
             queue_offset=at.queue_offset,
             transaction_id=key or None,
             recall_handle=None if handle is None else handle.encode(),
@@ -80,6 +82,15 @@ class SendAnswers:
             trace_on=self._config.trace_on,
         )
         return answer(request, sends.code, header=fields)
+
+
+def _queue_of(message: PutMessage) -> int:
+    """The queue for which a message is meant: the real one of a message that a hook keeps in an internal
+    topic (Java: SendMessageProcessor.handlePutMessageResult)."""
+    real = message.properties.get(props.REAL_QUEUE_ID, "")
+    if real.isascii() and real.isdigit() and message.topic in names.PARKING_TOPICS:
+        return int(real)
+    return message.queue_id
 
 
 class Form(Protocol):

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rmqkit.config import Config
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_PROPERTIES_BYTES
 from rmqkit.model import names
-from rmqkit.model.properties import TRANSACTION_PREPARED
+from rmqkit.model.properties import DELAY, TRANSACTION_PREPARED
 from rmqkit.model.sysflag import PERM_RW, PERM_WRITE
 from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
 from rmqkit.plugin.hooks import SendHeader
@@ -92,13 +91,21 @@ def properties_refused(size_bytes: int) -> RequestRefused:
     )
 
 
-def refuse_transaction(config: Config, properties: Mapping[str, str]) -> None:
-    """Check that half messages are allowed. Raises RequestRefused for a prepared message if a setting forbids
-    it."""
-    if config.reject_transaction_message and properties.get(TRANSACTION_PREPARED, "").lower() == "true":
+def is_prepared(properties: Mapping[str, str], reconsume_times: int) -> bool:
+    """Whether a producer sends a message for a transaction. A consumer that sends a delivered one again,
+    after a delay, does not (Java: SendMessageProcessor.sendMessage)."""
+    if properties.get(TRANSACTION_PREPARED, "").lower() != "true":
+        return False
+    level = properties.get(DELAY, "")
+    return not (reconsume_times > 0 and level.isascii() and level.isdigit() and level.strip("0") != "")
+
+
+def refuse_prepared(properties: Mapping[str, str]) -> None:
+    """Check a message of a batch, or what all have in common. Raises RequestRefused for a transactional
+    one."""
+    if is_prepared(properties, 0):
         raise RequestRefused(
-            ResponseCode.NO_PERMISSION,
-            f"broker {config.broker_name} takes no transactional messages (rejectTransactionMessage)",
+            ResponseCode.NO_PERMISSION, "transactional messages may not travel in a batch; send each alone"
         )
 
 

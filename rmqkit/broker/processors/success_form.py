@@ -8,7 +8,7 @@ from struct import Struct
 
 import msgspec
 
-from rmqkit.model.names import TIMER_TOPIC
+from rmqkit.model.names import PARKING_TOPICS
 from rmqkit.model.properties import UNIQ_KEY
 from rmqkit.plugin.hooks import SendRun
 from rmqkit.plugin.request import Answer
@@ -37,8 +37,8 @@ class ValueForm:
 
     def fill(self, sends: SendRun, other: Callable[[int], Answer]) -> list[Answer]:
         """One answer for each of these stored sends: a frame, or what `other` gives for the number of a send
-        whose answer has another form: because of its serialisation, without a unique key, or because its
-        message can be recalled."""
+        whose answer has another form: because of its serialisation, without a unique key, or because a hook
+        keeps its message elsewhere."""
         firsts, places, further = sends.messages, sends.results, _NOTHING_FURTHER
         if sends.sizes is not None:
             spans = [sends.span(at) for at in range(len(sends))]
@@ -50,7 +50,7 @@ class ValueForm:
             sends.requests, sends.properties, firsts, places, further, strict=False
         ):
             key = properties.get(UNIQ_KEY)
-            if key and request.codec == _JSON and message.topic != TIMER_TOPIC:
+            if key and request.codec == _JSON and message.topic not in PARKING_TOPICS:
                 quoted = key.encode()
                 if not quoted.isalnum():
                     quoted = msgspec.json.encode(key)[1:-1]

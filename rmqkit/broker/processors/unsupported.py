@@ -8,7 +8,7 @@ from rmqkit.protocol.command import Command, answer
 
 #: Feature -> names of its requests.
 _FEATURES = {
-    "transactional messages": "END_TRANSACTION RESUME_CHECK_HALF_MESSAGE",
+    "transactional messages (the plugin transaction)": "END_TRANSACTION RESUME_CHECK_HALF_MESSAGE",
     "pop consumption and assignment of queues (the plugin pop)": (
         "POP_MESSAGE ACK_MESSAGE BATCH_ACK_MESSAGE CHANGE_MESSAGE_INVISIBLETIME NOTIFICATION POLLING_INFO"
         " QUERY_ASSIGNMENT SET_MESSAGE_REQUEST_MODE"

@@ -138,6 +138,13 @@ class CheckTransactionStateRequestHeader(Header, kw_only=True):
     bname: str | None = None
 
 
+class ResumeCheckHalfMessageRequestHeader(Header, kw_only=True):
+    """RESUME_CHECK_HALF_MESSAGE (323): `msg_id` is the offset message id of the message."""
+
+    msg_id: str
+    topic: str | None = None
+
+
 class PushReplyMessageRequestHeader(Header, kw_only=True):
     """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to client."""
 

@@ -168,6 +168,17 @@ class Appending(StoreFixtures):
         matches = store.query_by_key("Orders", "k", 0, 1 << 60, 10).physical_offsets
         assert matches == [results[number].physical_offset for number in (3, 1, 0)]
 
+    async def test_records_without_a_queue_offset(self, store: MessageStore) -> None:
+        """Prepared and rolled-back records have the number that the message gives in its place."""
+        kinds = [TRANSACTION_PREPARED, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK]
+        messages = [message(sys_flag=kind) for kind in kinds]
+        for each in messages:
+            each.unqueued_offset = 1 << 40
+        results = await put(store, messages)
+        stored = [unpack(store.read_record(at.physical_offset) or b"") for at in results]
+        assert [at.queue_offset for at in results] == [1 << 40, 0, 1 << 40]
+        assert [each.queue_offset for each in stored] == [1 << 40, 0, 1 << 40]
+
     async def test_ipv6_senders(self, store: MessageStore) -> None:
         """A born host of 20 bytes is stored as it is; the next record follows directly."""
         host = pack_host("2001:db8::1", 5)

@@ -19,6 +19,7 @@ from rmqkit.broker.run.sliced_work import SlicedWork
 from rmqkit.errors import MessageIllegal, RequestRefused, StoreNotWritable
 from rmqkit.model.message import PutMessage
 from rmqkit.model.run import MessageRun
+from rmqkit.model.sysflag import TRANSACTION_COMMIT
 from rmqkit.plugin.acks import AckCondition, Acknowledgement
 from rmqkit.plugin.dispatcher import DispatchEntry, Dispatcher
 from rmqkit.plugin.flush import FlushPolicy, Level
@@ -295,6 +296,14 @@ async def test_what_no_hook_claims_is_refused(bench: Bench, properties: dict[str
     assert codes(results) == [0, code]
     refusals = [str(result) for result in results if isinstance(result, RequestRefused)]
     assert all(next(iter(properties)) in text and "`rmqkit plugins`" in text for text in refusals)
+
+
+async def test_a_committed_message_requires_no_plugin(bench: Bench) -> None:
+    """It still has the property of its prepared form; its delay requires one as before."""
+    committed = message(b"1", properties={"TRAN_MSG": "true"}, sys_flag=TRANSACTION_COMMIT)
+    delayed = message(b"2", properties={"TRAN_MSG": "true", "DELAY": "1"}, sys_flag=TRANSACTION_COMMIT)
+    results = bench.appender().append(MessageRun([committed, delayed]))
+    assert codes(results) == [0, ResponseCode.MESSAGE_ILLEGAL]
 
 
 async def test_what_a_hook_claims_is_its_business(bench: Bench) -> None:

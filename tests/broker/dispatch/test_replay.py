@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import trio.testing
 from rmqkit.broker.dispatch import cursor
 from rmqkit.broker.dispatch.manager import DispatchProgress
 from rmqkit.errors import PluginError
+from rmqkit.plugin.dispatcher import DispatchEntry
 from rmqkit.plugin.flush import Level
 from rmqkit.plugin.store import MessageStore
 from rmqkit.testing.clock import FakeClock
@@ -30,6 +32,25 @@ async def filled(
     await store.open()
     results = store.append([message(body=b"%d" % number + bytes(size_bytes)) for number in range(count)])
     return store, [at.physical_offset for at in results] + [store.end_offset]
+
+
+async def test_replayed_entries_are_equal_to_given_ones() -> None:
+    """Also prepared and rolled-back messages, with the number that they have in place of a queue offset."""
+    store = MemoryStore(config_of(), FakeClock(), FlushWhenWanted())
+    await store.open()
+    messages = [message(sys_flag=kind) for kind in (0, 4, 8, 12)]
+    for each in messages:
+        each.unqueued_offset = 9 if each.sys_flag & 4 else 0
+    landed = store.append(messages)
+    entries: list[DispatchEntry] = []
+
+    class Replayed(Noted):
+        def dispatch(self, given: Sequence[DispatchEntry]) -> None:
+            super().dispatch(given)
+            entries.extend(given)
+
+    await dispatching_of(store, Replayed()).open()
+    assert entries == [DispatchEntry(*pair) for pair in zip(messages, landed, strict=True)]
 
 
 async def test_replay_from_the_progress() -> None:

@@ -273,8 +273,6 @@ async def test_crooked_properties_are_stored_or_refused_but_never_lost_halfway(
 @pytest.mark.parametrize(
     ("properties", "code", "word"),
     [
-        ({"TRAN_MSG": "true"}, ResponseCode.NO_PERMISSION, "transactional"),
-        ({"TRAN_MSG": "TRUE"}, ResponseCode.NO_PERMISSION, "transactional"),
         ({"TIMER_DELAY_SEC": "soon"}, ResponseCode.MESSAGE_ILLEGAL, "TIMER_DELAY_SEC"),
         ({"TIMER_DELAY_MS": "soon"}, ResponseCode.MESSAGE_ILLEGAL, "TIMER_DELAY_MS"),
         ({"TIMER_DELIVER_MS": "soon"}, ResponseCode.MESSAGE_ILLEGAL, "TIMER_DELIVER_MS"),
@@ -291,15 +289,62 @@ async def test_what_must_not_be_delivered_at_once_is_refused(
     assert desk.is_empty()
 
 
-async def test_transactional_messages_are_refused_by_a_setting(opened: Opened) -> None:
-    """The remark names rejectTransactionMessage for the operator; the code is RocketMQ's."""
-    async with opened(rejectTransactionMessage=True) as desk:
-        answer = await desk.send(properties={"TRAN_MSG": "true"})
-        assert (answer.code, "rejectTransactionMessage" in (answer.remark or "")) == (
-            ResponseCode.NO_PERMISSION,
-            True,
-        )
+async def test_half_messages_without_the_transaction_plugin_are_refused(opened: Opened) -> None:
+    """The code is that of Java's broker which rejects them."""
+    async with opened(disabledPlugins="transaction") as desk:
+        for value in ("true", "TRUE"):
+            answer = await desk.send(properties={"TRAN_MSG": value})
+            assert answer.code == ResponseCode.NO_PERMISSION
+            assert "transactional" in (answer.remark or "")
         assert desk.is_empty()
+
+
+@pytest.mark.parametrize(
+    ("fields", "properties", "prepared"),
+    [
+        ({}, {"TRAN_MSG": "true"}, True),
+        ({}, {"TRAN_MSG": "TRUE"}, True),
+        ({}, {"TRAN_MSG": "false"}, False),
+        ({"sys_flag": 4}, {}, False),
+        ({"sys_flag": 12}, {"TRAN_MSG": "true"}, True),
+        ({"reconsume_times": 1}, {"TRAN_MSG": "true"}, True),
+        ({"reconsume_times": 1}, {"TRAN_MSG": "true", "DELAY": "0"}, True),
+        ({"reconsume_times": 1}, {"TRAN_MSG": "true", "DELAY": "3"}, False),
+        ({"reconsume_times": 0}, {"TRAN_MSG": "true", "DELAY": "3"}, True),
+    ],
+)
+async def test_hooks_see_which_sends_are_prepared(
+    opened: Opened, fields: dict[str, int], properties: dict[str, str], prepared: bool
+) -> None:
+    """By the system flag, which clients cannot set: those of a producer, but not a consumer's that sends a
+    delivered message again."""
+    flags: list[int] = []
+
+    class Look(EachPutHook):
+        claims = frozenset({"TRAN_MSG"})
+
+        def before_each(self, message: PutMessage) -> None:
+            flags.append(message.sys_flag & 0xC)
+            message.sys_flag &= ~0xC
+
+    class Plugin:
+        @hookimpl
+        def rmqkit_register_put_message_hooks(
+            self, register: Register[PutMessageHook], config: Config
+        ) -> None:
+            register("look", Look())
+
+    async with opened(disabledPlugins="transaction", extra=[("look", Plugin())]) as desk:
+        await desk.sent(properties=properties, **fields)
+    assert flags == [4 if prepared else 0]
+
+
+async def test_the_answer_to_a_parked_message_names_its_real_queue(opened: Opened) -> None:
+    """The one for which it is meant, as in Java, for single sends and for those of a run."""
+    async with opened() as desk:
+        assert (await desk.sent(queue_id=3, properties={"DELAY": "7", "UNIQ_KEY": "K"})).queue_id == 3
+        # A property that a client sends for an ordinary message means nothing.
+        assert (await desk.sent(queue_id=2, properties={"REAL_QID": "9", "UNIQ_KEY": "K"})).queue_id == 2
 
 
 async def test_a_delay_level_without_the_delay_plugin_is_refused(opened: Opened) -> None:

@@ -29,6 +29,7 @@ var scenarios = []scenario{
 	{"batch", batch},
 	{"tags", tags},
 	{"compressed", compressed},
+	{"transaction", transaction},
 	{"pull", pull},
 	{"poll", poll},
 }
@@ -393,6 +394,47 @@ func delayed(r *run) {
 			check(took >= time.Second && took < 4*time.Second, "delay was %v", took)
 		}
 	}
+}
+
+// byText says what a message's text says its transaction does: at once, or when the broker asks.
+type byText struct{}
+
+func (byText) ExecuteLocalTransaction(message *primitive.Message) primitive.LocalTransactionState {
+	switch text := string(message.Body); {
+	case strings.HasPrefix(text, "commit"):
+		return primitive.CommitMessageState
+	case strings.HasPrefix(text, "rollback"):
+		return primitive.RollbackMessageState
+	}
+	return primitive.UnknowState
+}
+
+func (byText) CheckLocalTransaction(message *primitive.MessageExt) primitive.LocalTransactionState {
+	if strings.HasPrefix(string(message.Body), "later") {
+		return primitive.CommitMessageState
+	}
+	return primitive.RollbackMessageState
+}
+
+// transaction: each message is delivered as its transaction ended, once; the broker asks for open ones.
+func transaction(r *run) {
+	sender, err := rocketmq.NewTransactionProducer(byText{},
+		producer.WithNsResolver(primitive.NewPassthroughResolver([]string{r.namesrv})),
+		producer.WithInstanceName(r.instance()),
+		producer.WithGroupName(r.group("transaction")))
+	ok(err, "a transaction producer")
+	ok(sender.Start(), "start")
+	r.closing(sender.Shutdown)
+	for _, kind := range []string{"commit", "rollback", "later", "never"} {
+		for _, body := range texts(kind, 5) {
+			result, err := sender.SendMessageInTransaction(context.Background(), r.message(body))
+			ok(err, "send")
+			check(result.Status == primitive.SendOK, "send status %d", result.Status)
+		}
+	}
+	box := &inbox{}
+	r.consume(r.group("consumer"), "*", box.keep)
+	r.exactly(box, append(texts("commit", 5), texts("later", 5)...))
 }
 
 // longPolling: a pull that is held at the broker answers as soon as a message arrives.

@@ -23,6 +23,8 @@ _SEND_MS = 2_000
 _PAUSE_S = 0.3
 _POLL_MS = 2_000
 _RETRY_S = 1.0
+#: Chances of a transaction: to commit, and to be left to the next question of the broker.
+_COMMITS, _UNDECIDED = 0.6, 0.3
 
 
 @define(eq=False)
@@ -30,6 +32,7 @@ class Clients:
     """What the clients have sent and received.
 
     acknowledged    bodies that were answered with SEND_OK
+    prepared        bodies of half messages that were answered so -> whether their transactions commit
     consumed        bodies that the consumers have handled
     over            set when the producers are to end
     consumers_over  set when the consumers are to end
@@ -40,6 +43,7 @@ class Clients:
     chance: random.Random
     journal: Journal
     acknowledged: set[bytes] = field(factory=set)
+    prepared: dict[bytes, bool] = field(factory=dict)
     consumed: set[bytes] = field(factory=set)
     over: trio.Event = field(factory=trio.Event)
     consumers_over: trio.Event = field(factory=trio.Event)
@@ -81,6 +85,40 @@ class Clients:
                 if result.status is SendStatus.SEND_OK:
                     self.acknowledged.add(body)
                 await trio.sleep(self.chance.random() * _PAUSE_S)
+
+    async def transact(self, machine: Machine) -> None:
+        """Send half messages. Some transactions end at once, others when the broker asks, in one of several
+        ways that all mean the same."""
+        sent = 0
+        outcomes: dict[bytes, bool] = {}
+
+        def check(half: ReceivedMessage) -> bool | None:
+            return None if self.chance.random() < _UNDECIDED else outcomes[half.body]
+
+        async with (
+            self.client(machine) as client,
+            client.producer(f"of-{machine.name}", check=check) as producer,
+        ):
+            while not self.over.is_set():
+                sent += 1
+                body = b"%s-%d " % (machine.name.encode(), sent) + b"x" * self.chance.randint(0, 2_000)
+                commits = outcomes[body] = self.chance.random() < _COMMITS
+                try:
+                    async with producer.transaction(TOPIC, body) as tx:
+                        self.prepared[body] = commits
+                        await trio.sleep(self.chance.choice([0, 0, 0.1, 3.0]) * self.chance.random())
+                        if self.chance.random() < _UNDECIDED:
+                            await tx.unknown()
+                        elif not commits:
+                            await tx.rollback()
+                except RmqError:
+                    # Nobody waits for this message, and nobody may get it.
+                    outcomes[body] = False
+                    self.prepared.pop(body, None)
+                    await trio.sleep(_PAUSE_S)
+                    continue
+                await trio.sleep(self.chance.random() * _PAUSE_S)
+            await self.consumers_over.wait()
 
     async def consume(self, machine: Machine) -> None:
         """One member of the group, until `consumers_over`."""

@@ -9,6 +9,7 @@ clocks step; the coordinator is away, or does not hear renewals; name servers ar
 asked for. Checked are, on the way and at the end:
 
 - no acknowledged message is lost, and every one is consumed;
+- a message of a transaction is at one place when it was committed, and at none otherwise;
 - no queue offset is used for two messages that were acknowledged or consumed;
 - one master acknowledges in an epoch, and none in an earlier epoch than another one has;
 - the log of each member of the in-sync set is that of its master up to the confirm offset, byte by byte; in
@@ -20,6 +21,7 @@ asked for. Checked are, on the way and at the end:
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -30,6 +32,7 @@ import trio.testing
 
 import rmqkit_failover.plugin
 from rmqkit.broker.roles.role_refusals import pull_refusal
+from rmqkit.broker.run.running import RunningBroker
 from rmqkit.errors import first_error
 from rmqkit.plugin.role import Role
 from rmqkit.protocol.record import unpack
@@ -47,7 +50,14 @@ from tests.sim.clusters.network import Network
 from tests.sim.clusters.programs import Member, NameServerProgram, Program
 
 GROUPS = ("one", "two")
-PRODUCERS, CONSUMERS = 2, 2
+PRODUCERS, CONSUMERS, TRANSACTING = 2, 2, 2
+#: Questions come soon, and none is the last.
+TRANSACTIONS = {
+    "transactionTimeOut": "1000",
+    "transactionCheckInterval": "2000",
+    "transactionCheckMax": "1000000",
+    "plugins.transaction.rowsPerFile": "64",
+}
 #: The disturbances of a run begin and end at these moments; all promises must be kept by the last one.
 BEGIN_S, QUIET_S, END_S = 15.0, 60.0, 240.0
 
@@ -68,7 +78,11 @@ class World:
             for at in (1, 2)
         ]
         namesrv = ";".join(each.address for each in self.namesrvs)
-        keys = {"flushDiskType": self.chance.choice(["ASYNC_FLUSH", "SYNC_FLUSH"])}
+        keys = {
+            "flushDiskType": self.chance.choice(["ASYNC_FLUSH", "SYNC_FLUSH"]),
+            "plugins.transaction.store": self.chance.choice(["half-topics", "state-table"]),
+            **TRANSACTIONS,
+        }
         self.members = [
             Member(
                 network,
@@ -123,6 +137,8 @@ class World:
         async with trio.open_nursery() as consumers:
             for number in range(CONSUMERS):
                 consumers.start_soon(self.clients.consume, self._client_machine("c", number))
+            for number in range(TRANSACTING):
+                consumers.start_soon(self.clients.transact, self._client_machine("t", number))
             async with trio.open_nursery() as producers:
                 for number in range(PRODUCERS):
                     producers.start_soon(self.clients.produce, client(1 + number))
@@ -135,7 +151,7 @@ class World:
         await self._compare()
 
     def _client_machine(self, kind: str, number: int) -> Machine:
-        return self.network.machine(f"{kind}{number}", f"10.0.{9 if kind == 'p' else 10}.{1 + number}")
+        return self.network.machine(f"{kind}{number}", f"10.0.{9 + 'pct'.index(kind)}.{1 + number}")
 
     async def _disturb(self) -> None:
         disturbances = Disturbances(self)
@@ -161,11 +177,22 @@ class World:
 
     async def _consumed(self) -> None:
         """Wait until the consumers have everything."""
-        acknowledged = self.clients.acknowledged
-        await self._until(
-            lambda: acknowledged <= self.clients.consumed,
-            lambda: f"{len(acknowledged - self.clients.consumed)} messages are not consumed",
-        )
+        clients = self.clients
+
+        def missing() -> set[bytes]:
+            committed = {body for body, commits in clients.prepared.items() if commits}
+            return (clients.acknowledged | committed) - clients.consumed
+
+        await self._until(lambda: not missing(), lambda: f"{len(missing())} messages are not consumed")
+        await self._until(self._none_open, lambda: "the brokers do not hear how transactions ended")
+        places = Counter(self.journal.places[at] for at in self.journal.places if at[1] == TOPIC)
+        for body, commits in clients.prepared.items():
+            assert places[body] == commits, f"{body[:20]!r} is at {places[body]} places, commits is {commits}"
+
+    def _none_open(self) -> bool:
+        """Whether no master has an open transaction."""
+        masters = [self.of_group(name)[self.group(name).state.master].broker for name in GROUPS]
+        return all(each is not None and _open_transactions(each) == 0 for each in masters)
 
     async def _until(self, is_done: Callable[[], bool], otherwise: Callable[[], str]) -> None:
         while not is_done():
@@ -245,6 +272,10 @@ class World:
             if len(ends) != 1 or None in running:
                 return False
         return True
+
+
+def _open_transactions(broker: RunningBroker) -> object:
+    return broker.context.registry.services["transaction"].figures()["transactionsOpen"]
 
 
 def assert_equal_logs(master: Member, member: Member, end: int) -> None:

@@ -41,6 +41,7 @@ public final class Interop {
         SendScenarios.add(all);
         QueryScenarios.add(all);
         RefusalScenarios.add(all);
+        TransactionScenarios.add(all);
         return all;
     }
 

@@ -2,16 +2,11 @@ package rmqkit.interop;
 
 import java.util.Map;
 import java.util.concurrent.Callable;
-import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
-import org.apache.rocketmq.client.producer.LocalTransactionState;
-import org.apache.rocketmq.client.producer.TransactionListener;
-import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
-import org.apache.rocketmq.common.message.MessageExt;
 
 /** What rmqkit does not do yet must be an error with a code at the sender, never a message that is kept back or lost. */
 final class RefusalScenarios {
@@ -22,7 +17,6 @@ final class RefusalScenarios {
     }
 
     static void add(Map<String, Scenario> all) {
-        all.put("refuse-transaction", RefusalScenarios::transaction);
         all.put("refuse-timer", RefusalScenarios::timer);
     }
 
@@ -46,32 +40,6 @@ final class RefusalScenarios {
             return;
         }
         throw new AssertionError("the send was accepted");
-    }
-
-    /** A half message is refused, the local transaction is not run, and nothing becomes readable. */
-    private static void transaction(Run run) throws Exception {
-        AtomicInteger executed = new AtomicInteger();
-        TransactionMQProducer producer = new TransactionMQProducer(run.group("transaction"));
-        run.prepare(producer);
-        producer.setTransactionListener(new TransactionListener() {
-            @Override
-            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
-                executed.incrementAndGet();
-                return LocalTransactionState.COMMIT_MESSAGE;
-            }
-
-            @Override
-            public LocalTransactionState checkLocalTransaction(MessageExt message) {
-                return LocalTransactionState.COMMIT_MESSAGE;
-            }
-        });
-        producer.start();
-        run.send(producer, "plain", 1);
-        refused(run, () -> producer.sendMessageInTransaction(run.message("half"), null));
-        run.same(0, executed.get(), "local transactions run");
-        Inbox inbox = new Inbox();
-        run.consume(run.group("consumer"), "*", inbox);
-        run.exactly(inbox, Run.texts("plain", 1));
     }
 
     /** A message with a timer property is refused and not stored. */
