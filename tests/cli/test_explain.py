@@ -128,7 +128,7 @@ def test_protocols_say_how_they_are_chosen() -> None:
         [
             (use.state, use.why)
             for use in explain(config, load_plugins(config, extra=[("lines", plugin)]))
-            if use.kind == "protocol"
+            if use.kind == "protocol" and use.plugin == "lines"
         ]
         for plugin in (shared, own)
     ]
