@@ -12,13 +12,14 @@ import trio
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, DecodeError, HeaderError, RequestRefused
 from rmqkit.plugin.access import TokenVerifier
-from rmqkit.plugin.request import GRPC, NAME_SERVER, Caller
+from rmqkit.plugin.request import NAME_SERVER, Caller
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.signature import (
     ACCESS_KEY,
     AUTHORIZATION,
     DATE_TIME,
+    GRPC,
     SECURITY_TOKEN,
     SIGNATURE,
     Secret,

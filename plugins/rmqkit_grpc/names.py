@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmqkit.plugin.request import GRPC
+from rmqkit.protocol.signature import GRPC
 
 #: The plugin, its table of settings and its service.
 PLUGIN = "grpc"

@@ -78,8 +78,8 @@ Work = Callable[[], Awaitable[Outcome]]
 BROKER, NAME_SERVER, FILTER_SERVER = "broker", "namesrv", "filter-server"
 #: The port of a broker from which slaves copy the log.
 REPLICATION = "replication"
-#: RocketMQ's own protocol, as `Caller.protocol`, and that of its clients of version 5, which a plugin brings.
-REMOTING, GRPC = "remoting", "grpc"
+#: RocketMQ's own protocol, as `Caller.protocol`.
+REMOTING = "remoting"
 
 
 class Caller(ABC):

@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Mapping
 from operator import itemgetter
 
 ACCESS_KEY, SECURITY_TOKEN, SIGNATURE = "AccessKey", "SecurityToken", "Signature"
+#: The protocol of RocketMQ's clients of version 5, as `Caller.protocol`.
+GRPC = "grpc"
 #: What clients of gRPC sign with, as fields of requests: the proof, and the date that it covers, and
 #: nothing else (gRPC sheet, section 3).
 AUTHORIZATION, DATE_TIME = "authorization", "x-mq-date-time"
@@ -97,6 +99,7 @@ __all__ = [
     "ACCESS_KEY",
     "AUTHORIZATION",
     "DATE_TIME",
+    "GRPC",
     "SECURITY_TOKEN",
     "SIGNATURE",
     "Secret",

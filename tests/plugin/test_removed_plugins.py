@@ -66,6 +66,10 @@ ASKED_FOR = {
         {"plugins.failover.coordinator": "etcd://127.0.0.1:1"},
         r"\[plugins.NAME\] .* names 'failover', but there is no such plugin",
     ),
+    "grpc": (
+        {"plugins.grpc.listen": "127.0.0.1:1"},
+        r"\[plugins.NAME\] .* names 'grpc', but there is no such plugin",
+    ),
     "acl": (
         {"authenticationEnabled": "true"},
         "setting authenticationEnabled = 'true' .*the plugin acl is off",
