@@ -42,6 +42,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[peers.Server]:
     authority.cert_pem.write_to_path(folder / AUTHORITY)
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(folder / "own.pem")
     arguments = ["--grpc", "127.0.0.1:0", "--set", f"tls.server.certPath={folder / 'own.pem'}"]
+    arguments += ["--set", "transactionTimeOut=1000", "--set", "transactionCheckInterval=1000"]
     with peers.rmqkit_serve(folder, arguments=arguments) as server:
         yield server
 
@@ -148,6 +149,43 @@ producer.send(message("Later", b"later", delivery_timestamp=at))
 assert time.time() >= at
 assert (found.body, found.delivery_timestamp) == (b"later", at * 1000), found
 simple.ack(found)
+simple.shutdown()
+producer.shutdown()
+print("done")
+"""
+    assert run(door, program, tmp_path) == "done\n"
+
+
+def test_transactions(door: peers.Server, tmp_path: Path) -> None:
+    """A committed message is delivered, one that was rolled back is not, and the outcome of one that nobody
+    has ended is asked for."""
+    program = """
+import time
+from rocketmq import FilterExpression, SimpleConsumer, TransactionChecker, TransactionResolution
+
+
+class Checker(TransactionChecker):
+    def check(self, asked):
+        return TransactionResolution.COMMIT if asked.body == b"asked" else TransactionResolution.ROLLBACK
+
+
+producer = Producer(configuration, ("Booked",), Checker())
+producer.startup()
+simple = SimpleConsumer(configuration, "bookers", {"Booked": FilterExpression("*")}, 15)
+simple.startup()
+for body in (b"kept", b"dropped", b"asked"):
+    transaction = producer.begin_transaction()
+    producer.send(message("Booked", body), transaction)
+    if body == b"kept":
+        transaction.commit()
+    elif body == b"dropped":
+        transaction.rollback()
+found, deadline = [], time.time() + 60
+while len(found) < 2 and time.time() < deadline:
+    for each in simple.receive(16, 30):
+        found.append(each.body)
+        simple.ack(each)
+assert sorted(found) == [b"asked", b"kept"], found
 simple.shutdown()
 producer.shutdown()
 print("done")

@@ -21,6 +21,7 @@ from rmqkit_grpc.statuses import Refusal
 from rmqkit_grpc.transaction_id import Transaction, text_of
 from rmqkit_grpc.transactions import end_transaction
 from tests.plugins.grpc.client import CODES, ENUMS, M, connected, message, producing, resource, sending
+from tests.plugins.grpc.test_producing import stored
 from tests.plugins.grpc.test_session import Nowhere
 
 RESOLUTIONS = ENUMS["TransactionResolution"]
@@ -75,6 +76,30 @@ def test_ends_that_are_refused(asked: Any, code: str) -> None:
     with pytest.raises(Refusal) as caught:
         next(end_transaction(exchange, asked))
     assert caught.value.status_code == CODES[code]
+
+
+@pytest.mark.parametrize(("resolution", "count"), [("COMMIT", 1), ("ROLLBACK", 0)])
+async def test_a_transaction_of_the_broker(tmp_path: Path, resolution: str, count: int) -> None:
+    """A half message is stored aside; once its transaction ends, it is there or it is not. Another client may
+    end it, and nobody ends it twice."""
+    async with (
+        running_broker(tmp_path) as running,
+        connected(running) as client,
+        connected(running, "other") as other,
+    ):
+        half = message("T", b"half", "01AB", message_type=ENUMS["MessageType"]["TRANSACTION"])
+        answer = await client.call("SendMessage", sending(half))
+        assert answer.status.code == CODES["OK"], answer
+        (entry,) = answer.entries
+        assert entry.transaction_id
+        assert not stored(running, "T")
+        asked = ending(resolution, entry.transaction_id)
+        asked.topic.resource_namespace = ""
+        assert (await other.call("EndTransaction", asked)).status.code == CODES["OK"]
+        assert [each.body for each in stored(running, "T")] == [b"half"] * count
+        again = await client.call("EndTransaction", asked)
+        assert again.status.code != CODES["OK"]
+        assert len(stored(running, "T")) == count
 
 
 async def test_a_question_of_the_broker(tmp_path: Path) -> None:
