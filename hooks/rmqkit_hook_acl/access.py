@@ -274,7 +274,7 @@ class Access:
 
     def check_read(self, request: Command, caller: Caller, topic: str) -> None:
         """Raise RequestRefused unless the sender of a request may read a topic."""
-        if self.is_trusted(request, caller):
+        if request.code in self._free_codes or self.is_trusted(request, caller):
             return
         self.require(self.principal(request, caller), on_topic(topic, _READ), host_of(caller))
 

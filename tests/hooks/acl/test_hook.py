@@ -221,6 +221,17 @@ def test_a_read_is_checked_when_the_record_is_known(hook: AccessHook) -> None:
             check(view, topic)
 
 
+def test_a_read_of_a_code_that_is_not_checked(tmp_path: Path) -> None:
+    """The white list of authorization leaves out this check, too."""
+    hook = AccessHook(access_of(tmp_path, [ALICE], authorizationWhitelist="33"))
+    peer = FakePeer()
+    hook.connected(peer)
+    view = received(signed(Command(Code.VIEW_MESSAGE_BY_ID, ext={"offset": "7"}), "alice", "alice-secret"))
+    assert not hook.before([view], peer)
+    check: Any = peer.attributes[READ_CHECK]
+    check(view, "T")
+
+
 def _request(random: Random, topic: str, group: str) -> tuple[Command, list[Need]]:
     """A request, and what it needs according to the sheet."""
     sub_topic, sub_group = Need("Topic", topic, Action.SUB), Need("Group", group, Action.SUB)
