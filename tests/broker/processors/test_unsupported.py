@@ -8,9 +8,11 @@ from rmqkit.broker.processors.unsupported import REFUSED
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from tests.broker.desk import BrokerHarness
 
-#: The plugins retention, ha, filter-server and pop of the harness answer these.
+#: The plugins retention, ha, filter-server, timer and pop of the harness answer these.
 _OF_PLUGINS = {
     RequestCode.GET_BROKER_HA_STATUS,
+    RequestCode.GET_TIMER_CHECK_POINT,
+    RequestCode.GET_TIMER_METRICS,
     RequestCode.REGISTER_FILTER_SERVER,
     RequestCode.EXCHANGE_BROKER_HA_INFO,
     RequestCode.DELETE_EXPIRED_COMMITLOG,

@@ -95,7 +95,7 @@ async def test_labels_of_the_setting_are_in_every_sample(
         '{zone="a",cluster="DefaultCluster",node_type="broker",node_id="broker-a"' in line for line in samples
     )
     assert "rocketmq_consumer_lag_latency{" in text
-    assert "queue_lag" not in text
+    assert "consumer_queue_lag" not in text
 
 
 def test_text_is_escaped() -> None:
