@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio.abc
 import pytest
 import trio
+import trio.testing
 from attrs import evolve
 
 from rmqkit import hookimpl
@@ -21,11 +23,13 @@ from rmqkit.plugin.hookspecs import Register
 from rmqkit.plugin.request import Peer
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
-from rmqkit.testing.broker import running_broker
+from rmqkit.testing.broker import dialer, running_broker
+from rmqkit.testing.listening import CONNECT_TIMEOUT_MS, ENDED
 from rmqkit_grpc.framing import GrpcStatus, framed
-from rmqkit_grpc.limits import MAX_MESSAGE_BYTES
+from rmqkit_grpc.limits import MAX_MESSAGE_BYTES, MAX_STALL_MS
 from rmqkit_grpc.methods import METHODS
 from rmqkit_grpc.session import Exchange, Steps
+from tests.plugins.grpc import frames as f
 from tests.plugins.grpc.client import CODES, PATIENCE_S, M, connected, consuming, message, producing, sending
 
 ROUTE = M["QueryRouteRequest"](topic=M["Resource"](name="T"))
@@ -224,6 +228,37 @@ async def test_a_broker_that_stops(tmp_path: Path) -> None:
             assert await client.ends()
             assert client.went_away
         nursery.cancel_scope.cancel()
+
+
+async def _ends(stream: anyio.abc.ByteStream) -> bool:
+    """Read until the server closes."""
+    while True:
+        try:
+            await stream.receive()
+        except ENDED:
+            return True
+
+
+async def test_a_client_that_takes_no_answers(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its connection ends after a minute, with a line of the log; one that takes a byte at a time stays."""
+    closed = f.begun() + f.frame(f.SETTINGS, 0, 0, b"\0\4" + bytes(4))
+    async with (
+        running_broker(tmp_path, scheme="memory") as running,
+        await dialer("memory")(running.address, CONNECT_TIMEOUT_MS) as slow,
+        await dialer("memory")(running.address, CONNECT_TIMEOUT_MS) as stuck,
+    ):
+        for stream in (slow, stuck):
+            await stream.send(closed + f.call(1, "QueryRoute", ROUTE))
+        for _ in range(9):
+            await slow.send(f.frame(f.WINDOW_UPDATE, 0, 1, (1).to_bytes(4)))
+            await trio.sleep(MAX_STALL_MS / 6_000)
+        with trio.fail_after(10):
+            assert await _ends(stuck)
+        await slow.send(f.frame(f.PING, 0, 0, bytes(8)))
+        said = [each for each in caplog.records if "windows stay closed" in each.getMessage()]
+        assert len(said) == 1
 
 
 async def test_texts_of_statuses_are_short(tmp_path: Path) -> None:
