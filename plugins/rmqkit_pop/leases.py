@@ -135,14 +135,15 @@ class Queue:
         """Messages that the window still takes."""
         return MAX_WINDOW - len(self.window)
 
-    def takable(self, limit: int, attempt_id: str | None = None) -> list[int]:
+    def takable(self, limit: int, now_ms: int, attempt_id: str | None = None) -> list[int]:
         """The messages of the window that may be delivered now, in order. With the attempt id of a delivery
-        whose answer was lost, its messages are."""
+        whose answer was lost, its messages are, until its lease ends."""
         found: list[int] = []
         waiting: set[str] = set()
         for offset, key in self.window.items():
             lease = self.leases.get(offset)
-            if lease is not None and not (attempt_id and lease.record.attempt_id == attempt_id):
+            repeated = lease is not None and lease.record.attempt_id == attempt_id is not None
+            if lease is not None and not (repeated and lease.until_ms > now_ms):
                 if key is not None:
                     waiting.add(key)
             elif key is None or key not in waiting:

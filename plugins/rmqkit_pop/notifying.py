@@ -117,6 +117,7 @@ class NotificationProcessor(EachRequest):
         Raises NotInMemory, RequestRefused, Unsaved."""
         engine, header = self._engine, waiting.header
         config, _ = check(engine, header)
+        now_ms = engine.broker.clock.now_ms()
         retries = retry_sources(engine, header.topic, header.consumer_group)
         for source in [*own_sources(header, config, 0), *retries]:
             queue = queue_of(engine, source, header)
@@ -124,7 +125,9 @@ class NotificationProcessor(EachRequest):
             if not queue.ordered:
                 if more:
                     return True
-            elif queue.takable(1, header.attempt_id) or (more and queue.room > 0 and not queue.leases):
+            elif queue.takable(1, now_ms, header.attempt_id) or (
+                more and queue.room > 0 and not queue.leases
+            ):
                 return True
         return False
 

@@ -145,9 +145,9 @@ class PopRead:
         wanted = self.limit - self.count
         attempt_id = self.header.attempt_id
         by_key = (self.header.order_by or self.engine.settings.pop_order_by) == KEY
-        start = queue.position
-        while len(queue.takable(wanted, attempt_id)) < wanted and queue.room > 0:
-            if not by_key and queue.leases and not queue.takable(1, attempt_id):
+        start, now_ms = queue.position, self.engine.broker.clock.now_ms()
+        while len(queue.takable(wanted, now_ms, attempt_id)) < wanted and queue.room > 0:
+            if not by_key and queue.leases and not queue.takable(1, now_ms, attempt_id):
                 break
             result = self._read(source, queue, queue.position)
             offsets, records = self._wanted_in_order(result)
@@ -158,7 +158,7 @@ class PopRead:
             if queue.position - start >= self._most_units:
                 break
         self.rest += max(0, store.max_offset(topic, queue_id) - queue.position)
-        found, kept = self._records_at(source, queue, queue.takable(wanted, attempt_id))
+        found, kept = self._records_at(source, queue, queue.takable(wanted, now_ms, attempt_id))
         if not kept:
             self.passed.append((queue, queue.position))
             return None

@@ -34,12 +34,15 @@ class Handle:
     offset: int
     pop_ms: int
     number: int
+    delivery: int
 
 
 @define
 class World:
     """One history. `finished` has the numbers of acknowledged messages and dead letters, `until` the end of
-    each lease as its client knows it, `attempts` the attempt id of each last delivery."""
+    each lease as its client knows it, `attempts` the attempt id and `last` the number of each last
+    delivery, `turn` that of the first one with its attempt id, `failed` the deliveries that failed and
+    count."""
 
     mode: int
     now_ms: int = 1_000_000
@@ -52,6 +55,9 @@ class World:
     until: dict[int, int] = field(factory=dict)
     attempts: dict[int, str | None] = field(factory=dict)
     deliveries: int = 0
+    last: dict[int, int] = field(factory=dict)
+    turn: dict[int, int] = field(factory=dict)
+    failed: dict[int, set[int]] = field(factory=dict)
     leases: Leases = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -99,10 +105,10 @@ class World:
         queue, messages = self.leases.queue(OWN), self.queues[OWN]
         if not queue.ordered:
             queue.go_to(queue.committed, ordered=True)
-        while len(queue.takable(limit, attempt_id)) < limit and queue.position < len(messages):
+        while len(queue.takable(limit, self.now_ms, attempt_id)) < limit and queue.position < len(messages):
             at = queue.position
             queue.scanned([(at, messages[at].key)], at + 1)
-        offsets = queue.takable(limit, attempt_id)
+        offsets = queue.takable(limit, self.now_ms, attempt_id)
         if offsets:
             self._deliver(queue, offsets[0], offsets, queue.position, invisible_ms, attempt_id)
         self.table[OWN] = queue.committed
@@ -136,7 +142,11 @@ class World:
         self._store(record)
         self.deliveries += 1
         for offset, message in zip(offsets, messages, strict=True):
-            self.handles.append(Handle(queue.key, offset, pop_ms, message.number))
+            self.handles.append(Handle(queue.key, offset, pop_ms, message.number, self.deliveries))
+            self.last[message.number] = self.deliveries
+            is_over = self.until.get(message.number, 0) <= self.now_ms
+            if attempt_id is None or is_over or self.attempts.get(message.number) != attempt_id:
+                self.turn[message.number] = self.deliveries
             self.until[message.number] = self.now_ms + invisible_ms
             self.attempts[message.number] = attempt_id
 
@@ -176,8 +186,12 @@ class World:
         for record in records:
             self._store(record)
         renewed = self.leases.queues[handle.key].leases[handle.offset]
-        self.handles.append(Handle(handle.key, handle.offset, renewed.record.pop_ms, handle.number))
+        self.handles.append(
+            Handle(handle.key, handle.offset, renewed.record.pop_ms, handle.number, handle.delivery)
+        )
         self.until[handle.number] = self.now_ms + invisible_ms
+        # Before a kill it may have failed already; after it, it goes on.
+        self.failed.get(handle.number, set()).discard(self.turn[handle.number])
 
     def _find(self, handle: Handle) -> Lease | None:
         try:
@@ -190,7 +204,7 @@ class World:
         delivered again."""
         if handle.number in self.finished or self.until.get(handle.number, 0) <= self.now_ms:
             return True
-        return any(other.number == handle.number and other.pop_ms > handle.pop_ms for other in self.handles)
+        return self.last[handle.number] > handle.delivery
 
     def pass_time(self, ms: int) -> None:
         """Leases end."""
@@ -203,6 +217,12 @@ class World:
 
     def _ended(self, lease: Lease, offset: int, message: Message) -> None:
         failed = lease.queue.attempts.get(offset, 0) if lease.record.ordered else message.failed
+        before = self.failed.setdefault(message.number, set())
+        if self.mode != CHANGING and lease.record.pop_ms:
+            known = before - {self.turn[message.number]}
+            assert failed == len(known), f"{failed} failed deliveries of {message.number} are {len(known)}"
+        if not lease.record.suspended:
+            before.add(self.turn[message.number])
         if failed >= MOST and not lease.record.suspended:
             self._store(ack_of(lease.record, [offset]))
             self.finished.add(message.number)

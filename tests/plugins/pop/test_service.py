@@ -8,17 +8,19 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
 
 from rmqkit.errors import RequestRefused, StoreError
 from rmqkit.model import names
 from rmqkit.model.run import MessageRun
-from rmqkit.model.topic import CustomizedRetryPolicy, GroupRetryPolicy, TopicConfig
+from rmqkit.model.topic import ConsumerOffsetFile, CustomizedRetryPolicy, GroupRetryPolicy, TopicConfig
 from rmqkit.plugin.store import NotInMemory
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.testing.listening import until
 from rmqkit_pop.engine import REVIVE_GROUP, Engine
 from rmqkit_pop.records import AckRecord, CheckPointRecord, from_message, to_message
 from rmqkit_pop.service import follow
+from tests.broker.desk import open_desk
 from tests.plugins.pop.pop_desk import GROUP, LEASE_MS, PopDesk, bodies, open_pop_desk, put_group
 
 #: Stores whose files outlive a broker that is killed.
@@ -95,6 +97,36 @@ async def test_order_survives_a_kill(tmp_path: Path, store: str) -> None:
         last = await pops.pop(**fields)
         assert bodies(last) == [b"a1", b"a2", b"c1", b"b2"]
         assert [each.tried for each in last] == [2, 1, 1, 1]
+
+
+async def test_leases_survive_a_failover(tmp_path: Path) -> None:
+    """A slave that becomes the master has the log, and a table of offsets of some time ago: it knows each
+    lease, and what was acknowledged, by the log."""
+    async with open_pop_desk(tmp_path / "a", store="mmap") as pops:
+        await send(pops, *"abcde")
+        first, second = await pops.pop(max_msg_nums=2)
+        old = msgspec.json.decode(
+            msgspec.json.encode(pops.desk.broker.offsets.table()), type=ConsumerOffsetFile
+        )
+        await pops.acked(first)
+        third = await pops.pop(max_msg_nums=2)
+        await pops.acked(third[1])
+        store = pops.desk.broker.store
+        log = bytes(store.read_log(0, store.end_offset))
+    async with open_desk(tmp_path / "b", store="mmap", brokerName="broker-a") as desk:
+        await desk.broker.store.truncate(0)
+        desk.broker.store.append_log(0, log)
+        desk.broker.offsets.merge(old)
+        slave = PopDesk(desk)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(slave.service.run, desk.broker)
+            assert slave.leased == 2
+            assert bodies(await slave.pop()) == [b"e"]
+            assert (await slave.ack(first)).code == ResponseCode.NO_MESSAGE
+            await slave.acked(second)
+            await slave.pass_time(LEASE_MS + 100)
+            assert sorted(bodies(await slave.pop())) == [b"c", b"e"]
+            nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("store", LASTING)
