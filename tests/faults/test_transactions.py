@@ -101,6 +101,9 @@ async def test_transactions_of_a_broker_that_is_killed(tmp_path: Path, keeping: 
         async with Client(server.namesrv) as client:
             found = await transactions.finish(client)
         assert server.stop() == 0
-    assert found == Counter(body for body in transactions.begun if transactions.outcomes[body])
+    commit = {body for body, commits in transactions.outcomes.items() if commits}
+    # A half message may be stored whose sender was not told so.
+    assert transactions.begun & commit <= found.keys() <= commit
+    assert set(found.values()) == {1}
     assert len(found) > 50
     assert "Traceback" not in (tmp_path / "stderr.txt").read_text()

@@ -8,6 +8,7 @@ from attrs import define, field
 
 from rmqkit import hookimpl
 from rmqkit.config import Config
+from rmqkit.model.sysflag import UNQUEUED
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.hooks import SendMessageHook, SendRun
 from rmqkit.plugin.hookspecs import Register
@@ -76,8 +77,9 @@ class Acknowledgements(SendMessageHook):
             journal.acknowledged(self._group, self._process.machine.name, role.epoch)
             for context in sends:
                 for message, at in zip(context.messages, context.results, strict=True):
-                    place = self._group, message.topic, message.queue_id, at.queue_offset
-                    journal.seen(place, bytes(message.body))
+                    if not message.sys_flag & UNQUEUED:
+                        place = self._group, message.topic, message.queue_id, at.queue_offset
+                        journal.seen(place, bytes(message.body))
                     journal.bodies[self._group].add(bytes(message.body))
         except AssertionError as error:
             # The broker logs what a hook raises, and goes on.
