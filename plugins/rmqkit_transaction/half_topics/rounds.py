@@ -44,7 +44,6 @@ class Round:
         self._state = state
         self._broker = state.broker
         self._ask = ask
-        self._began_ms = state.broker.clock.now_ms()
         self._settings = state.broker.config.owned(TransactionSettings)
         self._reserved_ms = state.broker.config.owned(Reserved).ms
         self.given_up = 0
@@ -58,11 +57,12 @@ class Round:
     async def _look_at_all(self) -> None:
         ended, store = self._state.ended, self._broker.store
         offset, end = ended.next_open(ended.base), store.max_offset(names.HALF_TOPIC, QUEUE_ID)
-        # What this round stores anew is for the next one, even if the clock is set back meanwhile.
+        # What is stored during this round is for the next one. Java looks at the store times instead, and
+        # does nothing for as long as its clock was set back.
         while offset < end and (found := await entries(store, names.HALF_TOPIC, QUEUE_ID, offset)):
             for unit, record in found:
                 offset = unit.queue_offset
-                if not ended.has_ended(offset) and not await self._look(unit, record):
+                if offset >= end or not (ended.has_ended(offset) or await self._look(unit, record)):
                     return
             offset = ended.next_open(offset + 1)
             await trio.lowlevel.checkpoint()
@@ -78,8 +78,6 @@ class Round:
         times = _number(half.properties.get(props.TRANSACTION_CHECK_TIMES))
         if times >= settings.transaction_check_max or age_ms > self._reserved_ms:
             return await self._give_up(unit, record, half)
-        if half.store_timestamp_ms >= self._began_ms:
-            return False
         immune_ms = immunity_ms(half.properties, settings.transaction_time_out)
         if immune_ms is not None and age_ms <= immune_ms:
             first = half.properties.get(props.TRANSACTION_PREPARED_QUEUE_OFFSET, str(unit.queue_offset))

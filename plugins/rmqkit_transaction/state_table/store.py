@@ -112,18 +112,18 @@ class StateTables(TransactionStore):
         return prepared
 
     async def check(self, ask: Ask) -> None:
-        began_ms, store, rows = self._broker.clock.now_ms(), self._broker.store, self._follower.open_rows
+        store, rows = self._broker.store, self._follower.open_rows
         offsets = [*rows]
         for first in range(0, len(offsets), MAX_LOOKS):
             some = offsets[first : first + MAX_LOOKS]
             reads = [partial(store.read_record, offset) for offset in some]
             records = await read_when_cached(store, partial(all_of, reads))
             for offset, record in zip(some, records, strict=True):
-                if offset in rows and not await self._look(offset, record, began_ms, ask):
+                if offset in rows and not await self._look(offset, record, ask):
                     return
             await trio.lowlevel.checkpoint()
 
-    async def _look(self, offset: int, record: Buffer | None, began_ms: int, ask: Ask) -> bool:
+    async def _look(self, offset: int, record: Buffer | None, ask: Ask) -> bool:
         """Look at one open prepared message. False ends the round: it is too young, and so are those behind
         it, or the log takes nothing now."""
         try:
@@ -139,8 +139,6 @@ class StateTables(TransactionStore):
         asked = self._asked.get(offset, 0)
         if asked >= settings.transaction_check_max or age_ms > self._broker.config.owned(Reserved).ms:
             return await self._give_up(offset, message)
-        if message.store_timestamp_ms >= began_ms:
-            return False
         immune_ms = immunity_ms(message.properties, settings.transaction_time_out)
         if immune_ms is not None and age_ms <= immune_ms:
             return True

@@ -76,6 +76,14 @@ async def test_an_immune_half_message(opened: Opened, seconds: str, age_ms: int,
         assert len(await producer.questions(age_ms - 1)) == asked
 
 
+async def test_a_clock_that_was_set_back_stops_nothing(opened: Opened) -> None:
+    """Half messages that were stored at a later time than it is now are asked for."""
+    async with opened() as producer:
+        await producer.half()
+        assert len(await producer.questions(-HOUR_MS)) == 1
+        assert len(await producer.questions(1)) == 1
+
+
 @pytest.mark.row("S156")
 async def test_questions_go_to_the_producers_of_the_group_in_turn(opened: Opened) -> None:
     """Not to those of another group, and not over a connection that has ended."""
