@@ -4,7 +4,7 @@ thing which these plugins register runs the contract of its kind."""
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -46,6 +46,8 @@ from rmqkit_hook_audit.service import AuditService
 from rmqkit_hook_audit.settings import AuditSettings
 from rmqkit_hook_metrics.service import MetricsService
 from rmqkit_hook_metrics.settings import MetricsSettings
+from rmqkit_pop.plugin import engine_of
+from rmqkit_pop.service import PopService
 from rmqkit_registration.service import RegistrationService
 from rmqkit_retention.processor import CODES, CleanProcessor
 from rmqkit_retention.service import RetentionService
@@ -188,6 +190,17 @@ class TestMetrics(ServiceContract):
 
     def assembled(self, service: MetricsService, broker: Broker) -> None:
         service.begin(broker)
+
+
+class TestPop(ServiceContract):
+    def settings(self) -> dict[str, Any]:
+        return {"disabledServices": "pop"}
+
+    def make_service(self, config: Config) -> Service:
+        return PopService()
+
+    def assembled(self, service: PopService, broker: Broker) -> None:
+        service.engine = engine_of(cast("RequestBroker", broker))
 
 
 class TestGrpc(ServiceContract):
@@ -378,6 +391,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("service", "ha-master"): (None, "TestHaMaster"),
     ("service", "ha-slave"): (None, "TestHaSlave"),
     ("service", "metrics"): (None, "TestMetrics"),
+    ("service", "pop"): (None, "TestPop"),
     ("service", "registration"): (None, "TestRegistration"),
     ("service", "retention"): (None, "TestRetention"),
     ("protocol", "grpc"): (grpc_protocol, "TestGrpc"),
