@@ -107,9 +107,6 @@ OFFERS: dict[str, Promise] = {
     "enableLmq": Promise(_OFF, _LITE_QUEUES),
     "enableMultiDispatch": Promise(_OFF, _LITE_QUEUES),
     "defaultMessageRequestMode": Promise(("pull",), "the plugin pop is off or not installed"),
-    "recallMessageEnable": Promise(
-        _OFF, "this build has no timed messages that could be recalled, delay levels alone"
-    ),
     "metricsExporterType": Promise(("disable", ""), "this build exports metrics to Prometheus alone (PROM)"),
     "msgTraceTopicName": Promise(
         ("rmq_sys_trace_topic",), "this build has the trace topic RMQ_SYS_TRACE_TOPIC, see traceTopicEnable"
@@ -142,6 +139,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             defaultPopShareQueueNum
             timerWheelEnable timerPrecisionMs timerMaxDelaySec timerRollWindowSlot timerFlushIntervalMs
             timerStopEnqueue timerStopDequeue timerCongestNumEachSlot mappedFileSizeTimerLog
+            recallMessageEnable allowRecallWhenBrokerNotWriteable
             """
         ),
         "one event loop does the work of thread pools, their queues and their locks": (
@@ -232,7 +230,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             timerWarmEnable timerEnableRetryUntilSuccess timerMetricSmallThreshold
             timerProgressLogIntervalMs enableScheduleMessageStats
             enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
-            scheduleAsyncDeliverMaxResendNum2Blocked allowRecallWhenBrokerNotWriteable
+            scheduleAsyncDeliverMaxResendNum2Blocked
             """
         ),
         "leases are kept in the log and in memory, without buffers, threads or RocksDB": (

@@ -108,7 +108,6 @@ def test_settings_without_effect_are_listed_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("recallMessageEnable", "true"),
         ("enable_lmq", True),
         ("filterServerNums", "1"),
         ("isBrokerContainer", "TRUE"),

@@ -7,8 +7,9 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -24,6 +25,7 @@ from rmqkit.protocol.record import unpack
 from rmqkit.toolkit.cold_reads import all_of, read_when_cached
 from rmqkit.toolkit.set_aside import Origin, set_aside
 from rmqkit_timer.messages import AT_ONCE, delete_key, delivered, due_ms, rolled, victim_key
+from rmqkit_timer.repeating import Firing
 from rmqkit_timer.session import Session
 from rmqkit_timer.units import NOWHERE, Unit
 from rmqkit_timer.wheel import Slot
@@ -36,6 +38,13 @@ BATCH: Final = 128
 #: The longest pause, so that a clock that was set is noticed.
 _PAUSE_S: Final = 1.0
 RETRY_S: Final = 1.0
+
+
+class _Due(NamedTuple):
+    """What is put for a message that has waited: its delivery; of a repeating one, what `firing` says."""
+
+    messages: Sequence[PutMessage]
+    firing: Firing | None
 
 
 class Delivering:
@@ -53,6 +62,7 @@ class Delivering:
         self.on_pause: Callable[[], None] = _nothing
         self._repeats = session.repeats
         self._deletions = session.deletions
+        self._repeating = session.repeating
         self._stopped = False
         self._wake_ms: float = -inf
         self._wake = trio.Event()
@@ -195,7 +205,7 @@ class Delivering:
     ) -> list[tuple[Unit, Buffer | None]]:
         """Put the messages of units; returns those that have to be put again later."""
         waiting: list[tuple[Unit, Buffer | None]] = []
-        messages: list[PutMessage] = []
+        due: list[_Due] = []
         sources: list[tuple[Unit, Buffer, StoredMessage]] = []
         now_ms = self.broker.clock.now_ms()
         for unit, record in pairs:
@@ -209,6 +219,7 @@ class Delivering:
                 if not self._is_of(unit, stored):
                     continue
                 message = (rolled if unit.rolls else delivered)(stored, unit.write_ms, now_ms)
+                firing = None if unit.rolls else self._firing(stored, message, now_ms)
             except Exception as error:  # noqa: BLE001 - one message stops neither the others nor the broker
                 if not isinstance(error, (DecodeError, MessageIllegal)):
                     _log.error("a timed message cannot be delivered", exc_info=True)
@@ -219,26 +230,54 @@ class Delivering:
             key = victim_key(stored.properties, topic)
             if not unit.rolls and key in deleted:
                 deleted[key] -= 1
+                if firing is not None:
+                    self._repeating.end(key, firing.due_ms, now_ms)
                 continue
             self.timers.counts.add(topic, -1, now_ms)
             if not unit.rolls and self._deletions.has(stored.properties):
+                if firing is not None:
+                    self._repeating.end(key, firing.due_ms, now_ms)
                 continue
-            if not self._repeats.has(message, stored.body_crc):
-                messages.append(message)
+            messages = [message] if firing is None else firing.messages
+            if messages and not self._repeats.has(message, stored.body_crc):
+                due.append(_Due(messages, firing))
                 sources.append((unit, record, stored))
-        results = self.broker.appender.append(MessageRun(messages)) if messages else ()
-        for (unit, record, stored), message, result in zip(sources, messages, results, strict=True):
-            if not isinstance(result, RequestRefused):
-                self._figures.delivered += 1
-                self.broker.stats.delivered(names.TIMER_TOPIC, message.topic, result)
-                continue
-            if is_temporary(result.code) or not self._set_aside(
-                unit.physical_offset, stored, record, str(result)
+        for at, refused in self._append(due, now_ms).items():
+            unit, record, stored = sources[at]
+            if is_temporary(refused.code) or not self._set_aside(
+                unit.physical_offset, stored, record, str(refused)
             ):
-                _log.error("a timed message of %s is not delivered, trying again: %s", message.topic, result)
-                self.timers.counts.add(stored.properties.get(props.REAL_TOPIC, ""), 1, now_ms)
+                topic = stored.properties.get(props.REAL_TOPIC, "")
+                _log.error("a timed message of %s is not delivered, trying again: %s", topic, refused)
+                self.timers.counts.add(topic, 1, now_ms)
                 waiting.append((unit, record))
         return waiting
+
+    def _firing(self, stored: StoredMessage, message: PutMessage, now_ms: int) -> Firing | None:
+        """What becomes of a repeating message; None of another one. Raises DecodeError, MessageIllegal."""
+        if props.REPEAT not in stored.properties:
+            return None
+        return self._repeating.fire(stored, message, self.timers.wheel.precision_ms, now_ms)
+
+    def _append(self, due: Sequence[_Due], now_ms: int) -> dict[int, RequestRefused]:
+        """Put what is due, the messages of each together or not at all; returns the refusals by index."""
+        messages = [message for each in due for message in each.messages]
+        if not messages:
+            return {}
+        numbers = [at for at, each in enumerate(due) for _ in each.messages]
+        run = MessageRun(messages, None if len(messages) == len(due) else numbers)
+        results = iter(self.broker.appender.append(run))
+        refused: dict[int, RequestRefused] = {}
+        for at, (own, firing) in enumerate(due):
+            result, *_ = islice(results, len(own))
+            if isinstance(result, RequestRefused):
+                refused[at] = result
+                continue
+            self._figures.delivered += 1
+            self.broker.stats.delivered(names.TIMER_TOPIC, own[0].topic, result)
+            if firing is not None:
+                self._repeating.fired(firing, now_ms)
+        return refused
 
     def _is_of(self, unit: Unit, stored: StoredMessage) -> bool:
         """Whether a record is the one of which a unit was made: after a loss of the log's end another message
@@ -255,15 +294,13 @@ class Delivering:
         if props.TIMER_DEL_UNIQKEY in stored.properties:
             # What it deletes is delivered, or will be in this moment.
             return None
-        message = delivered(stored, AT_ONCE, self.broker.clock.now_ms())
-        if self._repeats.has(message, stored.body_crc):
+        now_ms = self.broker.clock.now_ms()
+        message = delivered(stored, AT_ONCE, now_ms)
+        firing = self._firing(stored, message, now_ms)
+        messages = [message] if firing is None else firing.messages
+        if not messages or self._repeats.has(message, stored.body_crc):
             return None
-        (result,) = self.broker.appender.append(MessageRun([message]))
-        if isinstance(result, RequestRefused):
-            return result
-        self._figures.delivered += 1
-        self.broker.stats.delivered(names.TIMER_TOPIC, message.topic, result)
-        return None
+        return self._append([_Due(messages, firing)], now_ms).get(0)
 
     def _set_aside(
         self, physical_offset: int, stored: StoredMessage | None, record: Buffer | None, why: str

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from rmqkit.config import Config
-from rmqkit.errors import RequestRefused
+from rmqkit.errors import DecodeError, RequestRefused
 from rmqkit.model import names
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
@@ -17,6 +17,7 @@ from rmqkit.plugin.hooks import EachPutHook
 from rmqkit.plugin.later import Due, LaterDelivery, Level
 from rmqkit.plugin.request_broker import NeedsBroker, RequestBroker
 from rmqkit.protocol.codes import ResponseCode
+from rmqkit_timer.repeating import Repeating
 from rmqkit_timer.settings import NO_LIMIT, TimerSettings
 from rmqkit_timer.times import ASKING, asked_ms, slot_before
 
@@ -37,14 +38,16 @@ class ParkTimed(EachPutHook, LaterDelivery, NeedsBroker):
 
     now_ms      the clock; the broker's own once there is one
     slot_count  the number of messages that wait in the slot of a time; None while no timers run
+    repeating   the repeating messages; the broker's once there is one
     """
 
-    wants = claims = frozenset(props.TIMER_INPUTS)
+    wants = claims = frozenset({*props.TIMER_INPUTS, props.REPEAT})
 
     def __init__(self, config: Config, now_ms: Callable[[], int] = _system_ms) -> None:
         self._given = config.owned(TimerSettings)
         self._now_ms = now_ms
         self.slot_count: Callable[[int], int] | None = None
+        self.repeating = Repeating()
 
     def open(self, broker: RequestBroker) -> None:
         def read() -> None:
@@ -67,7 +70,10 @@ class ParkTimed(EachPutHook, LaterDelivery, NeedsBroker):
         if message.topic == names.TIMER_TOPIC or message.sys_flag & TRANSACTION_MASK in _NOT_QUEUED:
             return
         properties = message.properties
+        repeats = props.REPEAT in properties and props.TIMER_OUT_MS not in properties
         if _has_level(properties.get(props.DELAY)):
+            if repeats:
+                raise _illegal("a repeating message has no delay level; give it a time of delivery")
             # The level wins, as in Java.
             kept = {name: value for name, value in properties.items() if name not in ASKING}
             message.set_properties(kept)
@@ -79,11 +85,18 @@ class ParkTimed(EachPutHook, LaterDelivery, NeedsBroker):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
             )
-        due_ms = _asked(properties, now_ms)
-        if due_ms > now_ms:
+        due_ms = self._begun(message, now_ms) if repeats else _asked(properties, now_ms)
+        if repeats or due_ms > now_ms:
             self._park(message, due_ms, now_ms, given)
         elif props.TIMER_DEL_UNIQKEY in properties:
             raise _illegal(f"the message that it deletes was due {now_ms - due_ms} ms ago")
+
+    def _begun(self, message: PutMessage, now_ms: int) -> int:
+        """Let a message repeat; returns its first time. Raises RequestRefused."""
+        try:
+            return self.repeating.begin(message, now_ms)
+        except DecodeError as error:
+            raise _illegal(str(error)) from None
 
     def _park(self, message: PutMessage, due_ms: int, now_ms: int, given: TimerSettings) -> None:
         if due_ms - now_ms > given.timer_max_delay_sec * 1_000:

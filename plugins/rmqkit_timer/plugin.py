@@ -7,10 +7,12 @@ from rmqkit.config import Config, SettingsType
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.hooks import PutMessageHook
 from rmqkit.plugin.hookspecs import Register, RegisterProcessor
+from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.plugin.service import Service
 from rmqkit.protocol.codes import RequestCode
 from rmqkit_timer.copying import CheckpointAnswers, CheckpointCopy, CountsAnswers, CountsCopy
 from rmqkit_timer.park import ParkTimed
+from rmqkit_timer.recalls import RecallProcessor
 from rmqkit_timer.service import TimerService
 from rmqkit_timer.settings import TimerSettings
 
@@ -37,11 +39,13 @@ def rmqkit_register_services(register: Register[Service], config: Config) -> Non
 
 
 @hookimpl
-def rmqkit_register_processors(register: RegisterProcessor, broker: Broker) -> None:
+def rmqkit_register_processors(register: RegisterProcessor, broker: RequestBroker) -> None:
     service = broker.registry.services[_NAME]
     assert isinstance(service, TimerService)
     register(RequestCode.GET_TIMER_CHECK_POINT, CheckpointAnswers(service))
     register(RequestCode.GET_TIMER_METRICS, CountsAnswers(service))
+    if _NAME not in broker.config.disabled_services:
+        register(RequestCode.RECALL_MESSAGE, RecallProcessor(broker, service.repeating))
 
 
 @hookimpl
@@ -51,5 +55,6 @@ def rmqkit_broker_assembled(broker: Broker) -> None:
     for hook in broker.registry.put_message_hooks:
         if isinstance(hook, ParkTimed):
             hook.slot_count = service.slot_count
+            hook.repeating = service.repeating
     if _NAME not in broker.config.disabled_services:
         broker.replication.tables += CheckpointCopy(service, broker), CountsCopy(service, broker)

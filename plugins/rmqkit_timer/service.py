@@ -21,6 +21,7 @@ from rmqkit_timer.entering import Entering
 from rmqkit_timer.figures import Figures
 from rmqkit_timer.opening import InMemory, Kept, TimerFiles
 from rmqkit_timer.rebuilding import Rebuilding
+from rmqkit_timer.repeating import Repeating
 from rmqkit_timer.repeats import Repeats
 from rmqkit_timer.session import Session
 from rmqkit_timer.settings import LiveSettings, TimerSettings
@@ -42,6 +43,8 @@ class TimerService(Service):
         self._entering: Entering | None = None
         self._delivering: Delivering | None = None
         self._kept: Kept | None = None
+        #: The repeating messages that this process has seen.
+        self.repeating = Repeating()
 
     @property
     def timers(self) -> Timers | None:
@@ -90,7 +93,7 @@ class TimerService(Service):
             await repeats.load(broker.store, moment.slot_from if anew else moment.deliveries_from)
         elif opened.checkpoint == Checkpoint():
             await repeats.load_all(broker.store)
-        return Session(broker, settings, kept, opened, repeats, Figures(opened.timers))
+        return Session(broker, settings, kept, opened, repeats, self.repeating, Figures(opened.timers))
 
     async def _run(self, session: Session, task_status: trio.TaskStatus[None]) -> None:
         broker, settings, opened = session.broker, session.settings, session.opened

@@ -8,6 +8,7 @@ from rmqkit.plugin.broker import Broker
 from rmqkit_timer.deletions import Deletions
 from rmqkit_timer.figures import Figures
 from rmqkit_timer.opening import Kept, Opened
+from rmqkit_timer.repeating import Repeating
 from rmqkit_timer.repeats import Repeats
 from rmqkit_timer.settings import LiveSettings
 from rmqkit_timer.timers import Timers
@@ -22,6 +23,7 @@ class Session:
     kept: Kept
     opened: Opened
     repeats: Repeats
+    repeating: Repeating
     figures: Figures
     deletions: Deletions = field(factory=Deletions)
 

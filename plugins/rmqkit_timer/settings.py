@@ -29,6 +29,8 @@ class TimerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     timer_flush_interval_ms: Live[IntervalMs] = 1_000
     timer_stop_enqueue: Live[bool] = False
     timer_stop_dequeue: Live[bool] = False
+    recall_message_enable: Live[bool] = True
+    allow_recall_when_broker_not_writeable: Live[bool] = True
     timer_congest_num_each_slot: Annotated[int, msgspec.Meta(ge=1, le=NO_LIMIT), LIVE] = NO_LIMIT
     mapped_file_size_timer_log: Annotated[int, msgspec.Meta(ge=LEAST_FILE_BYTES, le=1 << 30)] = 104_857_600
 

@@ -1,4 +1,4 @@
-"""`rmqkit message get|find`: messages, where they are stored, and who consumed them."""
+"""`rmqkit message get|find|recall`: messages, where they are stored, and who consumed them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 
 from rmqkit.cli import copying, options, shown
+from rmqkit.cli.send import PRODUCER_GROUP
 from rmqkit.client import Client, ReceivedMessage
 from rmqkit.client.cluster.admin import FOREVER_MS
 from rmqkit.client.cluster.group_admin import END_MS
@@ -35,6 +36,11 @@ def _arguments(parser: ArgumentParser) -> None:
     add("--until", metavar="TIME", type=shown.moment, default=END_MS, help="stored before it (default: now)")
     options.add_expression(find)
     add("--max", type=int, default=_MOST, metavar="N", help=f"at most N messages (default {_MOST})")
+    recall = actions.add_parser("recall", help="take a message back that waits for its time of delivery")
+    recall.add_argument("topic")
+    recall.add_argument("handle", help="the recall handle that sending it has printed")
+    group = f"producer group (default {PRODUCER_GROUP})"
+    recall.add_argument("--group", default=PRODUCER_GROUP, help=group)
     for action in actions.choices.values():
         options.add_client(action)
         options.add_json(action)
@@ -46,7 +52,7 @@ def _run(arguments: Namespace) -> int:
 
 async def _run_action(arguments: Namespace) -> int:
     async with options.client_of(arguments) as client:
-        return await (_get if arguments.action == "get" else _find)(client, arguments)
+        return await _ACTIONS[arguments.action](client, arguments)
 
 
 async def _find(client: Client, arguments: Namespace) -> int:
@@ -102,6 +108,20 @@ async def _get(client: Client, arguments: Namespace) -> int:
     if arguments.json:
         output.as_json(found)
     return 0
+
+
+async def _recall(client: Client, arguments: Namespace) -> int:
+    options.check_text(arguments, "topic", "handle", "group")
+    async with client.producer(arguments.group) as producer:
+        message_id = await producer.recall(arguments.topic, arguments.handle)
+    if arguments.json:
+        output.as_json({"topic": arguments.topic, "messageId": message_id})
+    else:
+        output.line(f"recalled {message_id}")
+    return 0
+
+
+_ACTIONS = {"get": _get, "find": _find, "recall": _recall}
 
 
 def _described(view: MessageView) -> dict[str, Any]:
@@ -176,4 +196,4 @@ def _print(view: MessageView) -> None:
         )
 
 
-MESSAGE = Verb("messages by id, key or time; with the groups that consumed them", _arguments, _run)
+MESSAGE = Verb("messages by id, key or time, with the groups that consumed them; recalls", _arguments, _run)

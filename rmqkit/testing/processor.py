@@ -17,7 +17,7 @@ and what it answers; pytest then runs the tests in a real broker.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -71,6 +71,10 @@ class ProcessorContract(ABC):
         """Settings of the broker in addition to those of `rmqkit.testing.broker.test_config`."""
         return {}
 
+    def plugins(self) -> Iterable[tuple[str, object]]:
+        """Plugins of the broker besides the installed ones, as (name, plugin)."""
+        return ()
+
     @abstractmethod
     def good(self) -> Command:
         """A new request that is answered with SUCCESS."""
@@ -89,7 +93,10 @@ class ProcessorContract(ABC):
     async def serving(self, directory: Path) -> AsyncIterator[tuple[RunningBroker, Call]]:
         async with (
             running_broker(
-                directory, extra=[("under-test", _Plugin(self))], scheme="memory", **self.settings()
+                directory,
+                extra=[("under-test", _Plugin(self)), *self.plugins()],
+                scheme="memory",
+                **self.settings(),
             ) as broker,
             calling_broker(broker) as call,
         ):

@@ -18,8 +18,8 @@ from tests.cli.test_set_aside import put_aside
 
 ROOT = Path(__file__).parents[2]
 
-#: Leaf of the parser -> its words. {form} is "text" or "json"; {id} a message id; {store} the directory of a
-#: store that no broker uses. The order is that of the calls.
+#: Leaf of the parser -> its words. {form} is "text" or "json"; {id} a message id; {handle} a recall handle;
+#: {store} the directory of a store that no broker uses. The order is that of the calls.
 CALLS = {
     "topic list": "",
     "topic create": "Created-{form}",
@@ -31,6 +31,7 @@ CALLS = {
     "replay": "Orders --to Elsewhere --max 1",
     "message get": "{id}",
     "message find": "Orders --key k",
+    "message recall": "Orders {handle}",
     "group list": "",
     "group show": "billing",
     "group connections": "billing",
@@ -130,6 +131,15 @@ def message_id(client: BlockingClient) -> Iterator[str]:
 
 
 @pytest.fixture
+def handle(client: BlockingClient) -> str:
+    """The recall handle of a message that waits."""
+    with client.producer("p") as producer:
+        sent = producer.send("Orders", b"later", properties={"TIMER_DELAY_SEC": "3600"})
+    assert sent.recall_handle is not None
+    return sent.recall_handle
+
+
+@pytest.fixture
 def store(rmqkit: Run, start: Start, tmp_path: Path) -> str:
     """The directory of a store with a message of topic Orders, which no broker uses."""
     words = ("--data", "stored", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0")
@@ -141,7 +151,7 @@ def store(rmqkit: Run, start: Start, tmp_path: Path) -> str:
 
 
 def test_every_verb_ends_well_in_every_form(
-    rmqkit: Run, server: Ready, message_id: str, store: str, tmp_path: Path
+    rmqkit: Run, server: Ready, message_id: str, handle: str, store: str, tmp_path: Path
 ) -> None:
     """With `--json` every verb prints documents, without it text; none fails, and none shows a traceback."""
     (tmp_path / "some.conf").write_text("brokerName=b\n")
@@ -149,7 +159,8 @@ def test_every_verb_ends_well_in_every_form(
     wrong: list[str] = []
     for leaf, words in CALLS.items():
         for form in ("json",) if leaf in JSON_ALONE else ("text", "json") if forms[leaf] else ("text",):
-            call = [*leaf.split(), *words.format(form=form, id=message_id, store=store).split()]
+            given = words.format(form=form, id=message_id, handle=handle, store=store)
+            call = [*leaf.split(), *given.split()]
             option = ["--json"] if form == "json" and forms[leaf] else []
             ended = rmqkit(*call, *option, env={"NAMESRV_ADDR": server.where["namesrv"]})
             code = ended.returncode if leaf != "doctor" else ended.returncode & ~1

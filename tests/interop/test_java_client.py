@@ -6,7 +6,6 @@ counts, and each test checks one report.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -48,9 +47,6 @@ SCENARIOS: Mapping[str, tuple[pytest.MarkDecorator | None, Mapping[str, Any]]] =
     "lite-assign": (None, {"received": 20, "again": 20}),
     "admin": (pytest.mark.row("S008", "S011"), {"queues": 3, "stored": 12, "consumed": 12}),
 }
-# Requests that rmqkit's broker must refuse because it does not support them; Apache's broker supports them,
-# so they are not run there.
-REFUSALS = () if os.environ.get("RMQKIT_INTEROP_SERVER") == "apache" else ("refuse-timer",)
 BINARY_HEADER = (
     "sync",
     "oneway",
@@ -65,14 +61,14 @@ BINARY_HEADER = (
     "transaction",
     "pull",
 )
-RUNS: Mapping[str, tuple[str, ...]] = {"JSON": (*SCENARIOS, *REFUSALS), "ROCKETMQ": BINARY_HEADER}
+RUNS: Mapping[str, tuple[str, ...]] = {"JSON": tuple(SCENARIOS), "ROCKETMQ": BINARY_HEADER}
 
 
 def _cases() -> Iterator[Any]:
     for serialize, names in RUNS.items():
         for version in JAVA_CLIENT_VERSIONS if serialize == "JSON" else JAVA_ENDS:
             for name in names:
-                proved = SCENARIOS[name][0] if name in SCENARIOS else None
+                proved = SCENARIOS[name][0]
                 marks = [] if proved is None else [proved]
                 if serialize == "ROCKETMQ" and name == "sync":
                     marks.append(pytest.mark.row("S321"))
@@ -106,12 +102,10 @@ def test_scenario(
     report = reports(version, serialize)
     outcome = report.outcome(scenario)
     assert outcome.ok, f"{report.explain(scenario)}\n{server.tail()}"
-    expected = SCENARIOS[scenario][1] if scenario in SCENARIOS else {"broker_answer": True}
+    expected = SCENARIOS[scenario][1]
     assert {name: outcome.facts.get(name) for name in expected} == dict(expected)
     if scenario == "rebalance":
         # The JVM's own rebalance period is a minute, so only the broker's notification is this quick.
         assert outcome.facts["share_ms"] < 20_000
         assert outcome.facts["takeover_ms"] < 20_000
         assert min(outcome.facts["first"], outcome.facts["second"]) > 0
-    if scenario in REFUSALS:
-        assert outcome.facts["code"] != 0

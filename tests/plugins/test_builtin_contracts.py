@@ -3,11 +3,13 @@ thing which these plugins register runs the contract of its kind."""
 
 from __future__ import annotations
 
+import time
 from types import ModuleType
 from typing import Any, cast
 
 import pytest
 
+from rmqkit import hookimpl
 from rmqkit.config import Config, load
 from rmqkit.model import names
 from rmqkit.model.message import Appended
@@ -15,6 +17,8 @@ from rmqkit.model.route import TopicRouteData
 from rmqkit.model.run import MessageRun
 from rmqkit.plugin import loader
 from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.hooks import PutMessageHook
+from rmqkit.plugin.hookspecs import Register
 from rmqkit.plugin.request import REMOTING, RequestProcessor
 from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.plugin.service import Service
@@ -23,10 +27,13 @@ from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import (
     EndTransactionRequestHeader,
     GetRouteInfoRequestHeader,
+    RecallMessageRequestHeader,
+    RecallMessageResponseHeader,
     RegisterFilterServerRequestHeader,
     ResumeCheckHalfMessageRequestHeader,
 )
 from rmqkit.protocol.message_id import offset_message_id
+from rmqkit.protocol.recall_handle import RecallHandle
 from rmqkit.testing.processor import ProcessorContract
 from rmqkit.testing.service import ServiceContract
 from rmqkit.testing.store import message
@@ -54,6 +61,9 @@ from rmqkit_retention.service import RetentionService
 from rmqkit_timer.checkpoint import Checkpoint
 from rmqkit_timer.copying import CheckpointAnswers, CountsAnswers
 from rmqkit_timer.counts import Counts as TimerCounts
+from rmqkit_timer.park import ParkTimed
+from rmqkit_timer.recalls import RecallProcessor
+from rmqkit_timer.repeating import Repeating
 from rmqkit_timer.service import TimerService
 from rmqkit_transaction.ending import EndTransaction
 from rmqkit_transaction.resuming import ResumeCheck
@@ -361,6 +371,37 @@ class TestTimerCounts(TestTimerCheckpoint):
         return CountsAnswers(RunningTimers())
 
 
+class _Parking:
+    """Lets timed messages wait, as the plugin does that is switched off."""
+
+    @hookimpl
+    def rmqkit_register_put_message_hooks(self, register: Register[PutMessageHook], config: Config) -> None:
+        register("park", ParkTimed(config))
+
+
+class TestRecall(ProcessorContract):
+    """The timer plugin is switched off, for it registers the code itself; its hook is there."""
+
+    code = RequestCode.RECALL_MESSAGE
+
+    def settings(self) -> dict[str, Any]:
+        return {"disabledPlugins": "timer"}
+
+    def plugins(self) -> list[tuple[str, object]]:
+        return [("parking", _Parking())]
+
+    def make_processor(self, broker: RequestBroker) -> RequestProcessor:
+        return RecallProcessor(broker, Repeating())
+
+    def good(self) -> Command:
+        deliver_ms = time.time_ns() // 1_000_000 + 3_600_000
+        handle = RecallHandle("TBW102", "broker-a", deliver_ms, "id").encode()
+        return request(self.code, RecallMessageRequestHeader(topic="TBW102", recall_handle=handle or ""))
+
+    def check(self, answer: Command) -> None:
+        assert answer.header(RecallMessageResponseHeader).msg_id == "id"
+
+
 #: Where the contract of each thing runs: the module, and the class or function in it.
 COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("store", "memory"): (test_memory, "TestMemoryStore"),
@@ -451,6 +492,7 @@ def test_every_request_of_the_plugins_runs_the_contract() -> None:
     assert tested == set(CODES)
     timers = {each.code for each in (TestTimerCheckpoint, TestTimerCounts)}
     assert timers == {RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS}
+    assert TestRecall.code == RequestCode.RECALL_MESSAGE
     assert TestRegisterFilterServer.code == RequestCode.REGISTER_FILTER_SERVER
     assert TestRoutes.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
     assert {TestEndTransaction.code, TestResumeCheck.code} == {37, 323}

@@ -40,7 +40,6 @@ public final class Interop {
         RecallScenarios.add(all);
         SendScenarios.add(all);
         QueryScenarios.add(all);
-        RefusalScenarios.add(all);
         TransactionScenarios.add(all);
         return all;
     }
