@@ -69,6 +69,9 @@ def _restored(
 ) -> PutMessage:
     added = {props.TIMER_ENQUEUE_MS: str(entered_ms), props.TIMER_DEQUEUE_MS: str(now_ms), **added}
     message = restored(stored, topic, queue_id, unseen=_UNSEEN, wait=False)
-    message.properties_bytes = props.edited(stored.properties_bytes, (), added)
+    if added.keys().isdisjoint(stored.properties):
+        message.properties_bytes = props.extended(stored.properties_bytes, added)
+    else:
+        message.properties_bytes = props.edited(stored.properties_bytes, (), added)
     message.properties |= added
     return message

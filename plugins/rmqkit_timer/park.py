@@ -111,7 +111,11 @@ class ParkTimed(EachPutHook, LaterDelivery, NeedsBroker):
             props.REAL_TOPIC: message.topic,
             props.REAL_QUEUE_ID: str(message.queue_id),
         }
-        message.set_properties(message.properties | place)
+        if place.keys().isdisjoint(message.properties):
+            message.properties_bytes = props.extended(message.properties_bytes, place)
+            message.properties |= place
+        else:
+            message.set_properties(message.properties | place)
         message.topic, message.queue_id = names.TIMER_TOPIC, 0
 
     def _check_congestion(self, slot_ms: int, limit: int) -> None:

@@ -123,6 +123,13 @@ def encode(properties: Mapping[str, str]) -> str:
     return "".join(parts)
 
 
+def extended(stored: bytes, added: Mapping[str, str]) -> bytes:
+    """A stored text with further properties, whose names it does not have. Raises MessageIllegal as
+    `encode`."""
+    end = b"" if not stored or stored.endswith(b"\x02") else b"\x02"
+    return stored + end + encode(added).encode()
+
+
 def edited(stored: bytes, removed: Collection[str], added: Mapping[str, str]) -> bytes:
     """A stored text without some properties, and with others, which replace those of their names. The bytes
     of all others stay as they are, also those that are not UTF-8. Raises MessageIllegal as `encode`."""

@@ -269,3 +269,10 @@ def test_bodies_may_be_any_buffer() -> None:
     bodies: list[Any] = [b"x", bytearray(b"x"), memoryview(b"x")]
     for body in bodies:
         assert bytes(Message("T", body).body) == b"x"
+
+
+def test_a_stored_text_is_extended() -> None:
+    """Also one of a client that leaves out the last separator; other bytes stay."""
+    assert props.extended(b"", {"a": "b"}) == b"a\x01b\x02"
+    assert props.extended(b"x\x01\xff\x02", {"a": "b"}) == b"x\x01\xff\x02a\x01b\x02"
+    assert props.extended(b"x\x01y", {"a": "b"}) == b"x\x01y\x02a\x01b\x02"
