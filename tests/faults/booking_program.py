@@ -1,9 +1,10 @@
-"""Books an order along with a message, or answers a question for one, and kills itself at a step.
+"""Books orders along with messages, or answers questions for them, in processes that kill themselves: the
+first at the first step, the next one at the second, until one reaches its end.
 
-    python booking_program.py book|check FACE STEP NUMBER URL
+    python booking_program.py book|check FACE NUMBER URL
 
 FACE is the engine, `blocking` or `asynchronous`; the steps are those before and after each statement, each
-commit and each request of the producer. The exit code is 0 when the step does not exist.
+commit and each request of the producer. NUMBER is that of the first order. Prints how many orders there were.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from itertools import count
 from typing import Any
 
 from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, event, insert, make_url
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from rmqkit.client import Client, Producer
 from rmqkit.client.outbox import Outbox
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command
 from rmqkit.remoting.pool import ConnectionPool
+from rmqkit.toolkit import output
 
 GROUP, TOPIC = "booking", "Orders"
 _WATCHED = (RequestCode.SEND_MESSAGE_V2, RequestCode.END_TRANSACTION)
@@ -83,9 +85,8 @@ async def book(producer: Producer, outbox: Outbox, engine: Any, number: int) -> 
                     await connection.execute(statement)
 
 
-async def main() -> None:
-    job, face, fatal, number, url = sys.argv[1:]
-    steps = Steps(int(fatal))
+async def work(job: str, face: str, fatal: int, number: int, url: str) -> None:
+    steps = Steps(fatal)
     engine: Any
     if face == "asynchronous":
         parts = make_url(url)
@@ -107,13 +108,29 @@ async def main() -> None:
     async with Client() as client, client.producer(GROUP, check=check) as producer:
         if job == "book":
             steps.armed = True
-            await book(producer, outbox, engine, int(number))
+            await book(producer, outbox, engine, number)
         else:
-            async with producer.transaction(TOPIC, number.encode()) as tx:
+            async with producer.transaction(TOPIC, b"%d" % number) as tx:
                 await tx.unknown()
             steps.armed = True
             await asked.wait()
+    if isinstance(engine, AsyncEngine):
+        await engine.dispose()
+
+
+def main() -> None:
+    job, face, first, url = sys.argv[1:]
+    for step in count():
+        pid = os.fork()
+        if pid == 0:
+            asyncio.run(work(job, face, step, int(first) + step, url))
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if code == 0:
+            output.line(str(step + 1))
+            return
+        assert code == -signal.SIGKILL, code
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()
