@@ -531,8 +531,8 @@ async def test_a_delivery_that_is_refused_is_tried_again(
 async def test_a_record_that_leads_nowhere_is_set_aside(
     autojump_clock: Clock, tmp_path: Path, properties: dict[str, str], waits: bool
 ) -> None:
-    """With its bytes and the reason; the next one is delivered."""
-    async with open_desk(tmp_path) as desk, timing(desk):
+    """With its bytes and the reason; the next one is delivered. Nobody takes transactions here."""
+    async with open_desk(tmp_path, disabledPlugins="transaction") as desk, timing(desk):
         slot_ms = desk.clock.now_ms() + (4_000 if waits else -4_000)
         desk.broker.store.append([parked(b"bad", slot_ms, **properties)])
         await desk.sent(body=b"good", properties={"TIMER_DELAY_SEC": "5"})
