@@ -77,7 +77,7 @@ from tests.plugins.filter import test_sql92 as sql92
 from tests.plugins.filter import test_tag as tags
 from tests.plugins.filter.index import test_filters as filter_index
 from tests.plugins.grpc import test_protocol as grpc_protocol
-from tests.plugins.ha import test_electing as electing
+from tests.plugins.ha import test_group as electing
 from tests.plugins.transaction.state_table import test_follower as state_follower
 from tests.stores.lmdb import test_store as test_lmdb
 from tests.stores.memory import test_store as test_memory

@@ -37,7 +37,7 @@ from tests.plugins.ha.pair import (
     send,
     until,
 )
-from tests.plugins.ha.test_following import pull_request
+from tests.plugins.ha.test_slave import pull_request
 from tests.plugins.ha.test_pair import bodies
 
 STORES = pytest.mark.parametrize("store", ["mmap", "lmdb", "memory"])
