@@ -37,8 +37,8 @@ from tests.plugins.ha.pair import (
     send,
     until,
 )
-from tests.plugins.ha.test_slave import pull_request
 from tests.plugins.ha.test_pair import bodies
+from tests.plugins.ha.test_slave import pull_request
 
 STORES = pytest.mark.parametrize("store", ["mmap", "lmdb", "memory"])
 
