@@ -380,7 +380,6 @@ async def test_a_delivery_that_is_refused_is_tried_again(
         {"DELAY": "1", "REAL_TOPIC": names.HALF_TOPIC, "REAL_QID": "0"},
         {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "-1"},
         {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": str(1 << 40)},
-        {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "0", "TRAN_MSG": "true"},
     ],
 )
 async def test_a_parked_message_that_leads_nowhere_is_set_aside(

@@ -524,7 +524,6 @@ async def test_a_delivery_that_is_refused_is_tried_again(
         {"REAL_TOPIC": names.HALF_TOPIC},
         {"REAL_QID": "x"},
         {"REAL_QID": "-1"},
-        {"TRAN_MSG": "true"},
     ],
 )
 @pytest.mark.parametrize("waits", [True, False])
