@@ -55,10 +55,18 @@ class _Apache(AbstractContextManager[peers.Server]):
 
 
 def ours(home: Path, store: Path, **settings: object) -> AbstractContextManager[peers.Server]:
-    given = SETTINGS | settings | {"storePathRootDir": str(store), "mappedFileSizeConsumeQueue": 20 * 30_000}
+    given = SETTINGS | settings | {"mappedFileSizeConsumeQueue": 20 * 30_000}
     given |= {"maxHashSlotNum": 50_000, "maxIndexNum": 200_000}
     words = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
+    store.mkdir(exist_ok=True)
+    (home / "data").symlink_to(store)
     return peers.rmqkit_serve(home, arguments=words)
+
+
+def new(home: Path) -> Path:
+    """The folder of one broker, for all but its store."""
+    home.mkdir()
+    return home
 
 
 async def begin(
@@ -107,16 +115,16 @@ async def test_open_transactions_move(tmp_path: Path, first: str) -> None:
     kinds = [apache, ours] if first == "apache" else [ours, apache]
     try:
         texts = ["a-open", "no-open", "a-commit", "a-back", "b-open"]
-        with kinds[0](tmp_path / "1", store, **LATE) as server:
+        with kinds[0](new(tmp_path / "1"), store, **LATE) as server:
             await begin(server.namesrv, texts, commit=["a-commit"], back=["a-back"])
         expected = Counter({"a-commit": 1, "between": 1, "a-open": 1, "b-open": 1})
-        with kinds[1](tmp_path / "2", store) as server:
+        with kinds[1](new(tmp_path / "2"), store) as server:
             await end(server.namesrv, expected)
             await begin(server.namesrv, ["c-commit"], commit=["c-commit"])
-        with kinds[1](tmp_path / "3", store, **LATE) as server:
+        with kinds[1](new(tmp_path / "3"), store, **LATE) as server:
             await begin(server.namesrv, ["d-open", "no-more"])
         expected += Counter({"c-commit": 1, "between": 2, "d-open": 1})
-        with kinds[0](tmp_path / "4", store) as server:
+        with kinds[0](new(tmp_path / "4"), store) as server:
             await end(server.namesrv, expected)
     except (BuildError, peers.PeerError) as problem:
         pytest.fail(str(problem), pytrace=False)

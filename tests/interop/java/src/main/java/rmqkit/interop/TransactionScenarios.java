@@ -97,7 +97,10 @@ final class TransactionScenarios {
             run.same("key", each.message().getKeys(), "keys");
             run.same("bl\u00e5", each.message().getUserProperty("colour"), "user property");
             run.same(run.topic, each.message().getTopic(), "topic");
-            run.same(7, each.message().getFlag(), "flag");
+            // Apache's broker loses the flag of a message for which it asks.
+            if (each.text().startsWith("commit")) {
+                run.same(7, each.message().getFlag(), "flag");
+            }
         }
     }
 
