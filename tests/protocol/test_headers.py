@@ -136,6 +136,7 @@ SHEET: dict[str, tuple[type[msgspec.Struct], str]] = {
     "33": (headers.ViewMessageRequestHeader, "topic s?, offset i64!"),
     "37": (headers.EndTransactionRequestHeader, END),
     "39": (headers.CheckTransactionStateRequestHeader, CHECK),
+    "323": (headers.ResumeCheckHalfMessageRequestHeader, "topic s?, msgId s!"),
     "370": (headers.RecallMessageRequestHeader, "producerGroup s?, topic s!, recallHandle s!, bname s?"),
     "370 answer": (headers.RecallMessageResponseHeader, "msgId s!, MSG_REGION s?"),
     "105": (headers.GetRouteInfoRequestHeader, "topic s!, acceptStandardJsonOnly bool?"),

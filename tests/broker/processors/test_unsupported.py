@@ -8,8 +8,11 @@ from rmqkit.broker.processors.unsupported import REFUSED
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from tests.broker.desk import BrokerHarness
 
-#: The plugins retention, ha, filter-server, timer and pop of the harness answer these.
+#: The plugins retention, ha, filter-server, timer, pop and transaction of the harness answer these.
 _OF_PLUGINS = {
+    RequestCode.END_TRANSACTION,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE,
+    RequestCode.RECALL_MESSAGE,
     RequestCode.GET_BROKER_HA_STATUS,
     RequestCode.GET_TIMER_CHECK_POINT,
     RequestCode.GET_TIMER_METRICS,

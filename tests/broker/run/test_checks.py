@@ -33,7 +33,7 @@ class Owned(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A setting of RocketMQ that only a plugin implements."""
 
     reject_pull_consumer_enable: bool = False
-    transaction_time_out: Annotated[int, msgspec.Meta(gt=0)] = 6
+    start_accept_send_request_time_stamp: Annotated[int, msgspec.Meta(gt=0)] = 6
 
 
 def claiming(kind: type[msgspec.Struct]) -> tuple[str, object]:
@@ -73,12 +73,16 @@ def test_a_plugin_takes_a_setting_out_of_the_refused_ones() -> None:
     """A setting that a plugin owns is read with its type, one of another type is refused; a setting that is
     not given has the plugin's default."""
     plugin = claiming(Owned)
-    config, registry = loaded(plugin, rejectPullConsumerEnable="true", transactionTimeOut="9")
+    config, registry = loaded(plugin, rejectPullConsumerEnable="true", startAcceptSendRequestTimeStamp="9")
     assert checks.examine(config, registry) == ([], [])
-    assert config.owned(Owned) == Owned(reject_pull_consumer_enable=True, transaction_time_out=9)
+    assert config.owned(Owned) == Owned(
+        reject_pull_consumer_enable=True, start_accept_send_request_time_stamp=9
+    )
     assert Config().owned(Owned) == Owned()
-    (fault,) = checks.examine(*loaded(plugin, transactionTimeOut="soon")).faults
-    assert fault.text.startswith("setting transactionTimeOut = 'soon' (command line): Expected `int`")
+    (fault,) = checks.examine(*loaded(plugin, startAcceptSendRequestTimeStamp="soon")).faults
+    assert fault.text.startswith(
+        "setting startAcceptSendRequestTimeStamp = 'soon' (command line): Expected `int`"
+    )
 
 
 def test_settings_without_effect_share_one_warning() -> None:

@@ -156,7 +156,8 @@ class SqliteStore(MessageStore):
             message = checked(given, self._max_body_bytes, self._host)
             queue = (message.topic, message.queue_id)
             low, high = queues.get(queue) or self._queues.get(queue, (0, 0))
-            rows.append(row(message, high if in_queue(message) else 0, end, now_ms, self._host))
+            offset = high if in_queue(message) else message.unqueued_offset
+            rows.append(row(message, offset, end, now_ms, self._host))
             queues[queue] = (low, high + in_queue(message))
             end += len(rows[-1].record)
         with self._transaction() as db:
