@@ -29,12 +29,15 @@ def pure_records_filter(condition: Node) -> RecordsFilter:
 
 
 def compiled_records_filter(condition: Node) -> RecordsFilter:
-    """A filter of records for a condition, by compiled code where it has a form of the condition."""
+    """A filter of records for a condition, by compiled code where it has a form of the condition. Only called
+    where the compiled part is there, in use or not."""
+    from rmqkit_filter.sql92._matching import Matching
+
     pure = pure_records_filter(condition)
     if condition.form is None:
         return pure
     try:
-        return _matching.Matching(condition.form, lambda record: pure((record,))[0]).verdicts
+        return Matching(condition.form, lambda record: pure((record,))[0]).verdicts
     except ValueError:  # too large for compiled code
         return pure
 
@@ -77,8 +80,5 @@ class Sql92Filter(FilterServer):
         self.compile(found, "")
         return found
 
-
-if IN_USE:
-    from rmqkit_filter.sql92 import _matching
 
 records_filter = compiled_records_filter if IN_USE else pure_records_filter
