@@ -181,7 +181,7 @@ def _colliding(wanted: str, beginning: str) -> str:
 
 async def test_filter_servers_are_behind_it(tmp_path: Path) -> None:
     """A broker's filter server registers with the signature of the servers, and refuses strangers itself."""
-    async with checked_cluster(tmp_path, filterServerNums=1) as cluster:
+    async with checked_cluster(tmp_path, scheme="tcp", filterServerNums=1) as cluster:
         await until(lambda: bool(cluster.broker.context.filter_servers.addresses))
         (address,) = cluster.broker.context.filter_servers.addresses
         for command in (
