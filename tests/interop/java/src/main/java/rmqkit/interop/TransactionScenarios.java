@@ -112,6 +112,8 @@ final class TransactionScenarios {
         Inbox inbox = new Inbox();
         run.consume(run.group("consumer"), "*", inbox);
         run.exactly(inbox, Set.of("third"));
-        run.same("1,2,3", listener.times.get("third"), "counts of questions");
+        String times = listener.times.get("third");
+        // Clients of 4.x send the heartbeat that names their group only after the first round.
+        run.same(true, Set.of("1,2,3", "2,3,4").contains(times), "counts of questions, " + times + ", in turn");
     }
 }
