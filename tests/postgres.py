@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -81,7 +83,11 @@ def postgres(folder: Path) -> Iterator[Postgres]:
                 while not (lines and READY in lines[-1]):
                     lines.append(process.stderr.readline())
                     assert lines[-1], "".join(lines)
+                # A server whose log nobody reads would stop at the end of the pipe.
+                reading = threading.Thread(target=process.stderr.read)
+                reading.start()
                 yield Postgres(folder, port)
             finally:
-                process.terminate()
-                process.communicate()
+                # A fast shutdown, which does not wait for clients.
+                process.send_signal(signal.SIGINT)
+            reading.join()
