@@ -42,7 +42,7 @@ SCENARIOS: Mapping[str, tuple[pytest.MarkDecorator | None, Mapping[str, Any]]] =
     "offsets": (pytest.mark.row("S007"), {"first": 24, "second": 24, "again": 0}),
     "delay-level-1": (None, {}),
     "transaction": (pytest.mark.row("S141", "S143", "S144", "S158"), {"received": 10}),
-    "transaction-check-times": (None, {"received": 1}),
+    "transaction-check-times": (None, {"received": 2}),
     "pull": (pytest.mark.row("S113"), {"queues": 4, "received": 40}),
     "lite-assign": (None, {"received": 20, "again": 20}),
     "admin": (pytest.mark.row("S008", "S011"), {"queues": 3, "stored": 12, "consumed": 12}),

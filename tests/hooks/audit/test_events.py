@@ -12,7 +12,7 @@ from rmqkit import config, hookimpl
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, RequestRefused
 from rmqkit.model.message import PutMessage
-from rmqkit.model.names import SET_ASIDE_TOPIC
+from rmqkit.model.names import SET_ASIDE_TOPIC, TIMER_TOPIC, revive_topic
 from rmqkit.plugin import loader
 from rmqkit.plugin.access import PRINCIPAL
 from rmqkit.plugin.hooks import EachSendHook, RpcHook, SendContext, SendingBroker, SendMessageHook, SendRun
@@ -292,10 +292,11 @@ async def test_what_comes_and_goes_is_written_down(tmp_path: Path) -> None:
     found = [
         (event["kind"], event.get("created"), event.get("deleted")) for event in events_in(tmp_path, "create")
     ]
-    own = found.index(("topic", ["First"], None))
-    for topic in ("SCHEDULE_TOPIC_XXXX", SET_ASIDE_TOPIC):
-        assert ("topic", [topic], None) in found[:own]
-    assert found[own:] == [
+    assert found == [
+        ("topic", ["SCHEDULE_TOPIC_XXXX"], None),
+        ("topic", [SET_ASIDE_TOPIC], None),
+        ("topic", [revive_topic("DefaultCluster")], None),
+        ("topic", [TIMER_TOPIC], None),
         ("topic", ["First"], None),
         ("group", ["g"], None),
         ("topic", ["Second"], None),

@@ -108,12 +108,13 @@ final class TransactionScenarios {
     private static void askedAgain(Run run) throws Exception {
         ByText listener = new ByText();
         TransactionMQProducer producer = producer(run, listener);
-        send(run, producer, "third");
+        // It creates the topic, so that a consumer can start: only then does a client of 4.x name its groups, and a
+        // question before that reaches nobody, but is counted.
+        send(run, producer, "commit");
         Inbox inbox = new Inbox();
         run.consume(run.group("consumer"), "*", inbox);
-        run.exactly(inbox, Set.of("third"));
-        String times = listener.times.get("third");
-        // Clients of 4.x send the heartbeat that names their group only after the first round.
-        run.same(true, Set.of("1,2,3", "2,3,4").contains(times), "counts of questions, " + times + ", in turn");
+        send(run, producer, "third");
+        run.exactly(inbox, Set.of("commit", "third"));
+        run.same("1,2,3", listener.times.get("third"), "counts of questions");
     }
 }
