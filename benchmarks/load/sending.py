@@ -88,15 +88,19 @@ class Sender:
         for opaque in opaques:
             self.outstanding[opaque] = now
         for piece in self.ring.take(opaques):
-            if self.unsent:
-                self.unsent += piece
-                continue
-            try:
-                done = self.sock.send(piece)
-            except BlockingIOError:
-                done = 0
-            if done < len(piece):
-                self.unsent = bytes(piece[done:])
+            self.write(piece)
+
+    def write(self, piece: bytes | memoryview) -> None:
+        """Write bytes, behind those that wait in `unsent`."""
+        if self.unsent:
+            self.unsent += piece
+            return
+        try:
+            done = self.sock.send(piece)
+        except BlockingIOError:
+            done = 0
+        if done < len(piece):
+            self.unsent = bytes(piece[done:])
 
     def flush(self) -> None:
         """Go on with `unsent`; called when the socket is writable."""

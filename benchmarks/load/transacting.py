@@ -100,16 +100,7 @@ class Transactor(Sender):
         header = re.sub(
             f'"(TABLE|LOG|KEY)"|{FIRST_OPAQUE}', lambda found: _filled(found, values), self._commit
         )
-        request = frame(header.encode())
-        if self.unsent:
-            self.unsent += request
-            return
-        try:
-            done = self.sock.send(request)
-        except BlockingIOError:
-            done = 0
-        if done < len(request):
-            self.unsent = request[done:]
+        self.write(frame(header.encode()))
 
 
 def _filled(found: re.Match[str], values: dict[str, str]) -> str:

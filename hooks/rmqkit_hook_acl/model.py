@@ -12,7 +12,7 @@ from typing import Final, Literal
 from attrs import evolve, field, frozen
 
 from rmqkit.errors import RequestRefused
-from rmqkit.model.names import DLQ_PREFIX, RETRY_PREFIX
+from rmqkit.model.names import RETRY_PREFIX
 from rmqkit.protocol.codes import ResponseCode
 
 SUPER, NORMAL = "Super", "Normal"
@@ -136,10 +136,6 @@ def group_of(topic: str) -> str:
 
 def is_retry_topic(topic: str) -> bool:
     return topic.startswith(RETRY_PREFIX)
-
-
-def is_dead_letter_topic(topic: str) -> bool:
-    return topic.startswith(DLQ_PREFIX)
 
 
 @frozen
