@@ -47,7 +47,7 @@ def load(server: peers.Server, topic: str, messages: int, *properties: str) -> R
 
 
 async def delivered_at(namesrv: str, topic: str, messages: int) -> float:
-    """The time when a topic has so many messages."""
+    """The time at which the topic reaches this number of messages."""
     async with Client(namesrv) as client, client.pull_consumer("counters") as consumer:
         with trio.fail_after(_TIMEOUT_S):
             while True:

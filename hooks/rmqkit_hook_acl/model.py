@@ -149,7 +149,7 @@ class Entry:
     networks: tuple[Network, ...] = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        """Read the sources. Raises RequestRefused for one that is no address."""
+        """Read the sources. Raises RequestRefused for a text that is not an address."""
         object.__setattr__(self, "networks", tuple(map(network_of, self.sources)))
 
     @property

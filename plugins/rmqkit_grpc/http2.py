@@ -489,7 +489,7 @@ class Http2:
             self._send_some(stream, found)
 
     def _end(self, stream: int) -> None:
-        """An answer has ended; a client that still sends is told that nobody reads it."""
+        """End a stream after its answer; RST_STREAM ends what the client still sends."""
         if not self._streams[stream].has_ended:
             self._out.append(_frame(Kind.RST_STREAM, 0, stream, _U32.pack(Fault.NO_ERROR)))
         self._forget(stream)
