@@ -137,6 +137,8 @@ class TimerFiles(Kept):
             raise _Contradiction(
                 f"timerPrecisionMs is {given.timer_precision_ms}, and was {own.precision_ms}"
             )
+        if found.log_position and not (self.wheel_path.exists() and self.wheel_path.stat().st_size):
+            raise _Contradiction("the timer wheel is missing")
         wheel = self._load_wheel(given.timer_precision_ms)
         known: frozenset[int] = frozenset()
         if own is None:

@@ -142,6 +142,14 @@ def broken_wheel(directory: Path) -> None:
     (directory / "timerwheel").write_bytes(b"x")
 
 
+def missing_wheel(directory: Path) -> None:
+    (directory / "timerwheel").unlink()
+
+
+def empty_wheel(directory: Path) -> None:
+    (directory / "timerwheel").write_bytes(b"")
+
+
 def missing_log(directory: Path) -> None:
     for path in (directory / "timerlog").iterdir():
         path.unlink()
@@ -174,7 +182,18 @@ def short_log(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [broken_wheel, missing_log, gap_in_log, uneven_log, lost_checkpoint, empty_log, short_log]
+    "damage",
+    [
+        broken_wheel,
+        missing_wheel,
+        empty_wheel,
+        missing_log,
+        gap_in_log,
+        uneven_log,
+        lost_checkpoint,
+        empty_log,
+        short_log,
+    ],
 )
 async def test_files_that_contradict_themselves_are_made_anew(
     tmp_path: Path, damage: object, caplog: pytest.LogCaptureFixture

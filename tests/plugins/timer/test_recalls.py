@@ -222,9 +222,9 @@ async def test_a_recall_waits_for_what_a_send_waits_for(autojump_clock: Clock, t
     """A refused append is the answer, with its code, and the message is delivered."""
     async with open_desk(tmp_path) as desk, timing(desk):
         handle = await sent(desk)
-        desk.broker.store.positions.going_back = True
+        desk.broker.store.refuse_writes("a test")
         answer = await recall(desk, handle)
-        desk.broker.store.positions.going_back = False
+        desk.broker.store.refuse_writes(None)
         assert answer.code != 0
         await after(desk, MINUTE_MS)
         assert found(desk) == [b"later"]
