@@ -20,7 +20,7 @@ from xdist.scheduler import LoadFileScheduling
 from rmqkit.log_limit import peer_lines
 from rmqkit.plugin import hook_runner
 from tests import postgres
-from tests.threads import run_at_once
+from tests.threads import at_once
 
 pytest_plugins = ["rmqkit.testing.pytest_plugin"]
 
@@ -75,7 +75,7 @@ def threads_do_not_move_the_clock(request: pytest.FixtureRequest, monkeypatch: p
         return
 
     for module in (trio.to_thread, anyio.to_thread):
-        monkeypatch.setattr(module, "run_sync", run_at_once)
+        monkeypatch.setattr(module, "run_sync", at_once(module.run_sync))
 
 
 @pytest.fixture(scope="session")

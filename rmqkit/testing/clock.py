@@ -42,13 +42,16 @@ class LoopClock:
 @contextmanager
 def threads_hold_the_clock(clock: trio.testing.MockClock) -> Iterator[None]:
     """In the block, a clock that jumps does not jump while a thread of `to_thread.run_sync`, trio's or
-    anyio's, works: no time passes for a task that waits for it."""
+    anyio's, works for the loop of that clock: no time passes for a task that waits for it. Loops of other
+    threads are left alone."""
     working = 0
     threshold_s = clock.autojump_threshold
 
     def holding(run_sync: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def run(*arguments: Any, **options: Any) -> Any:
             nonlocal working, threshold_s
+            if not (trio.lowlevel.in_trio_run() and trio.lowlevel.current_clock() is clock):
+                return await run_sync(*arguments, **options)
             if not working:
                 threshold_s, clock.autojump_threshold = clock.autojump_threshold, math.inf
             working += 1

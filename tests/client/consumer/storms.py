@@ -25,7 +25,7 @@ from rmqkit.testing.broker import dialer, running_broker, running_namesrv
 from rmqkit.testing.clock import LoopClock
 from tests.client.consumer.groups import Line, until
 from tests.seeded_runs import repeat
-from tests.threads import run_at_once
+from tests.threads import at_once
 
 STORM_S = 120
 QUEUES = 3
@@ -161,7 +161,7 @@ def all_committed(broker: RunningBroker) -> bool:
 
 def _storm(directory: Path, seed: int) -> dict[str, int]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trio.to_thread, "run_sync", run_at_once)
+        patch.setattr(trio.to_thread, "run_sync", at_once(trio.to_thread.run_sync))
         storm = trio.run(weather, directory, seed, clock=MockClock(autojump_threshold=0))
     return {"lives of brokers": storm.lives, "messages": len(storm.acknowledged)}
 
