@@ -57,6 +57,7 @@ class FakePeer(Peer):
     def answer_async(self, request: Command, work: Work) -> Ticket:
         ticket = self.postpone((request,))
         self._work.append((ticket, work))
+        self._moved()
         return ticket
 
     def settle(self, ticket: Ticket, outcomes: Sequence[Outcome]) -> None:
@@ -68,6 +69,9 @@ class FakePeer(Peer):
             self._answer_to[id(request)] = request, answer
         if not ticket.held:
             self.owed -= len(ticket.requests)
+        self._moved()
+
+    def _moved(self) -> None:
         self._paid.set()
         self._paid = trio.Event()
 
@@ -76,6 +80,7 @@ class FakePeer(Peer):
         await self.run_work()
         while self.owed:
             await self._paid.wait()
+            await self.run_work()
 
     async def run_work(self, request: Command | None = None) -> None:
         """Run the work passed to `answer_async`, for one request or for all."""

@@ -32,6 +32,7 @@ from rmqkit.model.sysflag import (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
 )
+from rmqkit.model.topic import TopicConfig
 from rmqkit.plugin.hooks import SendHeader, SendingBroker, SendRun
 from rmqkit.plugin.request import JoinedProcessor, Outcome, Peer, Ticket
 from rmqkit.plugin.request_broker import RequestBroker
@@ -340,7 +341,7 @@ class SendProcessor(JoinedProcessor):
         """Answer one send that was not stored; later, if only its topic or group does not exist yet."""
         if isinstance(error, Unsaved):
             ticket = send.peers[0].postpone(send.requests)
-            error.change.when_settled(partial(self._saved, send, ticket))
+            error.change.when_settled(partial(self._saved, send, ticket, error.change.config))
             return ticket
         refused = self._failed(send.requests[0], error)
         send.ended(refused.code, refused.remark)
@@ -348,10 +349,22 @@ class SendProcessor(JoinedProcessor):
             self._after(send)
         return refused
 
-    def _saved(self, send: SendRun, ticket: Ticket, failure: RequestRefused | None) -> None:
+    def _saved(self, send: SendRun, ticket: Ticket, created: object, failure: RequestRefused | None) -> None:
         """Store a send whose topic or group was being created, or refuse it. Sends that waited for the same
-        one keep their order."""
-        ticket.complete(self._store(send) if failure is None else [self._fault(send, failure)])
+        one keep their order, and those of a new topic are answered when the name servers know it: who reads
+        the answer finds its route."""
+        if failure is not None:
+            ticket.complete([self._fault(send, failure)])
+            return
+        outcomes = self._store(send)
+        if isinstance(created, TopicConfig):
+            work = partial(self._announced, outcomes[0])
+            outcomes = [send.peers[0].answer_async(send.requests[0], work)]
+        ticket.complete(outcomes)
+
+    async def _announced(self, outcome: Outcome) -> Outcome:
+        await self._broker.topics.announced()
+        return outcome
 
 
 def _merged(some: Mapping[int, Outcome], others: Sequence[Outcome]) -> Sequence[Outcome]:

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+import trio
 
 from rmqkit import hookimpl
 from rmqkit.broker.processors.send import SendProcessor
@@ -378,6 +379,30 @@ async def test_an_unknown_topic_is_created_from_the_template(desk: BrokerHarness
     topic = desk.broker.topics.get("New")
     assert topic is not None
     assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (3, 3, 6)
+
+
+async def test_a_send_that_creates_its_topic_is_answered_when_the_name_servers_know_it(
+    desk: BrokerHarness,
+) -> None:
+    """Others find its route then. Later sends are answered at once."""
+    asked, told = trio.Event(), trio.Event()
+    answers: list[Command] = []
+
+    async def announced() -> None:
+        asked.set()
+        await told.wait()
+
+    async def send() -> None:
+        answers.append(await desk.send("New"))
+
+    desk.broker.topics.on_announce.append(announced)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        await asked.wait()
+        assert (len(desk.stored("New")), len(answers)) == (1, 0)
+        await desk.sent("New", peer=FakePeer())
+        told.set()
+    assert [answer.code for answer in answers] == [0]
 
 
 async def test_an_unknown_topic_that_may_not_be_created(opened: Opened) -> None:
