@@ -15,10 +15,12 @@ fails. There is one row for an id, so all of them see the same outcome, at whate
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
 
+import anyio
 import anyio.to_thread
 
 from rmqkit.client.blocking import BlockingTransaction
@@ -58,6 +60,8 @@ LOCK_MS = 2_000
 #: Old rows are deleted so often, by whoever reads or refuses, and so many at a time.
 CLEAN_MS = 3_600_000
 CLEANED_ROWS = 1_000
+#: How long statements that run may take to end when their task is cancelled.
+LET_END_S = 5.0
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -167,11 +171,18 @@ class Outbox:
     async def _run(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run statements in a transaction of their own."""
+        """Run statements in a transaction of their own. Cancelled: those of an asynchronous engine end, for
+        LET_END_S at most; some drivers leave connections that can never be closed."""
         engine = self._engine
         if isinstance(engine, AsyncEngine):
-            async with engine.begin() as connection:
-                return await connection.run_sync(work, *args, **kwargs)
+            running = asyncio.ensure_future(_in_transaction(engine, lambda each: work(each, *args, **kwargs)))
+            try:
+                return await asyncio.shield(running)
+            except asyncio.CancelledError:
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait([running], timeout=LET_END_S)
+                running.cancel()
+                raise
 
         def in_thread() -> T:
             with engine.begin() as connection:
@@ -198,3 +209,8 @@ class Outbox:
         if ids:
             connection.execute(delete(self.table).where(columns.message_id.in_(ids)))
         return len(ids)
+
+
+async def _in_transaction(engine: AsyncEngine, work: Callable[[Connection], T]) -> T:
+    async with engine.begin() as connection:
+        return await connection.run_sync(work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sys
 import threading
@@ -194,6 +195,24 @@ def test_the_row_decides_whatever_the_block_raises(database_url: str, backend: s
             assert await shop.row(tx.message_id) is False
 
     run(backend, body)
+
+
+def test_a_check_that_is_cancelled_lets_its_statement_end(database_url: str) -> None:
+    """Whatever a driver does with connections whose statements are cut short, nothing is left of the check:
+    the loop can be closed."""
+
+    async def body() -> None:
+        async with opened(database_url, "asynchronous") as shop:
+            own = asyncio.all_tasks()
+            assert isinstance(shop.engine, AsyncEngine)
+            for step in ("before_cursor_execute", "after_cursor_execute"):
+                with anyio.CancelScope() as scope:
+                    event.listen(shop.engine.sync_engine, step, lambda *_: scope.cancel(), once=True)
+                    await shop.outbox.decide("ID")
+                assert scope.cancelled_caught
+                assert asyncio.all_tasks() == own
+
+    run("asyncio", body)
 
 
 @faces
