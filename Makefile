@@ -5,9 +5,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Two processes more than cores, for many tests wait for programs and timeouts; a file's tests stay together, for they may share a broker, a
+# Four processes more than cores, for many tests wait for programs and timeouts; a file's tests stay together, for they may share a broker, a
 # Spark session or a JVM.
-IN_PARALLEL := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
+IN_PARALLEL := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 4) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
 # A change of these installs again, which builds the compiled part again.
 COMPILED_FROM := hatch_build.py $(shell find rmqkit plugins hooks stores transports spark_connector -name "*.pyx" -o -name "*.pxd" -o -name "*.h")
 CORE := $(VENV)/.core
