@@ -12,7 +12,7 @@ from typing import Final, Literal
 from attrs import evolve, field, frozen
 
 from rmqkit.errors import RequestRefused
-from rmqkit.model.names import RETRY_PREFIX
+from rmqkit.model.names import POP_RETRY_V2, RETRY_PREFIX
 from rmqkit.protocol.codes import ResponseCode
 
 SUPER, NORMAL = "Super", "Normal"
@@ -130,8 +130,8 @@ class Resource:
 
 
 def group_of(topic: str) -> str:
-    """The group of a retry topic; another name as it is."""
-    return topic.removeprefix(RETRY_PREFIX)
+    """The group of a retry topic, also of one of POP in its second form; another name as it is."""
+    return topic.removeprefix(RETRY_PREFIX).partition(POP_RETRY_V2)[0]
 
 
 def is_retry_topic(topic: str) -> bool:

@@ -57,10 +57,12 @@ class Figures:
         timers, counts, since_s = self._timers, dict[int, int](), 0
         start_ms, precision_ms = timers.write_time_ms, timers.wheel.precision_ms
         for distance_s in DISTANCES_S:
-            total, step_ms = 0, _STEP_SLOTS * precision_ms
+            total, at_ms = 0, start_ms + since_s * 1_000
             end_ms = start_ms + distance_s * 1_000
-            for at_ms in range(start_ms + since_s * 1_000, end_ms, step_ms):
-                total += timers.wheel.count(at_ms, min(at_ms + step_ms, end_ms))
+            while (at_ms := timers.wheel.next_used(at_ms, end_ms)) < end_ms:
+                stop_ms = min(at_ms + _STEP_SLOTS * precision_ms, end_ms)
+                total += timers.wheel.count(at_ms, stop_ms)
+                at_ms = stop_ms
                 await trio.lowlevel.checkpoint()
             counts[distance_s], since_s = max(total, 0), distance_s
         self._waiting = counts

@@ -259,6 +259,28 @@ class TestJumpingClock:
                 consumer.stop()
             assert trio.current_time() - sent_at_s >= 1200
 
+    @pytest.mark.row("S096")
+    async def test_hours_of_timers_pass(
+        self, autojump_clock: MockClock, rocketmq: RocketMQ, rocketmq_client: Client
+    ) -> None:
+        """A message that is due later comes behind those of one that is due each hour, each at its time. A
+        day passes in the same way; each hour costs some work."""
+        properties = {b"each hour": {"RMQKIT_REPEAT": "1h"}, b"later": {"TIMER_DELAY_SEC": "10800"}}
+        async with rocketmq.client() as client, client.producer("pg") as producer:
+            for body, each in properties.items():
+                await producer.send("T", body, properties=each)
+        await trio.sleep(10_810)
+        found: list[tuple[bytes, int]] = []
+        async with rocketmq_client.push_consumer("cg", subscribe="T", start="first") as consumer:
+            async for delivery in consumer:
+                async with delivery as message:
+                    waited_ms = message.store_timestamp_ms - message.born_timestamp_ms
+                    found.append((message.body, round(waited_ms / 3_600_000)))
+                if len(found) == 4:
+                    consumer.stop()
+        hours = [(b"each hour", hour) for hour in range(1, 4)]
+        assert sorted(found) == sorted([*hours, (b"later", 3)])
+
     @pytest.mark.rocketmq(store="mmap")
     async def test_the_clock_waits_for_threads(
         self, autojump_clock: MockClock, rocketmq: RocketMQ, rocketmq_client: Client

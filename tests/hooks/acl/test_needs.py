@@ -36,6 +36,7 @@ def shown(code: int, body: object = None, **fields: str) -> list[str]:
         (Code.GET_MAX_OFFSET, {"topic": "T"}, ["Topic:T SUB|GET"]),
         (Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}, ["Topic:T PUB|SUB|GET"]),
         (Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "%RETRY%g"}, ["Group:g SUB|GET"]),
+        (Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "%RETRY%g+T"}, ["Group:g SUB|GET"]),
         (Code.END_TRANSACTION, {}, []),
         (Code.END_TRANSACTION, {"topic": "T"}, ["Topic:T PUB"]),
         (Code.VIEW_MESSAGE_BY_ID, {"offset": "1", "topic": "T"}, []),
