@@ -554,7 +554,7 @@ async def test_a_crowded_slot_takes_no_more(
         await trio.sleep(A_LOOK_S)
         monkeypatch.setattr("random.random", lambda: 0.6)
         assert (await desk.send(properties=wanted)).code == 0
-        monkeypatch.setattr("random.random", lambda: 0.4)
+        monkeypatch.setattr("random.random", lambda: 0.2)
         refused = await desk.send(properties=wanted)
         assert (refused.code, "flow control" in (refused.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
         monkeypatch.setattr("random.random", lambda: 0.99)
