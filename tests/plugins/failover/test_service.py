@@ -7,6 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+import trio
 
 from rmqkit.broker.run.running import RunningBroker
 from rmqkit.errors import ConfigError
@@ -120,25 +121,33 @@ async def test_a_master_that_does_not_reach_the_coordinator_is_fenced_and_replac
 async def test_a_master_that_hears_nobody_does_not_remove_its_slaves(tmp_path: Path) -> None:
     """What it sends arrives, but no answer, and no report of its slave. The slave is elected as soon as the
     master's term is over, for it is still in the set."""
-    coordinator, keys = fresh_coordinator(), {"plugins.failover.lagMs": 500}
-    async with AsyncExitStack() as stack:
-        members, running = {}, {}
+    coordinator, members, ends = fresh_coordinator(), {}, {}
+
+    async def run(name: str, *, task_status: trio.TaskStatus[None]) -> None:
+        """In a task of its own: whichever is the slave ends first."""
+        async with failing_over(tmp_path, name, coordinator, **{"plugins.failover.lagMs": 500}) as member:
+            members[name], ends[name] = member, trio.Event()
+            task_status.started()
+            await ends[name].wait()
+        del members[name]
+
+    async with trio.open_nursery() as nursery:
         for name in "ab":
-            running[name] = await stack.enter_async_context(AsyncExitStack())
-            members[name] = await running[name].enter_async_context(
-                failing_over(tmp_path, name, coordinator, **keys)
-            )
+            await nursery.start(run, name)
         master = (await in_sync(coordinator, "a", "b")).state.master
         deaf = driver_of(members[master]).coordinator
         assert isinstance(deaf, MemoryCoordinator)
         deaf.is_unheard = True
         slave = "b" if master == "a" else "a"
-        await running[slave].aclose()
+        ends[slave].set()
+        await until(lambda: slave not in members)
         await until(lambda: members[master].context.role.is_fenced)
-        again = await stack.enter_async_context(failing_over(tmp_path, slave, coordinator, **keys))
-        await until(lambda: again.context.role.current is Role.MASTER)
+        await nursery.start(run, slave)
+        await until(lambda: members[slave].context.role.current is Role.MASTER)
         deaf.is_unheard = False
         await in_sync(coordinator, "a", "b")
+        for end in ends.values():
+            end.set()
 
 
 async def test_a_slave_that_does_not_reach_the_coordinator_leaves_the_set(tmp_path: Path) -> None:
