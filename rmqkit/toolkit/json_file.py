@@ -9,7 +9,9 @@ from codecs import BOM_UTF8
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -18,6 +20,8 @@ from rmqkit.protocol import loose_json
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T", bound=msgspec.Struct)
+# By path: a plugin's table may also be written by the copy from a master, in another thread.
+_writing: WeakValueDictionary[Path, Lock] = WeakValueDictionary()
 
 
 class JsonFile(Generic[T]):
@@ -29,6 +33,7 @@ class JsonFile(Generic[T]):
         self._backup = path.with_name(path.name + ".bak")
         self._kind = kind
         self._broken = False
+        self._writing = _writing.setdefault(path.absolute(), Lock())
 
     def load(self) -> T | None:
         """The table; None when neither the file nor its `.bak` exists. If the file is empty or broken, the
@@ -78,7 +83,11 @@ class JsonFile(Generic[T]):
         return msgspec.json.format(msgspec.json.encode(value), indent=2)
 
     def write(self, parts: Iterable[bytes]) -> None:
-        """The blocking half of `save`; may run in a worker thread."""
+        """The blocking half of `save`; may run in a worker thread. Who writes the same file waits."""
+        with self._writing:
+            self._write(parts)
+
+    def _write(self, parts: Iterable[bytes]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self.path.with_name(self.path.name + ".tmp")
         # An older one may have other permissions.

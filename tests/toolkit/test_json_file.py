@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -205,3 +206,13 @@ def test_text_that_is_not_utf8(file: JsonFile[ConsumerOffsetFile], path: Path) -
     assert found == table(1)
     file.save(table(1))
     assert file.load() == table(1)
+
+
+def test_two_writers_of_one_file_take_turns(path: Path) -> None:
+    """Each whole table replaces the one before; neither finds the other's temporary file gone."""
+    with ThreadPoolExecutor(max_workers=4) as threads:
+        writes = [
+            threads.submit(JsonFile(path, ConsumerOffsetFile).save, table(offset)) for offset in range(100)
+        ]
+    assert [write.exception() for write in writes] == [None] * 100
+    assert JsonFile(path, ConsumerOffsetFile).load() in [table(offset) for offset in range(100)]
