@@ -51,28 +51,31 @@ def build(root: Path, into: Path | None) -> list[Path]:
         "freethreading_compatible": False,
     }
     workshop = root / "build" / "compiled"
-    extensions = cythonize(
-        modules,
-        compiler_directives=directives,
-        build_dir=str(workshop),
-        # A package of this checkout is found by its own name; the installed one may be missing or older.
-        include_path=[".", "rmqkit/speedups"],
-        quiet=True,
-    )
-    command = build_ext(Distribution({"ext_modules": extensions}))
-    command.build_temp = str(workshop)
-    command.build_lib = str(workshop / "lib" if into is None else into)
-    command.parallel = os.cpu_count()
-    command.finalize_options()
-    # Made each time: it carries the digest of the sources, which also changes when one of them is removed.
-    Path(command.get_ext_fullpath(STAMPED)).unlink(missing_ok=True)
-    command.run()
-    built = [Path(command.get_ext_fullpath(extension.name)) for extension in extensions]
+    # The stamp alone first: without a compiler nothing else is translated.
+    modules.sort(key=lambda module: module.name != STAMPED)
+    built = []
+    for part in (modules[:1], modules[1:]):
+        extensions = cythonize(
+            part,
+            compiler_directives=directives,
+            build_dir=str(workshop),
+            # A package of this checkout is found by its own name; the installed one may be missing or older.
+            include_path=[".", "rmqkit/speedups"],
+            quiet=True,
+        )
+        command = build_ext(Distribution({"ext_modules": extensions}))
+        command.build_temp = str(workshop)
+        command.build_lib = str(workshop / "lib" if into is None else into)
+        command.parallel = os.cpu_count()
+        command.finalize_options()
+        # The stamp is made each time: its digest also changes when a source is removed.
+        command.force = part[0].name == STAMPED
+        command.run()
+        built += [Path(command.get_ext_fullpath(extension.name)) for extension in extensions]
     if into is not None:
         return built
     return [
-        _placed(path, _beside(root, extension.name, path))
-        for path, extension in zip(built, extensions, strict=True)
+        _placed(path, _beside(root, module.name, path)) for path, module in zip(built, modules, strict=True)
     ]
 
 
