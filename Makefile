@@ -38,7 +38,9 @@ demo: $(CORE)
 demo-spark: $(READY)
 	$(BIN)/rmqkit demo-spark --picture build/demo-spark.png
 
+# The tests are imported once before: otherwise each process would rewrite the assertions of all files.
 test: $(READY)
+	-$(PYTEST) --collect-only -qq > /dev/null
 	$(PYTEST) $(IN_PARALLEL)
 
 # Tests of what has a compiled part, over the Python that stands behind it.

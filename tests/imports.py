@@ -7,6 +7,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -31,6 +32,7 @@ def sources() -> dict[str, list[Path]]:
     return found
 
 
+@cache
 def graph() -> Graph:
     """Module -> the modules of this repository that it imports."""
     files = sources()
