@@ -63,6 +63,7 @@ def body_of(command: Command | None) -> Any:
     return loose_json.loads(command.body)
 
 
+@pytest.mark.row("S319")
 def test_running_info_shows_subscriptions_and_queues() -> None:
     """The body has the keys that mqadmin reads; of five unfinished messages one is being processed."""
 
@@ -90,6 +91,7 @@ def test_running_info_shows_subscriptions_and_queues() -> None:
     run("trio", body)
 
 
+@pytest.mark.row("S319")
 def test_offsets_in_memory() -> None:
     """GET_CONSUMER_STATUS_FROM_CLIENT returns the next offset of each queue of the topic."""
 
@@ -106,6 +108,7 @@ def test_offsets_in_memory() -> None:
     run("trio", body)
 
 
+@pytest.mark.row("S319")
 @pytest.mark.parametrize("as_list", [False, True])
 def test_offsets_are_reset(as_list: bool) -> None:
     """Messages read ahead are dropped, reading continues at the new offset, which is committed; the current
@@ -155,6 +158,7 @@ def test_a_reset_ends_a_held_pull() -> None:
     run("trio", body)
 
 
+@pytest.mark.row("S319")
 @pytest.mark.parametrize(
     ("code", "fields", "why"),
     [
@@ -232,6 +236,7 @@ def outcome(said: Command | None) -> tuple[int, str | None] | None:
     return None if said is None else (said.code, said.remark)
 
 
+@pytest.mark.row("S319")
 @pytest.mark.parametrize("oneway", [True, False])
 def test_a_question_for_a_transaction_reaches_its_producer_group(oneway: bool) -> None:
     """The half message names the group. Its handler gets the question, the message and the broker; a group

@@ -64,7 +64,7 @@ async def test_both_serialisations_share_a_connection() -> None:
         assert [((await client.receive()).codec) for _ in range(3)] == [1, 0, 1]
 
 
-@pytest.mark.row("S323")
+@pytest.mark.row("S323", "S312")
 @pytest.mark.parametrize("code", [ECHO, REFUSE, BREAK, LATE, 999])
 async def test_a_one_way_request_is_never_answered(code: int) -> None:
     """No success and no error is sent for it, neither at once nor later."""
@@ -79,6 +79,7 @@ async def test_a_one_way_request_is_never_answered(code: int) -> None:
         assert (await client.ask(numbered(ECHO, opaque=3))).opaque == 3
 
 
+@pytest.mark.row("S312")
 async def test_an_unknown_code_is_not_supported() -> None:
     """The answer has code 3 and a remark with the number, and with the name where RocketMQ has one."""
     async with served({}) as there, there.client() as client:
@@ -88,6 +89,7 @@ async def test_an_unknown_code_is_not_supported() -> None:
         assert (got.code, got.remark) == (3, "request code 31999 is not supported here")
 
 
+@pytest.mark.row("S312")
 async def test_a_default_processor_takes_the_rest() -> None:
     """Codes without a processor of their own are handled by the default processor."""
     async with served({REFUSE: Handler(refuse)}, default=Handler(echo)) as there, there.client() as client:
@@ -560,6 +562,7 @@ async def test_a_processor_of_single_requests_is_asked_for_room_before_each() ->
     assert runs == [1, 1, 1]
 
 
+@pytest.mark.row("S029", "S072")
 async def test_requests_that_arrive_together_are_served_in_turns() -> None:
     """A connection that sends hundreds of requests at once lets other connections be served in between."""
     served_at: list[int] = []

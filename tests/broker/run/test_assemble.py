@@ -100,7 +100,7 @@ async def test_a_directory_of_another_kind_of_store_is_refused(
     assert sorted(os.listdir(tmp_path)) == before
 
 
-@pytest.mark.row("S017", "S064", "S075")
+@pytest.mark.row("S017", "S019", "S064", "S075", "S262", "S318")
 @pytest.mark.parametrize(("code", "kind"), CASES, ids=[code.name for code, _ in CASES])
 async def test_a_request_code_has_its_processor(
     tmp_path: Path, code: RequestCode, kind: type[RequestProcessor]

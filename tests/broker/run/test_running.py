@@ -154,7 +154,7 @@ class Witness:
         register("witness", Serve())
 
 
-@pytest.mark.row("S036", "S087", "S089")
+@pytest.mark.row("S036", "S087", "S089", "S324", "S343")
 @pytest.mark.only_store(why="brings its own store")
 @pytest.mark.only_transport("tcp", "tls", "quic", "memory", why="is about ports")
 async def test_the_order_of_start_and_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
