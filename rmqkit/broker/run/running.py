@@ -19,6 +19,7 @@ from rmqkit.broker.roles.role import ServiceRunner
 from rmqkit.broker.roles.role_refusals import follow_role
 from rmqkit.broker.run import assemble, checks
 from rmqkit.broker.run.context import BrokerContext
+from rmqkit.broker.run.deleted_topics import forget_deleted_topics
 from rmqkit.broker.run.system_clock import SystemClock
 from rmqkit.broker.stats import SAMPLE_MS
 from rmqkit.config import FREE_PORT, Config, store_host, with_texts
@@ -148,6 +149,7 @@ async def _run_opened(
         nursery.start_soon(broker.work.run)
         nursery.start_soon(_expire_held_pulls, broker)
         nursery.start_soon(_persist_offsets, broker)
+        nursery.start_soon(forget_deleted_topics, broker)
         if broker.filters.index is not None:
             nursery.start_soon(_persist_filters, broker, broker.filters.index)
         nursery.start_soon(_drop_silent_clients, broker)
