@@ -47,7 +47,6 @@ _ACCESS = (
     " another way before you remove the setting"
 )
 _FILTER_SERVERS = "the plugin filter-server is off or not installed: the broker starts no filter servers"
-_DISCOVERY = "this build does not look name servers up: list them in namesrvAddr"
 _GUARD = "this build does not have this protection"
 _LITE_QUEUES = "this build has no light queues"
 _CRC = "this build neither writes nor checks a checksum of a message's properties"
@@ -71,8 +70,12 @@ PROMISES: dict[str, Promise] = {
     "aclEnable": Promise(_OFF, _ACCESS),
     "authenticationEnabled": Promise(_OFF, _ACCESS),
     "authorizationEnabled": Promise(_OFF, _ACCESS),
-    "fetchNameSrvAddrByDnsLookup": Promise(_OFF, _DISCOVERY),
-    "fetchNamesrvAddrByAddressServer": Promise(_OFF, _DISCOVERY),
+    "fetchNameSrvAddrByDnsLookup": Promise(
+        _OFF, "this build looks name servers up by HTTP alone: set fetchNamesrvAddrByAddressServer = true"
+    ),
+    "fetchNamesrvAddrByAddressServer": Promise(
+        _OFF, "the plugin registration is off or not installed: no name server is told of the broker"
+    ),
     "rejectPullConsumerEnable": Promise(_OFF, _GUARD),
     "startAcceptSendRequestTimeStamp": Promise(("0",), _GUARD),
     "litePullMessageEnable": Promise(("true",), _GUARD),
@@ -122,6 +125,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
         "the plugin that owns them is off or not installed": (
             """
             messageDelayLevel flushDelayOffsetInterval registerNameServerPeriod registerBrokerTimeoutMills
+            fetchNamesrvAddrInterval
             fileReservedTime deleteWhen diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio
             diskSpaceWarningLevelRatio cleanFileForciblyEnable cleanResourceInterval
             deleteCommitLogFilesInterval deleteFileBatchMax scanNotActiveBrokerInterval kvConfigPath
@@ -297,7 +301,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             """
             persistConsumerOffsetIncrementally
             rocketmqHome brokerConfigPath configStorePath productEnvName waitSecondsForService
-            updateNameServerAddrPeriod fetchNamesrvAddrInterval forceRegister compressedRegister
+            updateNameServerAddrPeriod forceRegister compressedRegister
             enableSingleTopicRegister enableSplitRegistration splitRegistrationSize enableSplitMetadata
             splitMetadataSize storeReplyMessageEnable validateSystemTopicWhenUpdateTopic
             clearRetryTopicWhenDeleteTopic useStaticSubscription subscriptionExpiredTimeout

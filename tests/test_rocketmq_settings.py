@@ -55,7 +55,7 @@ def refused(key: str, value: object, claimed: tuple[str, ...] = ()) -> list[str]
         ("RMQKIT_ACL_ENABLE", "true"),
         ("authenticationEnabled", "true"),
         ("authorizationEnabled", "true"),
-        ("fetchNamesrvAddrByAddressServer", "true"),
+        ("fetchNameSrvAddrByDnsLookup", "true"),
         ("storeType", "defaultRocksDB"),
         ("litePullMessageEnable", "false"),
     ],

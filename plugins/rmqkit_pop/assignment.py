@@ -164,7 +164,7 @@ class AssignmentProcessor(EachRequest):
     async def _queues(self, topic: str) -> list[MessageQueue] | None:
         """The readable queues of all brokers, sorted; None when no name server knows the topic or answers. A
         broker without name servers knows its own."""
-        if not self._broker.config.name_servers:
+        if not self._broker.name_servers.addresses:
             config = self._broker.topics.get(topic)
             readable = config.read_queue_nums if config is not None and config.readable else 0
             name = self._broker.config.broker_name
@@ -182,7 +182,7 @@ class AssignmentProcessor(EachRequest):
 
     async def _route(self, topic: str) -> TopicRouteData | None:
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic))
-        addresses = list(dict.fromkeys(self._broker.config.name_servers))
+        addresses = self._broker.name_servers.addresses
         for address in addresses:
             try:
                 found = await self._broker.pool.call(address, command, ROUTE_TIMEOUT_MS // len(addresses))

@@ -21,6 +21,7 @@ server.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 import trio
@@ -30,6 +31,8 @@ from rmqkit.errors import BrokerError, ConfigError, RmqError
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
+from rmqkit.toolkit.address_server import LOOK_UP_S, addresses_at, url_of
+from rmqkit.toolkit.interval import sleep_interval
 from rmqkit_registration.requests import (
     Identity,
     broker_config_request,
@@ -78,30 +81,18 @@ class RegistrationService(Service):
         progress is abandoned; `stop` unregisters."""
         with trio.CancelScope() as self._rounds:
             async with trio.open_nursery() as nursery:
-                loops = [_Loop(broker, address) for address in dict.fromkeys(broker.config.name_servers)]
-                wakers = [
-                    broker.topics.on_change,
-                    broker.replication.on_wanted,
-                    broker.filter_servers.on_change,
-                    broker.role.on_change,
-                ]
-                for listeners in wakers:
-                    listeners.extend(loop.wake for loop in loops)
-                broker.on_config_change.extend(loop.look for loop in loops)
-                broker.topics.on_announce.extend(loop.announced for loop in loops)
+                if url := address_server(broker):
+                    await _look_up(broker, url)
+                loops = _Loops(broker, nursery)
+                loops.listen()
                 try:
-                    async with trio.open_nursery() as first_round:
-                        for loop in loops:
-                            first_round.start_soon(partial(nursery.start, loop.run))
+                    await loops.begin()
                     task_status.started()
+                    if url:
+                        nursery.start_soon(_look_up_regularly, broker, url)
                     await trio.sleep_forever()
                 finally:
-                    for loop in loops:
-                        broker.on_config_change.remove(loop.look)
-                        broker.topics.on_announce.remove(loop.announced)
-                    for listeners in wakers:
-                        for loop in loops:
-                            listeners.remove(loop.wake)
+                    loops.listen_no_more()
         # `stop` ended the rounds; the broker cancels the service.
         await trio.sleep_forever()
 
@@ -110,8 +101,113 @@ class RegistrationService(Service):
         name server then expires the broker."""
         self._rounds.cancel()
         async with trio.open_nursery() as nursery:
-            for address in dict.fromkeys(broker.config.name_servers):
+            for address in broker.name_servers.addresses:
                 nursery.start_soon(_unregister, broker, address)
+
+
+def address_server(broker: Broker) -> str:
+    """The URL where the name servers are looked up; empty where settings name them. Raises ConfigError."""
+    settings = _settings(broker)
+    if broker.config.name_servers or not settings.fetch_namesrv_addr_by_address_server:
+        return ""
+    if not settings.rmq_address_server_domain:
+        raise ConfigError(
+            "fetchNamesrvAddrByAddressServer = true needs rmqAddressServerDomain: the host, or host:port, of"
+            " the server that answers GET /rocketmq/nsaddr with the addresses of the name servers"
+        )
+    return url_of(settings.rmq_address_server_domain, settings.rmq_address_server_sub_group)
+
+
+async def _look_up(broker: Broker, url: str) -> None:
+    """Follow the address server; while it does not answer, the last addresses stay."""
+    try:
+        with trio.fail_after(LOOK_UP_S):
+            found = await trio.to_thread.run_sync(addresses_at, url, abandon_on_cancel=True)
+    except (OSError, ValueError, trio.TooSlowError) as error:
+        _log.warning("%s names no name servers, trying again: %s", url, error or "no answer in time")
+        return
+    if found != broker.name_servers.addresses:
+        _log.info("%s names the name servers %s", url, ", ".join(found))
+        broker.name_servers.replace(found)
+
+
+async def _look_up_regularly(broker: Broker, url: str) -> None:
+    while True:
+        await sleep_interval(broker.on_config_change, lambda: _settings(broker).fetch_namesrv_addr_interval)
+        await _look_up(broker, url)
+
+
+class _Loops:
+    """A loop for each name server, also for those that are found later."""
+
+    def __init__(self, broker: Broker, nursery: trio.Nursery) -> None:
+        self._broker = broker
+        self._nursery = nursery
+        self._running: dict[str, tuple[_Loop, trio.CancelScope]] = {}
+
+    def _wakers(self) -> list[list[Callable[[], None]]]:
+        broker = self._broker
+        return [
+            broker.topics.on_change,
+            broker.replication.on_wanted,
+            broker.filter_servers.on_change,
+            broker.role.on_change,
+        ]
+
+    def listen(self) -> None:
+        """Follow the broker's changes."""
+        broker = self._broker
+        for listeners in self._wakers():
+            listeners.append(self._wake)
+        broker.on_config_change.append(self._look)
+        broker.topics.on_announce.append(self._announced)
+        broker.name_servers.on_change.append(self._follow)
+
+    def listen_no_more(self) -> None:
+        """Follow no further changes."""
+        broker = self._broker
+        for listeners in self._wakers():
+            listeners.remove(self._wake)
+        broker.on_config_change.remove(self._look)
+        broker.topics.on_announce.remove(self._announced)
+        broker.name_servers.on_change.remove(self._follow)
+
+    async def begin(self) -> None:
+        """Return when every name server has been tried once. Raises ConfigError where another broker has
+        this name."""
+        async with trio.open_nursery() as first_round:
+            for address in self._broker.name_servers.addresses:
+                first_round.start_soon(partial(self._nursery.start, self._run, address, True))
+
+    async def _run(
+        self, address: str, is_start: bool, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        loop = _Loop(self._broker, address)
+        with trio.CancelScope() as scope:
+            self._running[address] = loop, scope
+            await loop.run(is_start, task_status)
+
+    def _follow(self) -> None:
+        """Listener for other name servers. One that is no longer named forgets the broker by itself."""
+        addresses = self._broker.name_servers.addresses
+        for address in [each for each in self._running if each not in addresses]:
+            self._running.pop(address)[1].cancel()
+        for address in addresses:
+            if address not in self._running:
+                self._nursery.start_soon(self._run, address, False)
+
+    def _wake(self) -> None:
+        for loop, _ in self._running.values():
+            loop.wake()
+
+    def _look(self) -> None:
+        for loop, _ in self._running.values():
+            loop.look()
+
+    async def _announced(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for loop, _ in self._running.values():
+                nursery.start_soon(loop.announced)
 
 
 class _Loop:
@@ -155,8 +251,8 @@ class _Loop:
         """Listener for changed settings: the period may be another one."""
         self._woken.set()
 
-    async def run(self, task_status: trio.TaskStatus[None]) -> None:
-        await self._round(first=True)
+    async def run(self, is_start: bool, task_status: trio.TaskStatus[None]) -> None:
+        await self._round(first=is_start)
         task_status.started()
         round_s, is_first = trio.current_time(), True
         while True:

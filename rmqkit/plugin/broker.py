@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rmqkit.plugin.clock import Clock
     from rmqkit.plugin.filter_servers import FilterServers
     from rmqkit.plugin.listen import Serving
+    from rmqkit.plugin.name_servers import NameServers
     from rmqkit.plugin.protocols import WireProtocol
     from rmqkit.plugin.registrations import Registrations
     from rmqkit.plugin.replication import Replication
@@ -288,6 +289,9 @@ class Broker(Protocol):
 
     @property
     def replication(self) -> Replication: ...
+
+    @property
+    def name_servers(self) -> NameServers: ...
 
     @property
     def filter_servers(self) -> FilterServers: ...

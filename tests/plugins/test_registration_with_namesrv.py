@@ -19,6 +19,7 @@ from rmqkit.model.topic import TopicConfig, TopicConfigTable
 from rmqkit.plugin import loader
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.filter_servers import FilterServers
+from rmqkit.plugin.name_servers import NameServers
 from rmqkit.plugin.replication import Replication
 from rmqkit.plugin.role import Role
 from rmqkit.plugin.server import ServerHandle
@@ -68,6 +69,7 @@ async def test_from_the_broker_over_the_name_server_to_a_client() -> None:
                 filter_servers=FilterServers(),
                 role=SimpleNamespace(current=Role.MASTER, epoch=0, on_change=[]),
                 on_config_change=[],
+                name_servers=NameServers(addresses),
             )
             broker, service = cast(Broker, parts), registry.services["registration"]
             await nursery.start(service.run, broker)

@@ -39,6 +39,7 @@ from rmqkit.plugin.clock import Clock
 from rmqkit.plugin.filter_servers import FilterServers
 from rmqkit.plugin.flush import FlushPolicy
 from rmqkit.plugin.loader import Registry
+from rmqkit.plugin.name_servers import NameServers
 from rmqkit.plugin.replication import Replication
 from rmqkit.plugin.request import REPLICATION, RequestProcessor
 from rmqkit.plugin.request_broker import NeedsBroker
@@ -153,6 +154,7 @@ def make_context(
         appender=appender,
         role=role,
         replication=Replication(),
+        name_servers=NameServers(config.name_servers),
         stats=stats,
         pool=pool,
         address=str(Address("tcp", ip, port)),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rmqkit.plugin.filter_servers import FilterServers
     from rmqkit.plugin.listen import Serving
     from rmqkit.plugin.loader import Registry
+    from rmqkit.plugin.name_servers import NameServers
     from rmqkit.plugin.protocols import WireProtocol
     from rmqkit.plugin.replication import Replication
     from rmqkit.plugin.request import Caller
@@ -57,6 +58,7 @@ class BrokerContext:
     appender: LogAppender
     role: RoleState
     replication: Replication
+    name_servers: NameServers
     stats: BrokerStats
     pool: ConnectionPool
     address: str

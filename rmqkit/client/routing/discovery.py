@@ -6,11 +6,8 @@ Addresses are given as text, by a URL that answers with them, or by a function t
 
 from __future__ import annotations
 
-import http.client
 import os
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import closing
-from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -18,25 +15,15 @@ from attrs import frozen
 
 from rmqkit.client.calling import called
 from rmqkit.errors import ConfigError, NameServersUnreachable
-from rmqkit.plugin.address import Address
+from rmqkit.toolkit.address_server import LOOK_UP_S, addresses_at, split_addresses
 
 NAMESRV_VARIABLE = "NAMESRV_ADDR"
-#: Limits of one look-up: time, and size of an HTTP answer.
-LOOK_UP_S = 3.0
-MAX_ANSWER_BYTES = 64 * 1024
 
 #: Returns `host:port;host:port`, or several such texts. A plain function runs in a thread.
 Discover = Callable[[], "Awaitable[str | Iterable[str]] | str | Iterable[str]"]
 #: What a client takes: addresses, a URL `http://host/path`, a function; None is the environment's
 #: NAMESRV_ADDR.
 NameServerSource = str | Iterable[str] | Discover | None
-
-
-def split_addresses(given: str | Iterable[str]) -> tuple[str, ...]:
-    """The addresses in `host:port;host:port`, or in several such texts, each once."""
-    texts = [given] if isinstance(given, str) else list(given)
-    parts = [part.strip() for text in texts for part in text.replace(",", ";").split(";")]
-    return tuple(dict.fromkeys(part for part in parts if part))
 
 
 @frozen
@@ -52,8 +39,7 @@ class Discovery:
         try:
             with anyio.fail_after(LOOK_UP_S):
                 if isinstance(source, str):
-                    text = await anyio.to_thread.run_sync(_fetch, source, abandon_on_cancel=True)
-                    found = _plain_addresses(text)
+                    found = await anyio.to_thread.run_sync(addresses_at, source, abandon_on_cancel=True)
                 else:
                     found = split_addresses(await called(source))
         except TimeoutError as error:
@@ -85,32 +71,3 @@ def name_server_source(namesrv: NameServerSource) -> tuple[tuple[str, ...], Disc
 
 def _is_url(text: str) -> bool:
     return text.startswith(("http://", "https://"))
-
-
-def _fetch(url: str) -> str:
-    """The first line of the answer to a GET, which must have status 200. Redirects are not followed, and
-    proxies of the environment are not used, as in Java."""
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=LOOK_UP_S)
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    with closing(connection):
-        connection.request("GET", target, headers={"Accept": "text/plain"})
-        with connection.getresponse() as response:
-            if response.status != http.client.OK:
-                raise OSError(f"status {response.status}")
-            body = response.read(MAX_ANSWER_BYTES + 1)
-    if len(body) > MAX_ANSWER_BYTES:
-        raise OSError(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
-    lines = body.decode().splitlines()
-    return lines[0].strip() if lines else ""
-
-
-def _plain_addresses(text: str) -> tuple[str, ...]:
-    """The addresses of an HTTP answer, which may name hosts and ports only. Raises ValueError otherwise."""
-    found = split_addresses(text)
-    for address in found:
-        parsed = Address.parse(address)
-        if "://" in address or not parsed.port:
-            raise ValueError(f"{address!r} is not of the form host:port")
-    return found

@@ -4,63 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import anyio
 import pytest
 
 from rmqkit.client import BlockingClient, Client, NameServersUnreachable
-from rmqkit.client.routing.discovery import MAX_ANSWER_BYTES, Discovery, name_server_source
+from rmqkit.client.routing.discovery import Discovery, name_server_source
 from rmqkit.errors import ConfigError
 from rmqkit.testing.rocketmq import rocketmq_in_thread
+from rmqkit.toolkit.address_server import MAX_ANSWER_BYTES
 from tests.client.fake_cluster import NAMESRV, FakeCluster
 from tests.client.fakes import Network, on_both_backends, run
+from tests.toolkit.address_servers import AddressServer
 
 OTHER = "10.0.0.8:9876"
-
-
-class AddressServer:
-    """Answers every GET with `status` and `body`; `paths` has what was asked."""
-
-    def __init__(self, body: bytes = b"", status: int = 200, headers: dict[str, str] | None = None) -> None:
-        self.body = body
-        self.status = status
-        self.headers = headers or {}
-        self.paths: list[str] = []
-        self.hold = threading.Event()
-        self.hold.set()
-        self.url = ""
-
-    @contextmanager
-    def running(self) -> Iterator[AddressServer]:
-        served = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                served.paths.append(self.path)
-                served.hold.wait()
-                self.send_response(served.status)
-                for name, value in served.headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(served.body)
-
-            def log_message(self, *_: object) -> None:
-                """Log nothing."""
-
-        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-            server.daemon_threads = True
-            self.url = f"http://127.0.0.1:{server.server_address[1]}"
-            thread = threading.Thread(target=server.serve_forever)
-            thread.start()
-            try:
-                yield self
-            finally:
-                self.hold.set()
-                server.shutdown()
-                thread.join()
 
 
 def look_up(url: str) -> tuple[str, ...]:

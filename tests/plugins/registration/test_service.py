@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
-from attrs import define, field
+from attrs import Factory, define, field
 
 from rmqkit.config import Config, properties_text, with_texts
 from rmqkit.errors import ConfigError, ConnectFailed, RequestTimeout
@@ -22,6 +22,7 @@ from rmqkit.model.topic import TopicConfig, TopicConfigTable
 from rmqkit.plugin import loader
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.filter_servers import FilterServers
+from rmqkit.plugin.name_servers import NameServers
 from rmqkit.plugin.replication import ReplicaGroup, Replication
 from rmqkit.plugin.role import Role
 from rmqkit.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
@@ -32,6 +33,7 @@ from rmqkit_registration import plugin
 from rmqkit_registration.requests import Identity, register_body, register_request
 from rmqkit_registration.service import RegistrationService
 from tests.client.fakes import Network
+from tests.toolkit.address_servers import AddressServer
 
 ONE, TWO = "10.0.0.8:9876", "10.0.0.9:9876"
 
@@ -137,6 +139,9 @@ class Rig:
     replication: Replication = field(factory=Replication)
     filter_servers: FilterServers = field(factory=FilterServers)
     role: FakeRole = field(factory=FakeRole)
+    name_servers: NameServers = field(
+        default=Factory(lambda self: NameServers(self.config.name_servers), takes_self=True)
+    )
     on_config_change: list[Callable[[], None]] = field(factory=list)
 
     @property
@@ -150,6 +155,7 @@ class Rig:
             filter_servers=self.filter_servers,
             role=self.role,
             on_config_change=self.on_config_change,
+            name_servers=self.name_servers,
             registry=SimpleNamespace(settings={}),
         )
         return cast(Broker, parts)
@@ -617,3 +623,79 @@ async def test_a_name_server_that_does_not_answer_is_awaited_once(
             async with trio.open_nursery() as nursery:
                 for known in rig.topics.on_announce:
                     nursery.start_soon(known)
+
+
+def looking_up(server: AddressServer, **keys: Any) -> Rig:
+    """A broker that looks its name servers up."""
+    found = {
+        "fetchNamesrvAddrByAddressServer": True,
+        "rmqAddressServerDomain": server.url.removeprefix("http://"),
+    }
+    return Rig(Config(unknown=found | keys))
+
+
+@pytest.mark.row("S033", "S083", "S266")
+async def test_name_servers_are_looked_up_and_followed(
+    caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+) -> None:
+    """At the start and every 10 s. A new one is told of the broker at once, one that is no longer named
+    is told nothing more; while there is no answer, the last ones stay, and each failure is logged."""
+    with AddressServer(ONE.encode()).running() as server:
+        rig = looking_up(server)
+        async with rig.serving():
+            assert rig.name_servers.addresses == (ONE,)
+            assert rig.pool.times(ONE) == [0]
+            server.body = f"{ONE};{TWO}".encode()
+            await trio.sleep(11)
+            assert rig.pool.times(TWO) == [10]
+            rig.topics.add("U")
+            await trio.sleep(5)
+            assert rig.pool.times(ONE) == pytest.approx([0, 10, 11])
+            assert rig.pool.times(TWO) == pytest.approx([10, 11])
+            server.body = TWO.encode()
+            await trio.sleep(5)
+            server.status = 500
+            asked = len(rig.pool.times(ONE))
+            await trio.sleep(60)
+            assert len(rig.pool.times(ONE)) == asked
+            assert len(rig.pool.times(TWO)) >= 3
+            assert rig.name_servers.addresses == (TWO,)
+        await rig.service.stop(rig.broker)
+        assert rig.pool.calls[-1].address == TWO
+        assert rig.pool.calls[-1].code == RequestCode.UNREGISTER_BROKER
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert lines == [f"{server.url}/rocketmq/nsaddr names no name servers, trying again: status 500"] * 6
+    assert rig.topics.on_change == rig.name_servers.on_change == []
+
+
+async def test_a_broker_starts_before_its_address_server(autojump_clock: trio.testing.MockClock) -> None:
+    """It registers when the first answer is there; the subgroup is a setting, and so is the interval."""
+    with AddressServer(status=404).running() as server:
+        rig = looking_up(server, rmqAddressServerSubGroup="nsaddr-unit", fetchNamesrvAddrInterval=2_000)
+        async with rig.serving():
+            assert rig.pool.calls == []
+            server.body, server.status = ONE.encode(), 200
+            await trio.sleep(3)
+            assert rig.pool.times(ONE) == [2]
+        assert set(server.paths) == {"/rocketmq/nsaddr-unit"}
+
+
+async def test_name_servers_of_the_settings_are_not_looked_up(autojump_clock: trio.testing.MockClock) -> None:
+    """As in Java, where namesrvAddr wins."""
+    with AddressServer(TWO.encode()).running() as server:
+        rig = looking_up(server)
+        rig.config = with_texts(rig.config, {"namesrvAddr": ONE}, {"namesrvAddr": "test"})
+        rig.name_servers = NameServers(rig.config.name_servers)
+        async with rig.serving():
+            await trio.sleep(30)
+        assert server.paths == []
+        assert {call.address for call in rig.pool.calls} == {ONE}
+
+
+async def test_an_address_server_must_be_named() -> None:
+    """No host of the internet is asked by default, as Java does."""
+    rig = Rig(Config(unknown={"fetchNamesrvAddrByAddressServer": True}))
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with rig.serving():
+            pytest.fail("it has started")
+    assert caught.group_contains(ConfigError, match="needs rmqAddressServerDomain")
