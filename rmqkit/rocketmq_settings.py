@@ -103,7 +103,7 @@ OFFERS: dict[str, Promise] = {
     "isBrokerContainer": Promise(_OFF, "this build runs several brokers with --brokers N"),
     "isInBrokerContainer": Promise(_OFF, "this build runs several brokers with --brokers N"),
     "filterServerNums": Promise(("0",), _FILTER_SERVERS),
-    "disableConsumeIfConsumerReadSlowly": Promise(_OFF, _GUARD),
+    "disableConsumeIfConsumerReadSlowly": Promise(_OFF, "the plugin protection is off or not installed"),
     "coldCtrStrategyEnable": Promise(_OFF, _GUARD),
     "coldDataFlowControlEnable": Promise(_OFF, _GUARD),
     "enableNetWorkFlowControl": Promise(_OFF, _GUARD),
@@ -125,7 +125,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
         "the plugin that owns them is off or not installed": (
             """
             messageDelayLevel flushDelayOffsetInterval registerNameServerPeriod registerBrokerTimeoutMills
-            fetchNamesrvAddrInterval
+            fetchNamesrvAddrInterval consumerFallbehindThreshold
             fileReservedTime deleteWhen diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio
             diskSpaceWarningLevelRatio cleanFileForciblyEnable cleanResourceInterval
             deleteCommitLogFilesInterval deleteFileBatchMax scanNotActiveBrokerInterval kvConfigPath
@@ -294,7 +294,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             userCacheExpiredSecond userCacheRefreshSecond aclCacheMaxNum aclCacheExpiredSecond
             aclCacheRefreshSecond statefulAuthenticationCacheMaxNum statefulAuthenticationCacheExpiredSecond
             statefulAuthorizationCacheMaxNum statefulAuthorizationCacheExpiredSecond usePIDColdCtrStrategy
-            cgColdReadThreshold globalColdReadThreshold consumerFallbehindThreshold
+            cgColdReadThreshold globalColdReadThreshold
             """
         ),
         "this build registers, and keeps topics and groups, in one way alone": (

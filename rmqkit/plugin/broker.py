@@ -95,6 +95,10 @@ class Groups(Protocol):
     def table(self) -> SubscriptionGroupTable:
         """All groups with their data version."""
 
+    async def put(self, config: SubscriptionGroupConfig) -> bool:
+        """Create or replace a group with its attributes, and wait for the device. False when nothing changed.
+        Raises RequestRefused for an illegal name, or when it cannot be written, without effect."""
+
     async def replace(self, table: SubscriptionGroupTable) -> None:
         """Take over all groups of another broker (`Topics.replace`)."""
 

@@ -86,9 +86,6 @@ class RequestGroups(Groups, Protocol):
     async def ensure(self, group: str) -> SubscriptionGroupConfig | None:
         """The settings of a group, once it is created. Raises RequestRefused when it cannot be written."""
 
-    async def put(self, config: SubscriptionGroupConfig) -> bool:
-        """Create or replace a group with its attributes, as `RequestTopics.put`."""
-
     async def put_all(self, configs: Sequence[SubscriptionGroupConfig]) -> None:
         """Write several groups, under the rules of `RequestTopics.put_all`."""
 

@@ -78,7 +78,11 @@ ASKED_FOR = {
     "trace": ({"hooks": "trace"}, "setting hooks .* names 'trace', but there is no such plugin"),
 }
 #: Plugin -> a setting that needs it, without which a start is possible.
-MISSED = {"filter-server": {"filterServerNums": "2"}, "metrics": {"metricsExporterType": "PROM"}}
+MISSED = {
+    "filter-server": {"filterServerNums": "2"},
+    "metrics": {"metricsExporterType": "PROM"},
+    "protection": {"disableConsumeIfConsumerReadSlowly": "true"},
+}
 
 
 @pytest.mark.parametrize("name", ASKED_FOR)

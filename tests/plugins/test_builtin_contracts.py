@@ -55,6 +55,7 @@ from rmqkit_hook_metrics.service import MetricsService
 from rmqkit_hook_metrics.settings import MetricsSettings
 from rmqkit_pop.plugin import engine_of
 from rmqkit_pop.service import PopService
+from rmqkit_protection.service import SlowConsumers
 from rmqkit_registration.service import RegistrationService
 from rmqkit_retention.processor import CODES, CleanProcessor
 from rmqkit_retention.service import RetentionService
@@ -96,6 +97,11 @@ class TestRetention(ServiceContract):
 
     def make_service(self, config: Config) -> Service:
         return RetentionService(config)
+
+
+class TestProtection(ServiceContract):
+    def make_service(self, config: Config) -> Service:
+        return SlowConsumers()
 
 
 class TestDelay(ServiceContract):
@@ -433,6 +439,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("service", "ha-slave"): (None, "TestHaSlave"),
     ("service", "metrics"): (None, "TestMetrics"),
     ("service", "pop"): (None, "TestPop"),
+    ("service", "protection"): (None, "TestProtection"),
     ("service", "registration"): (None, "TestRegistration"),
     ("service", "retention"): (None, "TestRetention"),
     ("protocol", "grpc"): (grpc_protocol, "TestGrpc"),

@@ -1,0 +1,1 @@
+"""Protects a broker from groups that read too slowly."""
