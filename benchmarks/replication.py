@@ -276,7 +276,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"there is no {unknown[0]}")
     if args.quick:
-        args.rounds, args.seconds, args.warm_up, args.mb = 1, 0.5, 0.5, 5
+        args.rounds, args.seconds, args.warm_up, args.mb = 1, 0.2, 0.1, 2
     peers.unwind_on_sigterm()
     try:
         found = measure(args)

@@ -25,7 +25,7 @@ from tests.threads import at_once
 pytest_plugins = ["rmqkit.testing.pytest_plugin"]
 
 #: Parts of paths, in the order of the run.
-_LONGEST = ("spark/", "faults/", "packaging/", "sim/", "test_examples.py", "cli/", "testing/", "stores/")
+_LONGEST = ("spark/", "faults/", "sim/", "test_examples.py", "cli/", "testing/", "stores/")
 
 set_hypothesis_home_dir(Path(tempfile.gettempdir()) / f"rmqkit-hypothesis-{os.getuid()}")
 settings.register_profile("rmqkit", deadline=None, derandomize=True, database=None)
