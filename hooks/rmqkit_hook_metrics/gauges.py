@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 import trio
-from attrs import frozen
 
 from rmqkit.model import names
 from rmqkit.model.subscription import CONSUME_ACTIVELY, CONSUME_PASSIVELY
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.flush import Level
-from rmqkit.plugin.service import Service
+from rmqkit.plugin.metrics import Labels
 from rmqkit.plugin.store import MessageStore
 from rmqkit.toolkit.disk import disk_usage
 from rmqkit.toolkit.log_state import earliest_store_time_ms
 from rmqkit_hook_metrics.hooks import flag
-from rmqkit_hook_metrics.text import Labels
 
-#: Before the distance in seconds in a key of the run-time information.
-_WAITING = "timerWaiting."
 _REMOTING = "remoting"
 _MODES = {CONSUME_ACTIVELY: "pull", CONSUME_PASSIVELY: "push"}
 #: Ordinal of 4.0.0-SNAPSHOT in MQVersion; from there on each version has a snapshot and a release, before it
@@ -71,37 +66,6 @@ def _language(name: str | None) -> str:
 def flush_behind_bytes(store: MessageStore) -> int:
     """Bytes of the log that have not been flushed to the device."""
     return store.end_offset - store.settled_offset(Level.FLUSHED)
-
-
-@frozen
-class TimerState:
-    """The timers of a broker. `within_s` are messages by the bounds of their distance in seconds."""
-
-    not_entered: int
-    not_entered_ms: int
-    waiting: int
-    late_ms: int
-    within_s: Mapping[int, int]
-
-
-def timers(broker: Broker) -> TimerState | None:
-    """What the service of timers tells of itself; None while none runs."""
-    for service in broker.registry.services.values():
-        found: Mapping[str, Any] = service.figures() if isinstance(service, Service) else {}
-        if "timerCongestNum" in found:
-            within = {
-                int(key.removeprefix(_WAITING)): int(value)
-                for key, value in found.items()
-                if key.startswith(_WAITING)
-            }
-            return TimerState(
-                int(found["timerOffsetBehind"]),
-                int(found["timerOffsetBehindMs"]),
-                int(found["timerCongestNum"]),
-                int(found["timerReadBehindMs"]),
-                dict(sorted(within.items())),
-            )
-    return None
 
 
 async def disk_used_bytes(store: MessageStore) -> int | None:

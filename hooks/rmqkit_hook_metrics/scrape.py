@@ -6,19 +6,20 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, I
 
 from rmqkit.model import names
 from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.metrics import LOCAL, Family, Labels
+from rmqkit.plugin.metrics import STORAGE as STORAGE_LABELS
+from rmqkit.plugin.service import Service
 from rmqkit.toolkit.log_state import dispatch_behind_bytes
 from rmqkit_hook_metrics import gauges
 from rmqkit_hook_metrics.counting import Counts, Histogram
 from rmqkit_hook_metrics.hooks import SCHEDULE_GROUP, flag
 from rmqkit_hook_metrics.lag import LagMeter, TimeSlices, TopicLag
 from rmqkit_hook_metrics.settings import Chosen, ExporterSettings, MetricsSettings, parse_labels
-from rmqkit_hook_metrics.text import Family, Labels, Writer
+from rmqkit_hook_metrics.text import Writer
 
 _TOPIC = ("topic", "message_type", "is_system")
 _OUT = ("topic", "consumer_group", "is_system")
 _LAG = ("consumer_group", "topic", "is_retry", "is_system")
-_STORAGE = ("storage_type", "storage_medium")
-_LOCAL: Labels = ("local", "disk")
 
 IN = Family("rocketmq_messages_in_total", "counter", "Messages stored for clients", _TOPIC)
 IN_BYTES = Family("rocketmq_throughput_in_total", "counter", "Bytes stored for clients, as records", _TOPIC)
@@ -94,47 +95,29 @@ QUEUE_LAG = Family(
     "Messages a group has not committed, by queue",
     ("consumer_group", "topic", "queue_id"),
 )
-STORAGE = Family("rocketmq_storage_size", "gauge", "What is used of the log's file system", _STORAGE, "bytes")
+STORAGE = Family(
+    "rocketmq_storage_size", "gauge", "What is used of the log's file system", STORAGE_LABELS, "bytes"
+)
 FLUSH = Family(
     "rocketmq_storage_flush_behind_bytes",
     "gauge",
     "Bytes of the log that are not on the device",
-    _STORAGE,
+    STORAGE_LABELS,
     "bytes",
 )
 DISPATCH = Family(
     "rocketmq_storage_dispatch_behind_bytes",
     "gauge",
     "Bytes of the log the slowest dispatcher has not taken",
-    _STORAGE,
+    STORAGE_LABELS,
     "bytes",
 )
 RESERVE = Family(
     "rocketmq_storage_message_reserve_time",
     "gauge",
     "Age of the oldest message in the log",
-    _STORAGE,
+    STORAGE_LABELS,
     "milliseconds",
-)
-TIMER_ENTER = Family(
-    "rocketmq_timer_enqueue_lag", "gauge", "Timed messages that are not in the wheel yet", _STORAGE
-)
-TIMER_ENTER_MS = Family(
-    "rocketmq_timer_enqueue_latency", "gauge", "Age of the oldest of these", _STORAGE, "milliseconds"
-)
-TIMER_WAITING = Family("rocketmq_timer_dequeue_lag", "gauge", "Timed messages that wait", _STORAGE)
-TIMER_LATE_MS = Family(
-    "rocketmq_timer_dequeue_latency",
-    "gauge",
-    "Age of the time whose messages are delivered",
-    _STORAGE,
-    "milliseconds",
-)
-TIMER_SNAPSHOT = Family(
-    "rocketmq_timer_message_snapshot",
-    "gauge",
-    "Timed messages that are due within so many seconds, and not within the bound before",
-    (*_STORAGE, "timer_bound_s"),
 )
 _REPLICA = ("replica",)
 REPLICA_BYTES = Family(
@@ -148,7 +131,10 @@ REPLICA_MS = Family(
     "milliseconds",
 )
 READ_FAULTS = Family(
-    "rmqkit_storage_read_faults_total", "counter", "Damaged places of the store that reads have met", _STORAGE
+    "rmqkit_storage_read_faults_total",
+    "counter",
+    "Damaged places of the store that reads have met",
+    STORAGE_LABELS,
 )
 ASIDE = Family(
     "rmqkit_records_set_aside_total",
@@ -188,7 +174,7 @@ class Scrape:
         """The lines, a few at a time."""
         slices = TimeSlices()
         self._forget()
-        for lines in (self._counted(), self._broker_gauges(), self._timers()):
+        for lines in (self._counted(), self._broker_gauges(), self._services()):
             for line in lines:
                 yield line
                 await slices.step()
@@ -274,19 +260,15 @@ class Scrape:
             [((kind,), len(server.disabled())) for kind, server in sorted(registry.filter_servers.items())],
         )
 
-    def _timers(self) -> Iterator[str]:
-        found = gauges.timers(self._broker)
-        if found is None:
-            return
-        for family, value in (
-            (TIMER_ENTER, found.not_entered),
-            (TIMER_ENTER_MS, found.not_entered_ms),
-            (TIMER_WAITING, found.waiting),
-            (TIMER_LATE_MS, found.late_ms),
-        ):
-            yield from self._writer.lines(family, [(_LOCAL, value)])
-        bounds = [((*_LOCAL, str(bound)), number) for bound, number in found.within_s.items()]
-        yield from self._writer.lines(TIMER_SNAPSHOT, bounds)
+    def _services(self) -> Iterator[str]:
+        """What services tell of themselves; a family that several have is written once."""
+        found: dict[Family, list[tuple[Labels, float]]] = {}
+        for service in self._broker.registry.services.values():
+            if isinstance(service, Service):
+                for family, samples in service.metrics():
+                    found.setdefault(family, []).extend(samples)
+        for family, values in found.items():
+            yield from self._writer.lines(family, values)
 
     async def _lags(self, slices: TimeSlices) -> AsyncIterator[str]:
         found = [(_labels(lag), lag) async for lag in self._lag.topics(slices)]
@@ -322,7 +304,7 @@ class Scrape:
             line
             for family, value in values
             if value is not None
-            for line in self._writer.lines(family, [(_LOCAL, value)])
+            for line in self._writer.lines(family, [(LOCAL, value)])
         ]
 
 

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
 
+from rmqkit.plugin.metrics import Family, Labels
 from rmqkit_hook_metrics.counting import Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-Labels = tuple[str, ...]
-
-
-class Family(NamedTuple):
-    """Samples with one name. `labels` are the names of the labels that differ between samples; `unit` may
-    become part of the name."""
-
-    name: str
-    kind: str
-    help: str
-    labels: Sequence[str] = ()
-    unit: str = ""
 
 
 class Writer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import trio
@@ -11,9 +11,11 @@ import trio
 from rmqkit.errors import StoreError
 from rmqkit.model import names
 from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.metrics import LOCAL, Metric
 from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
 from rmqkit.toolkit.set_aside import prepare
+from rmqkit_timer import metrics
 from rmqkit_timer.checkpoint import Checkpoint
 from rmqkit_timer.counts import Counts
 from rmqkit_timer.delivering import Delivering
@@ -133,10 +135,10 @@ class TimerService(Service):
             return {}
         timers = session.timers
         entered, delivered = session.figures.rates()
-        behind_ms = session.broker.clock.now_ms() - timers.read_time_ms if timers.waiting > 0 else 0
+        late_ms = self._late_ms(session)
         return {
-            "timerReadBehind": max(behind_ms, 0) // 1_000,
-            "timerReadBehindMs": max(behind_ms, 0),
+            "timerReadBehind": late_ms // 1_000,
+            "timerReadBehindMs": late_ms,
             "timerOffsetBehind": entering.behind,
             "timerOffsetBehindMs": entering.behind_ms,
             "timerCongestNum": max(timers.waiting, 0),
@@ -144,6 +146,24 @@ class TimerService(Service):
             "timerDequeueTps": delivered,
             **{f"timerWaiting.{distance_s}": n for distance_s, n in session.figures.waiting().items()},
         }
+
+    def metrics(self) -> Iterable[Metric]:
+        session, entering = self._session, self._entering
+        if session is None or entering is None:
+            return
+        yield Metric(metrics.ENTER, [(LOCAL, entering.behind)])
+        yield Metric(metrics.ENTER_MS, [(LOCAL, entering.behind_ms)])
+        yield Metric(metrics.WAITING, [(LOCAL, max(session.timers.waiting, 0))])
+        yield Metric(metrics.LATE_MS, [(LOCAL, self._late_ms(session))])
+        within = session.figures.waiting().items()
+        yield Metric(metrics.SNAPSHOT, [((*LOCAL, str(distance_s)), n) for distance_s, n in within])
+
+    @staticmethod
+    def _late_ms(session: Session) -> int:
+        """How old the time is whose messages are delivered; 0 while none waits."""
+        timers = session.timers
+        behind_ms = session.broker.clock.now_ms() - timers.read_time_ms if timers.waiting > 0 else 0
+        return max(behind_ms, 0)
 
 
 def kept_of(broker: Broker) -> Kept:

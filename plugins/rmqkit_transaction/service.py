@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import trio
 
 from rmqkit.errors import PluginError, StoreError
 from rmqkit.log_limit import limited_logger
+from rmqkit.model import properties as props
+from rmqkit.model.topic import TopicConfig
 from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.metrics import Metric
 from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
 from rmqkit.toolkit.interval import sleep_interval
+from rmqkit_transaction import metrics
 from rmqkit_transaction.asking import Asking
 from rmqkit_transaction.half_topics.store import HalfTopics
 from rmqkit_transaction.settings import HALF_TOPICS, STATE_TABLE, TransactionSettings, options
@@ -33,7 +38,7 @@ class TransactionService(Service):
 
     store      where transactions are kept; set by `begin`
     loaded     set while the open transactions are known
-    committed, rolled_back  transactions that producers have ended so
+    committed, rolled_back  topic -> transactions that producers have ended so
     """
 
     name = "transaction"
@@ -42,13 +47,16 @@ class TransactionService(Service):
 
     def __init__(self) -> None:
         self.loaded = trio.Event()
-        self.committed = self.rolled_back = 0
+        self.committed, self.rolled_back = Counter[str](), Counter[str]()
         self._asking: Asking | None = None
+        self._topics: Mapping[str, TopicConfig] = {}
 
     def begin(self, broker: RequestBroker) -> None:
         """Prepare for a broker whose parts exist."""
         self.loaded = trio.Event()
-        self.committed = self.rolled_back = 0
+        self.committed.clear()
+        self.rolled_back.clear()
+        self._topics = broker.topics.configs
         self.store = _store(broker)
         self._asking = Asking(broker)
 
@@ -77,8 +85,8 @@ class TransactionService(Service):
     def end(self, half: Half, *, commit: bool) -> None:
         """Note that a transaction has ended, in the turn in which its outcome was appended."""
         self.store.end(half)
-        self.committed += commit
-        self.rolled_back += not commit
+        ended = self.committed if commit else self.rolled_back
+        ended[half.message.properties.get(props.REAL_TOPIC, half.message.topic)] += 1
 
     async def stop(self, broker: Broker) -> None:
         self.loaded = trio.Event()
@@ -89,11 +97,23 @@ class TransactionService(Service):
             return {}
         return {
             **self.store.figures(),
-            "transactionsCommitted": self.committed,
-            "transactionsRolledBack": self.rolled_back,
+            "transactionsCommitted": self.committed.total(),
+            "transactionsRolledBack": self.rolled_back.total(),
             "transactionsAsked": self._asking.asked,
             "transactionsUnheard": self._asking.unheard,
         }
+
+    def metrics(self) -> Iterable[Metric]:
+        if self._asking is None:
+            return
+        figures = self.store.figures()
+        yield Metric(metrics.OPEN, [((), figures["transactionsOpen"])])
+        for family, ended in ((metrics.COMMITTED, self.committed), (metrics.ROLLED_BACK, self.rolled_back)):
+            topics = sorted(ended.keys() & self._topics.keys())
+            yield Metric(family, [((topic,), ended[topic]) for topic in topics])
+        yield Metric(metrics.ASKED, [((), self._asking.asked)])
+        yield Metric(metrics.UNHEARD, [((), self._asking.unheard)])
+        yield Metric(metrics.GIVEN_UP, [((), figures["transactionsGivenUp"])])
 
 
 def _store(broker: RequestBroker) -> TransactionStore:

@@ -93,5 +93,5 @@ class TransactionStore(ABC):
         noted afterwards are written at once. Raises StoreError."""
 
     @abstractmethod
-    def figures(self) -> Mapping[str, object]:
+    def figures(self) -> Mapping[str, int]:
         """Numbers for the broker's run-time information."""

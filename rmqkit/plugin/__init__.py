@@ -1,6 +1,8 @@
 """Everything that a plugin needs: the hooks, and a module for each kind of interface.
 
     hookspecs         every hook, when it is called and what it may do
+    metrics           figures of services as metrics
+    name_servers      the name servers of a broker
     store             message stores, and look-ups in place of a store's queues or index
     flush             flush policies
     acks              conditions for acknowledging a message

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import trio
@@ -13,6 +13,7 @@ from rmqkit.plugin.role import ALL_ROLES, Role
 if TYPE_CHECKING:
     from rmqkit.plugin.address import Address
     from rmqkit.plugin.broker import Broker
+    from rmqkit.plugin.metrics import Metric
 
 
 class Service(ABC):
@@ -39,3 +40,8 @@ class Service(ABC):
         """What the service adds to the broker's run-time information, by keys of its own; called whether it
         runs or not (Java: BrokerAttachedPlugin.buildRuntimeInfo). Must not block."""
         return {}
+
+    def metrics(self) -> Iterable[Metric]:
+        """What the service adds to the broker's metrics, under the rules of `figures`. Labels of topics and
+        groups must be of those that exist."""
+        return ()

@@ -8,6 +8,8 @@ runs the tests in a real broker.
 
 from __future__ import annotations
 
+import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -46,6 +48,22 @@ class _Plugin:
         self.contract.assembled(self.made[-1], broker)
 
 
+def check_what_it_tells(service: Service) -> None:
+    """The figures and metrics of a service that runs, or does not, have the forms that others can show."""
+    assert all(isinstance(key, str) for key in service.figures())
+    metrics = list(service.metrics())
+    names = [metric.family.name for metric in metrics]
+    assert len(set(names)) == len(names)
+    for family, samples in metrics:
+        assert re.fullmatch("[a-z][a-z0-9_]*", family.name)
+        assert family.kind in ("gauge", "counter")
+        assert (family.kind == "counter") is family.name.endswith("_total")
+        found = list(samples)
+        assert len({labels for labels, _ in found}) == len(found)
+        assert all(len(labels) == len(family.labels) for labels, _ in found)
+        assert all(math.isfinite(value) for _, value in found)
+
+
 class ServiceContract(ABC):
     """Tests of a service."""
 
@@ -79,6 +97,8 @@ class ServiceContract(ABC):
                     assert isinstance(service, Service)
                     assert service.name
                     assert not broker.stop.is_set()
+                    check_what_it_tells(service)
+                    check_what_it_tells(self.make_service(broker.context.config))
 
     async def test_it_says_when_the_broker_may_go_on_and_runs_until_cancelled(self, tmp_path: Path) -> None:
         """The service calls `started` soon, and ends without an error of its own when it is cancelled."""

@@ -2,6 +2,7 @@
 
 Its modules build on the interfaces of `rmqkit.plugin`:
 
+    address_server    name servers by HTTP
     certificate_files certificates that are read again when they change, for transports
     cold_reads        reads of data that may be on the device alone, without blocking the loop
     connect           connecting by TCP, for transports

@@ -75,7 +75,7 @@ class HalfTopics(TransactionStore):
         self._state.ops.stop()
         await self._state.save()
 
-    def figures(self) -> Mapping[str, object]:
+    def figures(self) -> Mapping[str, int]:
         end = self._broker.store.max_offset(names.HALF_TOPIC, QUEUE_ID)
         return {
             "transactionsOpen": self._state.ended.open_before(end),

@@ -188,7 +188,7 @@ class StateTables(TransactionStore):
     async def stop(self) -> None:
         await self._broker.appender.settle_everything()
 
-    def figures(self) -> Mapping[str, object]:
+    def figures(self) -> Mapping[str, int]:
         return {
             "transactionsOpen": len(self._follower.open_rows),
             "transactionsGivenUp": self._given_up,

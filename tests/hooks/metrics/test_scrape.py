@@ -128,6 +128,10 @@ async def test_names_and_labels_are_those_of_apaches_broker(tmp_path: Path) -> N
         "rmqkit_hook_failures_total",
         "rmqkit_storage_read_faults_total",
         "rmqkit_disabled_filters",
+        "rmqkit_open_transactions",
+        "rmqkit_transaction_checks_total",
+        "rmqkit_transaction_checks_unheard_total",
+        "rmqkit_transactions_given_up_total",
     }
 
 

@@ -11,9 +11,10 @@ import trio
 
 from rmqkit.errors import ConfigError
 from rmqkit.model.topic import TopicConfig
+from rmqkit.plugin.metrics import Family
 from rmqkit_hook_metrics import lag
 from rmqkit_hook_metrics.settings import ExporterSettings, parse_labels
-from rmqkit_hook_metrics.text import Family, Writer
+from rmqkit_hook_metrics.text import Writer
 from tests.hooks.metrics.kit import fetch, measured, parsed, service_of
 
 
