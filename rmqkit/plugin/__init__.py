@@ -1,8 +1,6 @@
 """Everything that a plugin needs: the hooks, and a module for each kind of interface.
 
     hookspecs         every hook, when it is called and what it may do
-    metrics           figures of services as metrics
-    name_servers      the name servers of a broker
     store             message stores, and look-ups in place of a store's queues or index
     flush             flush policies
     acks              conditions for acknowledging a message
@@ -24,7 +22,9 @@
     request_broker    a request processor's view of it
     role              role of a broker: master, slave or fenced
     service           work beside the request path of a broker
+    metrics           figures of services as metrics
     replication       addresses of the replicas of a broker, and their progress
+    name_servers      the name servers of a broker
     server            process roles besides the broker
     command           verbs of the command line
     store_tools       what `rmqkit store` does with a directory
