@@ -17,8 +17,8 @@ from rmqkit.model.message import PutMessage
 from rmqkit.plugin.hooks import SendRun
 from rmqkit.plugin.request import Answer
 from rmqkit.plugin.store import Appended
-from rmqkit.protocol.codes import VERSION, ResponseCode
-from rmqkit.protocol.command import Command, answer
+from rmqkit.protocol.codes import VERSION, ResponseCode, SerializeType
+from rmqkit.protocol.command import answer
 from rmqkit.protocol.headers import SendMessageResponseHeader
 from rmqkit.protocol.message_id import offset_message_id
 from rmqkit.protocol.recall_handle import handle_of
@@ -51,7 +51,7 @@ class SendAnswers:
 
     def of(self, sends: SendRun) -> list[Answer]:
         """One answer for each of these stored sends, with the code SUCCESS or FLUSH_DISK_TIMEOUT."""
-        other = partial(self._command, sends)
+        other = partial(self._other, sends)
         if sends.code != _SUCCESS:
             return [other(at) for at in range(len(sends))]
         return self._form.fill(sends, other)
@@ -60,10 +60,10 @@ class SendAnswers:
         """The ids of a batch after its first one."""
         return "".join([f",{self._id_form % at.physical_offset}" for at in results[1:]])
 
-    def _command(self, sends: SendRun, index: int) -> Command:
-        """The answer to one send as a command, for every code and serialisation, for a message that a hook
-        keeps elsewhere, and for a send without a unique key: the broker has made one for the message then,
-        but none for a batch."""
+    def _other(self, sends: SendRun, index: int) -> Answer:
+        """The answer to one send, for every code and serialisation, for a message that a hook keeps
+        elsewhere, and for a send without a unique key: the broker has made one for the message then, but none
+        for a batch."""
         span = sends.span(index)
         message, at = sends.messages[span.start], sends.results[span.start]
         further = self._further(sends.results[span])
@@ -72,12 +72,15 @@ class SendAnswers:
         if not key and not is_batch(request, header):
             key = message.properties.get(props.UNIQ_KEY)
         handle = None if is_batch(request, header) else handle_of(message, self._config.broker_name)
+        recall = None if handle is None else handle.encode()
+        if recall and key and request.codec == SerializeType.JSON and sends.code == _SUCCESS:
+            return self._form.recallable(request.opaque, at, _queue_of(message), key, recall)
         fields = SendMessageResponseHeader(
             msg_id=self._id_form % at.physical_offset + further,
             queue_id=_queue_of(message),
             queue_offset=at.queue_offset,
             transaction_id=key or None,
-            recall_handle=None if handle is None else handle.encode(),
+            recall_handle=recall,
             region_id=self._config.region_id,
             trace_on=self._config.trace_on,
         )
@@ -97,6 +100,8 @@ class Form(Protocol):
     """The JSON answer to a stored send as a template. See `rmqkit.broker.processors.success_form`."""
 
     def fill(self, sends: SendRun, other: Callable[[int], Answer]) -> list[Answer]: ...
+
+    def recallable(self, opaque: int, at: Appended, queue_id: int, key: str, handle: str) -> bytes: ...
 
 
 if IN_USE:

@@ -33,7 +33,7 @@ class ValueForm:
         self._id_form = id_head + "%016X"
         begin, queue, offset, key, opaque, end = (piece.replace(b"%", b"%%") for piece in pieces)
         ids = self._id_form.encode() + b"%b"
-        self._header = begin + ids + queue + b"%d" + offset + b"%d" + key + b"%b" + opaque + b"%d" + end
+        self._header = begin + ids + queue + b"%d" + offset + b"%d" + key + b"%b%b" + opaque + b"%d" + end
 
     def fill(self, sends: SendRun, other: Callable[[int], Answer]) -> list[Answer]:
         """One answer for each of these stored sends: a frame, or what `other` gives for the number of a send
@@ -44,22 +44,30 @@ class ValueForm:
             spans = [sends.span(at) for at in range(len(sends))]
             firsts, places = [firsts[span.start] for span in spans], [places[span.start] for span in spans]
             further = [self._further(sends.results[span]) for span in spans]
-        form = self._header
         answers: list[Answer] = []
         for request, properties, message, at, ids in zip(
             sends.requests, sends.properties, firsts, places, further, strict=False
         ):
             key = properties.get(UNIQ_KEY)
             if key and request.codec == _JSON and message.topic not in PARKING_TOPICS:
-                quoted = key.encode()
-                if not quoted.isalnum():
-                    quoted = msgspec.json.encode(key)[1:-1]
-                text = form % (at[1], ids, message.queue_id, at[0], quoted, request.opaque)
-                size = len(text)
-                answers.append(_prefix(size + 4, size) + text)
+                answers.append(self._filled(request.opaque, at, message.queue_id, key, ids))
             else:
                 answers.append(other(len(answers)))
         return answers
+
+    def recallable(self, opaque: int, at: Appended, queue_id: int, key: str, handle: str) -> bytes:
+        """The answer to a send whose message waits in an internal topic, with the handle that recalls it."""
+        return self._filled(opaque, at, queue_id, key, b"", b'","recallHandle":"' + handle.encode())
+
+    def _filled(
+        self, opaque: int, at: Appended, queue_id: int, key: str, ids: bytes, more: bytes = b""
+    ) -> bytes:
+        quoted = key.encode()
+        if not quoted.isalnum():
+            quoted = msgspec.json.encode(key)[1:-1]
+        text = self._header % (at[1], ids, queue_id, at[0], quoted, more, opaque)
+        size = len(text)
+        return _prefix(size + 4, size) + text
 
     def _further(self, results: Sequence[Appended]) -> bytes:
         """The ids of a batch after its first one."""

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rmqkit import hookimpl
 from rmqkit.config import Config
@@ -83,6 +84,21 @@ async def test_a_message_that_waits_has_a_handle(opened: Opened, codec: int) -> 
             "T", "broker-a", _SLOT_MS + 1, "K2"
         )
         assert found[1].transaction_id == "K2"
+
+
+@pytest.mark.only_store("memory", why="answers at once")
+async def test_the_answer_is_the_same_in_both_serialisations(opened: Opened) -> None:
+    """Ids, real queue and offset, also for an id with characters that JSON escapes."""
+    async with handles(opened) as desk:
+        found = []
+        for codec in (0, 1):
+            (header,) = answers(
+                desk, send(1, f'UNIQ_KEY\x01a"\\é\x02{_ASKS}\x01x\x02', queue_id=3), codec=codec
+            )
+            assert header.recall_handle is not None
+            found.append(replace(header, msg_id="", queue_offset=header.queue_offset - codec))
+        assert found[0] == found[1]
+        assert (found[0].queue_id, found[0].transaction_id) == (3, 'a"\\é')
 
 
 @pytest.mark.only_store("memory", why="answers at once")
