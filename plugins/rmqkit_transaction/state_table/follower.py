@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import trio
 
-from rmqkit.errors import StoreError
+from rmqkit.errors import ConfigError, StoreError
 from rmqkit.log_limit import limited_logger
 from rmqkit.model.properties import PRODUCER_GROUP
 from rmqkit.model.sysflag import TRANSACTION_MASK, TRANSACTION_PREPARED
@@ -59,7 +59,11 @@ class StateFollower(Dispatcher):
         return self._saved
 
     async def open(self, log_start: int, log_end: int) -> None:
-        found = self._file.load() or _Progress()
+        try:
+            found = self._file.load() or _Progress()
+        except ConfigError as error:
+            _log.error("transactions are read from the log anew, for their progress is lost: %s", error)
+            found = _Progress()
         self._offset = self._saved = min(found.offset, log_end)
         is_clean = found.clean and found.offset <= log_end
         await trio.to_thread.run_sync(self._open_files, log_start, is_clean)

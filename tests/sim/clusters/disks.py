@@ -58,7 +58,8 @@ class SimulatedDisk(LosingDisk):
         super().write_many(fd, parts, offset)
 
     def fail(self) -> None:
-        """Tables are written whole and flushed: none of them is lost."""
+        """Tables are written whole and flushed: none of them is lost, unless it stands beside files that may
+        be, which are then made anew."""
         super().fail()
         root, after = self._directories
         tables = after / "config"

@@ -92,7 +92,7 @@ async def test_after_a_death_the_table_is_made_anew_from_the_redo_log(tmp_path: 
         assert producer.delivered()[-2:] == [b"16", b"15"]
 
 
-@pytest.mark.parametrize("lost", ["statetable", "redolog", "progress.json", "all"])
+@pytest.mark.parametrize("lost", ["statetable", "redolog", "progress.json", "content", "all"])
 async def test_lost_files_are_made_again_from_the_log(tmp_path: Path, lost: str) -> None:
     """As long as the log has the messages."""
     async with producing(tmp_path, keeping=STATE_TABLE, store="mmap") as producer:
@@ -107,6 +107,8 @@ async def test_lost_files_are_made_again_from_the_log(tmp_path: Path, lost: str)
         # What is left is that of a broker that died.
         for path in folder.glob("progress.json*"):
             path.unlink()
+    if lost == "content":
+        (folder / "progress.json").write_bytes(b"")
     async with producing(tmp_path, keeping=STATE_TABLE, store="mmap") as producer:
         assert "has ended" in ((await producer.end(first)).remark or "")
         await producer.ended(second)
