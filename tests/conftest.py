@@ -3,6 +3,7 @@ and are shared), with examples that do not depend on the last run and files outs
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -53,6 +54,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((at for at, part in enumerate(_LONGEST) if f"/{part}" in path), len(_LONGEST))
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end, so the garbage collector need not look at it again."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
