@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays to the end, so the garbage collector need not look at it again."""
+    """What was imported and collected stays to the end: the garbage collector need not look at it again."""
     gc.freeze()
 
 
