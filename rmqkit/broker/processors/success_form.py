@@ -44,28 +44,28 @@ class ValueForm:
             spans = [sends.span(at) for at in range(len(sends))]
             firsts, places = [firsts[span.start] for span in spans], [places[span.start] for span in spans]
             further = [self._further(sends.results[span]) for span in spans]
+        form = self._header
         answers: list[Answer] = []
         for request, properties, message, at, ids in zip(
             sends.requests, sends.properties, firsts, places, further, strict=False
         ):
             key = properties.get(UNIQ_KEY)
             if key and request.codec == _JSON and message.topic not in PARKING_TOPICS:
-                answers.append(self._filled(request.opaque, at, message.queue_id, key, ids))
+                quoted = key.encode()
+                if not quoted.isalnum():
+                    quoted = msgspec.json.encode(key)[1:-1]
+                text = form % (at[1], ids, message.queue_id, at[0], quoted, b"", request.opaque)
+                size = len(text)
+                answers.append(_prefix(size + 4, size) + text)
             else:
                 answers.append(other(len(answers)))
         return answers
 
     def recallable(self, opaque: int, at: Appended, queue_id: int, key: str, handle: str) -> bytes:
         """The answer to a send whose message waits in an internal topic, with the handle that recalls it."""
-        return self._filled(opaque, at, queue_id, key, b"", b'","recallHandle":"' + handle.encode())
-
-    def _filled(
-        self, opaque: int, at: Appended, queue_id: int, key: str, ids: bytes, more: bytes = b""
-    ) -> bytes:
-        quoted = key.encode()
-        if not quoted.isalnum():
-            quoted = msgspec.json.encode(key)[1:-1]
-        text = self._header % (at[1], ids, queue_id, at[0], quoted, more, opaque)
+        recall = b'","recallHandle":"' + handle.encode()
+        quoted = msgspec.json.encode(key)[1:-1]
+        text = self._header % (at[1], b"", queue_id, at[0], quoted, recall, opaque)
         size = len(text)
         return _prefix(size + 4, size) + text
 
