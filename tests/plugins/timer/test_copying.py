@@ -11,16 +11,18 @@ from rmqkit.broker.run.running import RunningBroker
 from rmqkit.errors import DecodeError
 from rmqkit.model import names
 from rmqkit.model.run import MessageRun
+from rmqkit.model.topic import DataVersion
 from rmqkit.plugin.role import Role
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.record import unpack
 from rmqkit.testing.calls import calling_broker
 from rmqkit.testing.clock import FakeClock
+from rmqkit.testing.master_table import check_master_table
 from rmqkit_timer import checkpoint as checkpoints
 from rmqkit_timer.checkpoint import Checkpoint, Moment
-from rmqkit_timer.copying import CheckpointCopy
-from rmqkit_timer.counts import Counts
+from rmqkit_timer.copying import CheckpointCopy, CountsCopy
+from rmqkit_timer.counts import Count, Counts
 from rmqkit_timer.service import TimerService
 from rmqkit_timer.units import UNIT_BYTES
 from tests.broker.desk import open_desk
@@ -153,6 +155,23 @@ async def test_a_checkpoint_is_taken_over_with_the_log_of_which_it_tells(tmp_pat
         assert taken.read_time_ms == 4
         with pytest.raises(DecodeError):
             await copy.take(b"x")
+
+
+@pytest.mark.durable_store
+async def test_the_contract_of_both_copies(tmp_path: Path) -> None:
+    """Whatever a master answers."""
+    counts = Counts(data_version=DataVersion(counter=3), timing_count={"T": Count(count=2, time_stamp=5)})
+    place = checkpoints.encode(Checkpoint(read_time_ms=1_000, queue_offset=7))
+    async with open_desk(tmp_path) as desk:
+        service = service_of(desk)
+        copied = service.kept(desk.broker)
+        await check_master_table(CheckpointCopy(service, desk.broker), place, copied.checkpoint)
+        path = tmp_path / "config" / "timermetrics"
+        await check_master_table(
+            CountsCopy(service, desk.broker),
+            msgspec.json.encode(counts),
+            lambda: path.read_bytes() if path.exists() else b"",
+        )
 
 
 @pytest.mark.durable_store
