@@ -18,6 +18,7 @@ The modules `broker_views`, `dead_letter_views`, `group_views`, `message_views` 
 from rmqkit.client.blocking import BlockingClient, BlockingProducer, BlockingTransaction
 from rmqkit.client.blocking_consumers import (
     BlockingLitePullConsumer,
+    BlockingPopConsumer,
     BlockingPullConsumer,
     BlockingPushConsumer,
 )
@@ -30,8 +31,18 @@ from rmqkit.client.cluster.examination import Examination
 from rmqkit.client.cluster.group_admin import GroupAdmin, GroupConnections, GroupMemberInfo, Progress
 from rmqkit.client.consumer.delivery import Batch, DeadLetter, Delivery, Retry
 from rmqkit.client.consumer.flow_control import Prefetch
+from rmqkit.client.consumer.lease import Lease
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
-from rmqkit.client.consumer.options import LitePullOptions, PushOptions, filter_class, python_filter, sql, tag
+from rmqkit.client.consumer.options import (
+    LitePullOptions,
+    PopOptions,
+    PushOptions,
+    filter_class,
+    python_filter,
+    sql,
+    tag,
+)
+from rmqkit.client.consumer.pop_consumer import PopConsumer
 from rmqkit.client.consumer.pull_consumer import PullConsumer
 from rmqkit.client.consumer.pulling import PullResult, PullStatus
 from rmqkit.client.consumer.push_consumer import PushConsumer
@@ -70,6 +81,7 @@ __all__ = [
     "Batch",
     "BlockingClient",
     "BlockingLitePullConsumer",
+    "BlockingPopConsumer",
     "BlockingProducer",
     "BlockingPullConsumer",
     "BlockingPushConsumer",
@@ -92,6 +104,7 @@ __all__ = [
     "GroupConnections",
     "GroupMemberInfo",
     "LatencySteps",
+    "Lease",
     "LitePullConsumer",
     "LitePullOptions",
     "Message",
@@ -102,6 +115,8 @@ __all__ = [
     "NoMaster",
     "NoRoute",
     "PackedBatch",
+    "PopConsumer",
+    "PopOptions",
     "Prefetch",
     "Producer",
     "ProducerOptions",

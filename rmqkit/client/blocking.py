@@ -23,6 +23,7 @@ import anyio
 
 from rmqkit.client.blocking_consumers import (
     BlockingLitePullConsumer,
+    BlockingPopConsumer,
     BlockingPullConsumer,
     BlockingPushConsumer,
     BlockingRawReader,
@@ -34,7 +35,8 @@ from rmqkit.client.cluster.admin import Admin
 from rmqkit.client.cluster.group_admin import GroupAdmin
 from rmqkit.client.consumer.bad_records import BadRecords
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
-from rmqkit.client.consumer.options import LitePullKeywords, PushKeywords, Subscribe
+from rmqkit.client.consumer.options import LitePullKeywords, PopKeywords, PushKeywords, Subscribe
+from rmqkit.client.consumer.pop_consumer import PopConsumer
 from rmqkit.client.consumer.push_consumer import PushConsumer
 from rmqkit.client.hooks import CallHook, ClientHook
 from rmqkit.client.producing.async_sends import AsyncSends
@@ -173,6 +175,16 @@ class BlockingClient:
             return self._client.push_consumer(group, subscribe=subscribe, **options)
 
         return BlockingPushConsumer(self, self.run(make))
+
+    def pop_consumer(
+        self, group: str, *, subscribe: Subscribe, **options: Unpack[PopKeywords]
+    ) -> BlockingPopConsumer:
+        """A member of a consumer group that leases messages; see `Client.pop_consumer`."""
+
+        async def make() -> PopConsumer:
+            return self._client.pop_consumer(group, subscribe=subscribe, **options)
+
+        return BlockingPopConsumer(self, self.run(make))
 
     def lite_pull_consumer(
         self, group: str, *, subscribe: Subscribe | None = None, **options: Unpack[LitePullKeywords]

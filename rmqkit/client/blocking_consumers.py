@@ -13,9 +13,11 @@ import anyio
 
 from rmqkit.client.blocking_faces import Face, LoopThread, Opened, call_in_loop, called, derived, each_of
 from rmqkit.client.consumer.delivery import Batch, Delivery, Handling
+from rmqkit.client.consumer.handler_consumer import Handler, HandlerConsumer
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
+from rmqkit.client.consumer.pop_consumer import PopConsumer
 from rmqkit.client.consumer.pull_consumer import PullConsumer
-from rmqkit.client.consumer.push_consumer import Handler, PushConsumer
+from rmqkit.client.consumer.push_consumer import PushConsumer
 from rmqkit.client.consumer.queue_offsets import QueueOffsets
 from rmqkit.client.consumer.raw_reader import RawReader
 from rmqkit.client.consumer.received import ReceivedMessage
@@ -113,8 +115,11 @@ class BlockingBatch(BlockingHandling[list[ReceivedMessage]]):
         call_in_loop(self._client, self._inner.finish, *messages)
 
 
-class BlockingPushConsumer(Opened[PushConsumer]):
-    """`PushConsumer` for threads: every method takes the same arguments and raises the same."""
+Handled = TypeVar("Handled", bound=HandlerConsumer)
+
+
+class BlockingHandlerConsumer(Opened[Handled]):
+    """What `BlockingPushConsumer` and `BlockingPopConsumer` have in common."""
 
     def run(
         self, handle: Handler, *, threads: int | None = None, stop_on: Sequence[signal.Signals] = ()
@@ -122,7 +127,7 @@ class BlockingPushConsumer(Opened[PushConsumer]):
         """Call `handle` with each message, in `threads` threads (default: `concurrency`), until `stop` is
         called from another thread, or a signal of `stop_on` arrives (in the main thread only). `async def`
         handlers run in the loop's thread. Opens the consumer and closes it afterwards, unless it is open.
-        Raises as `PushConsumer.run`, and ValueError for `stop_on` in another thread."""
+        Raises as `HandlerConsumer.run`, and ValueError for `stop_on` in another thread."""
         with ExitStack() as stack:
             if not self._inner.is_open:
                 stack.enter_context(self)
@@ -132,7 +137,7 @@ class BlockingPushConsumer(Opened[PushConsumer]):
             self._client.run(self._inner.run, handle, concurrency=threads)
 
     def stop(self) -> None:
-        """End `run` or the iteration (`PushConsumer.stop`). May be called from any thread and from signal
+        """End `run` or the iteration (`HandlerConsumer.stop`). May be called from any thread and from signal
         handlers."""
         self._client.call_soon(self._inner.stop)
 
@@ -143,19 +148,34 @@ class BlockingPushConsumer(Opened[PushConsumer]):
             yield BlockingDelivery(self._client, delivery)
 
     def batches(self, size: int, *, linger_ms: float = 0) -> Generator[BlockingBatch, None, None]:
-        """Batches until the consumer is stopped, each to be used with `with`; see `PushConsumer.batches`."""
+        """Batches until the consumer is stopped, each to be used with `with`; see
+        `HandlerConsumer.batches`."""
         for batch in each_of(self._client, self._inner.batches(size, linger_ms=linger_ms)):
             yield BlockingBatch(self._client, batch)
 
     @property
-    def asynchronous(self) -> PushConsumer:
+    def asynchronous(self) -> Handled:
         """The wrapped asynchronous consumer."""
         return self._inner
+
+
+class BlockingPushConsumer(BlockingHandlerConsumer[PushConsumer]):
+    """`PushConsumer` for threads: every method takes the same arguments and raises the same."""
 
     @property
     def queues(self) -> list[MessageQueue]:
         """The queues that this consumer reads (`PushConsumer.queues`)."""
         return self._inner.queues
+
+
+class BlockingPopConsumer(BlockingHandlerConsumer[PopConsumer]):
+    """`PopConsumer` for threads: every method takes the same arguments and raises the same."""
+
+    receive = derived(PopConsumer.receive)
+    ack = derived(PopConsumer.ack)
+    extend = derived(PopConsumer.extend)
+    release = derived(PopConsumer.release)
+    dead_letter = derived(PopConsumer.dead_letter)
 
 
 class BlockingLitePullConsumer(Opened[LitePullConsumer]):

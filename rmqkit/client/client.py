@@ -18,10 +18,13 @@ from rmqkit.client.consumer.lite_pull import LitePullConsumer
 from rmqkit.client.consumer.options import (
     LitePullKeywords,
     LitePullOptions,
+    PopKeywords,
+    PopOptions,
     PushKeywords,
     PushOptions,
     Subscribe,
 )
+from rmqkit.client.consumer.pop_consumer import PopConsumer
 from rmqkit.client.consumer.pull_consumer import PullConsumer
 from rmqkit.client.consumer.push_consumer import PushConsumer
 from rmqkit.client.consumer.raw_reader import RawReader
@@ -235,6 +238,20 @@ class Client:
         """
         chosen = PushOptions(**options)
         return PushConsumer(self._opened(), group, subscribe, chosen, self._strategy(chosen.allocation))
+
+    @in_namespace
+    def pop_consumer(
+        self, group: str, *, subscribe: Subscribe, **options: Unpack[PopKeywords]
+    ) -> PopConsumer:
+        """A member of a consumer group that leases messages one by one, of whatever queues; to be opened with
+        `async with`. The brokers must know pops: those of RocketMQ 5, and rmqkit's.
+
+        subscribe  as for `push_consumer`
+
+        The keywords are those of `PopOptions`. Raises ClientError for an illegal group, topic, expression or
+        option.
+        """
+        return PopConsumer(self._opened(), group, subscribe, PopOptions(**options))
 
     @in_namespace
     def lite_pull_consumer(

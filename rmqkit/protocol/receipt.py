@@ -164,6 +164,17 @@ def receipts(header: PopMessageResponseHeader, broker_name: str) -> dict[tuple[i
     }
 
 
+def parse_order_counts(text: str | None) -> dict[tuple[str, int, int], int]:
+    """(retry, queue id, queue offset) -> deliveries before this one, for the messages that `orderCountInfo`
+    names; what it says of whole queues is left out. Raises DecodeError."""
+    found = {}
+    for retry, place, count in _entries(text):
+        queue_id, is_message, offset = place.removeprefix("qo").partition("%")
+        if is_message:
+            found[retry, _number(queue_id), _number(offset)] = _number(count)
+    return found
+
+
 def order_count_entries(retry: str, queue_id: int, counts: Sequence[tuple[int, int]]) -> list[str]:
     """The entries of `orderCountInfo` for (queue offset, deliveries before this one): each message that was
     delivered before, then the least of all, for old clients."""
@@ -225,6 +236,7 @@ __all__ = [
     "offset_infos",
     "order_count_entries",
     "parse_offset_infos",
+    "parse_order_counts",
     "parse_receipt",
     "real_topic",
     "receipts",

@@ -11,6 +11,7 @@ import anyio
 from rmqkit.client.consumer.flow_control import Prefetch
 from rmqkit.client.consumer.process_queue import LaneOf, ProcessQueue
 from rmqkit.client.consumer.received import ReceivedMessage
+from rmqkit.client.consumer.source import Source
 from rmqkit.model.queue import MessageQueue
 
 #: Which messages of a queue are handled one after the other: none, all, or those with the same ordering key.
@@ -20,17 +21,14 @@ LANES: Mapping[str, LaneOf | None] = MappingProxyType(
 )
 
 
-class Assigned:
+class Assigned(Source):
     """State of a queue while it belongs to this consumer. `bad_aside` is that of `ProcessQueue`.
 
     order      which of its messages are handled one after the other
     pulls      scope of its pulls
-    handlers   scopes of the handlers that have one of its messages
-    dropped    the queue was lost; results of handlers are ignored from then on
     paused     the application wants no messages of it
     pulled_s   when its last pull began, on the clock of the event loop
     waiting    it must not be pulled now, because too much is pulled already or it is paused
-    consumed_s when its last handler began or ended; 0 before the first one
     committed  the offset that was committed last
     locked_s   when its lock was requested last (ordered queues), on the clock of the event loop
     """
@@ -38,20 +36,15 @@ class Assigned:
     def __init__(
         self, queue: MessageQueue, start: int, *, order: Order = "none", bad_aside: bool = False
     ) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.messages = ProcessQueue(start, LANES[order], bad_aside=bad_aside)
         self.order: Order = order
         self.pulls = anyio.CancelScope()
-        self.handlers: set[anyio.CancelScope] = set()
-        self.dropped = False
         self.paused = False
         self.waiting = False
         self.pulled_s = anyio.current_time()
-        self.consumed_s = 0.0
         self.committed: int | None = None
         self.locked_s = 0.0
-        #: Set at the next change; None while nothing waits for it.
-        self._moved: anyio.Event | None = None
 
     @property
     def ordered(self) -> bool:
@@ -63,12 +56,19 @@ class Assigned:
         """Whether a message may be given out now."""
         return self.messages.ready > 0 and not self.dropped and not self.paused
 
+    @property
+    def in_hand(self) -> int:
+        """The number of messages given out and not finished."""
+        return self.messages.in_hand
+
+    def take(self) -> ReceivedMessage | None:
+        """Give out the first ready message; None when nothing is ready."""
+        return self.messages.take()
+
     def drop(self) -> None:
         """Stop pulling and cancel the handlers, whose messages stay unfinished."""
-        self.dropped = True
         self.pulls.cancel()
-        for scope in self.handlers:
-            scope.cancel()
+        super().drop()
 
     def finish(self, message: ReceivedMessage) -> None:
         """Count a message as finished."""
@@ -121,28 +121,3 @@ class Assigned:
         """Undo `pause`."""
         self.paused = False
         self._signal()
-
-    def handled(self, scope: anyio.CancelScope) -> None:
-        """A handler has ended, and it is decided what becomes of its message."""
-        self.handlers.discard(scope)
-        self._signal()
-
-    async def await_idle(self) -> None:
-        """Wait until no handler has a message of the queue."""
-        while self.handlers:
-            await self._change()
-
-    async def _change(self) -> None:
-        """Wait for the next change."""
-        if self._moved is None:
-            self._moved = anyio.Event()
-        await self._moved.wait()
-
-    def _signal(self) -> None:
-        if self._moved is not None:
-            self._moved.set()
-            self._moved = None
-
-
-#: A message in hand, with its queue.
-InHand = tuple[Assigned, ReceivedMessage]

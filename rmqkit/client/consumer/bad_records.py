@@ -52,7 +52,7 @@ class PuttingAway:
     dead-letter topic of the group. Without a topic (`send_back` is None), and when the broker cannot read the
     record either, it is passed over with an error in the log."""
 
-    def __init__(self, group: str, send_back: SendBack | None, distributor: Distributor) -> None:
+    def __init__(self, group: str, send_back: SendBack | None, distributor: Distributor[Assigned]) -> None:
         self._group = group
         self._send_back = send_back
         self._distributor = distributor

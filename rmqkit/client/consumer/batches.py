@@ -1,13 +1,13 @@
-"""Batches of a push consumer."""
+"""Batches of a push or pop consumer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import anyio
 
-from rmqkit.client.consumer.assigned import InHand
-from rmqkit.client.consumer.delivery import Batch, MessageOutcomes
+from rmqkit.client.consumer.delivery import Batch, InHand, MessageOutcomes
 from rmqkit.client.consumer.distributor import Distributor
 from rmqkit.client.hooks import ClientHooks
 
@@ -17,9 +17,9 @@ class Batches:
 
     def __init__(
         self,
-        opened: Callable[[], MessageOutcomes],
+        opened: Callable[[], MessageOutcomes[Any]],
         hooks: ClientHooks,
-        distributor: Distributor,
+        distributor: Distributor[Any],
         size: int,
         linger_s: float,
     ) -> None:
@@ -48,12 +48,12 @@ class Batches:
             if self._distributor.closed:
                 _give_back(outcomes, in_hand)
                 continue
-            # Queues may have been lost while the batch was filled.
-            kept = [(assigned, message) for assigned, message in in_hand if not assigned.dropped]
+            # Queues or leases may have been lost while the batch was filled.
+            kept = [(source, message) for source, message in in_hand if not source.dropped]
             if kept:
                 return Batch(outcomes, self._hooks, kept)
 
-    async def _fill(self, in_hand: list[InHand]) -> None:
+    async def _fill(self, in_hand: list[InHand[Any]]) -> None:
         """Add messages until the batch is full, the time has passed or the consumer is stopped."""
         with anyio.move_on_after(self._linger_s):
             while len(in_hand) < self._size:
@@ -63,6 +63,6 @@ class Batches:
                 in_hand += more
 
 
-def _give_back(outcomes: MessageOutcomes, in_hand: list[InHand]) -> None:
-    for assigned, message in reversed(in_hand):
-        outcomes.returned(assigned, message)
+def _give_back(outcomes: MessageOutcomes[Any], in_hand: list[InHand[Any]]) -> None:
+    for source, message in reversed(in_hand):
+        outcomes.returned(source, message)

@@ -6,16 +6,20 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import Any, Generic, TypeVar
 
 from anyio import CancelScope
 
-from rmqkit.client.consumer.assigned import Assigned, InHand
 from rmqkit.client.consumer.received import ReceivedMessage
+from rmqkit.client.consumer.source import Source
 from rmqkit.client.hooks import ClientConsumeContext, ClientHooks, ConsumeReturnType
 from rmqkit.errors import ClientError
 from rmqkit.remoting.backend import AsyncBackend
 
 log = logging.getLogger(__name__)
+S = TypeVar("S", bound=Source)
+#: A message in hand, with what it belongs to.
+InHand = tuple[S, ReceivedMessage]
 
 
 class Retry(Exception):
@@ -39,7 +43,7 @@ class DeadLetter(Exception):
         self.why = why
 
 
-class MessageOutcomes(ABC):
+class MessageOutcomes(ABC, Generic[S]):
     """Decides what becomes of the messages of a group after their handlers."""
 
     group: str
@@ -52,20 +56,20 @@ class MessageOutcomes(ABC):
         child."""
 
     @abstractmethod
-    def measured(self, assigned: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
+    def measured(self, source: S, messages: int, began_s: float, *, ok: bool) -> None:
         """Count a handler that ended without being cancelled; `messages` is the number it had."""
 
     @abstractmethod
-    async def failed(self, in_hand: Sequence[InHand], error: Exception) -> None:
+    async def failed(self, in_hand: Sequence[InHand[S]], error: Exception) -> None:
         """Send the messages back, or return them to their queues. When cancelled, a message may be delivered
         twice."""
 
     @abstractmethod
-    def finished(self, assigned: Assigned, message: ReceivedMessage) -> None:
+    def finished(self, source: S, message: ReceivedMessage) -> None:
         """Count the message as finished."""
 
     @abstractmethod
-    def returned(self, assigned: Assigned, message: ReceivedMessage) -> None:
+    def returned(self, source: S, message: ReceivedMessage) -> None:
         """Return the message to its queue, neither finished nor failed."""
 
 
@@ -75,9 +79,9 @@ class Handling:
 
     def __init__(
         self,
-        outcomes: MessageOutcomes,
+        outcomes: MessageOutcomes[Any],
         hooks: ClientHooks,
-        in_hand: Mapping[Assigned, dict[int, ReceivedMessage]],
+        in_hand: Mapping[Source, dict[int, ReceivedMessage]],
     ) -> None:
         self._outcomes = outcomes
         self._hooks = hooks
@@ -116,13 +120,13 @@ class Handling:
 
     def _begin(self, scope: CancelScope) -> None:
         """Let the queues know a handler by its scope, and tell the hooks."""
-        for assigned, messages in self._in_hand.items():
-            assigned.handlers.add(scope)
-            assigned.consumed_s = self._began_s
-            if assigned.dropped:
+        for source, messages in self._in_hand.items():
+            source.handlers.add(scope)
+            source.consumed_s = self._began_s
+            if source.dropped:
                 scope.cancel()
             delivered = tuple(messages.values())
-            self._contexts.append(self._hooks.consuming(self._outcomes.group, assigned.queue, delivered))
+            self._contexts.append(self._hooks.consuming(self._outcomes.group, source.queue, delivered))
 
     def _check_unsettled(self) -> None:
         if self._settled:
@@ -141,48 +145,48 @@ class Handling:
             log.warning("a block failed after its messages were settled", exc_info=error)
             return True
         finally:
-            for assigned in self._in_hand:
-                assigned.handled(self._scope)
+            for source in self._in_hand:
+                source.handled(self._scope)
 
     async def _settle_now(self, error: Retry | None) -> bool:
         self._check_unsettled()
-        effective = not any(assigned.dropped for assigned in self._in_hand)
+        effective = not any(source.dropped for source in self._in_hand)
         if effective:
             self._outcomes.check_usable()
         self._settled = True
         # While messages are sent back, the consumer must neither leave nor give up a lock.
         settling = self._outcomes.backend.scope()
         if self._entered:
-            for assigned in self._in_hand:
-                assigned.handlers.add(settling)
+            for source in self._in_hand:
+                source.handlers.add(settling)
         else:
             self._begin(settling)
         try:
             await self._settle(error, cancelled=False)
         finally:
-            for assigned in self._in_hand:
-                assigned.handled(settling)
+            for source in self._in_hand:
+                source.handled(settling)
         return effective
 
     async def _settle(self, error: BaseException | None, cancelled: bool) -> bool:
         """Returns whether the error is dealt with."""
         outcomes = self._outcomes
-        failed: list[InHand] = []
+        failed: list[InHand[Source]] = []
         result = ConsumeReturnType.EXCEPTION if isinstance(error, Exception) else ConsumeReturnType.FAILED
-        for (assigned, messages), context in zip(self._in_hand.items(), self._contexts, strict=True):
+        for (source, messages), context in zip(self._in_hand.items(), self._contexts, strict=True):
             if error is None or isinstance(error, Exception):
-                outcomes.measured(assigned, len(messages), self._began_s, ok=error is None)
-            if error is None and not assigned.dropped:
+                outcomes.measured(source, len(messages), self._began_s, ok=error is None)
+            if error is None and not source.dropped:
                 self._hooks.consumed(context, ConsumeReturnType.SUCCESS)
                 for message in messages.values():
-                    outcomes.finished(assigned, message)
+                    outcomes.finished(source, message)
                 continue
             self._hooks.consumed(context, result)
-            if isinstance(error, Exception) and not cancelled and not assigned.dropped:
-                failed.extend((assigned, message) for message in messages.values())
+            if isinstance(error, Exception) and not cancelled and not source.dropped:
+                failed.extend((source, message) for message in messages.values())
                 continue
             for message in messages.values():
-                outcomes.returned(assigned, message)
+                outcomes.returned(source, message)
         if not isinstance(error, Exception):
             return cancelled
         if failed:
@@ -203,9 +207,9 @@ class Delivery(Handling):
     """
 
     def __init__(
-        self, outcomes: MessageOutcomes, hooks: ClientHooks, assigned: Assigned, message: ReceivedMessage
+        self, outcomes: MessageOutcomes[Any], hooks: ClientHooks, source: Source, message: ReceivedMessage
     ) -> None:
-        super().__init__(outcomes, hooks, {assigned: {message.queue_offset: message}})
+        super().__init__(outcomes, hooks, {source: {message.queue_offset: message}})
         self.message = message
 
     async def __aenter__(self) -> ReceivedMessage:
@@ -224,13 +228,19 @@ class Batch(Handling):
     the messages of the other queues are handed out again.
     """
 
-    def __init__(self, outcomes: MessageOutcomes, hooks: ClientHooks, in_hand: Sequence[InHand]) -> None:
-        by_queue: dict[Assigned, dict[int, ReceivedMessage]] = {}
-        for assigned, message in in_hand:
-            by_queue.setdefault(assigned, {})[message.queue_offset] = message
+    def __init__(
+        self, outcomes: MessageOutcomes[Any], hooks: ClientHooks, in_hand: Sequence[InHand[Source]]
+    ) -> None:
+        by_queue: dict[Source, dict[int, ReceivedMessage]] = {}
+        for source, message in in_hand:
+            by_queue.setdefault(source, {})[message.queue_offset] = message
         super().__init__(outcomes, hooks, by_queue)
         self.messages = [message for messages in by_queue.values() for message in messages.values()]
-        self._queues = {assigned.queue: assigned for assigned in by_queue}
+        self._sources = {
+            (message.queue, offset): source
+            for source, messages in by_queue.items()
+            for offset, message in messages.items()
+        }
 
     async def __aenter__(self) -> list[ReceivedMessage]:
         self._enter()
@@ -239,11 +249,11 @@ class Batch(Handling):
     def finish(self, *messages: ReceivedMessage) -> None:
         """Count messages of the batch as finished now, whatever becomes of the others (Java: ackIndex).
         Messages of a queue that was lost, or that are finished already, stay as they are. Raises ValueError
-        for a message of a queue that is not in this batch."""
+        for a message that is not in this batch."""
         for message in messages:
-            assigned = self._queues.get(message.queue)
-            if assigned is None:
+            source = self._sources.get((message.queue, message.queue_offset))
+            if source is None:
                 raise ValueError(f"message {message.message_id} is not in this batch")
-            found = None if assigned.dropped else self._in_hand[assigned].pop(message.queue_offset, None)
+            found = None if source.dropped else self._in_hand[source].pop(message.queue_offset, None)
             if found is not None:
-                self._outcomes.finished(assigned, found)
+                self._outcomes.finished(source, found)

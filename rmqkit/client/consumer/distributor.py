@@ -1,25 +1,32 @@
-"""Hands out the messages of the assigned queues."""
+"""Hands out the messages of the assigned queues, or of leases."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import anyio
 
-from rmqkit.client.consumer.assigned import Assigned, InHand
+from rmqkit.client.consumer.received import ReceivedMessage
+from rmqkit.client.consumer.source import Source
+
+S = TypeVar("S", bound=Source)
 
 
-class Distributor:
+class Distributor(Generic[S]):
     """Gives out the next message of the queue that has the fewest in hand; among equal ones, of the queue
     whose turn was longest ago. So a queue with slow handlers, or with many messages, gets its share of the
-    handlers and no more while other queues have messages. Any number of tasks may take."""
+    handlers and no more while other queues have messages. Any number of tasks may take. `on_wanted` is
+    called when one begins to wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_wanted: Callable[[], None] = lambda: None) -> None:
+        self._on_wanted = on_wanted
         #: Queues with a message to give out, by the number of their messages in hand, in order of their
         #: turns. No value is empty.
-        self._ready: dict[int, OrderedDict[Assigned, None]] = {}
+        self._ready: dict[int, OrderedDict[S, None]] = {}
         #: The key of each queue in `_ready`.
-        self._keys: dict[Assigned, int] = {}
+        self._keys: dict[S, int] = {}
         #: Tasks that wait for a message, the first one first.
         self._waiting: OrderedDict[anyio.Event, None] = OrderedDict()
         #: Whether nothing more is given out.
@@ -27,9 +34,14 @@ class Distributor:
         self._failure: Exception | None = None
         self._told = False
 
-    def offer(self, assigned: Assigned) -> None:
+    @property
+    def wanted(self) -> int:
+        """The number of tasks that wait for a message."""
+        return len(self._waiting)
+
+    def offer(self, source: S) -> None:
         """Note that the queue may have a message to give out, or fewer in hand."""
-        if self._list(assigned):
+        if self._list(source):
             self._wake_one()
 
     def close(self, failure: Exception | None = None) -> None:
@@ -50,7 +62,7 @@ class Distributor:
         if not self._told:
             self.check()
 
-    async def take(self, limit: int = 1) -> list[InHand]:
+    async def take(self, limit: int = 1) -> list[tuple[S, ReceivedMessage]]:
         """Up to `limit` messages, in hand from now on, as soon as there is one; none after `close`. When
         cancelled, no message is taken."""
         await anyio.lowlevel.checkpoint()
@@ -60,6 +72,7 @@ class Distributor:
                 return taken
             waiter = anyio.Event()
             self._waiting[waiter] = None
+            self._on_wanted()
             try:
                 await waiter.wait()
             except BaseException:
@@ -69,35 +82,35 @@ class Distributor:
             finally:
                 self._waiting.pop(waiter, None)
 
-    def take_now(self, limit: int) -> list[InHand]:
+    def take_now(self, limit: int) -> list[tuple[S, ReceivedMessage]]:
         """Up to `limit` messages, in hand from now on; none if there is none, and after `close`."""
-        taken: list[InHand] = []
+        taken: list[tuple[S, ReceivedMessage]] = []
         if self.closed:
             return taken
         while self._ready and len(taken) < limit:
-            assigned = next(iter(self._ready[min(self._ready)]))
-            message = assigned.messages.take() if assigned.has_more else None
+            source = next(iter(self._ready[min(self._ready)]))
+            message = source.take() if source.has_more else None
             if message is not None:
-                taken.append((assigned, message))
-            self._list(assigned)
+                taken.append((source, message))
+            self._list(source)
         if self._ready:
             self._wake_one()
         return taken
 
-    def _list(self, assigned: Assigned) -> bool:
+    def _list(self, source: S) -> bool:
         """Enter the queue as it is now; returns whether it has a message to give out and had none."""
-        wanted = assigned.messages.in_hand if assigned.has_more else None
-        entered = self._keys.get(assigned)
+        wanted = source.in_hand if source.has_more else None
+        entered = self._keys.get(source)
         if wanted == entered:
             return False
         if entered is not None:
             peers = self._ready[entered]
-            del peers[assigned], self._keys[assigned]
+            del peers[source], self._keys[source]
             if not peers:
                 del self._ready[entered]
         if wanted is not None:
-            self._keys[assigned] = wanted
-            self._ready.setdefault(wanted, OrderedDict())[assigned] = None
+            self._keys[source] = wanted
+            self._ready.setdefault(wanted, OrderedDict())[source] = None
         return wanted is not None and entered is None
 
     def _wake_one(self) -> None:

@@ -72,7 +72,7 @@ class Engine:
         options: GroupOptions,
         rebalance: Rebalance,
         store: OffsetStore,
-        distributor: Distributor,
+        distributor: Distributor[Assigned],
         putting_away: PuttingAway,
         *,
         lite: bool = False,

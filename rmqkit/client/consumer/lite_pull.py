@@ -7,7 +7,8 @@ from datetime import datetime
 
 import anyio
 
-from rmqkit.client.consumer.assigned import Assigned, InHand
+from rmqkit.client.consumer.assigned import Assigned
+from rmqkit.client.consumer.delivery import InHand
 from rmqkit.client.consumer.group_consumer import GroupConsumer
 from rmqkit.client.consumer.options import Expression, LitePullOptions, Subscribe, expressed, subscriptions
 from rmqkit.client.consumer.queue_offsets import QueueOffsets
@@ -63,7 +64,7 @@ class LitePullConsumer(GroupConsumer):
         self.options = options
         self._offsets = QueueOffsets(instance)
         #: Messages that were delivered and do not count as processed yet.
-        self._delivered: list[InHand] = []
+        self._delivered: list[InHand[Assigned]] = []
 
     # --- messages -------------------------------------------------------------------------------------------
 
@@ -74,7 +75,7 @@ class LitePullConsumer(GroupConsumer):
         `timeout_s`, and at once after `stop`. The messages of the call before count as processed from now on.
 
         Raises ClientError for a `max_messages` below 1 and when the client has ended, and the error that ends
-        the consumer (`GroupConsumer`). When cancelled, no message is taken.
+        the consumer (`Member`). When cancelled, no message is taken.
         """
         if max_messages < 1:
             raise ClientError(f"max_messages={max_messages}: at least one message must be asked for")
@@ -100,7 +101,7 @@ class LitePullConsumer(GroupConsumer):
             return found[0]
         raise StopAsyncIteration
 
-    def _deliver(self, in_hand: list[InHand]) -> list[ReceivedMessage]:
+    def _deliver(self, in_hand: list[InHand[Assigned]]) -> list[ReceivedMessage]:
         if not in_hand and self._distributor.closed:
             self._distributor.check()
         by_queue: dict[Assigned, list[ReceivedMessage]] = {}

@@ -10,8 +10,8 @@ import anyio
 from anyio.abc import TaskGroup
 from attrs import evolve
 
-from rmqkit.client.consumer.assigned import Assigned, InHand
-from rmqkit.client.consumer.delivery import DeadLetter, MessageOutcomes, Retry
+from rmqkit.client.consumer.assigned import Assigned
+from rmqkit.client.consumer.delivery import DeadLetter, InHand, MessageOutcomes, Retry
 from rmqkit.client.consumer.distributor import Distributor
 from rmqkit.client.consumer.options import PushOptions
 from rmqkit.client.consumer.received import ReceivedMessage
@@ -32,7 +32,7 @@ LOCAL_RETRY_S = 5.0
 MAX_SENDING = 64
 
 
-class RetryPolicy(MessageOutcomes):
+class RetryPolicy(MessageOutcomes[Assigned]):
     """Finishes messages, sends failed ones back, and repeats those of ordered queues in place. `tasks` runs
     the pauses until messages are given out again."""
 
@@ -41,7 +41,7 @@ class RetryPolicy(MessageOutcomes):
         group: str,
         options: PushOptions,
         send_back: SendBack,
-        distributor: Distributor,
+        distributor: Distributor[Assigned],
         statistics: ConsumeStatistics,
         tasks: TaskGroup,
         instance: Instance,
@@ -60,21 +60,21 @@ class RetryPolicy(MessageOutcomes):
     def check_usable(self) -> None:
         self._instance.check_usable()
 
-    def measured(self, assigned: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
-        now_s = assigned.consumed_s = self.backend.current_time()
-        self._statistics.consumed(assigned.queue.topic, messages, now_s - began_s, now_s, ok=ok)
+    def measured(self, source: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
+        now_s = source.consumed_s = self.backend.current_time()
+        self._statistics.consumed(source.queue.topic, messages, now_s - began_s, now_s, ok=ok)
 
-    def finished(self, assigned: Assigned, message: ReceivedMessage) -> None:
-        assigned.finish(message)
-        self._distributor.offer(assigned)
+    def finished(self, source: Assigned, message: ReceivedMessage) -> None:
+        source.finish(message)
+        self._distributor.offer(source)
 
-    def returned(self, assigned: Assigned, message: ReceivedMessage) -> None:
-        assigned.give_back(message)
-        self._distributor.offer(assigned)
+    def returned(self, source: Assigned, message: ReceivedMessage) -> None:
+        source.give_back(message)
+        self._distributor.offer(source)
 
-    async def failed(self, in_hand: Sequence[InHand], error: Exception) -> None:
+    async def failed(self, in_hand: Sequence[InHand[Assigned]], error: Exception) -> None:
         instruction = instruction_of(error)
-        self._log(in_hand, instruction)
+        log_failure([message for _, message in in_hand], instruction)
         async with anyio.create_task_group() as group:
             for assigned, message in in_hand:
                 group.start_soon(self._retry, assigned, message, instruction)
@@ -103,7 +103,7 @@ class RetryPolicy(MessageOutcomes):
         else:
             self.finished(assigned, message)
             if level == DEAD_LETTER:
-                self._log_dead(message, instruction)
+                log_dead(self.group, message, instruction)
 
     def _again(self, assigned: Assigned, message: ReceivedMessage, pause_s: float) -> None:
         """Handle the message again after a pause, and until then no other one of its lane."""
@@ -116,28 +116,32 @@ class RetryPolicy(MessageOutcomes):
         assigned.messages.release(message)
         self._distributor.offer(assigned)
 
-    def _log(self, in_hand: Sequence[InHand], error: Exception) -> None:
-        message = in_hand[0][1]
-        attempt = f"attempt {message.reconsume_times + 1} at message {message.message_id} of {message.topic}"
-        if len(in_hand) > 1:
-            attempt += f" and {len(in_hand) - 1} more of its batch"
-        if isinstance(error, Retry):
-            log.info("%s: %s", attempt, error)
-        elif isinstance(error, DeadLetter):
-            log.warning("%s: to the dead-letter topic: %s", attempt, error.why or "no reason given")
-        else:
-            log.warning("%s failed", attempt, exc_info=error)
 
-    def _log_dead(self, message: ReceivedMessage, error: Exception) -> None:
-        reason = error.why if isinstance(error, DeadLetter) else f"{type(error).__name__}: {error}"
-        log.warning(
-            "message %s of %s is in the dead-letter topic of group %s after %d attempts: %s",
-            message.message_id,
-            message.topic,
-            self.group,
-            message.reconsume_times + 1,
-            reason or "no reason given",
-        )
+def log_failure(messages: Sequence[ReceivedMessage], error: Exception) -> None:
+    """Log that a handler failed, or what it asked for."""
+    first = messages[0]
+    attempt = f"attempt {first.reconsume_times + 1} at message {first.message_id} of {first.topic}"
+    if len(messages) > 1:
+        attempt += f" and {len(messages) - 1} more of its batch"
+    if isinstance(error, Retry):
+        log.info("%s: %s", attempt, error)
+    elif isinstance(error, DeadLetter):
+        log.warning("%s: to the dead-letter topic: %s", attempt, error.why or "no reason given")
+    else:
+        log.warning("%s failed", attempt, exc_info=error)
+
+
+def log_dead(group: str, message: ReceivedMessage, error: Exception) -> None:
+    """Log that a message is a dead letter, and why."""
+    reason = error.why if isinstance(error, DeadLetter) else f"{type(error).__name__}: {error}"
+    log.warning(
+        "message %s of %s is in the dead-letter topic of group %s after %d attempts: %s",
+        message.message_id,
+        message.topic,
+        group,
+        message.reconsume_times + 1,
+        reason or "no reason given",
+    )
 
 
 def instruction_of(error: Exception) -> Exception:

@@ -12,9 +12,9 @@ import trio
 from trio.testing import MockClock
 
 from rmqkit.client import ClientError, Message, MessageQueue
-from rmqkit.client.consumer.assigned import Assigned, InHand, Order
+from rmqkit.client.consumer.assigned import Assigned, Order
 from rmqkit.client.consumer.batches import Batches
-from rmqkit.client.consumer.delivery import MessageOutcomes
+from rmqkit.client.consumer.delivery import InHand, MessageOutcomes
 from rmqkit.client.consumer.distributor import Distributor
 from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.hooks import ClientHooks
@@ -26,12 +26,12 @@ from tests.client.consumer.messages import message
 A, B = (MessageQueue("T", "broker-a", number) for number in range(2))
 
 
-class Settled(MessageOutcomes):
+class Settled(MessageOutcomes[Assigned]):
     """Finishes and returns messages, and records those that failed."""
 
     group = "g"
 
-    def __init__(self, distributor: Distributor) -> None:
+    def __init__(self, distributor: Distributor[Assigned]) -> None:
         self.failures: list[tuple[list[int], Exception]] = []
         self._distributor = distributor
         self.backend = async_backend()
@@ -42,7 +42,7 @@ class Settled(MessageOutcomes):
     def measured(self, assigned: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
         pass
 
-    async def failed(self, held: Sequence[InHand], error: Exception) -> None:
+    async def failed(self, held: Sequence[InHand[Assigned]], error: Exception) -> None:
         self.failures.append(([message.queue_offset for _, message in held], error))
 
     def finished(self, assigned: Assigned, message: ReceivedMessage) -> None:
@@ -57,7 +57,7 @@ class Gathering:
     """Two queues with buffered messages, and batches of them."""
 
     def __init__(self, *counts: int, size: int, linger_s: float, order: Order = "none") -> None:
-        self.distributor = Distributor()
+        self.distributor = Distributor[Assigned]()
         self.settled = Settled(self.distributor)
         self.queues = [Assigned(queue, 0, order=order) for queue in (A, B)]
         for assigned, count in zip(self.queues, counts, strict=True):

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqkit.client import MessageQueue
-from rmqkit.client.consumer.assigned import Assigned, InHand, Order
+from rmqkit.client.consumer.assigned import Assigned, Order
+from rmqkit.client.consumer.delivery import InHand
 from rmqkit.client.consumer.distributor import Distributor
 from tests.client.consumer.messages import message
 
@@ -22,14 +23,14 @@ def buffered(number: int, count: int, order: Order = "none") -> Assigned:
     return assigned
 
 
-def offering(*queues: Assigned) -> Distributor:
-    distributor = Distributor()
+def offering(*queues: Assigned) -> Distributor[Assigned]:
+    distributor = Distributor[Assigned]()
     for assigned in queues:
         distributor.offer(assigned)
     return distributor
 
 
-def finish(distributor: Distributor, held: InHand) -> None:
+def finish(distributor: Distributor[Assigned], held: InHand[Assigned]) -> None:
     assigned, done = held
     assigned.finish(done)
     distributor.offer(assigned)
@@ -113,7 +114,7 @@ def test_the_queue_with_the_fewest_in_hand_is_next(counts: list[int], steps: lis
 
     async def body() -> None:
         queues = [buffered(number, count) for number, count in enumerate(counts)]
-        in_hand: list[InHand] = []
+        in_hand: list[InHand[Assigned]] = []
         distributor = offering(*queues)
         for taking, number in steps:
             able = [assigned.messages.in_hand for assigned in queues if assigned.has_more]

@@ -25,7 +25,7 @@ from rmqkit.client import (
     sql,
     tag,
 )
-from rmqkit.client.consumer.push_consumer import MAX_AT_ONCE
+from rmqkit.client.consumer.handler_consumer import MAX_AT_ONCE
 from rmqkit.errors import PluginError
 from tests.client.consumer.groups import Group, group_of, until
 

@@ -1,0 +1,141 @@
+"""What becomes of leased messages after their handlers (Java: ConsumeMessagePopConcurrentlyService)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import anyio
+
+from rmqkit.client.consumer.delivery import DeadLetter, InHand, MessageOutcomes, Retry
+from rmqkit.client.consumer.lease import Lease
+from rmqkit.client.consumer.leases import Leases
+from rmqkit.client.consumer.options import PopOptions
+from rmqkit.client.consumer.popping import Popper
+from rmqkit.client.consumer.received import ReceivedMessage
+from rmqkit.client.consumer.retry_schedule import DEAD_LETTER, RetrySchedule
+from rmqkit.client.consumer.send_back import SendBack
+from rmqkit.client.consumer.settling import SUSPEND_S, instruction_of, log_dead, log_failure
+from rmqkit.client.consumer.statistics import ConsumeStatistics
+from rmqkit.client.instance import Instance
+from rmqkit.errors import DecodeError, RmqError
+from rmqkit.model.topic import GroupRetryPolicy, SubscriptionGroupConfig
+from rmqkit.protocol.codes import RequestCode
+from rmqkit.protocol.command import request
+from rmqkit.protocol.headers import GroupRequestHeader
+
+log = logging.getLogger(__name__)
+
+#: How long a failed message is hidden after its first delivery, its second one, and so on, unless the group
+#: has a retry policy (Java: DefaultMQPushConsumerImpl.popDelayLevel).
+POP_DELAYS_S: Final = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+#: What is known of a group's settings is asked for again after this time.
+POLICY_LIFE_S: Final = 30.0
+#: Messages that are settled at a time.
+MAX_SETTLING: Final = 64
+
+
+class LeaseOutcomes(MessageOutcomes[Lease]):
+    """Acknowledges messages, hides failed ones until their next delivery, and moves dead letters."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        group: str,
+        options: PopOptions,
+        popper: Popper,
+        leases: Leases,
+        statistics: ConsumeStatistics,
+    ) -> None:
+        self.group = group
+        self.backend = instance.backend
+        self._instance = instance
+        self._options = options
+        self._popper = popper
+        self._leases = leases
+        self._statistics = statistics
+        self._send_back = SendBack(instance, group, RetrySchedule(options.max_attempts))
+        self._settling = anyio.CapacityLimiter(MAX_SETTLING)
+        #: Whether the group has a retry policy, by broker, and when that was asked.
+        self._policies: dict[str, tuple[bool, float]] = {}
+
+    def check_usable(self) -> None:
+        self._instance.check_usable()
+
+    def measured(self, source: Lease, messages: int, began_s: float, *, ok: bool) -> None:
+        now_s = source.consumed_s = self.backend.current_time()
+        self._statistics.consumed(source.queue.topic, messages, now_s - began_s, now_s, ok=ok)
+
+    def finished(self, source: Lease, message: ReceivedMessage) -> None:
+        source.finish(message)
+        self._leases.finish(source)
+
+    def returned(self, source: Lease, message: ReceivedMessage) -> None:
+        self._leases.returned(source)
+
+    async def failed(self, in_hand: Sequence[InHand[Lease]], error: Exception) -> None:
+        instruction = instruction_of(error)
+        log_failure([message for _, message in in_hand], instruction)
+        async with anyio.create_task_group() as group:
+            for lease, message in in_hand:
+                group.start_soon(self._retry, lease, message, instruction)
+
+    async def _retry(self, lease: Lease, message: ReceivedMessage, instruction: Exception) -> None:
+        most = self._options.max_attempts
+        is_dead = isinstance(instruction, DeadLetter)
+        if is_dead or (most is not None and message.reconsume_times + 1 >= most):
+            await self.bury(lease, instruction)
+            return
+        after_s = instruction.after if isinstance(instruction, Retry) else None
+        try:
+            async with self._settling:
+                hidden_s = await self._hidden_s(lease, message) if after_s is None else after_s
+                await self._popper.change(lease, round(hidden_s * 1000))
+        except RmqError as error:
+            log.warning("message %s comes again after its lease: %s", message.message_id, error)
+        finally:
+            self._leases.let_end(lease)
+
+    async def bury(self, lease: Lease, why: Exception) -> None:
+        """Move a message to the dead letters of the group. When that fails, it comes again after its lease;
+        when cancelled, too."""
+        message = lease.message
+        try:
+            async with self._settling:
+                await self._send_back.send(message, DEAD_LETTER)
+        except RmqError as error:
+            log.warning("message %s comes again after its lease: %s", message.message_id, error)
+            self._leases.let_end(lease)
+        except BaseException:
+            self._leases.let_end(lease)
+            raise
+        else:
+            self._leases.finish(lease)
+            log_dead(self.group, message, why)
+
+    async def _hidden_s(self, lease: Lease, message: ReceivedMessage) -> float:
+        """How long a failed message is hidden by this client; a broker with a retry policy does it itself."""
+        if self._options.ordered:
+            return SUSPEND_S
+        if await self._has_policy(lease.broker_name):
+            return 0
+        return POP_DELAYS_S[min(message.reconsume_times, len(POP_DELAYS_S) - 1)]
+
+    async def _has_policy(self, broker_name: str) -> bool:
+        known = self._policies.get(broker_name)
+        now_s = self.backend.current_time()
+        if known is not None and now_s - known[1] < POLICY_LIFE_S:
+            return known[0]
+        address = self._instance.routes.master(broker_name)
+        found = False
+        if address is not None:
+            command = request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupRequestHeader(group=self.group))
+            try:
+                answered = await self._instance.call(address, command, f"asking for group {self.group!r}")
+                config = answered.decode_body(SubscriptionGroupConfig)
+                found = isinstance(config.group_retry_policy, GroupRetryPolicy)
+            except (RmqError, DecodeError) as error:
+                log.info("the retry policy of group %s is not known: %s", self.group, error)
+        self._policies[broker_name] = found, now_s
+        return found
