@@ -33,16 +33,9 @@ from rmqkit.client.consumer.delivery import Batch, DeadLetter, Delivery, Retry
 from rmqkit.client.consumer.flow_control import Prefetch
 from rmqkit.client.consumer.lease import Lease
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
-from rmqkit.client.consumer.options import (
-    LitePullOptions,
-    PopOptions,
-    PushOptions,
-    filter_class,
-    python_filter,
-    sql,
-    tag,
-)
+from rmqkit.client.consumer.options import LitePullOptions, PushOptions, filter_class, python_filter, sql, tag
 from rmqkit.client.consumer.pop_consumer import PopConsumer
+from rmqkit.client.consumer.pop_options import PopOptions
 from rmqkit.client.consumer.pull_consumer import PullConsumer
 from rmqkit.client.consumer.pulling import PullResult, PullStatus
 from rmqkit.client.consumer.push_consumer import PushConsumer

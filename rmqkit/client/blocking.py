@@ -35,8 +35,9 @@ from rmqkit.client.cluster.admin import Admin
 from rmqkit.client.cluster.group_admin import GroupAdmin
 from rmqkit.client.consumer.bad_records import BadRecords
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
-from rmqkit.client.consumer.options import LitePullKeywords, PopKeywords, PushKeywords, Subscribe
+from rmqkit.client.consumer.options import LitePullKeywords, PushKeywords, Subscribe
 from rmqkit.client.consumer.pop_consumer import PopConsumer
+from rmqkit.client.consumer.pop_options import PopKeywords
 from rmqkit.client.consumer.push_consumer import PushConsumer
 from rmqkit.client.hooks import CallHook, ClientHook
 from rmqkit.client.producing.async_sends import AsyncSends

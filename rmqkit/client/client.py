@@ -18,13 +18,12 @@ from rmqkit.client.consumer.lite_pull import LitePullConsumer
 from rmqkit.client.consumer.options import (
     LitePullKeywords,
     LitePullOptions,
-    PopKeywords,
-    PopOptions,
     PushKeywords,
     PushOptions,
     Subscribe,
 )
 from rmqkit.client.consumer.pop_consumer import PopConsumer
+from rmqkit.client.consumer.pop_options import PopKeywords, PopOptions
 from rmqkit.client.consumer.pull_consumer import PullConsumer
 from rmqkit.client.consumer.push_consumer import PushConsumer
 from rmqkit.client.consumer.raw_reader import RawReader

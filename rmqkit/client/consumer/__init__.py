@@ -17,8 +17,16 @@
     batches         gathers batches
     settling        what becomes of a message after its handler
     engine          the loops: rebalance, pulls, commits, lock renewals
-    group_consumer  joining, keeping a share and leaving
-    push_consumer   what applications with handlers use
+    source          what a message in hand belongs to: an assigned queue, or its own lease
+    member          joining and leaving a group, and what brokers ask
+    group_consumer  members that keep a share of the queues
+    handler_consumer  a function, an iteration, or batches, for applications with handlers
+    push_consumer   members with queues and handlers
+    lease           the lease of one message
+    popping         the requests of leases
+    leases          renews leases and sends acknowledgements
+    lease_outcomes  what becomes of a leased message after its handler
+    pop_consumer    members with leases, with handlers or by hand
     lite_pull       what applications use that ask for messages
 
 The first five are plain values without I/O and time.

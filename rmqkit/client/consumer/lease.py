@@ -34,11 +34,13 @@ class Lease(Source):
         self.changing = anyio.Lock()
         #: Called when the message is given out, and when it comes back.
         self.on_move: Callable[[Lease], None] | None = None
+        #: Whether it waits for the one before it of its lane.
+        self.is_queued = False
         self._is_in_hand = False
 
     @property
     def has_more(self) -> bool:
-        return not self._is_in_hand and not self.dropped
+        return not self._is_in_hand and not self.is_queued and not self.dropped
 
     @property
     def in_hand(self) -> int:

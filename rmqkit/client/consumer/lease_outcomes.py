@@ -11,7 +11,7 @@ import anyio
 from rmqkit.client.consumer.delivery import DeadLetter, InHand, MessageOutcomes, Retry
 from rmqkit.client.consumer.lease import Lease
 from rmqkit.client.consumer.leases import Leases
-from rmqkit.client.consumer.options import PopOptions
+from rmqkit.client.consumer.pop_options import PopOptions
 from rmqkit.client.consumer.popping import Popper
 from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.consumer.retry_schedule import DEAD_LETTER, RetrySchedule

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 import anyio
@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup
 from rmqkit.client.consumer.distributor import Distributor
 from rmqkit.client.consumer.lease import Lease
 from rmqkit.client.consumer.popping import Popper
+from rmqkit.client.consumer.process_queue import LaneOf
 from rmqkit.errors import BrokerError, RmqError
 from rmqkit.protocol.codes import ResponseCode
 
@@ -36,6 +37,9 @@ _ENDED = frozenset({ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER, Res
 class Leases:
     """The leases of one member whose messages wait for handlers or are in their hands.
 
+    Messages of one lane are handled one after the other: the next one when the one before it is finished. If
+    that fails, those behind it are given back, for the broker delivers it before them.
+
     waiting   messages that wait for a handler
     stalled   whether one has waited for too long and none was taken since
     """
@@ -46,6 +50,7 @@ class Leases:
         distributor: Distributor[Lease],
         tasks: TaskGroup,
         lease_ms: int,
+        lane_of: LaneOf | None,
         on_room: Callable[[], None],
     ) -> None:
         self.waiting = 0
@@ -54,7 +59,10 @@ class Leases:
         self._distributor = distributor
         self._tasks = tasks
         self._lease_ms = lease_ms
+        self._lane_of = lane_of
         self._on_room = on_room
+        #: The leases of each lane, in order.
+        self._lanes: dict[Hashable, deque[Lease]] = {}
         self._held: dict[Lease, None] = {}
         self._renewing: set[Lease] = set()
         self._changing = anyio.CapacityLimiter(_MAX_CHANGING)
@@ -67,7 +75,19 @@ class Leases:
         self._held[lease] = None
         self.waiting += 1
         lease.on_move = self._moved
+        lane = self._lane(lease)
+        if lane is not None:
+            before = self._lanes.setdefault(lane, deque())
+            lease.is_queued = bool(before)
+            before.append(lease)
         self._distributor.offer(lease)
+
+    def _lane(self, lease: Lease) -> Hashable:
+        lane = None if self._lane_of is None else self._lane_of(lease.message)
+        if lane is None:
+            return None
+        queue = lease.message.queue
+        return queue if lane is True else (queue.topic, queue.broker_name, lane)
 
     def keep(self, lease: Lease) -> None:
         """Renew a new lease whose message goes to no handler."""
@@ -83,8 +103,12 @@ class Leases:
         self._on_room()
 
     def finish(self, lease: Lease) -> None:
-        """Acknowledge a message, soon and together with others."""
+        """Acknowledge a message, soon and together with others, and let the next one of its lane go on."""
         self._let_go(lease)
+        for following in self._behind(lease)[:1]:
+            following.is_queued = False
+            following.since_s = anyio.current_time()
+            self._distributor.offer(following)
         queue = self._finished.get(lease.broker_name)
         if queue is None:
             queue = self._finished[lease.broker_name] = deque()
@@ -98,8 +122,11 @@ class Leases:
             self._distributor.offer(lease)
 
     def let_end(self, lease: Lease) -> None:
-        """Renew a lease no more: it has been changed, or its message is elsewhere."""
+        """Renew a lease no more: it has been changed, or has ended. What is behind it in its lane is given
+        back."""
         self._let_go(lease)
+        for following in self._behind(lease):
+            self._tasks.start_soon(self.give_back, following)
 
     def _let_go(self, lease: Lease) -> None:
         if lease in self._held:
@@ -107,6 +134,18 @@ class Leases:
             if not lease.in_hand:
                 self.waiting -= 1
         lease.on_move = None
+
+    def _behind(self, lease: Lease) -> list[Lease]:
+        """The leases behind one that leaves its lane."""
+        lane = self._lane(lease)
+        queue = self._lanes.get(lane)
+        if queue is None or lease not in queue:
+            return []
+        is_first = queue[0] is lease
+        queue.remove(lease)
+        if not queue:
+            del self._lanes[lane]
+        return list(queue) if is_first else []
 
     @property
     def held(self) -> list[Lease]:
@@ -121,7 +160,7 @@ class Leases:
             await anyio.sleep(LOOK_S)
             now_s = anyio.current_time()
             for lease in self.held:
-                if not lease.in_hand:
+                if not lease.in_hand and not lease.is_queued:
                     if now_s - lease.since_s > PATIENCE_S:
                         self.stalled = True
                         self._tasks.start_soon(self.give_back, lease)
@@ -151,14 +190,14 @@ class Leases:
         if lease not in self._held:
             return
         log.warning("the lease of message %s is lost: %s", lease.message.message_id, why)
-        self._let_go(lease)
+        self.let_end(lease)
         lease.drop()
 
     async def give_back(self, lease: Lease) -> None:
         """Let others have a message that waits; does nothing for one that has been taken meanwhile."""
         if lease.in_hand or lease not in self._held:
             return
-        self._let_go(lease)
+        self.let_end(lease)
         lease.drop()
         self._distributor.offer(lease)
         try:

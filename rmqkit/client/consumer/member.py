@@ -251,5 +251,5 @@ class Member(ABC):
         return {}
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Raises ClientError: it has no queues."""
+        """Refuse: it has no queues. Raises ClientError."""
         raise ClientError(f"the consumer of {self.group!r} has no queues whose offsets could be reset")

@@ -9,6 +9,7 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
+from rmqkit.client.consumer.assigned import LANES
 from rmqkit.client.consumer.bad_records import described, taken
 from rmqkit.client.consumer.delivery import DeadLetter, MessageOutcomes
 from rmqkit.client.consumer.distributor import Distributor
@@ -18,7 +19,8 @@ from rmqkit.client.consumer.lease import Lease
 from rmqkit.client.consumer.lease_outcomes import LeaseOutcomes
 from rmqkit.client.consumer.leases import Leases
 from rmqkit.client.consumer.member import LEAVE_S
-from rmqkit.client.consumer.options import PopOptions, Subscribe, check_lease, subscriptions
+from rmqkit.client.consumer.options import Subscribe, subscriptions
+from rmqkit.client.consumer.pop_options import PopOptions, check_lease
 from rmqkit.client.consumer.popping import MAX_POP, Popper
 from rmqkit.client.consumer.retry_schedule import DEAD_LETTER, RetrySchedule
 from rmqkit.client.consumer.send_back import SendBack
@@ -94,7 +96,12 @@ class PopConsumer(HandlerConsumer):
 
     async def _work(self, tasks: TaskGroup) -> None:
         leases = self._leases = Leases(
-            self._popper, self._distributor, tasks, self.options.lease_ms, self._note_room
+            self._popper,
+            self._distributor,
+            tasks,
+            self.options.lease_ms,
+            LANES[self.options.order],
+            self._note_room,
         )
         self._outcomes = LeaseOutcomes(
             self._instance, self.group, self.options, self._popper, leases, self.statistics
@@ -230,14 +237,18 @@ class PopConsumer(HandlerConsumer):
         """Move a record that cannot be decoded to the dead letters of the group. When that fails, it comes
         again after its lease."""
         assert self._leases is not None
-        try:
-            await self._send_back.put_away(lease.message)
-        except RmqError as error:
-            log.warning("%s; it comes again after its lease: %s", described(lease.message), error)
-            self._leases.let_end(lease)
-        else:
-            log.error("%s; %s", described(lease.message), taken(self.group))
-            self._leases.finish(lease)
+        with anyio.CancelScope() as scope:
+            lease.handlers.add(scope)
+            try:
+                await self._send_back.put_away(lease.message)
+            except RmqError as error:
+                log.warning("%s; it comes again after its lease: %s", described(lease.message), error)
+                self._leases.let_end(lease)
+            else:
+                log.error("%s; %s", described(lease.message), taken(self.group))
+                self._leases.finish(lease)
+            finally:
+                lease.handled(scope)
 
     async def _release_quietly(self, lease: Lease) -> None:
         try:
@@ -254,7 +265,7 @@ class PopConsumer(HandlerConsumer):
         self._note_room()
 
     async def _drain(self) -> None:
-        """Wait up to `drain_s` for the handlers, and cancel the others."""
+        """Wait up to `drain_s` for the handlers and for what is put away, and cancel the others."""
         assert self._leases is not None
         with anyio.move_on_after(self.options.drain_s, shield=True):
             await self._idle()

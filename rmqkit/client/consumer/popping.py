@@ -1,5 +1,5 @@
-"""The requests of pop consumption: leases, their changes and acknowledgements (Java: MQClientAPIImpl.popMessage,
-ackMessage, changeInvisibleTime; wire-protocol sheet, section 3.6)."""
+"""The requests of pop consumption: leases, their changes and acknowledgements (Java: MQClientAPIImpl; the
+wire-protocol sheet, section 3.6)."""
 
 from __future__ import annotations
 
