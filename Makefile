@@ -1,12 +1,12 @@
-# make demo | demo-spark | speedups | test | test-pure | test-plugins | test-packaging | sanitize | compare-speedups | test-python | lint | interop | bench | clean
+# make demo | demo-spark | speedups | test | test-pure | test-plugins | test-spark | test-packaging | sanitize | compare-speedups | test-python | lint | interop | bench | clean
 # Each target sets itself up: a virtual environment in .venv with this checkout installed editable. For the demo the core is enough; the extras and
 # the tools of development are added by the first target that needs them.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Four processes more than cores, for many tests wait for programs and timeouts; a file's tests stay together, for they may share a broker, a
-# Spark session or a JVM.
+# Four processes more than cores, for many tests wait for programs and timeouts; a file's tests stay together, for they may share a broker or
+# a JVM.
 IN_PARALLEL := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 4) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
 # A change of these installs again, which builds the compiled part again.
 COMPILED_FROM := hatch_build.py $(shell find rmqkit plugins hooks stores transports spark_connector -name "*.pyx" -o -name "*.pxd" -o -name "*.h")
@@ -25,7 +25,7 @@ TRANSPORTS := tcp tls unix memory quic
 # Each process would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: speedups demo demo-spark test test-pure sanitize compare-speedups test-plugins test-packaging test-python lint interop bench clean
+.PHONY: speedups demo demo-spark test test-pure sanitize compare-speedups test-plugins test-spark test-packaging test-python lint interop bench clean
 
 # The compiled part again, beside its sources, after a change of a .pyx file.
 speedups:
@@ -46,6 +46,10 @@ test: $(READY)
 # Tests of what has a compiled part, over the Python that stands behind it.
 test-pure: $(READY)
 	RMQKIT_PURE=1 $(PYTEST) $(PURE_TESTS)
+
+# The Spark connector, over one session of Spark. Needs Java 17.
+test-spark: $(READY)
+	$(PYTEST) tests/spark
 
 # Source distribution and wheels, built as an installation does, with and without a compiler.
 test-packaging: $(READY)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from attrs import frozen
 
@@ -313,10 +313,13 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
 }
 
 
+_SEPARATORS: Final = str.maketrans("", "", "._-")
+
+
 def bare(key: str) -> str:
     """A key without case, dots, hyphens and underscores, to recognise other spellings (TOML, environment
     names)."""
-    return re.sub(r"[._-]", "", key).lower()
+    return key.translate(_SEPARATORS).lower()
 
 
 _ALL = (*PROMISES, *OFFERS, *(key for keys in NO_EFFECT.values() for key in keys))

@@ -13,12 +13,12 @@ Settings without a RocketMQ name belong into the plugin's own table (`rmqkit.con
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import FieldInfo
 
+from rmqkit.config.tables import struct_fields
 from rmqkit.config.values import LIVE, has_mark, typed
 from rmqkit.errors import ConfigError, Fault
 from rmqkit.rocketmq_settings import bare
@@ -30,13 +30,7 @@ Kinds = Iterable[SettingsType]
 
 def fields(kinds: Kinds) -> dict[str, FieldInfo]:
     """Key -> field, of all structs."""
-    return {field.encode_name: field for kind in kinds for field in _fields(kind)}
-
-
-@cache
-def _fields(kind: SettingsType) -> tuple[FieldInfo, ...]:
-    """Evaluating the annotations of a struct takes a tenth of a broker's start."""
-    return msgspec.structs.fields(kind)
+    return {field.encode_name: field for kind in kinds for field in struct_fields(kind)}
 
 
 def live_keys(kinds: Kinds) -> list[str]:
